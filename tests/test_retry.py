@@ -35,7 +35,10 @@ class RetryPolicyTests(SynchronousTestCase):
     """A limited number of attempts."""
 
     def test_attempts(self) -> None:
-        """There is one attempt more than retries, with a growing pause before each but the first, and the last one says so."""
+        """
+        There is one attempt more than retries, with a growing pause before each but the first, and
+        the last one says so.
+        """
         pauses: list[float] = []
         policy = RetryPolicy(2, pauses.append, lambda: 0.0, RetryDelays(100, 5_000))
         for _call in range(2):
@@ -48,7 +51,10 @@ class OutageTests(SynchronousTestCase):
     """Reports of repeated failures."""
 
     def test_reports(self) -> None:
-        """The first failure is reported, each with another reason, and the end; a success without a failure is not."""
+        """
+        The first failure is reported, each with another reason, and the end; a success without a
+        failure is not.
+        """
         reports: list[str] = []
         outage = Outage(
             Backoff(lambda: 0.0),
@@ -66,7 +72,10 @@ class ReconnectRuleTests(SynchronousTestCase):
     """When a good connection is replaced."""
 
     def test_byCount(self) -> None:
-        """The request that makes the interval full is the connection's last; a new connection begins to count at 0."""
+        """
+        The request that makes the interval full is the connection's last; a new connection begins
+        to count at 0.
+        """
         rule = ReconnectPolicy(3, -1, lambda: 0.0)
         for _ in range(2):
             rule.connected(0)
@@ -91,7 +100,10 @@ class ReconnectRuleTests(SynchronousTestCase):
         self.assertTrue(rule.sent(0))
 
     def test_jitterOfTheFirst(self) -> None:
-        """The first connection counts as made a random part of the time interval ago (gotcha 36: not of the request count); later ones do not."""
+        """
+        The first connection counts as made a random part of the time interval ago (gotcha 36: not
+        of the request count); later ones do not.
+        """
         rule = ReconnectPolicy(10**6, 1000, lambda: 0.25)
         rule.connected(0)
         self.assertEqual([rule.sent(749), rule.sent(750)], [False, True])

@@ -8,17 +8,26 @@ from random import Random
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.endpoints import (
+    HostnameEndpoint,
+    SSL4ClientEndpoint,
+    TCP4ClientEndpoint,
+    TCP6ClientEndpoint,
+    UNIXClientEndpoint,
+)
 from twisted.internet.error import ConnectionAborted
 from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.protocol import Factory
 from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import LogEvent, LogLevel, capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
+from zope.interface.verify import verifyObject
 
 from pylogbroker.client import brokerclient
-from pylogbroker.client.brokerclient import BrokerClient
+from pylogbroker.client.brokerclient import BrokerClient, clientEndpoint
 from pylogbroker.client.connection import ClientConnection, ConnectionLimits
 from pylogbroker.errors import (
     BackpressureError,
@@ -28,6 +37,7 @@ from pylogbroker.errors import (
     TimedOutError,
     WireError,
 )
+from pylogbroker.net.endpoints import KINDS, brokerEndpoint
 from pylogbroker.protocol.brokercalls import BrokerCall
 from pylogbroker.protocol.framing import FrameDecoder
 from pylogbroker.testing.network import MemoryConnection, MemoryNetwork
@@ -68,7 +78,10 @@ class ConnectingTests(LinkCase):
         self.assertEqual(len(self.network.attempts), 1)
 
     def test_once(self) -> None:
-        """Those who ask while it connects share the attempt and the connection; so do those who ask later."""
+        """
+        Those who ask while it connects share the attempt and the connection; so do those who ask
+        later.
+        """
         asked = [self.link.connection() for _ in range(3)]
         self.network.accept()
         asked.append(self.link.connection())
@@ -97,7 +110,10 @@ class ConnectingTests(LinkCase):
         return [formatEvent(event) for event in events if event["log_level"] is LogLevel.warn]
 
     def test_reportsFailure(self) -> None:
-        """The first failed attempt of an outage is reported while callers go on waiting; the others are not."""
+        """
+        The first failed attempt of an outage is reported while callers go on waiting; the others
+        are not.
+        """
         with capturedLogs() as events:
             for _outage in range(2):
                 asked = self.link.connection()
@@ -126,7 +142,9 @@ class ConnectingTests(LinkCase):
         )
 
     def test_reportsNothing(self) -> None:
-        """A caller that learns of the failure itself needs no report, and a quick attempt none either."""
+        """
+        A caller that learns of the failure itself needs no report, and a quick attempt none either.
+        """
         with capturedLogs() as events:
             hasty = self.link.connection(timeoutMs=5)
             self.network.refuse()
@@ -137,7 +155,10 @@ class ConnectingTests(LinkCase):
         self.assertEqual(self.warnings(events), [])
 
     def test_givesUp(self) -> None:
-        """When the next attempt would come too late, the caller learns at once why the last one failed, and no timer is left."""
+        """
+        When the next attempt would come too late, the caller learns at once why the last one
+        failed, and no timer is left.
+        """
         asked = self.link.connection(timeoutMs=25)
         self.network.refuse()
         self.clock.advance(0.010)
@@ -156,7 +177,10 @@ class ConnectingTests(LinkCase):
         self.successResultOf(patient)
 
     def test_noAnswer(self) -> None:
-        """When an attempt comes to nothing within the caller's time, that is a time-out; the attempt is cancelled when nobody waits for it."""
+        """
+        When an attempt comes to nothing within the caller's time, that is a time-out; the attempt
+        is cancelled when nobody waits for it.
+        """
         hasty, patient = self.link.connection(timeoutMs=1000), self.link.connection()
         self.clock.advance(1)
         self.assertTrue(
@@ -169,7 +193,10 @@ class ConnectingTests(LinkCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_attemptsEnd(self) -> None:
-        """An attempt is not waited for longer than C{connectTimeoutMs}, even when more and more callers come."""
+        """
+        An attempt is not waited for longer than C{connectTimeoutMs}, even when more and more
+        callers come.
+        """
         self.link.connection().addErrback(lambda _reason: None)
         self.clock.advance(3)
         late = self.link.connection()
@@ -180,7 +207,10 @@ class ConnectingTests(LinkCase):
         self.successResultOf(late)
 
     def test_lastReason(self) -> None:
-        """Whose time is over before the last attempt came to an end learns why the one before failed; there is no next one then."""
+        """
+        Whose time is over before the last attempt came to an end learns why the one before failed;
+        there is no next one then.
+        """
         asked = self.link.connection(timeoutMs=11)
         self.network.refuse()
         self.clock.advance(0.010)
@@ -191,7 +221,10 @@ class ConnectingTests(LinkCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_backoffIsShared(self) -> None:
-        """Who comes while it is too early for another attempt waits with the others, or learns at once that it is in vain."""
+        """
+        Who comes while it is too early for another attempt waits with the others, or learns at once
+        that it is in vain.
+        """
         self.failureResultOf(self.refused(timeoutMs=5), BrokerConnectionError)
         self.assertEqual(self.network.waiting, [])
         asked = self.link.connection()
@@ -234,7 +267,10 @@ class ConnectingTests(LinkCase):
         self.failureResultOf(self.link.connection(), BackpressureError)
 
     def test_order(self) -> None:
-        """Callers are served in order; one that asks again while they are served comes after those that wait already."""
+        """
+        Callers are served in order; one that asks again while they are served comes after those
+        that wait already.
+        """
         served: list[str] = []
 
         def again(_connection: ClientConnection) -> None:
@@ -265,7 +301,9 @@ class ConnectingTests(LinkCase):
         self.assertIs(self.successResultOf(asked), brokerclient.current)
 
     def test_endpointString(self) -> None:
-        """The endpoint may be a string, whose reactor is the link's; a wrong one is an error at once."""
+        """
+        The endpoint may be a string, whose reactor is the link's; a wrong one is an error at once.
+        """
         reactor = MemoryReactorClock()
         brokerclient = BrokerClient(reactor, "192.0.2.7:9092")
         brokerclient.connection()
@@ -289,7 +327,10 @@ class LossTests(LinkCase):
         self.assertIs(self.link.current, second)
 
     def test_lostAtOnce(self) -> None:
-        """A connection that did not last counts as a failed attempt: there is no second for the next instant; and so on, later and later."""
+        """
+        A connection that did not last counts as a failed attempt: there is no second for the next
+        instant; and so on, later and later.
+        """
         for wait in (0.010, 0.020, 0.040):
             self.connected()[1].end()
             asked = self.link.connection()
@@ -319,7 +360,9 @@ class LossTests(LinkCase):
 
 
 class DoubtTests(LinkCase):
-    """A connection ends from the other side, and what was sent over it without an answer may be lost."""
+    """
+    A connection ends from the other side, and what was sent over it without an answer may be lost.
+    """
 
     def setUp(self) -> None:
         super().setUp()
@@ -336,7 +379,10 @@ class DoubtTests(LinkCase):
         return connection, line
 
     def test_refused(self) -> None:
-        """A broker that refuses what was written last ends the connection; that is a warning, which names it."""
+        """
+        A broker that refuses what was written last ends the connection; that is a warning, which
+        names it.
+        """
         _connection, line = self.sent()
         line.end()
         (told,) = self.lines()
@@ -367,7 +413,10 @@ class DoubtTests(LinkCase):
         self.assertIn("(4 more of this kind were not logged)", self.lines()[1])
 
     def test_idle(self) -> None:
-        """A connection over which nothing was sent for a minute ends for another reason, and nobody needs to worry; nor about one that was never used."""
+        """
+        A connection over which nothing was sent for a minute ends for another reason, and nobody
+        needs to worry; nor about one that was never used.
+        """
         _connection, line = self.sent()
         self.clock.advance(60.1)
         line.end()
@@ -376,7 +425,10 @@ class DoubtTests(LinkCase):
         self.assertEqual(self.lines(), [])
 
     def test_proven(self) -> None:
-        """What was sent before a question that was answered has arrived; what was sent behind it may not."""
+        """
+        What was sent before a question that was answered has arrived; what was sent behind it may
+        not.
+        """
         for isBehind in (False, True):
             connection, line = self.sent()
             question = connection.request(framed(b"?"), 1000)
@@ -423,7 +475,10 @@ class AskTests(LinkCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_askedAgain(self) -> None:
-        """After a lost connection, in the middle of the answer, the question is asked once more over a new one."""
+        """
+        After a lost connection, in the middle of the answer, the question is asked once more over a
+        new one.
+        """
         asked = self.ask()
         line = self.network.accept()
         self.clock.advance(1)
@@ -470,7 +525,9 @@ class AskTests(LinkCase):
         self.assertLess(self.clock.seconds(), 5)
 
     def test_timedOut(self) -> None:
-        """A time-out is final; and it counts for all of it: connecting, the first try and the second."""
+        """
+        A time-out is final; and it counts for all of it: connecting, the first try and the second.
+        """
         asked = self.ask(timeoutMs=4000)
         self.clock.advance(1)
         line = self.network.accept()
@@ -499,7 +556,10 @@ class AskTests(LinkCase):
         self.assertEqual(self.network.attempts[0].state, "cancelled")
 
     def test_abandonedByOthers(self) -> None:
-        """When the connection is cut because others gave up on it, who still waits behind them in the line is served over a new one."""
+        """
+        When the connection is cut because others gave up on it, who still waits behind them in the
+        line is served over a new one.
+        """
         self.link._limits = self.link._limits._replace(inFlightCountMax=1)
         hasty, patient = self.ask(timeoutMs=1000), self.ask()
         self.network.accept()
@@ -512,7 +572,9 @@ class AskTests(LinkCase):
         self.assertEqual(self.successResultOf(patient), "answer")
 
     def test_nonsense(self) -> None:
-        """An answer that cannot be read cuts the connection, and the question is not asked again."""
+        """
+        An answer that cannot be read cuts the connection, and the question is not asked again.
+        """
         asked = self.ask()
         line = self.network.accept()
         line.deliver(framed(b"nonsense"))
@@ -522,7 +584,10 @@ class AskTests(LinkCase):
         self.assertEqual(self.network.waiting, [])
 
     def test_cancelled(self) -> None:
-        """It can be cancelled while it connects, and while it waits for the answer, without harm to others."""
+        """
+        It can be cancelled while it connects, and while it waits for the answer, without harm to
+        others.
+        """
         asked = self.ask()
         asked.cancel()
         self.failureResultOf(asked, CancelledError)
@@ -593,7 +658,10 @@ class CloseTests(LinkCase):
         self.successResultOf(self.link.close())
 
     def test_notFinal(self) -> None:
-        """Closed but not for ever, the next caller connects again, while the old connection may still be closing; neither disturbs the other."""
+        """
+        Closed but not for ever, the next caller connects again, while the old connection may still
+        be closing; neither disturbs the other.
+        """
         first, line = self.connected()
         closing = self.link.close(final=False)
         second, _line = self.connected()
@@ -604,7 +672,10 @@ class CloseTests(LinkCase):
         self.assertIs(self.link.current, second)
 
     def test_abort(self) -> None:
-        """There is no time: what is under way fails and the connection is cut, one that is being closed or exchanged, too; nothing is made any more."""
+        """
+        There is no time: what is under way fails and the connection is cut, one that is being
+        closed or exchanged, too; nothing is made any more.
+        """
         for begin in (BrokerClient.connection, BrokerClient.close, BrokerClient.replace):
             self.setUp()
             connection, line = self.connected()
@@ -641,7 +712,10 @@ class ReplaceTests(LinkCase):
     """A good connection is exchanged for a new one."""
 
     def test_replaced(self) -> None:
-        """The old connection is closed in order, and only then the new one is made, though nobody has asked yet; who asks meanwhile waits for that."""
+        """
+        The old connection is closed in order, and only then the new one is made, though nobody has
+        asked yet; who asks meanwhile waits for that.
+        """
         first, line = self.connected()
         replacing = self.link.replace()
         asked = self.link.connection()
@@ -662,7 +736,10 @@ class ReplaceTests(LinkCase):
         self.assertEqual(len(self.network.waiting), 1)
 
     def test_notFailed(self) -> None:
-        """A connection that is replaced soon after it was made has not failed: no wait comes before the next."""
+        """
+        A connection that is replaced soon after it was made has not failed: no wait comes before
+        the next.
+        """
         for _ in range(5):
             _connection, line = self.connected()
             self.link.replace()
@@ -689,7 +766,10 @@ class ReplaceTests(LinkCase):
         self.assertEqual(self.network.waiting, [])
 
     def test_askedAfterClosing(self) -> None:
-        """Closed but not for ever while it is replaced, the next caller's connection is not disturbed when the old one is gone at last."""
+        """
+        Closed but not for ever while it is replaced, the next caller's connection is not disturbed
+        when the old one is gone at last.
+        """
         _connection, line = self.connected()
         self.link.replace()
         self.link.close(final=False)
@@ -701,7 +781,8 @@ class ReplaceTests(LinkCase):
 
     def test_slowEnd(self) -> None:
         """
-        However long the old connection takes to end, the time of who waits for the new one begins only then; unless it was said how long that may be for all.
+        However long the old connection takes to end, the time of who waits for the new one begins
+        only then; unless it was said how long that may be for all.
         """
         _connection, line = self.connected()
         self.link.replace()
@@ -717,7 +798,10 @@ class ReplaceTests(LinkCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_slowEndWhileServing(self) -> None:
-        """So it is for those who had asked before, and were not served yet when somebody who was had the connection replaced."""
+        """
+        So it is for those who had asked before, and were not served yet when somebody who was had
+        the connection replaced.
+        """
         self.link.connection().addCallback(lambda _connection: self.link.replace())
         asked, hasty = self.link.connection(), self.link.connection(timeoutMs=1000)
         line = self.network.accept()
@@ -729,7 +813,10 @@ class ReplaceTests(LinkCase):
         self.assertIs(self.successResultOf(asked), self.link.current)
 
     def test_oldestLast(self) -> None:
-        """A connection that is still closing, of a time that was closed itself, is not what a later exchange waits for."""
+        """
+        A connection that is still closing, of a time that was closed itself, is not what a later
+        exchange waits for.
+        """
         _connection, oldest = self.connected()
         self.link.replace()
         self.link.close(final=False)
@@ -755,7 +842,10 @@ class RandomTests(SynchronousTestCase):
     """A broker, a network and callers who do anything at any time."""
 
     def test_answers(self) -> None:
-        """Whatever happens: every call comes to an end, with its own answer or an error of ours; nothing is left on the clock, and no connection open."""
+        """
+        Whatever happens: every call comes to an end, with its own answer or an error of ours;
+        nothing is left on the clock, and no connection open.
+        """
         for seed in range(300):
             _RandomRun(self, Random(seed), f"seed {seed}").run()
 
@@ -873,3 +963,84 @@ class _RandomRun:
             self.link.close(flush=chance < 0.1, final=False).addErrback(lambda _reason: None)
         elif chance < 0.5:
             self.link.replace().addErrback(lambda _reason: None)
+
+
+class ClientEndpointTests(SynchronousTestCase):
+    """Where a broker is."""
+
+    def setUp(self) -> None:
+        self.reactor = MemoryReactorClock()
+
+    def connectsTo(self, description: str) -> tuple[str, int]:
+        clientEndpoint(self.reactor, description).connect(Factory())
+        host, port = self.reactor.tcpClients[0][:2]
+        return host, port
+
+    def test_kinds(self) -> None:
+        """A broker whose host has the name of a kind of endpoint is connected to like any other."""
+        for host in sorted(KINDS):
+            self.reactor.tcpClients.clear()
+            self.assertEqual(self.connectsTo(brokerEndpoint("", f"{host}:9092")), (host, 9092))
+
+    def test_address(self) -> None:
+        """An IPv4 address and a port are connected to as they are, without asking for a name."""
+        self.assertIsInstance(clientEndpoint(self.reactor, "192.0.2.7:9092"), TCP4ClientEndpoint)
+        self.assertEqual(self.connectsTo("192.0.2.7:9092"), ("192.0.2.7", 9092))
+
+    def test_address6(self) -> None:
+        """So is an IPv6 address in brackets."""
+        self.assertIsInstance(
+            clientEndpoint(self.reactor, "[2001:db8::7]:9092"), TCP6ClientEndpoint
+        )
+        self.assertEqual(self.connectsTo("[2001:db8::7]:9092"), ("2001:db8::7", 9092))
+
+    def test_name(self) -> None:
+        """A name may stand for several addresses, which are tried."""
+        self.assertIsInstance(
+            clientEndpoint(self.reactor, "broker-1.example.org:9092"), HostnameEndpoint
+        )
+
+    def test_strings(self) -> None:
+        """Twisted's endpoint strings are understood."""
+        for description, kind in (
+            ("tcp:192.0.2.7:9092", TCP4ClientEndpoint),
+            ("tcp:host=192.0.2.7:port=9092:bindAddress=192.0.2.8", TCP4ClientEndpoint),
+            ("ssl:192.0.2.7:9093", SSL4ClientEndpoint),
+            ("unix:/var/run/broker", UNIXClientEndpoint),
+        ):
+            self.assertIsInstance(clientEndpoint(self.reactor, description), kind)
+        self.assertTrue(
+            verifyObject(
+                IStreamClientEndpoint, clientEndpoint(self.reactor, "tls:broker.example.org:9093")
+            )
+        )
+
+    def test_endpoint(self) -> None:
+        """An endpoint is returned as it is."""
+        endpoint = TCP4ClientEndpoint(self.reactor, "192.0.2.7", 9092)
+        self.assertIs(clientEndpoint(self.reactor, endpoint), endpoint)
+
+    def test_wrong(self) -> None:
+        """What is none is a configuration error that repeats it."""
+        for description in (
+            "",
+            "broker",
+            ":9092",
+            "broker:",
+            "broker:x",
+            "broker:0",
+            "broker:65536",
+            "[broker]:9092",
+            "2001:db8::7:9092",
+            "udp:broker:9092",
+            "tcp:broker",
+            "tcp:broker:9092:nonsense=1",
+            "ssl:broker:9092:privateKey=/nowhere:certKey=/nowhere",
+        ):
+            error = self.assertRaises(ConfigurationError, clientEndpoint, self.reactor, description)
+            self.assertIn(repr(description), str(error))
+
+    def test_serverString(self) -> None:
+        """A string for listening, which lacks a host, is told from a host of that name."""
+        error = self.assertRaises(ConfigurationError, clientEndpoint, self.reactor, "tcp:9092")
+        self.assertIn("tcp:HOST:9092", str(error))

@@ -109,7 +109,10 @@ class RegistriesTests(SynchronousTestCase):
         self.complained()
 
     def test_topics(self) -> None:
-        """Partitions by topic, as topics were asked for, broker and number; garbage is named, and the rest is told."""
+        """
+        Partitions by topic, as topics were asked for, broker and number; garbage is named, and the
+        rest is told.
+        """
         self.nodes(*((f"/brokers/topics/t/{number}", b"2") for number in (10, 9)))
         self.nodes(
             ("/brokers/topics/t/1", b"many"),
@@ -130,12 +133,20 @@ class RegistriesTests(SynchronousTestCase):
         self.assertEqual(found, ["t 9-0", "t 9-1", "t 10-0", "t 10-1", "a 0-0"])
 
     def test_group(self) -> None:
-        """Members with what they want, owners, and offsets; what cannot be read is named, and a node with an odd name is read where it is."""
+        """
+        Members with what they want, owners, and offsets; what cannot be read is named, and a node
+        with an odd name is read where it is.
+        """
         self.nodes(
-            ("/consumers/g/ids/g_a", b'{ "t": 2 }'), ("/consumers/g/ids/g_b", b"nonsense"), ("/consumers/g/owners/t/0-1", b"g_a-0"),
-            ("/consumers/g/offsets/t/0-1", b"77"), ("/consumers/g/offsets/t/0-0", b"x"), ("/consumers/g/offsets/t/odd", b"1"),
-            ("/consumers/g/offsets/t/01-0", b"5"), ("/consumers/g/offsets/a/3-0", b"6"),
-        )  # fmt: skip
+            ("/consumers/g/ids/g_a", b'{ "t": 2 }'),
+            ("/consumers/g/ids/g_b", b"nonsense"),
+            ("/consumers/g/owners/t/0-1", b"g_a-0"),
+            ("/consumers/g/offsets/t/0-1", b"77"),
+            ("/consumers/g/offsets/t/0-0", b"x"),
+            ("/consumers/g/offsets/t/odd", b"1"),
+            ("/consumers/g/offsets/t/01-0", b"5"),
+            ("/consumers/g/offsets/a/3-0", b"6"),
+        )
         self.assertEqual(self.read(self.registries.groups()), ["g"])
         self.assertEqual(
             self.read(self.registries.members(GROUP)),

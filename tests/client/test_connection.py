@@ -83,7 +83,9 @@ class AnswerTests(ConnectionCase):
     """Answers go to those who asked, in order."""
 
     def test_interfaces(self) -> None:
-        """It is a streaming producer to its transport, and has set the options of a TCP connection."""
+        """
+        It is a streaming producer to its transport, and has set the options of a TCP connection.
+        """
         self.assertTrue(verifyObject(IPushProducer, self.connection))
         self.assertIs(self.line.transport.producer, self.connection)
         self.assertTrue(self.line.transport.streamingProducer)
@@ -120,7 +122,10 @@ class AnswerTests(ConnectionCase):
     @settings(max_examples=50, deadline=None)
     @given(st.lists(st.binary(min_size=1, max_size=30), min_size=1, max_size=20), st.data())
     def test_cutUpAnywhere(self, bodies: list[bytes], data: st.DataObject) -> None:
-        """However the bytes of many answers are cut up, each answer is whole and goes to its own request."""
+        """
+        However the bytes of many answers are cut up, each answer is whole and goes to its own
+        request.
+        """
         clock = Clock()
         connection = ClientConnection(clock, "broker:9092")
         line = MemoryConnection(clock, connection)
@@ -134,7 +139,10 @@ class AnswerTests(ConnectionCase):
         self.assertEqual([self.successResultOf(each) for each in asked], bodies)
 
     def test_askedMeanwhile(self) -> None:
-        """Who gets an answer may ask again at once; that question is behind those that were asked before."""
+        """
+        Who gets an answer may ask again at once; that question is behind those that were asked
+        before.
+        """
         again: list[Deferred[bytes]] = []
         self.ask(b"1").addCallback(lambda _body: again.append(self.ask(b"3")))
         second = self.ask(b"2")
@@ -153,7 +161,10 @@ class AnswerTests(ConnectionCase):
         self.assertIsInstance(self.line.reason, ConnectionAborted)
 
     def test_tooLarge(self) -> None:
-        """An answer that announces more than is accepted cuts the connection when its size is there; all that is under way fails with that."""
+        """
+        An answer that announces more than is accepted cuts the connection when its size is there;
+        all that is under way fails with that.
+        """
         asked = [self.ask(), self.ask()]
         self.line.deliver(struct.pack(">i", LIMITS.responseSizeMax + 1))
         for each in asked:
@@ -178,7 +189,9 @@ class AnswerTests(ConnectionCase):
         self.assertEqual(str(self.connection.refusal), "that was no answer")
 
     def test_inFlight(self) -> None:
-        """So many requests are under way at a time; the next is written when the first was answered."""
+        """
+        So many requests are under way at a time; the next is written when the first was answered.
+        """
         for each in (b"1", b"2", b"3", b"4", b"5"):
             self.ask(each)
         self.assertEqual(self.arrived(), framed(b"1") + framed(b"2") + framed(b"3"))
@@ -229,7 +242,10 @@ class TimeTests(ConnectionCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_cancel(self) -> None:
-        """The answer to a cancelled question is thrown away; the order of the others stays, wherever the cancelled one stood."""
+        """
+        The answer to a cancelled question is thrown away; the order of the others stays, wherever
+        the cancelled one stood.
+        """
         for cancelled in range(3):
             asked = [self.ask(b"%d" % each) for each in range(3)]
             asked[cancelled].cancel()
@@ -278,7 +294,10 @@ class TimeTests(ConnectionCase):
         self.successResultOf(sent)
 
     def test_abandoned(self) -> None:
-        """When nobody waits any more, and the first that was given up gets no answer for C{abandonedMs}, the connection is cut."""
+        """
+        When nobody waits any more, and the first that was given up gets no answer for
+        C{abandonedMs}, the connection is cut.
+        """
         asked = self.ask(timeoutMs=1000)
         self.clock.advance(1)
         self.failureResultOf(asked, TimedOutError)
@@ -313,7 +332,10 @@ class TimeTests(ConnectionCase):
         self.assertIsInstance(self.connection.refusal, BrokerConnectionError)
 
     def test_somebodyStillWaits(self) -> None:
-        """While somebody waits, in vain or not, the connection stays; when that one gives up as well, it is cut at once."""
+        """
+        While somebody waits, in vain or not, the connection stays; when that one gives up as well,
+        it is cut at once.
+        """
         first, second = self.ask(timeoutMs=1000), self.ask(timeoutMs=25_000)
         self.clock.advance(1)
         self.failureResultOf(first, TimedOutError)
@@ -324,7 +346,10 @@ class TimeTests(ConnectionCase):
         self.assertIsInstance(self.connection.refusal, BrokerConnectionError)
 
     def test_abandonedBetweenPieces(self) -> None:
-        """A question that is given up while its frame is on its way is finished, since half a frame would break the line; its answer is thrown away."""
+        """
+        A question that is given up while its frame is on its way is finished, since half a frame
+        would break the line; its answer is thrown away.
+        """
         self.line.stall()
         frame = framed(b"x" * 2 * WRITE_SIZE)
         asked = self.connection.request(frame, 1000)
@@ -360,8 +385,10 @@ class SendTests(ConnectionCase):
         self.assertEqual(self.arrived(), b"onetwo")
 
     def test_pushedBack(self) -> None:
-        """When the transport pushes back, it is done when the transport has let go of all it had; so is what was sent meanwhile, which is not even
-        given to the transport before that."""
+        """
+        When the transport pushes back, it is done when the transport has let go of all it had; so
+        is what was sent meanwhile, which is not even given to the transport before that.
+        """
         (first,) = self.push()
         second, asked = self.connection.send(b"two"), self.ask(b"three")
         self.clock.advance(0)
@@ -377,7 +404,10 @@ class SendTests(ConnectionCase):
         self.assertNoResult(asked)
 
     def test_pieces(self) -> None:
-        """A large frame is given to the transport piece by piece, and is done when the last piece has left."""
+        """
+        A large frame is given to the transport piece by piece, and is done when the last piece has
+        left.
+        """
         self.connect(ConnectionLimits())
         frame = bytes(range(256)) * (WRITE_SIZE * 11 // 1024)
         self.line.stall()
@@ -398,7 +428,10 @@ class SendTests(ConnectionCase):
         self.successResultOf(behind)
 
     def test_lastPieceIsSmall(self) -> None:
-        """A large frame whose last piece does not fill the transport is done when that piece was given to it."""
+        """
+        A large frame whose last piece does not fill the transport is done when that piece was given
+        to it.
+        """
         self.line.stall()
         sent = self.connection.send(b"x" * (WRITE_SIZE + 10))
         self.line.flow(WRITE_SIZE)
@@ -406,7 +439,10 @@ class SendTests(ConnectionCase):
         self.successResultOf(sent)
 
     def test_stall(self) -> None:
-        """When the transport takes nothing for C{stallMs}, the connection is cut, and all that waits fails with that."""
+        """
+        When the transport takes nothing for C{stallMs}, the connection is cut, and all that waits
+        fails with that.
+        """
         (first,) = self.push()
         second = self.connection.send(b"two")
         self.clock.advance(29.9)
@@ -419,7 +455,10 @@ class SendTests(ConnectionCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_slowIsNoStall(self) -> None:
-        """A large frame on a slow line is not cut, however long it takes, as long as piece after piece leaves in time."""
+        """
+        A large frame on a slow line is not cut, however long it takes, as long as piece after piece
+        leaves in time.
+        """
         self.line.stall()
         sent = self.connection.send(b"x" * 10 * WRITE_SIZE)
         for _ in range(10):
@@ -467,7 +506,10 @@ class SendTests(ConnectionCase):
         self.assertEqual(len(self.arrived()), 3 * WRITE_SIZE)
 
     def test_tooMuchWaits(self) -> None:
-        """What is over the limits, by count or by size, is refused, and nothing of it is sent; a single large frame is not too much."""
+        """
+        What is over the limits, by count or by size, is refused, and nothing of it is sent; a
+        single large frame is not too much.
+        """
         self.push()
         self.connection.send(b"x" * 2000)
         self.failureResultOf(self.connection.send(b"y"), BackpressureError)
@@ -520,7 +562,10 @@ class EndTests(ConnectionCase):
         self.failureResultOf(connection.request(b"x", 1000), BrokerConnectionError)
 
     def test_lost(self) -> None:
-        """When the connection is lost, all that is under way fails, in the middle of an answer, too; the owner knows before anybody else does."""
+        """
+        When the connection is lost, all that is under way fails, in the middle of an answer, too;
+        the owner knows before anybody else does.
+        """
         seen: list[int] = []
         asked = [self.ask() for _ in range(4)]
 
@@ -625,7 +670,10 @@ class CloseTests(ConnectionCase):
         self.successResultOf(closing)
 
     def test_overdue(self) -> None:
-        """A broker that does not close its side, or does not answer, is not waited for longer than C{closeMs}; then what it took is unknown."""
+        """
+        A broker that does not close its side, or does not answer, is not waited for longer than
+        C{closeMs}; then what it took is unknown.
+        """
         for asks in (False, True):
             self.setUp()
             asked = self.ask() if asks else None
@@ -641,7 +689,10 @@ class CloseTests(ConnectionCase):
             self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_lostMeanwhile(self) -> None:
-        """When the connection is lost before all was answered, or is reset before the broker closed its side, that is no orderly end."""
+        """
+        When the connection is lost before all was answered, or is reset before the broker closed
+        its side, that is no orderly end.
+        """
         asked = self.ask()
         closing = self.connection.close()
         self.line.end()
@@ -654,7 +705,10 @@ class CloseTests(ConnectionCase):
         self.failureResultOf(closing, BrokerConnectionError)
 
     def test_closeTwice(self) -> None:
-        """All who close learn when it is gone, also those who come late; for these there is nothing left that could fail."""
+        """
+        All who close learn when it is gone, also those who come late; for these there is nothing
+        left that could fail.
+        """
         first, second = self.connection.close(), self.connection.close()
         self.clock.advance(0)
         third = self.connection.close()
@@ -672,7 +726,9 @@ class CloseTests(ConnectionCase):
         self.successResultOf(self.connection.close())
 
     def test_withoutFlush(self) -> None:
-        """Without flushing, what is under way fails at once; the connection then closes in order."""
+        """
+        Without flushing, what is under way fails at once; the connection then closes in order.
+        """
         asked = self.ask()
         closing = self.connection.close(flush=False)
         self.failureResultOf(asked, ClosedError)
@@ -693,7 +749,10 @@ class CloseTests(ConnectionCase):
         self.successResultOf(closing)
 
     def test_lateAnswerMeanwhile(self) -> None:
-        """An answer that comes after its question was given up for closing is not read, and does not disturb the orderly end."""
+        """
+        An answer that comes after its question was given up for closing is not read, and does not
+        disturb the orderly end.
+        """
         self.ask().addErrback(lambda _reason: None)
         closing = self.connection.close(flush=False)
         self.clock.advance(0)

@@ -42,7 +42,10 @@ class ConnectionsTests(SynchronousTestCase):
         self.assertEqual(link.name, "tcp:192.0.2.7:9092:timeout=7")
 
     def test_forget(self) -> None:
-        """A broker that is gone is closed and forgotten; should it come again, it is met anew. One that nobody knows is forgotten already."""
+        """
+        A broker that is gone is closed and forgotten; should it come again, it is met anew. One
+        that nobody knows is forgotten already.
+        """
         first = self.connections.get("192.0.2.7:9092")
         self.successResultOf(self.connections.forget("192.0.2.7:9092"))
         self.successResultOf(self.connections.forget("192.0.2.9:9092"))
@@ -86,7 +89,10 @@ class AgainTests(SynchronousTestCase):
         return line
 
     def test_oneAtATime(self) -> None:
-        """The new way makes its connection when the old one is gone, so that nothing sent over it overtakes what was sent before."""
+        """
+        The new way makes its connection when the old one is gone, so that nothing sent over it
+        overtakes what was sent before.
+        """
         line = self.connected()
         closing = self.connections.forget("a:1")
         asked = self.connections.get("a:1").connection()
@@ -99,7 +105,9 @@ class AgainTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_onlyIfAsked(self) -> None:
-        """Nobody connects for nobody; who asks later finds the way free, and other brokers are always."""
+        """
+        Nobody connects for nobody; who asks later finds the way free, and other brokers are always.
+        """
         line = self.connected()
         self.connections.forget("a:1")
         link = self.connections.get("a:1")
@@ -113,7 +121,10 @@ class AgainTests(SynchronousTestCase):
         self.successResultOf(asked)
 
     def test_bounded(self) -> None:
-        """A connection that does not end is cut when its time to close is over, and the way is free; till then the time to connect does not run."""
+        """
+        A connection that does not end is cut when its time to close is over, and the way is free;
+        till then the time to connect does not run.
+        """
         self.connected()
         closing = self.connections.forget("a:1")
         asked = self.connections.get("a:1").connection()
@@ -126,7 +137,9 @@ class AgainTests(SynchronousTestCase):
         self.successResultOf(asked)
 
     def test_againAndAgain(self) -> None:
-        """However often it comes and goes meanwhile; who waited for a way that was forgotten is told."""
+        """
+        However often it comes and goes meanwhile; who waited for a way that was forgotten is told.
+        """
         line = self.connected()
         self.connections.forget("a:1").addErrback(lambda _failure: None)
         for _time in range(3):
@@ -141,7 +154,10 @@ class AgainTests(SynchronousTestCase):
         self.successResultOf(asked)
 
     def test_close(self) -> None:
-        """Closing all waits for those that were forgotten, too; who waits for one of these is told at once."""
+        """
+        Closing all waits for those that were forgotten, too; who waits for one of these is told at
+        once.
+        """
         line = self.connected()
         self.connections.forget("a:1")
         asked = self.connections.get("a:1").connection()
@@ -154,7 +170,10 @@ class AgainTests(SynchronousTestCase):
         self.assertEqual(self.network.waiting, [])
 
     def test_abort(self) -> None:
-        """Without time for order all are cut, those of the forgotten, too; C{close} waits for the cut, and no way is to be had any more."""
+        """
+        Without time for order all are cut, those of the forgotten, too; C{close} waits for the cut,
+        and no way is to be had any more.
+        """
         forgotten = self.connected()
         self.connections.forget("a:1").addErrback(lambda failure: failure.trap(ClosedError))
         self.connections.get("b:1").connection()

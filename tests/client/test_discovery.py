@@ -106,7 +106,10 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
         return " ".join(map(str, self.discovery.partitions(topic)))
 
     def test_readsAll(self) -> None:
-        """At the start brokers and partitions are read; partitions are sorted by the numbers of broker and partition."""
+        """
+        At the start brokers and partitions are read; partitions are sorted by the numbers of broker
+        and partition.
+        """
         for number in (10, 9):
             self.broker(number, f"h{number}")
         self.registration("t", 9, 1)
@@ -121,14 +124,23 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
     def test_emptyTree(self) -> None:
         """In an empty tree the registries are made, as 0.7 does, and watched."""
         self.start()
-        self.assertEqual([(path, value) for path, value in self.server.tree().items() if path.startswith("/brokers/")],
-                         [("/brokers/ids", (None, 0)), ("/brokers/topics", (None, 0))])  # fmt: skip
+        self.assertEqual(
+            [
+                (path, value)
+                for path, value in self.server.tree().items()
+                if path.startswith("/brokers/")
+            ],
+            [("/brokers/ids", (None, 0)), ("/brokers/topics", (None, 0))],
+        )
         self.broker(1)
         self.registration("t", 1, 2)
         self.assertEqual(self.names("t"), "1-0 1-1")
 
     def test_cannotStart(self) -> None:
-        """A ZooKeeper that does not answer is a failure of the start, and nothing is left on the clock."""
+        """
+        A ZooKeeper that does not answer is a failure of the start, and nothing is left on the
+        clock.
+        """
         self.server.disconnect(self.zookeeper)
         starting = self.discovery.start()
         self.clock.pump([1] * 14)
@@ -145,7 +157,10 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
         self.failureResultOf(starting, ZookeeperError)
 
     def test_brokerComesAndGoes(self) -> None:
-        """ProducerTest.testPartitionedSendToNewTopic, NewBrokerInExistingTopic: brokers that appear or vanish are told, and so are their partitions."""
+        """
+        ProducerTest.testPartitionedSendToNewTopic, NewBrokerInExistingTopic: brokers that appear or
+        vanish are told, and so are their partitions.
+        """
         self.broker(0)
         self.registration("t", 0, 2)
         self.start()
@@ -158,7 +173,10 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
         self.assertEqual(self.names("t"), "1-0 1-1")
 
     def test_brokerMoves(self) -> None:
-        """A broker whose value changes in place, or that vanishes and comes back elsewhere in one breath, is noticed (gotcha 39)."""
+        """
+        A broker whose value changes in place, or that vanishes and comes back elsewhere in one
+        breath, is noticed (gotcha 39).
+        """
         self.broker(0, "a")
         self.start()
         self.do(self.cluster.set("/brokers/ids/0", b"c:b:1"))
@@ -172,7 +190,9 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
         self.assertEqual(self.discovery.brokers, {0: BrokerNode(0, "e", 1)})
 
     def test_topicBeforeItsBroker(self) -> None:
-        """A topic's registration that is seen before its broker's counts once the broker is there."""
+        """
+        A topic's registration that is seen before its broker's counts once the broker is there.
+        """
         self.start()
         self.registration("t", 5, 3)
         self.assertEqual(self.names("t"), "")
@@ -180,7 +200,10 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
         self.assertEqual(self.names("t"), "5-0 5-1 5-2")
 
     def test_partitionsStay(self) -> None:
-        """Partitions are merged: a registration that vanishes while its broker is alive takes none away (§3)."""
+        """
+        Partitions are merged: a registration that vanishes while its broker is alive takes none
+        away (§3).
+        """
         self.broker(0)
         self.registration("t", 0, 3)
         self.start()
@@ -190,7 +213,10 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
         self.assertEqual(self.names("t"), "0-0 0-1 0-2")
 
     def test_bootstrap(self) -> None:
-        """An unregistered topic is on partition 0 of every broker; what is registered later is merged (ProducerTest.testZKSendToNewTopic)."""
+        """
+        An unregistered topic is on partition 0 of every broker; what is registered later is merged
+        (ProducerTest.testZKSendToNewTopic).
+        """
         self.broker(1)
         self.broker(0)
         self.start()
@@ -200,14 +226,20 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
         self.assertEqual(self.names("new"), "0-0 0-1 0-2 0-3 1-0")
 
     def test_topicWithoutBrokers(self) -> None:
-        """ProducerTest.testZKSendToExistingTopicWithNoBrokers: a topic node without children is as good as none."""
+        """
+        ProducerTest.testZKSendToExistingTopicWithNoBrokers: a topic node without children is as
+        good as none.
+        """
         self.broker(0)
         self.put("/brokers/topics/t", b"", 0)
         self.start()
         self.assertEqual(list(map(str, self.do(self.discovery.lookUp("t")))), ["0-0"])
 
     def test_lookUpReadsAnew(self) -> None:
-        """Without a broker everything is read again, so often as was said, later and later; then it is an error."""
+        """
+        Without a broker everything is read again, so often as was said, later and later; then it is
+        an error.
+        """
         self.start()
         looking = self.discovery.lookUp("t")
         self.settle()
@@ -227,7 +259,10 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
         self.assertIn("topic t", str(self.failureResultOf(looking, NoBrokersError).value))
 
     def test_lookUpOverALostConnection(self) -> None:
-        """A reading whose connection is lost is one of the readings: another is made, and answered when the connection is back."""
+        """
+        A reading whose connection is lost is one of the readings: another is made, and answered
+        when the connection is back.
+        """
         self.broker(0)
         self.start()
         self.server.latency = 0.1
@@ -252,7 +287,10 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
         self.assertEqual(list(map(str, self.do(looking))), ["1-0", "1-1"])
 
     def test_lookUpWithoutZookeeper(self) -> None:
-        """So often as was said; and a reading that has waited for its whole time for a ZooKeeper is the last."""
+        """
+        So often as was said; and a reading that has waited for its whole time for a ZooKeeper is
+        the last.
+        """
         self.broker(0)
         self.start()
         self.server.latency = 0.1
@@ -269,7 +307,10 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
             self.clock.pump([0.1] * 10)
 
     def test_garbage(self) -> None:
-        """What somebody else has written into the registries is skipped with a line in the log, and stops nobody."""
+        """
+        What somebody else has written into the registries is skipped with a line in the log, and
+        stops nobody.
+        """
         self.put("/brokers/ids/no-number", b"x")
         self.put("/brokers/ids/7", b"nonsense")
         self.put("/brokers/ids/8", b"\xff:h:1")
@@ -296,7 +337,9 @@ class ZookeeperDiscoveryTests(SynchronousTestCase):
         self.assertEqual(sorted(self.discovery.brokers), [0])
 
     def test_garbageOnce(self) -> None:
-        """It is named once, however often everything is read, until it is another, or gone and back."""
+        """
+        It is named once, however often everything is read, until it is another, or gone and back.
+        """
         self.put("/brokers/ids/no-number", b"x")
         self.put("/brokers/ids/7", b"nonsense")
         self.put("/brokers/topics/bad/0", b"many")

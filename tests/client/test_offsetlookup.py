@@ -1,4 +1,7 @@
-"""Tests for L{pylogbroker.client.offsetlookup}; with brokers and ZooKeeper they are used in C{test_groups}."""
+"""
+Tests for L{pylogbroker.client.offsetlookup}; with brokers and ZooKeeper they are used in
+C{test_groups}.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,10 @@ class AgeTests(SynchronousTestCase):
     """How long ago a message was written."""
 
     def test_bounds(self) -> None:
-        """It was no later than its segment was last written to, and no earlier than the one before; known to a second, or to a sixteenth."""
+        """
+        It was no later than its segment was last written to, and no earlier than the one before;
+        known to a second, or to a sixteenth.
+        """
         partition = Partition([(0, 9 * HOUR_MS), (100, 4 * HOUR_MS), (200, 500)], 250)
         for offset, least, most in (
             (100, 4 * HOUR_MS, 9 * HOUR_MS),
@@ -98,7 +104,10 @@ class AgeTests(SynchronousTestCase):
         self.assertEqual(Partition([(100, 60_000)], 150).ages(self, 99), UNKNOWN)
 
     def test_future(self) -> None:
-        """A file that was written to in what is the future to us says nothing, or zero; nor does one from before computers say anything."""
+        """
+        A file that was written to in what is the future to us says nothing, or zero; nor does one
+        from before computers say anything.
+        """
         self.assertEqual(Partition([(0, -HOUR_MS)], 50, aheadMs=HOUR_MS).ages(self, 10), UNKNOWN)
         self.assertEqual(Partition([(0, -HOUR_MS)], 50).ages(self, 10), MessageAge(0, None))
         self.assertEqual(Partition([(0, AGE_MS_MAX * 2)], 50).ages(self, 10), UNKNOWN)
@@ -130,7 +139,8 @@ class Silent(Factory):
 
 class HangUp(Factory):
     """
-    Ends each connection when it is asked something, and listens no more after the second: when a question was asked, and asked again.
+    Ends each connection when it is asked something, and listens no more after the second: when a
+    question was asked, and asked again.
 
     @ivar count: of connections.
     """
@@ -199,7 +209,10 @@ class LogEndsTests(TestCase):
         self.assertEqual(await self.ends.ages(*place, 0), MessageAge(0, None))
 
     async def test_bounds(self) -> None:
-        """Of many partitions in the order in which they were given; of a broker that cannot be asked, why, and the others are told all the same."""
+        """
+        Of many partitions in the order in which they were given; of a broker that cannot be asked,
+        why, and the others are told all the same.
+        """
         places = [
             PartitionId("t", BrokerPartition(*pair))
             for pair in ((7, 0), (0, 1), (8, 0), (0, 0), (7, 1))
@@ -216,7 +229,10 @@ class LogEndsTests(TestCase):
         self.assertEqual(await self.ends.bounds([]), {})
 
     async def test_silent(self) -> None:
-        """A broker that has answered nothing is asked no more: the rest of its partitions is as unknown."""
+        """
+        A broker that has answered nothing is asked no more: the rest of its partitions is as
+        unknown.
+        """
         self.patch(offsetlookup, "BATCH_COUNT_MAX", 2)
         silent = Silent()
         port = reactor.listenTCP(0, silent, interface="127.0.0.1")
@@ -236,7 +252,10 @@ class LogEndsTests(TestCase):
         )
 
     async def test_unknownPartition(self) -> None:
-        """A partition that its broker does not have is told so, and the others are told all the same, however many are asked for together."""
+        """
+        A partition that its broker does not have is told so, and the others are told all the same,
+        however many are asked for together.
+        """
         self.patch(offsetlookup, "BATCH_COUNT_MAX", 1)
         places = [PartitionId("t", BrokerPartition(0, number)) for number in (0, 1)]
         self.assertEqual(
@@ -247,7 +266,10 @@ class LogEndsTests(TestCase):
         self.assertEqual([type(each) for each in found.values()], [ConnectionLostError])
 
     async def test_refusedAmongOthers(self) -> None:
-        """The broker that refuses one partition ends the connection, over which others were asked for at the same time: these are told all the same."""
+        """
+        The broker that refuses one partition ends the connection, over which others were asked for
+        at the same time: these are told all the same.
+        """
         places = [PartitionId("t", BrokerPartition(0, number)) for number in (5, 0, 1, 6)]
         found = await self.patient().bounds(places)
         self.assertEqual(list(found), places)
@@ -268,7 +290,10 @@ class LogEndsTests(TestCase):
         )
 
     async def test_refusedOften(self) -> None:
-        """A broker that refuses very much is left alone: what it was not asked for alone is as unknown as the others."""
+        """
+        A broker that refuses very much is left alone: what it was not asked for alone is as unknown
+        as the others.
+        """
         self.patch(offsetlookup, "REFUSED_COUNT_MAX", 1)
         self.patch(offsetlookup, "BATCH_COUNT_MAX", 2)
         places = [PartitionId("t", BrokerPartition(0, number)) for number in (5, 6, 0)]
@@ -278,7 +303,10 @@ class LogEndsTests(TestCase):
         )
 
     async def test_lostForGood(self) -> None:
-        """When there is no connection any more, those whose connection was lost are not asked for one after the other."""
+        """
+        When there is no connection any more, those whose connection was lost are not asked for one
+        after the other.
+        """
         hangUp = HangUp()
         port = reactor.listenTCP(0, hangUp, interface="127.0.0.1")
         hangUp.ended = port.stopListening

@@ -42,7 +42,10 @@ class RegistryClientTests(TestCase):
         return RegistryClient(reactor, url, **{"schemaCountMax": 2, **arguments})
 
     async def test_schema(self) -> None:
-        """A schema is asked for once, also by several at the same time, and again when it was forgotten; what is remembered comes at once."""
+        """
+        A schema is asked for once, also by several at the same time, and again when it was
+        forgotten; what is remembered comes at once.
+        """
         for schemaId in (1, 2, 3):
             self.end.schema(schemaId, f'"{schemaId}"')
         self.assertEqual(
@@ -94,9 +97,15 @@ class RegistryClientTests(TestCase):
         """Everything else is asked each time."""
         whole = {"subject": "s", "version": 2, "id": 7, "schema": '"int"'}
         self.end.answers = {
-            ("POST", "/subjects/s"): (200, whole), ("GET", "/subjects/s/versions/2"): (200, whole), ("GET", "/subjects/s/versions"): (200, [1, 2]),
-            ("GET", "/subjects"): (200, ["s"]), ("POST", "/compatibility/subjects/s/versions?verbose=true"): (200, {"is_compatible": True}),
-        }  # fmt: skip
+            ("POST", "/subjects/s"): (200, whole),
+            ("GET", "/subjects/s/versions/2"): (200, whole),
+            ("GET", "/subjects/s/versions"): (200, [1, 2]),
+            ("GET", "/subjects"): (200, ["s"]),
+            ("POST", "/compatibility/subjects/s/versions?verbose=true"): (
+                200,
+                {"is_compatible": True},
+            ),
+        }
         found = Registered("s", 2, 7, '"int"')
         self.assertEqual(
             (await self.client.find("s", '"int"'), await self.client.version("s", 2)),

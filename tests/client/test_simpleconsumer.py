@@ -1,16 +1,23 @@
-"""Tests for L{pylogbroker.client.simpleconsumer}, on a puppet network. What it shares with its blocking sister is in C{tests/contracts}."""
+"""
+Tests for L{pylogbroker.client.simpleconsumer}, on a puppet network. What it shares with its
+blocking sister is in C{tests/contracts}.
+"""
 
 from __future__ import annotations
 
-from twisted.internet.defer import CancelledError
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
+from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.client.connection import DEFAULT_LIMITS, ConnectionLimits
-from pylogbroker.client.simpleconsumer import SimpleConsumer
+from pylogbroker.client.simpleconsumer import ConsumerPool, SimpleConsumer
 from pylogbroker.errors import (
     BackpressureError,
     ClosedError,
+    ConfigurationError,
     RemoteOffsetOutOfRangeError,
     TimedOutError,
     WireError,
@@ -55,7 +62,10 @@ class SimpleConsumerTests(SynchronousTestCase):
         self.assertEqual(list(self.successResultOf(fetching).payloads()), [(b"hello", 55)])
 
     def test_errorWaits(self) -> None:
-        """A fetch that the broker refuses does not fail: the set has the error, and raises it when it is read."""
+        """
+        A fetch that the broker refuses does not fail: the set has the error, and raises it when it
+        is read.
+        """
         fetching = self.consumer.fetch("topic", 2, 40, 1000)
         self.network.accept().deliver(fetchHeader(1, 0))
         messages = self.successResultOf(fetching)
@@ -119,7 +129,10 @@ class SimpleConsumerTests(SynchronousTestCase):
         self.failureResultOf(fetching, TimedOutError)
 
     def test_sizes(self) -> None:
-        """What is asked for is bounded by what is accepted; a broker that sends more all the same is cut off."""
+        """
+        What is asked for is bounded by what is accepted; a broker that sends more all the same is
+        cut off.
+        """
         consumer = self.build(ConnectionLimits(responseSizeMax=1000))
         self.assertRaises(ValueError, consumer.fetch, "topic", 0, 0, 999)
         self.assertRaises(
@@ -139,7 +152,9 @@ class SimpleConsumerTests(SynchronousTestCase):
         self.failureResultOf(calls[2], BackpressureError)
 
     def test_close(self) -> None:
-        """Closing fails what is under way, and ends the connection; the next call connects again."""
+        """
+        Closing fails what is under way, and ends the connection; the next call connects again.
+        """
         fetching = self.consumer.fetch("topic", 0, 0, 100)
         line = self.network.accept()
         closing = self.consumer.close()
@@ -169,3 +184,50 @@ class SimpleConsumerTests(SynchronousTestCase):
     def test_repr(self) -> None:
         """It names its broker."""
         self.assertEqual(repr(self.consumer), "<SimpleConsumer of broker:9092>")
+
+
+class ConsumersTests(SynchronousTestCase):
+    """A consumer for each broker."""
+
+    def setUp(self) -> None:
+        self.reactor: Any = MemoryReactorClock()
+
+    def test_one(self) -> None:
+        """
+        The same address gives the same consumer, and nothing is connected before it is asked
+        something.
+        """
+        consumers = ConsumerPool(self.reactor, 1_000)
+        first = consumers.get("192.0.2.7:9092")
+        self.assertIs(consumers.get("192.0.2.7:9092"), first)
+        self.assertIsNot(consumers.get("192.0.2.8:9092"), first)
+        self.assertEqual(self.reactor.tcpClients, [])
+
+    def test_template(self) -> None:
+        """Brokers are reached as the template says."""
+        consumers = ConsumerPool(
+            self.reactor, 1_000, template="tcp:192.0.2.1:{port}:bindAddress={host}"
+        )
+        consumers.get("192.0.2.7:9092").fetch("t", 0, 0, 10).addErrback(lambda _failure: None)
+        [client] = self.reactor.tcpClients
+        self.assertEqual((client[:2], client[4]), (("192.0.2.1", 9092), ("192.0.2.7", 0)))
+
+    def test_times(self) -> None:
+        """An answer is waited for so long, connecting included."""
+        asked = ConsumerPool(self.reactor, 1_000, 400).get("192.0.2.7:9092").fetch("t", 0, 0, 10)
+        for _tick in range(11):
+            self.reactor.advance(0.1)
+        self.failureResultOf(asked, TimedOutError)
+
+    def test_wrong(self) -> None:
+        """What is no endpoint is refused, and not kept."""
+        consumers = ConsumerPool(self.reactor, 1_000)
+        for _attempt in range(2):
+            self.assertRaises(ConfigurationError, consumers.get, "what:ever:else")
+
+    def test_close(self) -> None:
+        """After closing, nothing is kept of any."""
+        consumers = ConsumerPool(self.reactor, 1_000)
+        first = consumers.get("192.0.2.7:9092")
+        self.successResultOf(Deferred.fromCoroutine(consumers.close()))
+        self.assertIsNot(consumers.get("192.0.2.7:9092"), first)

@@ -133,7 +133,9 @@ class SendTests(ProducerCase):
         self.assertEqual(self.network.attempts, [])
 
     def test_order(self) -> None:
-        """Sends keep their order, also those that are made while those before them are being served."""
+        """
+        Sends keep their order, also those that are made while those before them are being served.
+        """
         again: list[Deferred[None]] = []
         self.send(b"1").addCallback(lambda _nothing: again.append(self.send(b"3")))
         self.send(b"2")
@@ -173,7 +175,9 @@ class SendTests(ProducerCase):
         self.assertEqual(self.arrived(line), produced(b"y"))
 
     def test_cannotConnect(self) -> None:
-        """When there is no connection to be had in C{connectTimeoutMs}, it fails with the reason."""
+        """
+        When there is no connection to be had in C{connectTimeoutMs}, it fails with the reason.
+        """
         self.producer = self.build(connectTimeoutMs=25)
         sent = self.send()
         self.network.refuse()
@@ -182,7 +186,10 @@ class SendTests(ProducerCase):
         self.assertIn("refused", str(self.failureResultOf(sent, BrokerConnectionError).value))
 
     def test_lost(self) -> None:
-        """What has not left when the connection is lost fails, and is not sent again; the next send connects anew."""
+        """
+        What has not left when the connection is lost fails, and is not sent again; the next send
+        connects anew.
+        """
         line = self.connected()
         line.stall()
         lost = self.send(b"x" * 100_000)
@@ -209,8 +216,10 @@ class ReconnectTests(ProducerCase):
         line.end()
 
     def test_byCount(self) -> None:
-        """After so many requests the producer asks for a proof, closes the connection in order, and makes a new one; what is sent meanwhile
-        goes over that."""
+        """
+        After so many requests the producer asks for a proof, closes the connection in order, and
+        makes a new one; what is sent meanwhile goes over that.
+        """
         self.producer = self.build(reconnectIntervalCount=3)
         line = self.connected()
         for each in (self.send(b"2"), self.send(b"3")):
@@ -225,7 +234,10 @@ class ReconnectTests(ProducerCase):
         self.successResultOf(waits)
 
     def test_byTime(self) -> None:
-        """So it does after so long a time, with the first request then; the count begins anew with each connection."""
+        """
+        So it does after so long a time, with the first request then; the count begins anew with
+        each connection.
+        """
         self.producer = self.build(reconnectIntervalCount=3, reconnectTimeIntervalMs=10_000)
         line = self.connected()
         self.clock.advance(9.9)
@@ -254,7 +266,10 @@ class ReconnectTests(ProducerCase):
         self.assertRaises(ValueError, self.build, reconnectIntervalCount=0)
 
     def test_partitionOfTheQuestion(self) -> None:
-        """The question is about a partition to which was sent; where the broker picked one, about the first, which is always there."""
+        """
+        The question is about a partition to which was sent; where the broker picked one, about the
+        first, which is always there.
+        """
         self.producer = self.build(reconnectIntervalCount=1)
         for send, topic, partition in (
             (lambda: self.producer.send("picked", [b"x"]), "picked", 0),
@@ -276,7 +291,10 @@ class ReconnectTests(ProducerCase):
         self.assertEqual(self.successResultOf(confirming), 0)
 
     def test_proof(self) -> None:
-        """What the broker answered for before the connection was replaced is not in doubt, however the connection then ended."""
+        """
+        What the broker answered for before the connection was replaced is not in doubt, however the
+        connection then ended.
+        """
         for end in (MemoryConnection.end, MemoryConnection.cut):
             self.producer = self.build(reconnectIntervalCount=1)
             self.send()
@@ -289,7 +307,10 @@ class ReconnectTests(ProducerCase):
             self.assertEqual(self.successResultOf(confirming), 11)
 
     def test_noProof(self) -> None:
-        """An end without an answer is none, however orderly: a broker may close for another reason, and not read what comes then."""
+        """
+        An end without an answer is none, however orderly: a broker may close for another reason,
+        and not read what comes then.
+        """
         for end in (MemoryConnection.end, MemoryConnection.cut):
             self.producer = self.build(reconnectIntervalCount=1)
             self.send()
@@ -304,7 +325,10 @@ class ReconnectTests(ProducerCase):
             )
 
     def test_provenBefore(self) -> None:
-        """What was confirmed before its connection was replaced cannot come into doubt by that; what came after it does."""
+        """
+        What was confirmed before its connection was replaced cannot come into doubt by that; what
+        came after it does.
+        """
         self.producer = self.build(reconnectIntervalCount=3)
         line = self.connected()
         confirming = self.producer.confirm("topic", 0)
@@ -321,7 +345,10 @@ class ReconnectTests(ProducerCase):
         )
 
     def test_noRoomForTheQuestion(self) -> None:
-        """While so much waits that there is no room for the question, the connection stays; it is replaced with a later request."""
+        """
+        While so much waits that there is no room for the question, the connection stays; it is
+        replaced with a later request.
+        """
         self.producer = self.build(
             reconnectIntervalCount=3, limits=ConnectionLimits(waitingSizeMax=100_000)
         )
@@ -338,7 +365,9 @@ class ConfirmTests(ProducerCase):
     """What can be known."""
 
     def test_confirmed(self) -> None:
-        """The question goes behind what was sent, over the same connection; its answer is the proof."""
+        """
+        The question goes behind what was sent, over the same connection; its answer is the proof.
+        """
         line = self.connected()
         self.send(b"x")
         confirming = self.producer.confirm("topic", 0)
@@ -357,14 +386,18 @@ class ConfirmTests(ProducerCase):
         self.successResultOf(confirming)
 
     def test_lostBeforeTheAnswer(self) -> None:
-        """Without an answer it is unknown what the broker took; the question is not asked again over a new connection. That said, it is over."""
+        """
+        Without an answer it is unknown what the broker took; the question is not asked again over a
+        new connection. That said, it is over.
+        """
         line = self.connected()
         confirming = self.producer.confirm("topic", 0)
         self.clock.advance(1)
         line.cut()
         reason = self.failureResultOf(confirming, BrokerConnectionError)
         self.assertIn(
-            "whether broker:9092 took the last 1 requests is unknown: the connection to broker:9092 was lost",
+            "whether broker:9092 took the last 1 requests is unknown: the connection to "
+            "broker:9092 was lost",
             str(reason.value),
         )
         self.assertEqual(self.network.waiting, [])
@@ -373,7 +406,10 @@ class ConfirmTests(ProducerCase):
         self.assertEqual(self.successResultOf(confirming), 11)
 
     def test_lostBeforeTheQuestion(self) -> None:
-        """A new connection proves nothing about what went over one that was lost, however well it answers; the next question is one about the new one."""
+        """
+        A new connection proves nothing about what went over one that was lost, however well it
+        answers; the next question is one about the new one.
+        """
         line = self.connected()
         self.clock.advance(1)
         line.end()
@@ -402,7 +438,9 @@ class ConfirmTests(ProducerCase):
         self.assertEqual(self.successResultOf(confirming), 15)
 
     def test_sentMeanwhile(self) -> None:
-        """A proof is for what was sent before the question, not for what is sent before the answer."""
+        """
+        A proof is for what was sent before the question, not for what is sent before the answer.
+        """
         line = self.connected()
         confirming = self.producer.confirm("topic", 0)
         self.send(b"later")
@@ -418,7 +456,10 @@ class ConfirmTests(ProducerCase):
         )
 
     def test_replacedBeforeTheAnswer(self) -> None:
-        """When the connection is lost before the answer, what was sent behind the question is not forgotten: the next question tells of it."""
+        """
+        When the connection is lost before the answer, what was sent behind the question is not
+        forgotten: the next question tells of it.
+        """
         self.producer = self.build(reconnectIntervalCount=2)
         line = self.connected()
         confirming = self.producer.confirm("topic", 0)
@@ -434,7 +475,10 @@ class ConfirmTests(ProducerCase):
         )
 
     def test_timedOut(self) -> None:
-        """A broker that does not answer in time may still: the question can be asked again, and then proves all."""
+        """
+        A broker that does not answer in time may still: the question can be asked again, and then
+        proves all.
+        """
         self.producer = self.build(timeoutMs=1000)
         line = self.connected()
         confirming = self.producer.confirm("topic", 0)
@@ -484,8 +528,10 @@ class CloseTests(ProducerCase):
     """The end."""
 
     def test_flushes(self) -> None:
-        """What was given to send is written, and the broker asked whether it is done with it, before the end: C{send} and then C{close} loses nothing
-        without saying so."""
+        """
+        What was given to send is written, and the broker asked whether it is done with it, before
+        the end: C{send} and then C{close} loses nothing without saying so.
+        """
         sent = self.send(b"x" * 200_000)
         closing = self.producer.close()
         line = self.network.accept()
@@ -505,7 +551,10 @@ class CloseTests(ProducerCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_proven(self) -> None:
-        """With an answer it does not matter how the connection ends; nor does it when all was confirmed before."""
+        """
+        With an answer it does not matter how the connection ends; nor does it when all was
+        confirmed before.
+        """
         line = self.connected()
         closing = self.producer.close()
         line.deliver(offsetsAnswer([15]))
@@ -533,7 +582,10 @@ class CloseTests(ProducerCase):
             )
 
     def test_errorCode(self) -> None:
-        """An answer with an error code proves as much as one with an offset: to the end, and to a question, which fails with it, and not with doubt."""
+        """
+        An answer with an error code proves as much as one with an offset: to the end, and to a
+        question, which fails with it, and not with doubt.
+        """
         refusal = struct.pack(">ihi", 6, RemotePartitionError.code, 0)
         line = self.connected()
         closing = self.producer.close()
@@ -549,7 +601,10 @@ class CloseTests(ProducerCase):
         self.successResultOf(self.producer.close())
 
     def test_refusedIsNotUnknown(self) -> None:
-        """What was refused because too much waits was not sent, and nothing is unknown of it when the connection is lost."""
+        """
+        What was refused because too much waits was not sent, and nothing is unknown of it when the
+        connection is lost.
+        """
         self.producer = self.build(limits=ConnectionLimits(waitingSizeMax=100_000))
         line = self.connected()
         confirming = self.producer.confirm("topic", 0)
@@ -566,7 +621,10 @@ class CloseTests(ProducerCase):
         )
 
     def test_lostBefore(self) -> None:
-        """It fails when something that was not confirmed was on a connection that was lost before; whether there is a new one or not."""
+        """
+        It fails when something that was not confirmed was on a connection that was lost before;
+        whether there is a new one or not.
+        """
         for again in (False, True):
             self.producer = self.build()
             line = self.connected()
@@ -606,7 +664,10 @@ class CloseTests(ProducerCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_bounded(self) -> None:
-        """A broker that does not answer, or does not close its side, is not waited for longer than C{closeMs}; without an answer it fails."""
+        """
+        A broker that does not answer, or does not close its side, is not waited for longer than
+        C{closeMs}; without an answer it fails.
+        """
         self.connected()
         closing = self.producer.close()
         self.clock.advance(9.9)
@@ -663,8 +724,11 @@ class RandomTests(SynchronousTestCase):
     """A broker, a network and a caller who do anything at any time."""
 
     def test_proofs(self) -> None:
-        """Whatever happens: requests arrive in the order in which they were sent; when a confirmation succeeds, all that was sent before it, and not said to
-        be unknown by an earlier one, has arrived; every call comes to an end, and nothing is left on the clock."""
+        """
+        Whatever happens: requests arrive in the order in which they were sent; when a confirmation
+        succeeds, all that was sent before it, and not said to be unknown by an earlier one, has
+        arrived; every call comes to an end, and nothing is left on the clock.
+        """
         for seed in range(300):
             _RandomRun(self, Random(seed), f"seed {seed}").run()
 

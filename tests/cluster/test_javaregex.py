@@ -1,7 +1,8 @@
 """
 Tests for L{pylogbroker.cluster.javaregex}.
 
-What Java says in these tables was asked of C{java.util.regex} (OpenJDK 17), each pattern with each name, with C{matches()}.
+What Java says in these tables was asked of C{java.util.regex} (OpenJDK 17), each pattern with each
+name, with C{matches()}.
 """
 
 from __future__ import annotations
@@ -281,15 +282,22 @@ class JavaPatternTests(SynchronousTestCase):
             self.assertIn(text, str(error), pattern)
 
     def test_comma(self) -> None:
-        """C{{1,3}} cannot be written in a list of topics, where commas mean C{|}, and that is what is said."""
+        """
+        C{{1,3}} cannot be written in a list of topics, where commas mean C{|}, and that is what is
+        said.
+        """
         error = self.assertRaises(InvalidPatternError, whitelist, "log[0-9]{1,3}")
         self.assertIn(
-            "{1|3}, which Java refuses: in a list of topics a comma means 'or', so {1,3} cannot be written",
+            "{1|3}, which Java refuses: in a list of topics a comma means 'or', so {1,3} cannot "
+            "be written",
             str(error),
         )
 
     def test_case(self) -> None:
-        """C{(?i)} ignores the case of ASCII letters only, as in Java: not that of the Kelvin sign and the long s."""
+        """
+        C{(?i)} ignores the case of ASCII letters only, as in Java: not that of the Kelvin sign and
+        the long s.
+        """
         for pattern, good, bad in (
             ("(?i)k", "kK", "\u212a"),
             ("(?i)s", "sS", "ſ"),
@@ -300,7 +308,9 @@ class JavaPatternTests(SynchronousTestCase):
             self.assertFalse(any(map(matches, bad)), pattern)
 
     def test_wide(self) -> None:
-        """Thousands of classes of characters beyond Latin-1 are compiled, or refused as too large."""
+        """
+        Thousands of classes of characters beyond Latin-1 are compiled, or refused as too large.
+        """
         for part in ("[!-～]", r"[\u0100-\u0200]", r"[\～]"):
             self.assertIsNotNone(TopicPattern(part * 100))
         self.assertIsNotNone(TopicPattern("～[a]" * 1_000))
@@ -332,9 +342,17 @@ class MatcherTests(SynchronousTestCase):
     def test_nothingManyTimes(self) -> None:
         """What takes no character is not repeated for ever."""
         for pattern in (
-            "(){1000000000}", "(^){1000000000}", "(?:){4000000000}", "(?:a{0}){4000000000}", "(?=a){1000000000}a", "((){65535}){65535}", "(|a){1000000000}",
-            "(?=(?:(?:){60000}a|b)*c)", "(a+)+" + "()" * 4_000 + "(){20000}", ".*.*" + "(?=a*)" * 900,
-        ):  # fmt: skip
+            "(){1000000000}",
+            "(^){1000000000}",
+            "(?:){4000000000}",
+            "(?:a{0}){4000000000}",
+            "(?=a){1000000000}a",
+            "((){65535}){65535}",
+            "(|a){1000000000}",
+            "(?=(?:(?:){60000}a|b)*c)",
+            "(a+)+" + "()" * 4_000 + "(){20000}",
+            ".*.*" + "(?=a*)" * 900,
+        ):
             self.assertRaises(InvalidPatternError, TopicPattern, pattern)
         for pattern in ("(){1000}a", "(^){9}a", "(?:){1000}a", "(|a){20}", "((){9}a|b)*"):
             matches = TopicPattern(pattern).matches
@@ -372,9 +390,19 @@ class MatcherTests(SynchronousTestCase):
     def test_refused(self) -> None:
         """What can only be tried is refused, and so is what would be too long."""
         for pattern in (
-            "(?!__).*", "(?!x)(a+)+b", r"(a|b)\1", r"(a+)+\1", "((?:a+)++)+b", "(?>a+)b", "(?>(a+)+)b", "(?s:a.)(?<=[^x])", "(a)?(?(1)b|c)",
-            "(x)?(?(1)(a+)+|b)", "(((a{0,99}){0,99}){0,99})b", "a" * (PATTERN_SIZE_MAX + 1),
-        ):  # fmt: skip
+            "(?!__).*",
+            "(?!x)(a+)+b",
+            r"(a|b)\1",
+            r"(a+)+\1",
+            "((?:a+)++)+b",
+            "(?>a+)b",
+            "(?>(a+)+)b",
+            "(?s:a.)(?<=[^x])",
+            "(a)?(?(1)b|c)",
+            "(x)?(?(1)(a+)+|b)",
+            "(((a{0,99}){0,99}){0,99})b",
+            "a" * (PATTERN_SIZE_MAX + 1),
+        ):
             self.assertRaises(InvalidPatternError, TopicPattern, pattern)
 
     def test_longNames(self) -> None:

@@ -20,7 +20,7 @@ from pylogbroker.errors import InvalidKeyError
 class HashTests(SynchronousTestCase):
     """Java's hashes (spec-0.7 producer §2)."""
 
-    # What the documentation of Java and the specification give; the others follow from s[0]*31^(n-1) + … by hand.
+    # From the documentation of Java and the specification; the others by hand: s[0]*31^(n-1) + …
     KNOWN: ClassVar[dict[object, int]] = {
         "": 0,
         "a": 97,
@@ -54,7 +54,9 @@ class HashTests(SynchronousTestCase):
             self.assertEqual(javaHash(value), folded - 2**32 if folded >= 2**31 else folded)
 
     def test_remembered(self) -> None:
-        """A key's hash stays what it was, however many others and however long ones come in between."""
+        """
+        A key's hash stays what it was, however many others and however long ones come in between.
+        """
         first = [javaHash(f"key {number}") for number in range(10)]
         for number in range(REMEMBERED_COUNT_MAX + 1):
             javaHash(f"other {number}")

@@ -77,7 +77,9 @@ class PathTests(SynchronousTestCase):
         self.assertRaises(InvalidNameError, group.topicMirrored, "a/b")
 
     def test_refused(self) -> None:
-        """A name that would point elsewhere, or that ZooKeeper does not take, is refused and named."""
+        """
+        A name that would point elsewhere, or that ZooKeeper does not take, is refused and named.
+        """
         for name in ("", ".", "..", "a/b", "a\x00", "a\x1f", "a\x85", "\ud805", "\ufffa"):
             error = self.assertRaises(InvalidNameError, paths.GroupPaths, name)
             self.assertIn(repr(name), str(error))

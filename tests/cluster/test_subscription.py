@@ -157,7 +157,9 @@ class PatternTests(SynchronousTestCase):
         self.assertRaises(InvalidPatternError, TopicPattern, "a" * (PATTERN_SIZE_MAX + 1))
 
     def test_alike(self) -> None:
-        """Brackets that only look like a class in a class are fine: escaped, or behind the end of one."""
+        """
+        Brackets that only look like a class in a class are fine: escaped, or behind the end of one.
+        """
         for pattern, name in (
             (r"\[a\]", "[a]"),
             (r"[a\[b]+", "a[b"),
@@ -170,7 +172,9 @@ class PatternTests(SynchronousTestCase):
             self.assertTrue(TopicPattern(pattern).matches(name), pattern)
 
     def test_unused(self) -> None:
-        """A member's pattern that we cannot use is an error when it is used, not when it is read."""
+        """
+        A member's pattern that we cannot use is an error when it is used, not when it is read.
+        """
         subscription = decodeSubscription("/c", b"*1*(")
         self.assertIsInstance(subscription, WildcardSubscription)
         self.assertRaises(InvalidPatternError, subscription.streamCounts, ["a"])

@@ -42,7 +42,10 @@ class BrokerTests(SynchronousTestCase):
         )
 
     def test_hosts(self) -> None:
-        """A host is a name or an IPv4 address, whatever else the word may mean somewhere; anything else is refused here, before somebody connects to it."""
+        """
+        A host is a name or an IPv4 address, whatever else the word may mean somewhere; anything
+        else is refused here, before somebody connects to it.
+        """
         for host in ("log1", "log-1.example.org.", "my_host", "10.0.0.5", "unix", "tcp"):
             self.assertEqual(znodes.decodeBroker("/b", f"c:{host}:1".encode()).host, host)
         for host in ("ev[il", "a=b", "a b", "a/b", "a\\", "h\n", "{host}", "h\u00f6st", "]" * 1000):
@@ -115,7 +118,10 @@ class BrokerNumberTests(SynchronousTestCase):
     """The names of brokers' nodes."""
 
     def test_names(self) -> None:
-        """A number as a broker writes it, and nothing else; every other name is reported, and the numbers count."""
+        """
+        A number as a broker writes it, and nothing else; every other name is reported, and the
+        numbers count.
+        """
         reports: list[str] = []
         names = ("0", "10", "2147483647", "", "01", "-1", "1x", "one", "99999999999", "١")
         node = Children("/brokers/ids", znodes.decodeBrokerNumber)

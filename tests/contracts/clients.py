@@ -1,5 +1,6 @@
 """
-The two kinds of low-level client behind one face, so that one suite of promises can hold both to their word.
+The two kinds of low-level client behind one face, so that one suite of promises can hold both to
+their word.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """
-What every L{pylogbroker.interfaces.IFileSystem} promises: the suite runs on the real one and on the double.
+What every L{pylogbroker.interfaces.IFileSystem} promises: the suite runs on the real one and on the
+double.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from pylogbroker.interfaces import IFileSystem
 
 class FileSystemContract(SynchronousTestCase):
     """
-    Sub-classes set C{fileSystem} and C{root}, an empty directory in it. They name it C{filesystem.FileSystemContract}, so that trial does not find it, bare, in
-    their module.
+    Sub-classes set C{fileSystem} and C{root}, an empty directory in it. They name it
+    C{filesystem.FileSystemContract}, so that trial does not find it, bare, in their module.
 
     @ivar fileSystem: under test.
     @ivar root: an absolute path.
@@ -44,7 +45,10 @@ class FileSystemContract(SynchronousTestCase):
         self.assertEqual((error.action, error.errno), (action, code))
 
     def test_writesAndReads(self) -> None:
-        """What is written at a position is read there; buffers are gathered in order; a gap reads as zeros."""
+        """
+        What is written at a position is read there; buffers are gathered in order; a gap reads as
+        zeros.
+        """
         file = self.fileSystem.open(self.at("a"), create=True)
         self.assertEqual(file.writeAt(0, [b"ab", b"", b"cde"]), 5)
         self.assertEqual(file.writeAt(7, [b"z"]), 1)
@@ -143,7 +147,9 @@ class FileSystemContract(SynchronousTestCase):
         self.fails("create", errno.EEXIST, self.fileSystem.makeDirectories, self.at("a/b/c/d"))
 
     def test_rename(self) -> None:
-        """A renamed file has the new name only, replaces what had it, and files that are open go on."""
+        """
+        A renamed file has the new name only, replaces what had it, and files that are open go on.
+        """
         path = self.make("a", b"1")
         self.make("b", b"2")
         file = self.fileSystem.open(path)
@@ -157,7 +163,10 @@ class FileSystemContract(SynchronousTestCase):
         self.fails("rename", errno.ENOENT, self.fileSystem.rename, path, self.at("c"))
 
     def test_link(self) -> None:
-        """A second name for a file, in another directory, too; of two that want it one gets it; the first name may go."""
+        """
+        A second name for a file, in another directory, too; of two that want it one gets it; the
+        first name may go.
+        """
         path = self.make("a", b"1")
         self.fileSystem.makeDirectories(self.at("d"))
         self.fileSystem.link(path, self.at("d/b"))

@@ -1,5 +1,6 @@
 """
-A broker that does what a test tells it to, on real sockets in the test's reactor: for what a real broker does not do on demand.
+A broker that does what a test tells it to, on real sockets in the test's reactor: for what a real
+broker does not do on demand.
 """
 
 from __future__ import annotations

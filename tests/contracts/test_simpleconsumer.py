@@ -1,5 +1,6 @@
 """
-One suite for both simple consumers, on Twisted and blocking, with a broker that misbehaves on demand.
+One suite for both simple consumers, on Twisted and blocking, with a broker that misbehaves on
+demand.
 """
 
 from __future__ import annotations
@@ -82,7 +83,10 @@ class SimpleConsumerPromises:
         self.assertEqual((await self.consumer.fetch("topic", 2, 40, len(large))).data, large)
 
     async def test_errorWaits(self) -> None:
-        """A fetch that the broker refuses gives a set that has the error, and raises it when it is read, each time."""
+        """
+        A fetch that the broker refuses gives a set that has the error, and raises it when it is
+        read, each time.
+        """
         self.broker.onRequest = lambda connection: connection.write(fetchHeader(1, 0))
         messages = await self.consumer.fetch("topic", 2, 40, 1000)
         self.assertIsInstance(messages.error, RemoteOffsetOutOfRangeError)
@@ -91,7 +95,10 @@ class SimpleConsumerPromises:
             self.assertRaises(RemoteOffsetOutOfRangeError, lambda: messages.validSize)
 
     async def test_multifetch(self) -> None:
-        """Several fetches go in one request; each set has its own offset and its own error; the outer code says nothing."""
+        """
+        Several fetches go in one request; each set has its own offset and its own error; the outer
+        code says nothing.
+        """
         body = multiFetchHeader([30, 0]) + ANSWER + fetchHeader(3, 0)
         self.broker.onRequest = lambda connection: connection.write(
             body[:4] + b"\xff\xff" + body[6:]
@@ -123,7 +130,10 @@ class SimpleConsumerPromises:
         self.assertEqual(len(self.broker.connections), 1)
 
     async def test_reconnects(self) -> None:
-        """When the connection is lost under a call, in the middle of the answer even, the call is repeated once over a new one."""
+        """
+        When the connection is lost under a call, in the middle of the answer even, the call is
+        repeated once over a new one.
+        """
         for lose in (ScriptedConnection.end, ScriptedConnection.cut):
             first = len(self.broker.connections) or 1
 
@@ -167,7 +177,10 @@ class SimpleConsumerPromises:
         )
 
     async def test_endedWhileIdle(self) -> None:
-        """A connection that the broker ended between two calls, as one does that was restarted, costs nothing."""
+        """
+        A connection that the broker ended between two calls, as one does that was restarted, costs
+        nothing.
+        """
 
         def answer(connection: ScriptedConnection) -> None:
             connection.write(ANSWER)
@@ -189,7 +202,9 @@ class SimpleConsumerPromises:
         )
 
     async def test_timeout(self) -> None:
-        """A broker that does not answer is given up after C{timeoutMs}; the call is not repeated."""
+        """
+        A broker that does not answer is given up after C{timeoutMs}; the call is not repeated.
+        """
         consumer = self.build(timeoutMs=1000)  # long enough to connect on any machine
         await failure(consumer.fetch("topic", 2, 40, 1000), TimedOutError)
         self.assertEqual(sum(len(connection.requests) for connection in self.broker.connections), 1)
@@ -213,7 +228,10 @@ class SimpleConsumerPromises:
         await failure(consumer.fetch("topic", 2, 40, 998), WireError)
 
     async def test_nonsense(self) -> None:
-        """An answer that is none is an error, and its connection is not used any more; the call is not repeated."""
+        """
+        An answer that is none is an error, and its connection is not used any more; the call is not
+        repeated.
+        """
         for answer in (b"\0\0\0\1x", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\xff\xff\xff\xff"):
             before = len(self.broker.connections)
             self.broker.onRequest = lambda connection, answer=answer: connection.write(answer)  # type: ignore[misc]
@@ -231,7 +249,10 @@ class SimpleConsumerPromises:
         self.assertEqual(self.broker.connections, [])
 
     async def test_close(self) -> None:
-        """Closed, the next call connects again, as with 0.7.2; closing twice, or what was never connected, does nothing."""
+        """
+        Closed, the next call connects again, as with 0.7.2; closing twice, or what was never
+        connected, does nothing.
+        """
         await self.consumer.close()
         self.broker.onRequest = lambda connection: connection.write(ANSWER)
         for _ in range(2):

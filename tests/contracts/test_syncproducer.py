@@ -1,5 +1,6 @@
 """
-One suite for both sync producers, on Twisted and blocking, at a real broker: what a confirmation proves, and what cannot be known.
+One suite for both sync producers, on Twisted and blocking, at a real broker: what a confirmation
+proves, and what cannot be known.
 
 0.7.2's own scenarios for the clients are in C{tests/integration}.
 """
@@ -57,7 +58,10 @@ class SyncProducerPromises:
         return broker
 
     async def test_afterTheEnd(self) -> None:
-        """Whoever goes on after C{close} is told so each time, by an error of its own, so that no traceback grows with each time."""
+        """
+        Whoever goes on after C{close} is told so each time, by an error of its own, so that no
+        traceback grows with each time.
+        """
         broker = await self.serve()
         producer = self.clients.producer(broker.host, broker.port)
         await producer.close()
@@ -71,7 +75,9 @@ class SyncProducerPromises:
         self.assertEqual(depths[:2], depths[4:])
 
     async def test_confirmed(self) -> None:
-        """A confirmation tells the end behind what was sent; from there on is read what is sent next."""
+        """
+        A confirmation tells the end behind what was sent; from there on is read what is sent next.
+        """
         broker = await self.serve()
         producer, consumer = (
             self.clients.producer(broker.host, broker.port),
@@ -87,7 +93,10 @@ class SyncProducerPromises:
         self.assertEqual(payloads(await consumer.fetch("test", 0, 15, SIZE_MAX)), [b"there"])
 
     async def test_droppedIsUnknown(self) -> None:
-        """What the broker drops without a word, since it is too large for it, is never confirmed; the producer goes on over a new connection."""
+        """
+        What the broker drops without a word, since it is too large for it, is never confirmed; the
+        producer goes on over a new connection.
+        """
         broker = await self.serve({"max.message.size": "100"})
         producer = self.clients.producer(broker.host, broker.port)
         await producer.send("test", 0, [b"x" * 101])
@@ -96,7 +105,10 @@ class SyncProducerPromises:
         self.assertEqual(await producer.confirm("test", 0), 14)
 
     async def test_refusedIsUnknown(self) -> None:
-        """What the broker refuses by closing the connection is unknown to the producer, which goes on over a new one."""
+        """
+        What the broker refuses by closing the connection is unknown to the producer, which goes on
+        over a new one.
+        """
         broker = await self.serve()
         producer = self.clients.producer(broker.host, broker.port)
         for topic, partition, messages in (
@@ -110,7 +122,10 @@ class SyncProducerPromises:
         self.assertEqual(await producer.confirm("test", 0), 14)
 
     async def test_brokerRestarts(self) -> None:
-        """Clients go on by themselves when their broker was restarted; but the producer says of what it had not confirmed before that it is unknown."""
+        """
+        Clients go on by themselves when their broker was restarted; but the producer says of what
+        it had not confirmed before that it is unknown.
+        """
         directory = self.mktemp()
         os.mkdir(directory)
         broker = await self.serve({}, directory)
@@ -134,7 +149,9 @@ class SyncProducerPromises:
         self.assertIn(b"after", payloads(await consumer.fetch("test", 0, 0, SIZE_MAX)))
 
     async def test_reconnecting(self) -> None:
-        """With a new connection for every few requests, the order is kept and nothing is in doubt."""
+        """
+        With a new connection for every few requests, the order is kept and nothing is in doubt.
+        """
         broker = await self.serve()
         producer, consumer = (
             self.clients.producer(broker.host, broker.port, reconnectIntervalCount=3),
@@ -155,7 +172,10 @@ class TwistedSyncProducerTests(SyncProducerPromises, TestCase):
     kind = TwistedClients
 
     async def test_notAwaited(self) -> None:
-        """Sends that nobody waits for, and a close behind them, keep their order and lose nothing, though there was no connection to begin with."""
+        """
+        Sends that nobody waits for, and a close behind them, keep their order and lose nothing,
+        though there was no connection to begin with.
+        """
         broker = await self.serve()
         producer = SyncProducer(self.reactor, broker.endpoint)
         for each in range(1000):

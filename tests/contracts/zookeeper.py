@@ -1,5 +1,6 @@
 """
-What every L{pylogbroker.interfaces.IZookeeper} promises: the suite runs on the double always, and on a real server with kazoo in the integration run.
+What every L{pylogbroker.interfaces.IZookeeper} promises: the suite runs on the double always, and
+on a real server with kazoo in the integration run.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ class ZookeeperCase(TestCase):
 
 class ZookeeperContract(ZookeeperCase):
     """
-    Sub-classes set C{bench} in C{setUp}, and name this C{zookeeper.ZookeeperContract}, so that trial does not find it, bare, in their module.
+    Sub-classes set C{bench} in C{setUp}, and name this C{zookeeper.ZookeeperContract}, so that
+    trial does not find it, bare, in their module.
 
     @ivar bench: under test.
     """
@@ -115,7 +117,10 @@ class ZookeeperContract(ZookeeperCase):
     # -- means
 
     async def connected(self, **keywords: Any) -> Any:
-        """A client that is connected, and closed at the end. It provides L{IZookeeper}, as mypy sees here."""
+        """
+        A client that is connected, and closed at the end. It provides L{IZookeeper}, as mypy sees
+        here.
+        """
         client: IZookeeper = self.bench.client(**keywords)
         self.addCleanup(client.close)
         await client.connect()
@@ -151,7 +156,10 @@ class ZookeeperContract(ZookeeperCase):
         self.assertEqual((await client.get("/a"))[1].numChildren, 1)
 
     async def test_createFails(self) -> None:
-        """Without a parent, on top of another node, and under an ephemeral one: each is an error of its own that names the path."""
+        """
+        Without a parent, on top of another node, and under an ephemeral one: each is an error of
+        its own that names the path.
+        """
         client = await self.connected()
         await self.fails(NoNodeException, "/a/b", client.create("/a/b"))
         await client.create("/a")
@@ -171,7 +179,10 @@ class ZookeeperContract(ZookeeperCase):
         self.assertEqual((await client.get(first))[1].ephemeralOwner, 0)
 
     async def test_set(self) -> None:
-        """Data can be set, with the version that one knows or any; another version is an error, and changes nothing."""
+        """
+        Data can be set, with the version that one knows or any; another version is an error, and
+        changes nothing.
+        """
         client = await self.connected()
         await client.create("/a", b"one")
         before = await client.exists("/a")
@@ -185,7 +196,10 @@ class ZookeeperContract(ZookeeperCase):
         self.assertEqual((await client.get("/a"))[0], b"three")
 
     async def test_delete(self) -> None:
-        """A node can be deleted, with its version or any, but not with children; one made anew has another creation."""
+        """
+        A node can be deleted, with its version or any, but not with children; one made anew has
+        another creation.
+        """
         client = await self.connected()
         await client.create("/a")
         await client.create("/a/b")
@@ -199,7 +213,9 @@ class ZookeeperContract(ZookeeperCase):
         self.assertGreater((await client.exists("/a")).czxid, before.czxid)
 
     async def test_existsAndChildren(self) -> None:
-        """A missing node is no error to C{exists}, and one to everybody else; children come sorted."""
+        """
+        A missing node is no error to C{exists}, and one to everybody else; children come sorted.
+        """
         client = await self.connected()
         self.assertIs(await client.exists("/a"), None)
         await self.fails(NoNodeException, "/a", client.get("/a"))
@@ -220,7 +236,10 @@ class ZookeeperContract(ZookeeperCase):
         self.assertIs(await client.add_auth("digest", "user:password"), None)
 
     async def test_ephemeral(self) -> None:
-        """An ephemeral node belongs to the session, whose number everybody sees, and goes when that is closed."""
+        """
+        An ephemeral node belongs to the session, whose number everybody sees, and goes when that is
+        closed.
+        """
         client, other = await self.connected(), await self.connected()
         await client.create("/e", b"x", flags=EPHEMERAL)
         self.assertNotEqual(client.session_id, other.session_id)
@@ -242,7 +261,10 @@ class ZookeeperContract(ZookeeperCase):
     # -- the session
 
     async def test_connect(self) -> None:
-        """C{connect} gives the client; before it there is no session, after it there is, and once more changes nothing."""
+        """
+        C{connect} gives the client; before it there is no session, after it there is, and once more
+        changes nothing.
+        """
         client = self.bench.client()
         self.addCleanup(client.close)
         self.assertEqual((client.session_id, client.connected), (0, False))
@@ -261,7 +283,9 @@ class ZookeeperContract(ZookeeperCase):
         self.assertEqual((await client.get("/empty"))[0], b"")
 
     async def test_sessionTimeout(self) -> None:
-        """Who asks for a shorter session than the server gives knows, once connected, what it has got."""
+        """
+        Who asks for a shorter session than the server gives knows, once connected, what it has got.
+        """
         client = self.bench.client(session_timeout=100)
         self.addCleanup(client.close)
         self.assertEqual(client.session_timeout, 100)
@@ -270,7 +294,10 @@ class ZookeeperContract(ZookeeperCase):
         self.assertEqual((await self.connected()).session_timeout, SESSION_MS)
 
     async def test_connectAtOnce(self) -> None:
-        """Who connects while another does waits for the same connection, and C{close} ends the one session that there is."""
+        """
+        Who connects while another does waits for the same connection, and C{close} ends the one
+        session that there is.
+        """
         client, other = self.bench.client(), await self.connected()
         self.addCleanup(client.close)
         first, second = client.connect(), client.connect()
@@ -280,7 +307,10 @@ class ZookeeperContract(ZookeeperCase):
         self.assertIs(await other.exists("/e"), None)
 
     async def test_listeners(self) -> None:
-        """The callback and every listener are told, when the session's number is known already; who was removed is not."""
+        """
+        The callback and every listener are told, when the session's number is known already; who
+        was removed is not.
+        """
         client = self.bench.client()
         self.addCleanup(client.close)
         sessions: list[tuple[SessionEvent, int]] = []
@@ -295,7 +325,10 @@ class ZookeeperContract(ZookeeperCase):
         self.assertEqual((events, removed), ([SessionEvent.CONNECTED], []))
 
     async def test_suspended(self) -> None:
-        """A lost connection is told; the session and what belongs to it stay, and requests made meanwhile are answered when it is back."""
+        """
+        A lost connection is told; the session and what belongs to it stay, and requests made
+        meanwhile are answered when it is back.
+        """
         client, other = await self.connected(), await self.connected()
         events, session = self.events(client), client.session_id
         await client.create("/e", flags=EPHEMERAL)
@@ -314,7 +347,10 @@ class ZookeeperContract(ZookeeperCase):
         self.assertEqual((await other.exists("/e")).ephemeralOwner, session)
 
     async def test_expired(self) -> None:
-        """The end of a session is told once to everybody, with no number left; then there is a new session, and its number is known when that is told."""
+        """
+        The end of a session is told once to everybody, with no number left; then there is a new
+        session, and its number is known when that is told.
+        """
         client, other = await self.connected(), await self.connected()
         first, second, told = self.events(client), self.events(client), []
         client.set_session_callback(lambda event: told.append((event, client.session_id)))
@@ -329,7 +365,10 @@ class ZookeeperContract(ZookeeperCase):
         self.assertEqual((await other.exists("/e")).ephemeralOwner, client.session_id)
 
     async def test_heldOverExpiry(self) -> None:
-        """A request that waits for its connection fails when its session has expired: it is not carried out in another."""
+        """
+        A request that waits for its connection fails when its session has expired: it is not
+        carried out in another.
+        """
         client, other = await self.connected(), await self.connected()
         await self.bench.disconnect(client)
         held = Deferred.fromCoroutine(failureOf(client.create("/e", flags=EPHEMERAL)))
@@ -340,7 +379,9 @@ class ZookeeperContract(ZookeeperCase):
         self.assertIs(await other.exists("/e"), None)
 
     async def test_inFlight(self) -> None:
-        """Requests under way fail when the connection is lost, and the client goes on when it is back."""
+        """
+        Requests under way fail when the connection is lost, and the client goes on when it is back.
+        """
         client = await self.connected()
         await client.create("/a")
         requests = [Deferred.fromCoroutine(failureOf(client.set("/a", b"x"))) for _ in range(200)]
@@ -379,7 +420,10 @@ class ZookeeperContract(ZookeeperCase):
     # -- chroot
 
     async def test_chroot(self) -> None:
-        """A client with a chroot sees what is below it as if it were all; watches tell paths as the client knows them."""
+        """
+        A client with a chroot sees what is below it as if it were all; watches tell paths as the
+        client knows them.
+        """
         client = await self.connected()
         await client.create("/root")
         inner = await self.connected(chroot="/root")
@@ -401,7 +445,9 @@ class ZookeeperContract(ZookeeperCase):
     # -- closing
 
     async def test_close(self) -> None:
-        """Closing is told once, ends what waits, and can be done twice; what comes after it fails."""
+        """
+        Closing is told once, ends what waits, and can be done twice; what comes after it fails.
+        """
         client = await self.connected()
         events = self.events(client)
         await client.create("/a")
@@ -434,7 +480,10 @@ class ZookeeperContract(ZookeeperCase):
         self.assertIsInstance(await held, ClosingException)
 
     async def test_closeConnecting(self) -> None:
-        """A client that is connecting can be closed, and all who wait for the connection hear of it at once."""
+        """
+        A client that is connecting can be closed, and all who wait for the connection hear of it at
+        once.
+        """
         await self.bench.stop()
         client = self.bench.client(session_timeout=60_000)
         waiting = [Deferred.fromCoroutine(failureOf(client.connect())) for _ in range(2)]
@@ -445,7 +494,10 @@ class ZookeeperContract(ZookeeperCase):
     # -- watches
 
     async def test_watchData(self) -> None:
-        """A watch of data fires once, when the data is set, though it be to the same, or when the node is deleted."""
+        """
+        A watch of data fires once, when the data is set, though it be to the same, or when the node
+        is deleted.
+        """
         client, other = await self.connected(), await self.connected()
         await client.create("/a", b"one")
         for change, kind in (
@@ -476,7 +528,10 @@ class ZookeeperContract(ZookeeperCase):
             self.assertEqual(await watch, WatchEvent(kind, "/a"))
 
     async def test_watchChildren(self) -> None:
-        """A watch of children fires when one comes or goes, and when the parent goes; not when a child's data changes, nor for grandchildren."""
+        """
+        A watch of children fires when one comes or goes, and when the parent goes; not when a
+        child's data changes, nor for grandchildren.
+        """
         client, other = await self.connected(), await self.connected()
         await client.create("/p")
         await client.create("/p/a")
@@ -500,7 +555,9 @@ class ZookeeperContract(ZookeeperCase):
         self.assertEqual(await watch, WatchEvent("deleted", "/p"))
 
     async def test_watchOfTwo(self) -> None:
-        """Each of several watches of one path fires, and only those that were set before the change."""
+        """
+        Each of several watches of one path fires, and only those that were set before the change.
+        """
         client, other = await self.connected(), await self.connected()
         await client.create("/a")
         first, watch1 = client.get_and_watch("/a")
@@ -516,7 +573,9 @@ class ZookeeperContract(ZookeeperCase):
         self.assertEqual(outcome, [])
 
     async def test_watchCancelled(self) -> None:
-        """A watch that was cancelled is forgotten, whatever happens then; others on the path are not."""
+        """
+        A watch that was cancelled is forgotten, whatever happens then; others on the path are not.
+        """
         client = await self.connected()
         await client.create("/a")
         first, watch1 = client.get_and_watch("/a")
@@ -546,7 +605,9 @@ class ZookeeperContract(ZookeeperCase):
         return watches
 
     async def test_watchSurvives(self) -> None:
-        """Watches survive a lost connection without firing, and fire when something changes after it."""
+        """
+        Watches survive a lost connection without firing, and fire when something changes after it.
+        """
         client, other = await self.connected(), await self.connected()
         watches = await self.settings(client)
         for _time in range(2):

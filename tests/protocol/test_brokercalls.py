@@ -49,7 +49,10 @@ class FetchCallTests(SynchronousTestCase):
         self.assertIsNone(messages.error)
 
     def test_error(self) -> None:
-        """An error code is not raised by decoding; it is the set's error, which names what was asked for, and iterating raises it."""
+        """
+        An error code is not raised by decoding; it is the set's error, which names what was asked
+        for, and iterating raises it.
+        """
         messages = fetchCall("test", 3, 500, 100, 1 << 20).decode(b"\0\1")
         self.assertIsInstance(messages.error, RemoteOffsetOutOfRangeError)
         self.assertIn("test-3 at 500", str(messages.error))
@@ -67,7 +70,10 @@ class FetchCallTests(SynchronousTestCase):
         self.assertRaises(WireError, fetchCall("test", 0, 0, 100, 1 << 20).decode, b"\0")
 
     def test_sizes(self) -> None:
-        """A size that is negative, or whose answer would not be accepted, is refused before it is asked for; the largest that is accepted is not."""
+        """
+        A size that is negative, or whose answer would not be accepted, is refused before it is
+        asked for; the largest that is accepted is not.
+        """
         self.assertRaises(ValueError, fetchCall, "test", 0, 0, -1, 1000)
         self.assertRaises(ValueError, fetchCall, "test", 0, 0, 999, 1000)
         fetchCall("test", 0, 0, 998, 1000)
@@ -77,11 +83,14 @@ class MultiFetchCallTests(SynchronousTestCase):
     """MULTIFETCH, as a client sees it."""
 
     def test_frame(self) -> None:
-        """The request is the one of spec-0.7 wire-protocol §12; a L{Fetch} will do as well as a tuple."""
+        """
+        The request is the one of spec-0.7 wire-protocol §12; a L{Fetch} will do as well as a tuple.
+        """
         self.assertEqual(
             multiFetchCall([("test", 0, 0, 10_000), Fetch("test2", 1, 54, 300)], 1 << 20).frame,
             bytes.fromhex(
-                "00000031 0002 0002 0004 74657374 00000000 0000000000000000 00002710 0005 7465737432 00000001 0000000000000036 0000012c"
+                "00000031 0002 0002 0004 74657374 00000000 0000000000000000 00002710 0005 "
+                "7465737432 00000001 0000000000000036 0000012c"
             ),
         )
 
@@ -179,7 +188,10 @@ class EncodeMessagesTests(SynchronousTestCase):
         self.assertRaises(UnknownCodecError, encodeMessages, [b"x"], 3, 1000)
 
     def test_largePayload(self) -> None:
-        """A payload of exactly the limit is sent; one byte more is refused, and the error says which message it is and where it would have stood."""
+        """
+        A payload of exactly the limit is sent; one byte more is refused, and the error says which
+        message it is and where it would have stood.
+        """
         encodeMessages([b"x" * 5, b"y" * 100], 0, 100)
         error = self.assertRaises(
             MessageTooLargeError, encodeMessages, [b"x" * 5, b"y" * 101], 0, 100
@@ -193,7 +205,10 @@ class EncodeMessagesTests(SynchronousTestCase):
         self.assertEqual(len(encodeMessages(encodeSet([b"x" * 50] * 10), 0, 100)), 600)
 
     def test_largeEncoded(self) -> None:
-        """The same holds for a set that is encoded; magic 0 and magic 1 have headers of different sizes."""
+        """
+        The same holds for a set that is encoded; magic 0 and magic 1 have headers of different
+        sizes.
+        """
         for magic in (0, 1):
             encodeMessages(encodeSet([b"x" * 100], magic=magic), 0, 100)
             error = self.assertRaises(
@@ -207,7 +222,10 @@ class EncodeMessagesTests(SynchronousTestCase):
             self.assertEqual(error.position, 15)
 
     def test_largeWrapper(self) -> None:
-        """Of a compressed set the wrapper is measured: small messages may make too large a one, and large messages a small one."""
+        """
+        Of a compressed set the wrapper is measured: small messages may make too large a one, and
+        large messages a small one.
+        """
         noise = [bytes([each, 255 - each, each ^ 85]) for each in range(100)]
         error = self.assertRaises(MessageTooLargeError, encodeMessages, noise, 1, 100)
         self.assertIn("the compressed batch", str(error))
@@ -237,7 +255,8 @@ class ProduceFrameTests(SynchronousTestCase):
         self.assertEqual(
             multiProduceFrame([("test", 0, [b"a"]), ("other", -1, [b"b"])], 0, 1000),
             bytes.fromhex(
-                "00000037 0003 0002 0004 74657374 00000000 0000000b 00000007 0100e8b7be43 61 0005 6f74686572 ffffffff 0000000b 00000007 010071beeff9 62"
+                "00000037 0003 0002 0004 74657374 00000000 0000000b 00000007 0100e8b7be43 61 "
+                "0005 6f74686572 ffffffff 0000000b 00000007 010071beeff9 62"
             ),
         )
 

@@ -33,7 +33,8 @@ def taken(decoder: FrameDecoder) -> list[bytes]:
 
 def allocated(steps: Iterable[Callable[[], object]]) -> int:
     """
-    Bytes that were allocated, and so written or copied, by all steps together: of each step, by how much memory in use rose above what it was before.
+    Bytes that were allocated, and so written or copied, by all steps together: of each step, by how
+    much memory in use rose above what it was before.
 
     Time says nothing on a busy machine; this says the same on each.
     """
@@ -72,7 +73,10 @@ class FrameTests(SynchronousTestCase):
         self.assertEqual(taken(decoder), [b"def", b"g"])
 
     def test_nothing(self) -> None:
-        """An empty decoder has no frame, and being fed nothing changes that as little as it changes an unfinished frame."""
+        """
+        An empty decoder has no frame, and being fed nothing changes that as little as it changes an
+        unfinished frame.
+        """
         decoder = FrameDecoder(SIZE_MAX)
         self.assertIs(decoder.take(), None)
         decoder.feed(b"")
@@ -89,7 +93,10 @@ class FrameTests(SynchronousTestCase):
         st.booleans(),
     )
     def test_cutAnywhere(self, bodies: list[bytes], positions: list[int], patient: bool) -> None:
-        """However a stream is cut, and whether frames are taken as they come or at the end, the frames are the same."""
+        """
+        However a stream is cut, and whether frames are taken as they come or at the end, the frames
+        are the same.
+        """
         decoder = FrameDecoder(SIZE_MAX)
         found = []
         for piece in cut(b"".join(map(framed, bodies)), positions):
@@ -117,7 +124,9 @@ class SizeTests(SynchronousTestCase):
     """Sizes that are accepted, and sizes that are not."""
 
     def test_limit(self) -> None:
-        """A size equal to the limit is accepted, one more is not; 1 is accepted, 0 and less are not."""
+        """
+        A size equal to the limit is accepted, one more is not; 1 is accepted, 0 and less are not.
+        """
         decoder = FrameDecoder(5)
         decoder.feed(framed(b"x") + framed(b"12345"))
         self.assertEqual(taken(decoder), [b"x", b"12345"])
@@ -129,7 +138,9 @@ class SizeTests(SynchronousTestCase):
             )
 
     def test_raisedAgain(self) -> None:
-        """A bad size is raised again whenever the decoder is asked again, also when more has come."""
+        """
+        A bad size is raised again whenever the decoder is asked again, also when more has come.
+        """
         decoder = FrameDecoder(5)
         decoder.feed(framed(b"good") + bytes(4))
         self.assertEqual(decoder.take(), b"good")
@@ -138,7 +149,10 @@ class SizeTests(SynchronousTestCase):
             decoder.feed(framed(b"more"))
 
     def test_refusedBeforeAnythingIsAllocated(self) -> None:
-        """The four bytes of a size are all that is there when it is refused; 100 MB that are accepted allocate nothing until they come."""
+        """
+        The four bytes of a size are all that is there when it is refused; 100 MB that are accepted
+        allocate nothing until they come.
+        """
         for size, limit in ((SIZE_MAX + 1, SIZE_MAX), (SIZE_MAX, SIZE_MAX), (2**31 - 1, 2**31 - 1)):
             decoder = FrameDecoder(limit)
 
@@ -160,7 +174,10 @@ class HeldTests(SynchronousTestCase):
         return decoder.heldSize, decoder.frameSize, missing
 
     def test_figures(self) -> None:
-        """Bytes held, size of the unfinished frame with its size field, bytes missing: known once the size field was seen, 0 between frames."""
+        """
+        Bytes held, size of the unfinished frame with its size field, bytes missing: known once the
+        size field was seen, 0 between frames.
+        """
         decoder = FrameDecoder(SIZE_MAX)
         self.assertEqual(self.look(decoder), (0, 0, 0))
         stream = framed(b"hello") + framed(b"there")
@@ -172,7 +189,10 @@ class HeldTests(SynchronousTestCase):
         self.assertEqual(seen, [(3, 0, 0), (4, 9, 5), (8, 9, 1), (6, 9, 3), (0, 0, 0)])
 
     def test_wholeButNotTaken(self) -> None:
-        """Of a frame that is whole and was not taken, nothing is missing, though more than it has come."""
+        """
+        Of a frame that is whole and was not taken, nothing is missing, though more than it has
+        come.
+        """
         decoder = FrameDecoder(SIZE_MAX)
         decoder.feed(framed(b"hello")[:6])
         self.assertIs(decoder.take(), None)
@@ -183,7 +203,10 @@ class HeldTests(SynchronousTestCase):
 
 
 class CostTests(SynchronousTestCase):
-    """The cost of a frame is linear in its size, in bytes copied and in bytes kept, however it is cut up."""
+    """
+    The cost of a frame is linear in its size, in bytes copied and in bytes kept, however it is cut
+    up.
+    """
 
     def costOf(self, size: int, pieceSize: int, patient: bool = False) -> int:
         """Bytes allocated while a frame of C{size} comes in pieces and is taken out."""
@@ -204,18 +227,26 @@ class CostTests(SynchronousTestCase):
         return cost
 
     def test_largeFrame(self) -> None:
-        """8 MiB in pieces of 64 KiB are copied twice, into one buffer and out of it; not once for each of 128 pieces."""
+        """
+        8 MiB in pieces of 64 KiB are copied twice, into one buffer and out of it; not once for each
+        of 128 pieces.
+        """
         size = 8 << 20
         self.assertLess(self.costOf(size, 64 << 10), 2.1 * size)
 
     def test_fourTimesTheSizeFourTimesTheCost(self) -> None:
-        """In pieces of every size, a frame four times as large costs at most about four times as much."""
+        """
+        In pieces of every size, a frame four times as large costs at most about four times as much.
+        """
         for pieceSize in (3, 100, 1460):
             small, large = self.costOf(50_000, pieceSize), self.costOf(200_000, pieceSize)
             self.assertLess(large, 5 * small, pieceSize)
 
     def test_nobodyTakes(self) -> None:
-        """Bytes that nobody takes meanwhile, as when a connection is busy, are joined once, not at each feed."""
+        """
+        Bytes that nobody takes meanwhile, as when a connection is busy, are joined once, not at
+        each feed.
+        """
         size = 1 << 20
         self.assertLess(self.costOf(size, 4096, patient=True), 2.2 * size)
 
@@ -232,7 +263,10 @@ class CostTests(SynchronousTestCase):
         self.assertLess(cost, 4 * 256 * len(piece))
 
     def test_tinyPiecesAreNotKept(self) -> None:
-        """Half a large frame in pieces of two bytes holds a little more than its bytes, not an object of forty bytes for each two."""
+        """
+        Half a large frame in pieces of two bytes holds a little more than its bytes, not an object
+        of forty bytes for each two.
+        """
         decoder = FrameDecoder(SIZE_MAX)
         tracemalloc.start()
         try:
@@ -260,7 +294,10 @@ class CostTests(SynchronousTestCase):
         self.assertLess(held, 4096)
 
     def test_takenFramesAreLetGoBeforeTheirNeighbours(self) -> None:
-        """A frame of 1 MiB that was taken is let go, though the beginning of the next one has come behind it; and that one is read as ever."""
+        """
+        A frame of 1 MiB that was taken is let go, though the beginning of the next one has come
+        behind it; and that one is read as ever.
+        """
         stream = framed(bytes(1 << 20)) + framed(b"next") + framed(b"last")
         for size in range(len(stream) - 15, len(stream) + 1):
             decoder = FrameDecoder(SIZE_MAX)
@@ -282,7 +319,9 @@ class CostTests(SynchronousTestCase):
             self.assertEqual(taken(decoder), [b"next", b"last"])
 
     def test_buffersAreNotCutForLittle(self) -> None:
-        """Many small frames that come at once are not copied to the front each time one is taken."""
+        """
+        Many small frames that come at once are not copied to the front each time one is taken.
+        """
         decoder = FrameDecoder(SIZE_MAX)
         stream = framed(bytes(996)) * 1000
         cost = allocated([lambda: decoder.feed(stream), *(decoder.take for _ in range(1000))])

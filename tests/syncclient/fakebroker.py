@@ -1,5 +1,6 @@
 """
-The far end of real sockets, for tests of code that blocks: the code under test runs on a thread, the test holds the other end.
+The far end of real sockets, for tests of code that blocks: the code under test runs on a thread,
+the test holds the other end.
 """
 
 from __future__ import annotations
@@ -93,7 +94,9 @@ class FakeBrokerCase(SynchronousTestCase):
         return str(error)
 
     def untilHeard(self, near: BrokerSocket) -> None:
-        """Wait until what the far end did, end or bytes, is there at the near end, which is idle."""
+        """
+        Wait until what the far end did, end or bytes, is there at the near end, which is idle.
+        """
         self.assertTrue(select.select([near], [], [], PATIENCE_SECONDS)[0])
 
     def unusedPort(self) -> int:

@@ -50,7 +50,9 @@ class ZookeeperViewTests(SynchronousTestCase):
         self.admin.create(self.chroot + path, data, makepath=True)
 
     def test_empty(self) -> None:
-        """A chroot where no broker has been yet has nothing; a chroot that is not there is an error."""
+        """
+        A chroot where no broker has been yet has nothing; a chroot that is not there is an error.
+        """
         self.assertIn(self.chroot, str(self.assertRaises(NoNodeException, self.view.topics)))
         self.admin.create(self.chroot)
         self.assertEqual(
@@ -58,7 +60,10 @@ class ZookeeperViewTests(SynchronousTestCase):
         )
 
     def test_registered(self) -> None:
-        """Brokers with their addresses, topics by name, partitions by broker and number; each time as it is now."""
+        """
+        Brokers with their addresses, topics by name, partitions by broker and number; each time as
+        it is now.
+        """
         for number in (10, 2):
             self.put(f"/brokers/ids/{number}", b"creator:h%d:9092" % number)
             self.put(f"/brokers/topics/t/{number}", b"2")
@@ -79,9 +84,14 @@ class ZookeeperViewTests(SynchronousTestCase):
     def test_garbage(self) -> None:
         """Values and names that do not belong there hide themselves alone."""
         for path, data in (
-            ("/brokers/ids/1", b"nothing"), ("/brokers/ids/x", b"c:h:1"), ("/brokers/ids/2", b"c:h:1"),
-            ("/brokers/topics/t/1", b"many"), ("/brokers/topics/t/2", b"1"), ("/brokers/topics/t/3", b"1000000"), ("/brokers/topics/t/02", b"1"),
-        ):  # fmt: skip
+            ("/brokers/ids/1", b"nothing"),
+            ("/brokers/ids/x", b"c:h:1"),
+            ("/brokers/ids/2", b"c:h:1"),
+            ("/brokers/topics/t/1", b"many"),
+            ("/brokers/topics/t/2", b"1"),
+            ("/brokers/topics/t/3", b"1000000"),
+            ("/brokers/topics/t/02", b"1"),
+        ):
             self.put(path, data)
         self.assertEqual(list(self.view.brokers()), [2])
         self.assertEqual(self.view.partitions("t"), [BrokerPartition(2, 0)])
@@ -122,7 +132,10 @@ class ZookeeperViewTests(SynchronousTestCase):
         self.assertEqual(self.view.topics(), [])
 
     def test_ownNodes(self) -> None:
-        """With credentials, nodes that are made belong to them, as far as C{acl} says; without, to everybody."""
+        """
+        With credentials, nodes that are made belong to them, as far as C{acl} says; without, to
+        everybody.
+        """
         self.admin.create(self.chroot)
         own = make_digest_acl("me", "secret", all=True)
         for acl, expected in (

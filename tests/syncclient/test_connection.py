@@ -45,7 +45,10 @@ class ConnectTests(SocketCase):
         self.assertEqual(self.socket.serial, 1)
 
     def test_endedMeanwhile(self) -> None:
-        """A connection that the broker has ended, or reset, or written to without being asked, is not used: a new one is made."""
+        """
+        A connection that the broker has ended, or reset, or written to without being asked, is not
+        used: a new one is made.
+        """
         for serial, end in enumerate(
             (Connection.close, Connection.reset, lambda each: each.write(b"surprise")), 1
         ):
@@ -57,7 +60,10 @@ class ConnectTests(SocketCase):
         self.assertEqual(self.socket.serial, 4)
 
     def test_retries(self) -> None:
-        """A refused attempt is followed by others, later and later, until the next would come too late; the error says why the last one failed."""
+        """
+        A refused attempt is followed by others, later and later, until the next would come too
+        late; the error says why the last one failed.
+        """
         time = ManualTime()
         lonely = self.build(
             self.unusedPort(), connectTimeoutMs=100, clock=time.clock, pause=time.pause
@@ -96,7 +102,7 @@ class ConnectTests(SocketCase):
     def test_noAnswer(self) -> None:
         """An attempt without an answer is a time-out."""
         time = ManualTime()
-        # Nobody accepts, and the queue of those who wait for it is full: Linux then lets further ones wait for an answer.
+        # Nobody accepts, and the backlog is full: Linux then lets further attempts wait.
         full = socket.create_server(("127.0.0.1", 0), backlog=0)
         self.addCleanup(full.close)
         for _ in range(4):
@@ -119,7 +125,10 @@ class ExchangeTests(SocketCase):
     """Requests and answers."""
 
     def test_exchange(self) -> None:
-        """What is written arrives; what is answered is read, without its size field, however it is cut up."""
+        """
+        What is written arrives; what is answered is read, without its size field, however it is cut
+        up.
+        """
         far = self.connected()
         for answer in (b"a", b"answer" * 100_000):
             self.socket.write(b"question", 1000)
@@ -138,7 +147,10 @@ class ExchangeTests(SocketCase):
         self.result(writing)
 
     def test_brokerTakesNothing(self) -> None:
-        """A broker that does not read is given up; the connection is dropped, since half a request is out."""
+        """
+        A broker that does not read is given up; the connection is dropped, since half a request is
+        out.
+        """
         self.connected()
         self.assertIn(
             "took nothing for 20 ms",
@@ -147,7 +159,10 @@ class ExchangeTests(SocketCase):
         self.assertFalse(self.socket.isConnected)
 
     def test_noAnswer(self) -> None:
-        """An answer that does not come, or not all of it, is given up; the connection is dropped, since it may still come."""
+        """
+        An answer that does not come, or not all of it, is given up; the connection is dropped,
+        since it may still come.
+        """
         for some in (b"", b"\0\0\0\5ab"):
             far = self.connected()
             far.write(some)
@@ -162,7 +177,10 @@ class ExchangeTests(SocketCase):
         self.assertRaises(TimedOutError, self.socket.read, 0)
 
     def test_ended(self) -> None:
-        """A connection that is ended, or reset, before the answer is whole, is lost; an end may be a refusal, and the text says so."""
+        """
+        A connection that is ended, or reset, before the answer is whole, is lost; an end may be a
+        refusal, and the text says so.
+        """
         far = self.connected()
         far.write(b"\0\0\0\5ab")
         far.close()
@@ -225,7 +243,10 @@ class CloseTests(SocketCase):
     """The end."""
 
     def test_orderly(self) -> None:
-        """Our side is ended first; when the broker has read that and ended its own, it is closed. What it still sends is not read."""
+        """
+        Our side is ended first; when the broker has read that and ended its own, it is closed. What
+        it still sends is not read.
+        """
         far = self.connected()
         self.socket.write(b"last words", 1000)
         closing = self.start(self.socket.close, 60_000)
@@ -300,7 +321,10 @@ class TlsTests(SocketCase):
             self.assertEqual(self.result(reading), b"a" * size)
 
     def test_idle(self) -> None:
-        """What TLS sends by itself behind the handshake does not make a connection look dead; its end, and what nobody asked for, do."""
+        """
+        What TLS sends by itself behind the handshake does not make a connection look dead; its end,
+        and what nobody asked for, do.
+        """
         far = self.served()
         self.untilHeard(self.socket)  # a ticket for the next session
         self.socket.connect()
@@ -337,7 +361,9 @@ class TlsTests(SocketCase):
         self.assertEqual((time.pauses, near.isConnected), ([], False))
 
     def test_close(self) -> None:
-        """Both say that they are done; a broker that does not leaves it unknown what it has taken."""
+        """
+        Both say that they are done; a broker that does not leaves it unknown what it has taken.
+        """
         far = self.served()
         self.socket.write(b"last", 1000)
         closing = self.start(self.socket.close, 60_000)

@@ -55,7 +55,10 @@ class LogAppenderTests(BrokerCase):
 
     @inThread
     def test_records(self) -> None:
-        """KafkaLog4jAppenderTest: five records arrive, as their messages, in order; with a formatter, as it makes them."""
+        """
+        KafkaLog4jAppenderTest: five records arrive, as their messages, in order; with a formatter,
+        as it makes them.
+        """
         self.serve()
         appender = self.appender()
         for number in range(5):
@@ -70,14 +73,20 @@ class LogAppenderTests(BrokerCase):
         self.assertEqual(appender.leftOutCount, 0)
 
     def test_noTopic(self) -> None:
-        """KafkaLog4jAppenderTest: without a topic it cannot be made; without a broker there is no producer to give it."""
+        """
+        KafkaLog4jAppenderTest: without a topic it cannot be made; without a broker there is no
+        producer to give it.
+        """
         self.assertRaises(
             ConfigurationError, LogAppender, syncclient.SyncProducer("127.0.0.1", 1), ""
         )
 
     @inThread
     def test_brokerAway(self) -> None:
-        """When the broker is away one record is reported, those of the next ten seconds are left out without waiting; nothing is raised. Then it goes on."""
+        """
+        When the broker is away one record is reported, those of the next ten seconds are left out
+        without waiting; nothing is raised. Then it goes on.
+        """
         self.serve()
         appender = self.appender()
         self.logger.info("before")
@@ -103,7 +112,10 @@ class LogAppenderTests(BrokerCase):
 
     @inThread
     def test_badRecord(self) -> None:
-        """A record whose arguments do not fit its text is reported, not raised, and the next one is sent."""
+        """
+        A record whose arguments do not fit its text is reported, not raised, and the next one is
+        sent.
+        """
         self.serve()
         appender = self.appender()
         stream = self.complaints()

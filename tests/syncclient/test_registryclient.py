@@ -54,10 +54,15 @@ class RegistryClientTests(SynchronousTestCase):
         """Everything else is asked each time."""
         whole = {"subject": "s", "version": 2, "id": 7, "schema": '"int"'}
         self.end.answers = {
-            ("POST", "/subjects/s"): (200, whole), ("GET", "/subjects/s/versions/latest"): (200, whole), ("GET", "/subjects/s/versions"): (200, [1, 2]),
+            ("POST", "/subjects/s"): (200, whole),
+            ("GET", "/subjects/s/versions/latest"): (200, whole),
+            ("GET", "/subjects/s/versions"): (200, [1, 2]),
             ("GET", "/subjects"): (200, ["s"]),
-            ("POST", "/compatibility/subjects/s/versions?verbose=true"): (200, {"is_compatible": False, "messages": ["why"]}),
-        }  # fmt: skip
+            ("POST", "/compatibility/subjects/s/versions?verbose=true"): (
+                200,
+                {"is_compatible": False, "messages": ["why"]},
+            ),
+        }
         found = Registered("s", 2, 7, '"int"')
         for _ in range(2):
             self.assertEqual(
@@ -102,7 +107,10 @@ class RegistryClientTests(SynchronousTestCase):
         )
 
     def test_away(self) -> None:
-        """The next address is asked when one does not answer, or says that it cannot; when none does, the error names them all."""
+        """
+        The next address is asked when one does not answer, or says that it cannot; when none does,
+        the error names them all.
+        """
         with socket.create_server(("127.0.0.1", 0)) as taken:
             silent = f"http://127.0.0.1:{taken.getsockname()[1]}"
             ill = RegistryEnd()

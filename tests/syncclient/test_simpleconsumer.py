@@ -1,4 +1,7 @@
-"""Tests for L{pylogbroker.syncclient.simpleconsumer}. What it shares with its sister on Twisted is in C{tests/contracts}."""
+"""
+Tests for L{pylogbroker.syncclient.simpleconsumer}. What it shares with its sister on Twisted is in
+C{tests/contracts}.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ class SimpleConsumerTests(FakeBrokerCase):
         self.addCleanup(self.consumer.close)
 
     def test_threads(self) -> None:
-        """Several threads may share one: their calls go one after the other, and each gets its own answer."""
+        """
+        Several threads may share one: their calls go one after the other, and each gets its own
+        answer.
+        """
         fetches = {
             offset: self.start(self.consumer.fetch, "topic", 0, offset, 100)
             for offset in (10, 20, 30)
@@ -50,7 +56,10 @@ class SimpleConsumerTests(FakeBrokerCase):
         self.assertTrue(far.isEnded())
 
     def test_dropsAfterTimeOut(self) -> None:
-        """After a time-out the connection is dropped, so that the late answer cannot be taken for the next one's."""
+        """
+        After a time-out the connection is dropped, so that the late answer cannot be taken for the
+        next one's.
+        """
         consumer = syncclient.SimpleConsumer("127.0.0.1", self.port, timeoutMs=50)
         fetching = self.start(consumer.fetch, "topic", 0, 0, 100)
         far = self.accept()
@@ -76,8 +85,14 @@ class ImportTests(SynchronousTestCase):
     """What comes with it."""
 
     def test_noTwisted(self) -> None:
-        """Importing it imports nothing of Twisted, not even by way of another module: Spark's workers need not have it."""
-        script = "import sys, pylogbroker.syncclient; print([name for name in sys.modules if name.split('.')[0] in ('twisted', 'zope', 'automat', 'kazoo')])"
+        """
+        Importing it imports nothing of Twisted, not even by way of another module: Spark's workers
+        need not have it.
+        """
+        script = (
+            "import sys, pylogbroker.syncclient; print([name for name in sys.modules if "
+            "name.split('.')[0] in ('twisted', 'zope', 'automat', 'kazoo')])"
+        )
         done = subprocess.run(
             [sys.executable, "-c", script],
             capture_output=True,

@@ -64,7 +64,10 @@ class SendTests(ProducerCase):
     """Sending."""
 
     def test_send(self) -> None:
-        """Payloads, or an encoded set, go to a partition, or to one that the broker picks; compressed, if so told."""
+        """
+        Payloads, or an encoded set, go to a partition, or to one that the broker picks; compressed,
+        if so told.
+        """
         far = self.connected()
         self.producer.send("topic", 3, encodeSet([b"x", b"y"]))
         self.assertEqual(far.readFrame(), encodeProduce("topic", 3, encodeSet([b"x", b"y"])))
@@ -95,13 +98,19 @@ class SendTests(ProducerCase):
         self.assertFalse(producer.socket.isConnected)
 
     def test_cannotConnect(self) -> None:
-        """When there is no connection to be had in C{connectTimeoutMs}, it fails with the reason; nothing is in doubt for that."""
+        """
+        When there is no connection to be had in C{connectTimeoutMs}, it fails with the reason;
+        nothing is in doubt for that.
+        """
         self.producer = self.build(port=self.unusedPort(), connectTimeoutMs=25)
         self.assertIn("refused", str(self.assertRaises(BrokerConnectionError, self.send)))
         self.producer.close()
 
     def test_endedMeanwhile(self) -> None:
-        """Nothing is written to a connection that the broker has ended: the first message after a broker's death is not lost, as it is with 0.7.2."""
+        """
+        Nothing is written to a connection that the broker has ended: the first message after a
+        broker's death is not lost, as it is with 0.7.2.
+        """
         self.connected().close()
         self.untilHeard(self.producer.socket)
         self.send(b"y")
@@ -139,7 +148,10 @@ class ReconnectTests(ProducerCase):
         far.close()
 
     def test_byCount(self) -> None:
-        """After so many requests the producer asks for a proof, and closes the connection; the next call makes a new one, and nothing is in doubt."""
+        """
+        After so many requests the producer asks for a proof, and closes the connection; the next
+        call makes a new one, and nothing is in doubt.
+        """
         self.producer = self.build(reconnectIntervalCount=2)
         far = self.connected()
         sending = self.start(self.send, b"2")
@@ -171,7 +183,10 @@ class ReconnectTests(ProducerCase):
         self.assertFalse(self.producer.socket.isConnected)
 
     def test_partitionOfTheQuestion(self) -> None:
-        """The question is about a partition to which was sent; where the broker picked one, about the first, which is always there."""
+        """
+        The question is about a partition to which was sent; where the broker picked one, about the
+        first, which is always there.
+        """
         self.producer = self.build(reconnectIntervalCount=1)
         for sending, topic, partition in (
             (self.start(self.producer.send, "picked", [b"x"]), "picked", 0),
@@ -211,7 +226,10 @@ class ReconnectTests(ProducerCase):
         self.producer.close()
 
     def test_noProof(self) -> None:
-        """An end without an answer puts what went over the connection in doubt; the send itself has not failed."""
+        """
+        An end without an answer puts what went over the connection in doubt; the send itself has
+        not failed.
+        """
         for end in (Connection.close, Connection.reset):
             self.producer = self.build(reconnectIntervalCount=2, closeMs=60_000)
             far = self.connected()
@@ -237,7 +255,9 @@ class ConfirmTests(ProducerCase):
         return self.result(confirming)
 
     def test_confirmed(self) -> None:
-        """The question goes behind what was sent, over the same connection; its answer is the proof."""
+        """
+        The question goes behind what was sent, over the same connection; its answer is the proof.
+        """
         self.assertEqual(self.confirm(self.connected(), offsetsAnswer([15])), 15)
 
     def test_lostBeforeTheAnswer(self) -> None:
@@ -253,7 +273,10 @@ class ConfirmTests(ProducerCase):
         self.assertEqual(self.result(confirming), 15)
 
     def test_lostBeforeTheQuestion(self) -> None:
-        """A new connection proves nothing about what went over one that was lost; the next question is about the new one."""
+        """
+        A new connection proves nothing about what went over one that was lost; the next question is
+        about the new one.
+        """
         self.connected().close()
         self.untilHeard(self.producer.socket)
         self.send(b"second")
@@ -302,7 +325,10 @@ class CloseTests(ProducerCase):
     """The end."""
 
     def test_close(self) -> None:
-        """It asks for a proof, ends its side, waits for the broker to end its own, and takes nothing any more."""
+        """
+        It asks for a proof, ends its side, waits for the broker to end its own, and takes nothing
+        any more.
+        """
         far = self.connected()
         closing = self.start(self.producer.close)
         self.assertEqual(far.readFrame(), QUESTION)
@@ -327,7 +353,10 @@ class CloseTests(ProducerCase):
         self.result(closing)
 
     def test_errorCode(self) -> None:
-        """An answer with an error code proves as much as one with an offset: to the end, and to a question, which fails with it, and not with doubt."""
+        """
+        An answer with an error code proves as much as one with an offset: to the end, and to a
+        question, which fails with it, and not with doubt.
+        """
         refusal = struct.pack(">ihi", 6, RemotePartitionError.code, 0)
         far = self.connected()
         closing = self.start(self.producer.close)

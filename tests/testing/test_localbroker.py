@@ -30,7 +30,8 @@ from pylogbroker.testing import LocalBroker
 
 signal.alarm(50)  # which nothing here survives
 broker = LocalBroker(reactor, {"http.listener": "0"})
-reactor.callWhenRunning(lambda: broker.start().addCallback(lambda _: os.kill(os.getpid(), signal.SIGTERM)))
+end = lambda _: os.kill(os.getpid(), signal.SIGTERM)
+reactor.callWhenRunning(lambda: broker.start().addCallback(end))
 reactor.run()
 print("ended", os.path.exists(broker.directory))
 """
@@ -72,7 +73,10 @@ class LocalBrokerTests(TestCase):
         await broker.stop()
 
     async def test_endOfTheReactor(self) -> None:
-        """A program that does not stop it ends all the same when it is asked to, and leaves no directory behind."""
+        """
+        A program that does not stop it ends all the same when it is asked to, and leaves no
+        directory behind.
+        """
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         output, errors, status = await getProcessOutputAndValue(
             sys.executable, ["-c", PROGRAM], environment, reactor=reactor
@@ -92,7 +96,10 @@ class LocalBrokerTests(TestCase):
         self.assertEqual(os.path.getsize(f"{directory}/t-0/00000000000000000000.kafka"), 30)
 
     async def test_properties(self) -> None:
-        """Properties, with Kafka's names, override what it would do; counters and partitions can be looked at."""
+        """
+        Properties, with Kafka's names, override what it would do; counters and partitions can be
+        looked at.
+        """
         broker = LocalBroker(reactor, {"num.partitions": "3", "log.flush.interval": "1000"})
         self.addCleanup(broker.stop)
         await broker.start()

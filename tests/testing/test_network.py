@@ -1,5 +1,6 @@
 """
-Tests for L{pylogbroker.testing.network}: what its lines do is what sockets do. One suite of promises runs on both.
+Tests for L{pylogbroker.testing.network}: what its lines do is what sockets do. One suite of
+promises runs on both.
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ class Near(Protocol):
 
 
 class NetworkPromises:
-    """What holds on any network. A subclass has C{endpoint}, C{accept}, C{until} and C{refusingEndpoint}, and mixes in a L{TestCase}."""
+    """
+    What holds on any network. A subclass has C{endpoint}, C{accept}, C{until} and
+    C{refusingEndpoint}, and mixes in a L{TestCase}.
+    """
 
     endpoint: Callable[[], IStreamClientEndpoint]
     accept: Callable[[], Any]
@@ -102,7 +106,10 @@ class NetworkPromises:
         await self.until(lambda: near.reason)
 
     async def test_bytesArrive(self) -> None:
-        """What either end writes arrives at the other, in order; a little does not make the transport push back."""
+        """
+        What either end writes arrives at the other, in order; a little does not make the transport
+        push back.
+        """
         near, far = await self.connected()
         near.tcp.write(b"one")
         near.tcp.writeSequence([b"two", b"three"])
@@ -115,8 +122,10 @@ class NetworkPromises:
         await self.until(lambda: near.reason)
 
     async def test_pushesBack(self) -> None:
-        """When the far end does not read, the producer is paused once there is much to send, and told so again when it writes all the same; it is
-        resumed when all has left."""
+        """
+        When the far end does not read, the producer is paused once there is much to send, and told
+        so again when it writes all the same; it is resumed when all has left.
+        """
         near, far = await self.connected()
         far.stall()
         near.tcp.write(MUCH)
@@ -132,7 +141,10 @@ class NetworkPromises:
         self.assertEqual(near.events, ["pause", "pause", "resume", "stop"])
 
     async def test_loseConnection(self) -> None:
-        """Losing the connection waits for the producer to be unregistered, and for what was written to leave; then both ends see an orderly end."""
+        """
+        Losing the connection waits for the producer to be unregistered, and for what was written to
+        leave; then both ends see an orderly end.
+        """
         near, far = await self.connected()
         far.stall()
         near.tcp.write(MUCH)
@@ -156,7 +168,10 @@ class NetworkPromises:
         await self.until(lambda: far.isEnded)
 
     async def test_loseWriteConnection(self) -> None:
-        """Half-closed, the far end sees the end behind all that was written, and can still send; when it ends its side, too, the connection is done."""
+        """
+        Half-closed, the far end sees the end behind all that was written, and can still send; when
+        it ends its side, too, the connection is done.
+        """
         near, far = await self.connected()
         near.tcp.write(b"last words")
         near.tcp.unregisterProducer()
@@ -185,7 +200,10 @@ class NetworkPromises:
         await self.until(lambda: far.isEnded)
 
     async def test_farEndCloses(self) -> None:
-        """When the far end closes in order, the near end learns that it is done, and stops its producer."""
+        """
+        When the far end closes in order, the near end learns that it is done, and stops its
+        producer.
+        """
         near, far = await self.connected()
         far.deliver(b"bye")
         far.end()
@@ -287,7 +305,10 @@ class FarEnd(Protocol):
 
 
 class HalfClosingFarEnd(FarEnd):
-    """A far end that learns that the near end has closed its side, and does not close its own for that."""
+    """
+    A far end that learns that the near end has closed its side, and does not close its own for
+    that.
+    """
 
     def readConnectionLost(self) -> None:
         self.isEnded = True
@@ -385,7 +406,10 @@ class PuppetNetworkTests(SynchronousTestCase):
         self.assertEqual((len(line.take()), near.events), (29_990, ["pause", "resume"]))
 
     def test_deliversInOnePiece(self) -> None:
-        """What is delivered is there at once; on a line that is gone it is a mistake of the test's, on one that is being closed it is lost."""
+        """
+        What is delivered is there at once; on a line that is gone it is a mistake of the test's, on
+        one that is being closed it is lost.
+        """
         near, line = self.connected()
         line.deliver(b"half")
         self.assertEqual(near.received, b"half")

@@ -110,7 +110,10 @@ class ForgettingTests(SynchronousTestCase):
         again()
 
     def test_kill(self) -> None:
-        """When only the process dies, unsynced bytes are still there; a power cut after that takes them."""
+        """
+        When only the process dies, unsynced bytes are still there; a power cut after that takes
+        them.
+        """
         self.make("/d/a", b"1")
         self.files.syncDirectory("/d")
         self.files.kill()
@@ -119,7 +122,10 @@ class ForgettingTests(SynchronousTestCase):
         self.assertEqual(self.found("/d/a"), b"")
 
     def test_cutAt(self) -> None:
-        """The power fails before the operation that was named; nothing works then, until the power is back."""
+        """
+        The power fails before the operation that was named; nothing works then, until the power is
+        back.
+        """
         self.files.cutAt = self.files.operationCount + 2
         file = self.make("/d/a", b"1")
         self.assertRaises(PowerLostError, file.sync)
@@ -130,7 +136,10 @@ class ForgettingTests(SynchronousTestCase):
         self.make("/d/a", b"1").sync()
 
     def test_killedAtAnOperation(self) -> None:
-        """A process that died where the power was to fail loses nothing that was written, and the next one is not stopped there."""
+        """
+        A process that died where the power was to fail loses nothing that was written, and the next
+        one is not stopped there.
+        """
         self.files.cutAt = self.files.operationCount + 2
         file = self.make("/d/a", b"1")
         self.assertRaises(PowerLostError, file.sync)
@@ -187,7 +196,10 @@ class ForgettingTests(SynchronousTestCase):
         )
 
     def test_someUnsyncedBytesSurvive(self) -> None:
-        """With chance, an unsynced write survives in any part: not at all, whole, cut, grown without its bytes; synced bytes always do."""
+        """
+        With chance, an unsynced write survives in any part: not at all, whole, cut, grown without
+        its bytes; synced bytes always do.
+        """
 
         def prepare() -> None:
             self.files.pageSize = 2
@@ -208,7 +220,10 @@ class ForgettingTests(SynchronousTestCase):
         )
 
     def test_someTruncationsSurvive(self) -> None:
-        """With chance, an unsynced truncation is lost or not, and what was written behind it may be there in either case."""
+        """
+        With chance, an unsynced truncation is lost or not, and what was written behind it may be
+        there in either case.
+        """
 
         def prepare() -> None:
             self.files.pageSize = 1
@@ -262,7 +277,10 @@ class PlantedFaultTests(SynchronousTestCase):
         self.file.sync()
 
     def test_fullDisk(self) -> None:
-        """A full disk takes what still fits, then nothing; bytes in place can be overwritten; what is removed makes room."""
+        """
+        A full disk takes what still fits, then nothing; bytes in place can be overwritten; what is
+        removed makes room.
+        """
         self.files.sizeMax = 5
         self.assertEqual(self.file.writeAt(0, [b"123"]), 3)
         self.assertEqual(self.file.writeAt(3, [b"456"]), 2)

@@ -1,5 +1,6 @@
 """
-A ZooKeeper server that a test scripts: it grants the session that it is told to grant, and refuses credentials if it is told to.
+A ZooKeeper server that a test scripts: it grants the session that it is told to grant, and refuses
+credentials if it is told to.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """
-Tests for L{pylogbroker.zookeeper.client} at a scripted server: what kazoo may do that no real server makes it do on purpose. The rest of its promises is in
-C{tests.contracts.zookeeper} and C{tests.integration.test_zookeeper}.
+Tests for L{pylogbroker.zookeeper.client} at a scripted server: what kazoo may do that no real
+server makes it do on purpose. The rest of its promises is in C{tests.contracts.zookeeper} and
+C{tests.integration.test_zookeeper}.
 """
 
 from __future__ import annotations
@@ -64,12 +65,24 @@ class ClientTests(zookeeper.ZookeeperCase):
             await self.client.connect()
 
     def test_calls(self) -> None:
-        """Calls that were written for txzookeeper 0.9.8 have the arguments that they had there, but for the differences that the module names."""
+        """
+        Calls that were written for txzookeeper 0.9.8 have the arguments that they had there, but
+        for the differences that the module names.
+        """
         calls = {
-            "add_auth": "scheme identity", "create": "path data acls flags", "delete": "path version", "exists": "path",
-            "exists_and_watch": "path", "get": "path", "get_and_watch": "path", "get_children": "path", "get_children_and_watch": "path",
-            "set": "path data version", "set_session_callback": "callback", "sync": "path",
-        }  # fmt: skip
+            "add_auth": "scheme identity",
+            "create": "path data acls flags",
+            "delete": "path version",
+            "exists": "path",
+            "exists_and_watch": "path",
+            "get": "path",
+            "get_and_watch": "path",
+            "get_children": "path",
+            "get_children_and_watch": "path",
+            "set": "path data version",
+            "set_session_callback": "callback",
+            "sync": "path",
+        }
         self.assertEqual(
             {
                 name: " ".join(inspect.signature(getattr(self.client, name)).parameters)
@@ -91,7 +104,10 @@ class ClientTests(zookeeper.ZookeeperCase):
         self.assertEqual((self.told, self.client.session_id), (events, 6))
 
     async def test_granted(self) -> None:
-        """The time-out of a session is the one that the server grants, and an expired session does not change it."""
+        """
+        The time-out of a session is the one that the server grants, and an expired session does not
+        change it.
+        """
         self.assertEqual(self.client.session_timeout, 2_000)
         self.server.sessionTimeoutMs = 3_000
         await self.session(5)
@@ -102,7 +118,9 @@ class ClientTests(zookeeper.ZookeeperCase):
         self.assertEqual(self.client.session_timeout, 3_000)
 
     async def test_slowConnection(self) -> None:
-        """A caller that waits longer than two seconds for a connection is not left without a word."""
+        """
+        A caller that waits longer than two seconds for a connection is not left without a word.
+        """
         self.make("127.0.0.1:1")
         with capturedLogs() as events:
             connecting = self.client.connect(30_000)
@@ -131,7 +149,10 @@ class ClientTests(zookeeper.ZookeeperCase):
         self.assertIn("ZeroDivisionError", str(error))
 
     def test_attempts(self) -> None:
-        """Several attempts to connect fall into a session's time, or a server that comes back would be found too late."""
+        """
+        Several attempts to connect fall into a session's time, or a server that comes back would be
+        found too late.
+        """
         for sessionTimeoutMs, seconds in (
             (1_200, 0.2),
             (6_000, 1.0),
@@ -165,7 +186,10 @@ class ClientTests(zookeeper.ZookeeperCase):
         self.assertEqual(len([event for event in events if "no threads" in formatEvent(event)]), 2)
 
     async def test_refused(self) -> None:
-        """One whose credentials are refused tries again, but not at once, and not when the client is closed meanwhile."""
+        """
+        One whose credentials are refused tries again, but not at once, and not when the client is
+        closed meanwhile.
+        """
         self.server.refusesCredentials = True
         self.make(self.client.servers, digest="user:wrong")
         begin, starts = self.kazoo.start_async, []
@@ -208,7 +232,10 @@ class ClientTests(zookeeper.ZookeeperCase):
         self.assertIn("get /a: MarshallingError", str(error))
 
     async def test_notSentLate(self) -> None:
-        """What waits for its turn longer than its time is never sent, and neither is what stands behind it forgotten."""
+        """
+        What waits for its turn longer than its time is never sent, and neither is what stands
+        behind it forgotten.
+        """
         self.patch(module, "IN_FLIGHT_COUNT_MAX", 1)
         await self.session(5)
         results = [self.kazoo.handler.async_result() for _ in range(2)]

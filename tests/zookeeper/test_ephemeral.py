@@ -66,7 +66,9 @@ class PersistentTests(EphemeralCase):
     """Nodes that stay."""
 
     def test_parents(self) -> None:
-        """Missing parents are created with null data, as 0.7.2 does; the node itself is not created."""
+        """
+        Missing parents are created with null data, as 0.7.2 does; the node itself is not created.
+        """
         self.make("/a", b"kept")
         self.done(createParents(self.client, "/a/b/c/d"))
         self.assertEqual(
@@ -128,7 +130,10 @@ class ClaimTests(EphemeralCase):
         self.assertEqual(self.fails(ConflictError, claim(self.client, "/a", b"x")).session, 0)
 
     def meanwhile(self, client: FakeZookeeperClient, method: str, *acts: Any) -> None:
-        """Before each call of a client's method, as long as there are acts, one of them happens on the server."""
+        """
+        Before each call of a client's method, as long as there are acts, one of them happens on the
+        server.
+        """
         left = list(acts)
         original = getattr(client, method)
 
@@ -228,7 +233,9 @@ class PatienceTests(EphemeralCase):
         self.assertEqual(told, [])
 
     def test_goesBeforeTheWatch(self) -> None:
-        """A node that goes just before it is watched is not waited for, and the watch is forgotten."""
+        """
+        A node that goes just before it is watched is not waited for, and the watch is forgotten.
+        """
         self.make("/a", b"x", EPHEMERAL)
         original = self.client.exists_and_watch
 

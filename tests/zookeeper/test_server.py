@@ -51,7 +51,9 @@ class FindTests(SynchronousTestCase):
         self.assertIn("default-jre-headless", str(error))
 
     def test_jars(self) -> None:
-        """PySpark's five jars come before Debian's package; without either it is said what to install."""
+        """
+        PySpark's five jars come before Debian's package; without either it is said what to install.
+        """
         names = [
             name.replace("-3*", "-3.9.5").replace("-*", "-1.0") + ".jar" for name in SPARKS_JARS
         ]
@@ -94,7 +96,10 @@ class ServerTests(TestCase):
         return str(raised.exception)
 
     async def test_life(self) -> None:
-        """It is started, used, stopped, and started again with the same data on the same port; twice is refused, or does nothing."""
+        """
+        It is started, used, stopped, and started again with the same data on the same port; twice
+        is refused, or does nothing.
+        """
         server = self.server()
         self.assertFalse(server.isRunning)
         await server.stop()
@@ -117,7 +122,10 @@ class ServerTests(TestCase):
             await server.stop()
 
     async def test_portTaken(self) -> None:
-        """A port that somebody has who is no ZooKeeper is an error that names it, and nothing is started."""
+        """
+        A port that somebody has who is no ZooKeeper is an error that names it, and nothing is
+        started.
+        """
         listening = reactor.listenTCP(0, Factory.forProtocol(Mute), interface="127.0.0.1")
         self.addCleanup(listening.stopListening)
         port = listening.getHost().port
@@ -127,14 +135,18 @@ class ServerTests(TestCase):
         self.assertFalse(os.path.exists(directory))
 
     async def test_dataTaken(self) -> None:
-        """Data that another one has is an error that names the directory, and the other's configuration stays; when it has ended, however, they are free."""
+        """
+        Data that another one has is an error that names the directory, and the other's
+        configuration stays; when it has ended, however, they are free.
+        """
         directory = self.mktemp()
         first, second = self.server(directory), self.server(directory)
         await first.start()
         text = await self.fails(ConfigurationError, second)
         self.assertEqual(
             text,
-            f"ZooKeeper's data cannot be in {os.path.abspath(directory)}: another ZooKeeper has them there",
+            f"ZooKeeper's data cannot be in {os.path.abspath(directory)}: another ZooKeeper has "
+            "them there",
         )
         self.assertEqual(Path(directory, module.CONFIGURATION).read_text(), first.configuration())
         await first.kill()
@@ -142,7 +154,9 @@ class ServerTests(TestCase):
         self.assertEqual(Path(directory, module.CONFIGURATION).read_text(), second.configuration())
 
     async def test_cannotServe(self) -> None:
-        """One that ends instead of serving is an error with what it said, also when that was nothing."""
+        """
+        One that ends instead of serving is an error with what it said, also when that was nothing.
+        """
         for act, said in (("exit 3", "nothing"), ("echo one; echo; echo two >&2", "one / two")):
             home = self.mktemp()
             os.makedirs(f"{home}/bin")
@@ -155,7 +169,10 @@ class ServerTests(TestCase):
             )
 
     async def test_tooSlow(self) -> None:
-        """One that takes too long is killed, and is an error; one that does not end when it is asked to is killed, too."""
+        """
+        One that takes too long is killed, and is an error; one that does not end when it is asked
+        to is killed, too.
+        """
         home = self.mktemp()
         os.makedirs(f"{home}/bin")
         Path(home, "bin", "java").write_text(

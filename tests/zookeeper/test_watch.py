@@ -1,5 +1,6 @@
 """
-Tests for L{pylogbroker.zookeeper.watch}: the moments that the suite in C{tests.contracts.zookeeper} cannot hit on purpose.
+Tests for L{pylogbroker.zookeeper.watch}: the moments that the suite in C{tests.contracts.zookeeper}
+cannot hit on purpose.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class WatchTests(SynchronousTestCase):
     """
     One watch of C{/a}.
 
-    @ivar readings: that it has asked for: what to fire, and what to call when the server's watch does.
+    @ivar readings: that it has asked for: what to fire, and what to call when the server's watch
+        does.
     """
 
     def setUp(self) -> None:
@@ -107,7 +109,10 @@ class WatchTests(SynchronousTestCase):
         self.assertNoResult(self.watch.fired)
 
     def test_slow(self) -> None:
-        """A reading that is not answered in time is tried again, since no other event would do it; but not an old one."""
+        """
+        A reading that is not answered in time is tried again, since no other event would do it; but
+        not an old one.
+        """
         self.begun()
         self.watch.renew()
         self.readings[1][0].errback(ZookeeperTimeoutException("slow"))

@@ -39,7 +39,8 @@ SIZE_MAX = 100 << 20
 
 VECTORS: dict[str, tuple[str, bytes, Request]] = {
     "PRODUCE test/0 [hello, there]": (
-        "0000002e 0000 0004 74657374 00000000 0000001e 0000000b01003610a68668656c6c6f 0000000b01005a2fe9967468657265",
+        "0000002e 0000 0004 74657374 00000000 0000001e 0000000b01003610a68668656c6c6f "
+        "0000000b01005a2fe9967468657265",
         encodeProduce("test", 0, encodeSet([b"hello", b"there"])),
         Produce("test", 0, [encodeSet([b"hello", b"there"])]),
     ),
@@ -49,7 +50,8 @@ VECTORS: dict[str, tuple[str, bytes, Request]] = {
         Produce("test", -1, [HELLO]),
     ),
     "MULTIPRODUCE test/0 [a], other/-1 [b]": (
-        "00000037 0003 0002 0004 74657374 00000000 0000000b 00000007 0100e8b7be43 61 0005 6f74686572 ffffffff 0000000b 00000007 010071beeff9 62",
+        "00000037 0003 0002 0004 74657374 00000000 0000000b 00000007 0100e8b7be43 61 0005 "
+        "6f74686572 ffffffff 0000000b 00000007 010071beeff9 62",
         encodeMultiProduce([("test", 0, encodeMessage(b"a")), ("other", -1, encodeMessage(b"b"))]),
         MultiProduce(
             [Produce("test", 0, [encodeMessage(b"a")]), Produce("other", -1, [encodeMessage(b"b")])]
@@ -61,7 +63,8 @@ VECTORS: dict[str, tuple[str, bytes, Request]] = {
         Fetch("test", 0, 0, 10000),
     ),
     "MULTIFETCH test/0@0/10000, test2/1@54/300": (
-        "00000031 0002 0002 0004 74657374 00000000 0000000000000000 00002710 0005 7465737432 00000001 0000000000000036 0000012c",
+        "00000031 0002 0002 0004 74657374 00000000 0000000000000000 00002710 0005 7465737432 "
+        "00000001 0000000000000036 0000012c",
         encodeMultiFetch([("test", 0, 0, 10000), ("test2", 1, 54, 300)]),
         MultiFetch([Fetch("test", 0, 0, 10000), Fetch("test2", 1, 54, 300)]),
     ),
@@ -164,7 +167,10 @@ class EncodeTests(SynchronousTestCase):
         )
 
     def test_numbersThatDoNotFit(self) -> None:
-        """A partition, offset, time or size beyond its field is a ValueError, in both directions; the limits themselves fit."""
+        """
+        A partition, offset, time or size beyond its field is a ValueError, in both directions; the
+        limits themselves fit.
+        """
         for big in (2**31, -(2**31) - 1):
             for call in (
                 lambda big=big: encodeProduce("t", big, b""),
@@ -184,7 +190,9 @@ class EncodeTests(SynchronousTestCase):
             self.assertEqual(decodeRequest(encodeFetch(*request)[4:]), request)
 
     def test_tooLargeForAFrame(self) -> None:
-        """A message set of 2 GiB, or one that fits its own field and not the frame's, is a ValueError."""
+        """
+        A message set of 2 GiB, or one that fits its own field and not the frame's, is a ValueError.
+        """
         for data in (Endless(), Fitting()):
             self.assertRaises(ValueError, encodeProduce, "t", 0, data)
             self.assertRaises(ValueError, encodeMultiProduce, [("t", 0, data)])
@@ -216,7 +224,10 @@ class DecodeTests(SynchronousTestCase):
             self.assertEqual(decodeRequest(body), request)
 
     def test_extraBytes(self) -> None:
-        """Bytes behind a complete body are ignored, also behind a message set that is smaller than its frame."""
+        """
+        Bytes behind a complete body are ignored, also behind a message set that is smaller than its
+        frame.
+        """
         for text, _, request in VECTORS.values():
             self.assertEqual(decodeRequest(bytes.fromhex(text)[4:] + b"more"), request)
 
@@ -241,32 +252,47 @@ class DecodeTests(SynchronousTestCase):
         self.assertEqual(str(error), "topic of 32767 bytes at byte 4, where 1 are left")
 
     def test_malformedUtf8(self) -> None:
-        """Malformed UTF-8 in a topic becomes U+FFFD, by both ways of decoding, as in Java; the rules for names refuse it then."""
+        """
+        Malformed UTF-8 in a topic becomes U+FFFD, by both ways of decoding, as in Java; the rules
+        for names refuse it then.
+        """
         frame = encodeProduce("xx", 0, HELLO).replace(b"xx", b"\xc3x")
         self.assertEqual(decodeRequest(frame[4:]), Produce("\ufffdx", 0, [HELLO]))
         self.assertEqual(readPieces([frame]), ([Produce("\ufffdx", 0, [HELLO])], None))
 
     def test_messageSetSize(self) -> None:
-        """A message set size that is negative, or more than what is left, is a WireError; 0 is an empty set."""
+        """
+        A message set size that is negative, or more than what is left, is a WireError; 0 is an
+        empty set.
+        """
         body = encodeProduce("t", 0, HELLO)[4:]
         for size in (-1, -(2**31), 16, 2**31 - 1):
             self.assertRaises(WireError, decodeRequest, body[:9] + struct.pack(">i", size) + HELLO)
         self.assertEqual(decodeRequest(body[:9] + bytes(4)), Produce("t", 0, [b""]))
 
     def test_counts(self) -> None:
-        """A negative count is a WireError, a count of 0 a request, a count of more parts than there are a WireError."""
+        """
+        A negative count is a WireError, a count of 0 a request, a count of more parts than there
+        are a WireError.
+        """
         for kind, empty in ((2, MultiFetch([])), (3, MultiProduce([]))):
             self.assertEqual(decodeRequest(struct.pack(">hh", kind, 0)), empty)
             for count in (-1, -32768, 1, 32767):
                 self.assertRaises(WireError, decodeRequest, struct.pack(">hh", kind, count))
 
     def test_allPartsAreParsedFirst(self) -> None:
-        """A structural error in any part of a MULTIPRODUCE is an error of the whole: none of it is carried out."""
+        """
+        A structural error in any part of a MULTIPRODUCE is an error of the whole: none of it is
+        carried out.
+        """
         body = encodeMultiProduce([("a", 0, HELLO), ("b", 0, HELLO)])[4:]
         self.assertRaises(WireError, decodeRequest, body[:-1])
 
     def test_announcedSizesAllocateNothing(self) -> None:
-        """Counts, topic sizes and set sizes up to their maximum in a small frame allocate less than 16 KiB."""
+        """
+        Counts, topic sizes and set sizes up to their maximum in a small frame allocate less than 16
+        KiB.
+        """
         texts = (
             "0002 7fff",
             "0003 7fff",
@@ -295,14 +321,20 @@ class DecoderTests(SynchronousTestCase):
 
     @given(st.lists(REQUESTS, max_size=8), st.lists(st.integers(0, 600), max_size=12))
     def test_cutAnywhere(self, requests: list[Request], positions: list[int]) -> None:
-        """However the stream is cut up, and whether it is asked at once or at the end, the same requests come out."""
+        """
+        However the stream is cut up, and whether it is asked at once or at the end, the same
+        requests come out.
+        """
         stream = b"".join(map(encode, requests))
         pieces = cut(stream, positions)
         self.assertEqual(readPieces(pieces), (requests, None))
         self.assertEqual(readPieces(pieces, patient=True), (requests, None))
 
     def test_everyCutOfTheVectors(self) -> None:
-        """The stream of all vectors, cut in two at every byte, and byte by byte, gives the same requests."""
+        """
+        The stream of all vectors, cut in two at every byte, and byte by byte, gives the same
+        requests.
+        """
         stream = b"".join(bytes.fromhex(text) for text, _, _ in VECTORS.values())
         expected = [request for _, _, request in VECTORS.values()], None
         for at in range(len(stream)):
@@ -310,7 +342,10 @@ class DecoderTests(SynchronousTestCase):
         self.assertEqual(readPieces(cut(stream, range(len(stream)))), expected)
 
     def test_run(self) -> None:
-        """PRODUCE requests in a row for one partition come as one Produce with a set for each, in order; empty sets among them."""
+        """
+        PRODUCE requests in a row for one partition come as one Produce with a set for each, in
+        order; empty sets among them.
+        """
         sets = [HELLO, b"", HELLO * 2]
         decoder = RequestDecoder(SIZE_MAX)
         decoder.feed(
@@ -328,10 +363,16 @@ class DecoderTests(SynchronousTestCase):
     def test_runEnds(self) -> None:
         """A run ends at another topic, another partition, another request."""
         frames = [
-            encodeProduce("t", 0, HELLO), encodeProduce("t", 1, HELLO), encodeProduce("u", 1, HELLO), encodeProduce("uu", 1, HELLO),
-            encodeProduce("u", 1, HELLO), encodeFetch("u", 1, 0, 10), encodeProduce("u", 1, HELLO), encodeMultiProduce([("u", 1, HELLO)]),
+            encodeProduce("t", 0, HELLO),
+            encodeProduce("t", 1, HELLO),
             encodeProduce("u", 1, HELLO),
-        ]  # fmt: skip
+            encodeProduce("uu", 1, HELLO),
+            encodeProduce("u", 1, HELLO),
+            encodeFetch("u", 1, 0, 10),
+            encodeProduce("u", 1, HELLO),
+            encodeMultiProduce([("u", 1, HELLO)]),
+            encodeProduce("u", 1, HELLO),
+        ]
         decoder = RequestDecoder(SIZE_MAX)
         decoder.feed(b"".join(frames))
         found = []
@@ -340,7 +381,10 @@ class DecoderTests(SynchronousTestCase):
         self.assertEqual(found, [decodeRequest(frame[4:]) for frame in frames])
 
     def test_irregularAmongRegular(self) -> None:
-        """A PRODUCE with bytes behind its set, between others, is decoded like any; those before and behind it keep their place."""
+        """
+        A PRODUCE with bytes behind its set, between others, is decoded like any; those before and
+        behind it keep their place.
+        """
         regular = encodeProduce("t", 0, HELLO)
         padded = struct.pack(">i", len(regular)) + regular[4:] + b"junk"
         stream = regular * 2 + padded + regular
@@ -356,7 +400,10 @@ class DecoderTests(SynchronousTestCase):
         )
 
     def test_badAmongGood(self) -> None:
-        """Requests before a bad one come out; the bad one is then raised, and what stands behind it is not looked at."""
+        """
+        Requests before a bad one come out; the bad one is then raised, and what stands behind it is
+        not looked at.
+        """
         regular = encodeProduce("t", 0, HELLO)
         bad = regular[:13] + struct.pack(">i", 1000) + regular[17:]
         nonsense: dict[bytes, type[WireError]] = {
@@ -373,7 +420,9 @@ class DecoderTests(SynchronousTestCase):
             self.assertIs(type(self.assertRaises(WireError, decoder.takeRequest)), error)
 
     def test_limit(self) -> None:
-        """A PRODUCE of exactly the frame limit is taken, one byte more is refused, in a run, too."""
+        """
+        A PRODUCE of exactly the frame limit is taken, one byte more is refused, in a run, too.
+        """
         frame = encodeProduce("t", 0, HELLO)
         good, bad = RequestDecoder(len(frame) - 4), RequestDecoder(len(frame) - 5)
         for decoder in (good, bad):
@@ -382,7 +431,9 @@ class DecoderTests(SynchronousTestCase):
         self.assertRaises(FrameSizeError, bad.takeRequest)
 
     def test_longTopics(self) -> None:
-        """A topic as long as its field allows is decoded, though it is too long for the table of runs."""
+        """
+        A topic as long as its field allows is decoded, though it is too long for the table of runs.
+        """
         for topic in ("x" * 1024, "x" * 1025, "x" * 32767):
             request = Produce(topic, 5, [HELLO])
             self.assertEqual(readPieces([encode(request) * 2]), ([request, request], None))
@@ -397,7 +448,10 @@ class DecoderTests(SynchronousTestCase):
         self.assertEqual(len(table), 1)
 
     def test_tableStaysSmall(self) -> None:
-        """Thousands of topics, long ones among them, leave a table of a thousand entries and 4 MiB at most, and are all decoded right."""
+        """
+        Thousands of topics, long ones among them, leave a table of a thousand entries and 4 MiB at
+        most, and are all decoded right.
+        """
         table: dict[bytes, tuple[str, int, struct.Struct]] = {}
         decoder = RequestDecoder(SIZE_MAX, table)
         tracemalloc.start()
@@ -418,7 +472,10 @@ class GoldenTests(SynchronousTestCase):
     """What real clients sent."""
 
     def test_everyRecordedRequest(self) -> None:
-        """Every recorded stream is read the same in one piece, in two, byte by byte, and frame by frame."""
+        """
+        Every recorded stream is read the same in one piece, in two, byte by byte, and frame by
+        frame.
+        """
         streams = golden.requests()
         self.assertGreater(len(streams), 100)
         for name, stream in streams:
@@ -442,7 +499,10 @@ class GoldenTests(SynchronousTestCase):
                 self.assertGreater(len(requests), 0, case["name"])
 
     def test_clients(self) -> None:
-        """What 0.7.2's performance producer sent: PRODUCE from the sync one, MULTIPRODUCE from the async one, all to partition -1."""
+        """
+        What 0.7.2's performance producer sent: PRODUCE from the sync one, MULTIPRODUCE from the
+        async one, all to partition -1.
+        """
         kinds = {}
         for name, stream in golden.requests():
             if name.endswith(".hex"):

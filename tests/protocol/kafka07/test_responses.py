@@ -128,7 +128,10 @@ class NonsenseTests(SynchronousTestCase):
         self.assertRaises(WireError, decodeOffsets, encodeOffsets([1, 2])[4:-1])
 
     def test_tooLargeToWrite(self) -> None:
-        """Sets that together do not fit in a frame are refused before a header goes out; what fits exactly is not."""
+        """
+        Sets that together do not fit in a frame are refused before a header goes out; what fits
+        exactly is not.
+        """
         self.assertRaises(WireError, multiFetchHeader, [2**30, 2**30])
         self.assertEqual(multiFetchHeader([2**31 - 1 - 8]).hex(), "7fffffff0000")
         self.assertRaises(WireError, multiFetchHeader, [2**31 - 8])
@@ -160,7 +163,10 @@ class GoldenTests(SynchronousTestCase):
     """What 0.7.2 answered."""
 
     def test_recordedAnswers(self) -> None:
-        """Every recorded answer is read by the reader of its kind, and written again to the same bytes."""
+        """
+        Every recorded answer is read by the reader of its kind, and written again to the same
+        bytes.
+        """
         counts = {"multifetch": 0, "offsets": 0, "fetch": 0}
         for case in golden.cases():
             for body in (
@@ -181,7 +187,10 @@ class GoldenTests(SynchronousTestCase):
         self.assertGreater(min(counts.values()), 2)
 
     def test_brokenAnswers(self) -> None:
-        """0.7.2 answers a negative fetch size with a frame of 1 byte, or of a negative size, which we never write (gotcha 17); our clients refuse both."""
+        """
+        0.7.2 answers a negative fetch size with a frame of 1 byte, or of a negative size, which we
+        never write (gotcha 17); our clients refuse both.
+        """
         broken = [case["response"] for case in golden.cases() if "deviate" in case]
         self.assertEqual(broken, ["0000000100", "fffffff8"])
         self.assertRaises(WireError, decodeFetch, bytes.fromhex(broken[0])[4:])
