@@ -6,18 +6,17 @@ happens to the segment. A file with unsynced bytes keeps I{its} descriptor, sinc
 a failed write-back only to descriptors that were open at the time. Every other file may be closed
 at any moment, so that ten thousand partitions do not need ten thousand descriptors.
 
-The rule: a L{SegmentFile} counts I{pins}. Slices pin, unsynced bytes pin, jobs pin. A file with
-pins is never closed. The L{DescriptorCache} keeps the open files without pins, the I{idle} ones, in
-the order in which they became idle, and closes the oldest when more than C{descriptorCountMax}
-files are open. Pinned files alone may exceed that number: the broker limits what is queued and
-unflushed. When the system has no more descriptors, the cache closes all idle files and tries once
-more.
+The rule: slices, unsynced bytes and jobs I{pin} a L{SegmentFile}. A pinned file is never closed.
+The L{DescriptorCache} keeps open files without pins in the order in which they became idle, and
+closes the oldest when more than C{descriptorCountMax} files are open. The broker limits what is
+queued and unflushed, and so the pinned files. When the system has no more descriptors, the cache
+closes all idle files and tries once more.
 
 Rejected: a C{dup} for each slice, which spends a descriptor on each; reference counting by the
 garbage collector, since closing must happen at a known moment.
 
-Pins change on the owner's thread, workers open and sync files, too: hence the locks. The cache's is
-held for a few dictionary operations, never over a system call.
+Pins change on the owner's thread, workers open and sync files: hence the locks. The cache's is
+never held over a system call.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """
 Jobs: the blocking part of an operation, which a worker runs.
 
-A C{begin…} method on the owner's thread makes a job, any thread runs it once, and the matching
-C{finish…} on the owner's thread takes it in. A job touches files only: it reads nothing of the log
-that could change meanwhile, and changes nothing of it. Its results are attributes.
+A C{begin…} method makes a job on the owner's thread, any thread runs it once, and the matching
+C{finish…} takes it in on the owner's thread. A job reads nothing of the log that could change
+meanwhile, and changes nothing of it.
 
 The order of the file operations in each job lets the log survive a power cut between any two.
 """

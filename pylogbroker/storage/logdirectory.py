@@ -3,19 +3,18 @@ A log directory: all partitions of a broker, one lock, one clean-shutdown marker
 log-storage §1, §8, §9).
 
 B{The marker} C{.kafka_cleanshutdown} says that every byte in the directory is synced and whole.
-C{open} removes it, and syncs the removal, before anything else, so that a crash leaves no marker.
-It is written again only by an orderly close, after a successful open, and only if all partitions
-were closed well. 0.7.2 wrote it even when it had failed to start, and skipped recovery the next
-time (gotcha 2). Its counterpart is the file C{.lock}, which keeps a second broker out.
+C{open} removes it, and syncs the removal, before anything else. Only an orderly close after a
+successful open writes it again, if all partitions were closed well. 0.7.2 wrote it even after a
+failed start, and skipped recovery the next time (gotcha 2). The file C{.lock} keeps a second broker
+out.
 
-B{One bad partition} (unreadable, with a gap, on a disk that cannot be synced) is left out, kept in
-C{failures} with the reason, and reported; the others serve (gotcha 30). No marker is written then,
-since the state of its files is unknown, unless there was one before and the partition failed to
-load: then its files are as they were.
+B{One bad partition} (unreadable, with a gap, on a disk that cannot be synced) is kept in
+C{failures} with the reason; the others serve (gotcha 30). No marker is written then, unless there
+was one before and the partition failed to load: then its files are as they were.
 
-B{Creating a partition} while serving is a job: C{beginCreate}, C{run} on a worker, C{finishCreate}.
-One a partition at a time (gotcha 14). It syncs the partition's directory and the log directory, so
-that no message is ever flushed into a directory that a power cut could remove.
+B{Creating a partition} while serving is a job: C{beginCreate}, C{run} on a worker, C{finishCreate},
+one a partition at a time (gotcha 14). It syncs both directories, so that no message is ever flushed
+into a directory that a power cut could remove.
 
 B{A partition keeps one format for life}: the suffix of its segment files tells which.
 """
@@ -106,16 +105,15 @@ class LogSettings:
 
 def firstAppendMs(loaded: LoadedPartition) -> int | None:
     """
-    An estimate of the last segment's first append from file times, so that the segment's age
-    survives a restart (gotcha 19).
+    An estimate of the last segment's first append, so that its age survives a restart (gotcha 19).
 
-    A file's own time is that of its I{last} append; birth times do not exist everywhere and do not
-    survive a copy. But a segment is created at the last append to the one before it, or, when
-    retention has deleted that one, not later than the last change of the directory. The estimate
-    may be early by the time without appends (then the segment rolls early, once) or late by at most
-    one retention period. Restarts do not move it.
+    A file's time is that of its I{last} append, and birth times do not survive a copy. But a
+    segment is created at the last append to the one before it, or, when retention has deleted that
+    one, not later than the last change of the directory. The estimate may be early by the time
+    without appends (then the segment rolls early, once) or late by one retention period. Restarts
+    do not move it.
 
-    @return: milliseconds since the epoch; L{None}: the segment is empty, and has no age.
+    @return: milliseconds since the epoch; L{None}: the segment is empty.
     """
     last = loaded.segments[-1]
     if last.size == 0:

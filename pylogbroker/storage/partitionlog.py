@@ -2,37 +2,34 @@
 The log of one partition: append, read, flush, roll, delete.
 
 B{Marks.} C{logStartOffset ≤ highWatermark ≤ logEndOffset} and C{flushedOffset ≤ logEndOffset}. The
-log end moves on append, when the batches enter C{pending}, before the system has them. Everything
-below the flushed offset is synced. Reads end at the high watermark, which a policy moves: 2011's is
-L{flushedWatermark}. The watermark never passes what is written, and never goes back.
+log end moves on append, before the system has the bytes. Everything below the flushed offset is
+synced. Reads end at the high watermark, which a policy moves (2011: L{flushedWatermark}). It never
+passes what is written, and never goes back.
 
-B{Bytes are not offsets.} Each mark is a L{LogPosition}, an offset and its byte in a segment. Limits
-and sizes come from bytes, counts from offsets; only the format of the partition converts one into
-the other. Offsets may have gaps, within segments and between them.
+B{Bytes are not offsets.} Each mark is a L{LogPosition}. Limits and sizes come from bytes, counts
+from offsets; only the partition's format converts them. Offsets may have gaps.
 
-B{One thread.} All methods belong to the owner's thread. None blocks, with one exception: C{write}
-hands pending bytes to the page cache, and opens the file if its descriptor was closed. What blocks
-is a job (L{pylogbroker.storage.jobs}): C{begin…} fixes what the job covers, C{finish…} moves the
-marks.
+B{One thread.} All methods belong to the owner's thread and do not block, except that C{write} hands
+pending bytes to the page cache, and may open the file. Jobs block (L{pylogbroker.storage.jobs}):
+C{begin…} fixes what a job covers, C{finish…} moves the marks.
 
-B{Pending bytes.} An append makes no system call. The owner calls C{write} at the end of a reactor
-turn, and sooner when C{pendingSize} grows. Transient failures (L{TRANSIENT_ERRNOS}: the disk is
-full, no descriptor is left) lose nothing: the file is cut back to the last whole batch, the rest
-stays pending, C{blocked} says why, and the next C{write} tries again. The owner admits nothing
-meanwhile.
+B{Pending bytes.} The owner calls C{write} at the end of a reactor turn, and sooner when
+C{pendingSize} grows. Transient failures (L{TRANSIENT_ERRNOS}: a full disk, no descriptor left) lose
+nothing: the file is cut back to the last whole batch, the rest stays pending, C{blocked} says why,
+and the next C{write} tries again. The owner admits nothing meanwhile.
 
-B{A failed partition} stays failed. Every other error fails it: the log drops its pending bytes,
-fails those who wait, and raises L{PartitionOfflineError} from every call. A failed C{fsync} is
-never retried: the kernel has marked the pages clean, so a second one would report success for lost
-bytes. A restart of the broker recovers what the disk really has.
+B{A failed partition} stays failed: it drops pending bytes, fails its waiters, and raises
+L{PartitionOfflineError} from every call. Every error that is not transient fails it. A failed
+C{fsync} is never retried: the kernel has marked the pages clean, so a second one would report
+success for lost bytes. A restart recovers what the disk really has.
 
-B{Rolling.} The owner asks C{rollDue} before each append. While a roll is due or under way, the
-owner appends nothing. The size rule is 0.7.2's (spec-0.7 log-storage §4): a segment I{larger} than
-the limit is rolled before the next append. The age of a segment counts from its first append; after
-a restart L{pylogbroker.storage.logdirectory.firstAppendMs} estimates that time (gotcha 19).
+B{Rolling.} The owner asks C{rollDue} before each append, and appends nothing while a roll is due or
+under way. A segment I{larger} than the limit is rolled before the next append (spec-0.7 log-storage
+§4). Its age counts from its first append; after a restart
+L{pylogbroker.storage.logdirectory.firstAppendMs} estimates it (gotcha 19).
 
 B{Deleting.} C{expired} decides, C{beginDelete} takes the segments out of the list at once, and the
-job deletes the files. Slices that were handed out stay readable.
+job deletes the files. Slices stay readable.
 """
 
 from __future__ import annotations
@@ -79,15 +76,7 @@ WatermarkPolicy = Callable[["PartitionLog"], LogPosition]
 @dataclass(frozen=True)
 class PartitionSettings:
     """
-    Settings of one partition.
-
-    @ivar segmentSizeMax: bytes; a larger segment is rolled before the next append
-        (C{log.file.size}).
-    @ivar rollAgeMs: age since the first append at which a segment is rolled (C{log.roll.hours}).
-    @ivar flushCountMax: unflushed messages at which a flush is due (C{log.flush.interval}).
-    @ivar flushIntervalMs: time since the last flush at which one is due
-        (C{log.default.flush.interval.ms}).
-    @ivar retention: decides which segments are deleted.
+    Settings of one partition; see L{pylogbroker.storage.logdirectory.LogSettings}.
     """
 
     segmentSizeMax: int = 1 << 30
@@ -111,7 +100,7 @@ def flushedWatermark(log: PartitionLog) -> LogPosition:
 
 
 def writtenWatermark(log: PartitionLog) -> LogPosition:
-    """The policy of a single replica that acknowledges what the page cache has."""
+    """The policy of a single replica: readers see what is in the page cache."""
     return log.written
 
 
@@ -119,31 +108,22 @@ class PartitionLog:
     """
     See the module.
 
-    @ivar topicPartition: which partition.
-    @ivar path: of its directory.
-    @ivar format: of its records, for life.
-    @ivar settings: of the partition.
-    @ivar leaderEpoch: stamped on what is appended, in formats with epochs.
-    @ivar logStartOffset: the oldest offset that can be read.
-    @ivar highWatermark: the offset where reading ends.
+    @ivar leaderEpoch: stamped on appended batches, in formats with epochs.
+    @ivar logStartOffset: the oldest readable offset.
+    @ivar highWatermark: where reading ends.
+    @ivar watermark: the same, with its byte.
     @ivar logEndOffset: the base offset of the next append.
     @ivar writtenOffset: everything below is in the page cache.
-    @ivar watermark: the same, and its byte.
-    @ivar flushed: the flushed offset and its byte: everything below is synced.
-    @ivar flushDueOffset: the high watermark once flushes that are due by count are done; never
-        below C{highWatermark}.
-    @ivar pendingSize: bytes appended and not yet written.
-    @ivar unflushedSize: bytes appended and not yet synced, pending bytes included.
-    @ivar bytesUntilRoll: bytes that can be appended before the size rule asks for a roll; negative:
-        a roll is due.
+    @ivar flushed: everything below is synced.
+    @ivar flushDueOffset: the high watermark after the flushes that are due by count.
+    @ivar pendingSize: bytes appended, not yet written.
+    @ivar unflushedSize: bytes appended, not yet synced.
+    @ivar bytesUntilRoll: bytes until the size rule asks for a roll; negative: a roll is due.
     @ivar appendedCount: messages appended since the log was opened.
-    @ivar lastFlushMs: end of the last flush that flushed something; at first, when the log was
-        opened.
-    @ivar rolling: whether a roll is under way: C{append} must not be called.
-    @ivar blocked: why C{write} or a roll could not go on. The next C{write} clears it and tries
-        again; a roll stays due.
+    @ivar lastFlushMs: end of the last flush that synced bytes; at first, when the log was opened.
+    @ivar rolling: a roll is under way: C{append} must not be called.
+    @ivar blocked: why C{write} or a roll could not go on; the next C{write} clears it and retries.
     @ivar failure: why the partition is out of service.
-    @ivar closed: whether the log is closed.
     """
 
     def __init__(
@@ -204,7 +184,6 @@ class PartitionLog:
         self.closed = False
 
     # -- state
-    # -------------------------------------------------------------------------------------------
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -254,7 +233,7 @@ class PartitionLog:
         return f"<PartitionLog {self.topicPartition} {state}>"
 
     def unavailableError(self, action: str) -> PartitionOfflineError:
-        """Why a log that has failed, or is closed or rolling, refuses an action."""
+        """Why a failed, closed or rolling log refuses an action."""
         if self.failure is not None:
             return PartitionOfflineError(
                 self.path,
@@ -267,21 +246,18 @@ class PartitionLog:
         )
 
     # -- append
-    # -------------------------------------------------------------------------------------------------------
 
     def rollDue(self, nowMs: int) -> bool:
         """
-        Whether the segment must be rolled before the next append, even an empty one (spec-0.7
-        log-storage §4).
+        Whether to roll before the next append, even an empty one (spec-0.7 log-storage §4).
         """
         return self.bytesUntilRoll < 0 or nowMs > self._rollAtMs
 
     def append(self, batches: ValidatedBatches, nowMs: int) -> AppendResult:
         """
-        Take batches. They count in C{logEndOffset} at once; C{write} writes them.
+        Take batches; C{write} writes them.
 
-        @raise PartitionOfflineError: the partition has failed or is closed (or the caller has not
-            waited for a roll).
+        @raise PartitionOfflineError: the partition has failed, is closed, or is rolling.
         """
         if self._refusing:
             raise self.unavailableError("append to")
@@ -307,8 +283,7 @@ class PartitionLog:
 
     def write(self) -> None:
         """
-        Hand pending bytes to the system. Never raises: look at C{blocked} and C{failure}. After a
-        short write the file is cut back to the last whole batch.
+        Hand pending bytes to the system. Never raises: see C{blocked} and C{failure}.
         """
         pending = self._pending
         if not pending:
@@ -327,7 +302,7 @@ class PartitionLog:
                 active.file.file, active.writtenSize, pending, self.pendingSize
             )
         except StorageError as error:
-            # The torn end stays, and nothing may be written behind it.
+            # The torn end stays: nothing may be written behind it.
             self._fail(error)
             return
         self.pendingSize -= size
@@ -351,12 +326,11 @@ class PartitionLog:
             self._fail(problem)
 
     # -- read
-    # ---------------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, sizeMax: int, search: SearchJob | None = None) -> Slice | SearchJob:
         """
-        The range from an offset, up to the high watermark, never over the end of a segment
-        (spec-0.7 wire-protocol §7.1, 5 to 7). An offset in a gap reads from behind the gap.
+        The range from an offset, up to the high watermark or the end of a segment (spec-0.7
+        wire-protocol §7.1, 5 to 7). An offset in a gap reads from behind the gap.
 
         @param sizeMax: bytes; negative is as 0.
         @param search: the job that an earlier call returned for this offset, after its run.
@@ -439,7 +413,6 @@ class PartitionLog:
         return [offset for offset, _ in reversed(known[: last + 1])][:countMax]
 
     # -- flush
-    # --------------------------------------------------------------------------------------------------------
 
     def flushDue(self, nowMs: int) -> bool:
         """
@@ -524,7 +497,6 @@ class PartitionLog:
             self._waiters[Mark.HIGH_WATERMARK].advance(position.offset)
 
     # -- roll
-    # ---------------------------------------------------------------------------------------------------------
 
     def beginRoll(self) -> RollJob | None:
         """
@@ -585,7 +557,6 @@ class PartitionLog:
         self.blocked = None
 
     # -- retention
-    # ----------------------------------------------------------------------------------------------------
 
     def beginStat(self) -> StatJob | None:
         """Read the files' times. L{None}: the partition has failed or is closed."""
@@ -667,7 +638,6 @@ class PartitionLog:
             self._fail(error)
 
     # -- waiters
-    # ------------------------------------------------------------------------------------------------------
 
     def whenReached(self, mark: Mark, offset: int, callback: OffsetCallback) -> Callable[[], None]:
         """
@@ -691,7 +661,6 @@ class PartitionLog:
         return self._waiters[mark].wait(offset, callback)
 
     # -- close
-    # ------------------------------------------------------------------------------------------------------
 
     def _fail(self, failure: StorageError) -> None:
         if self.failure is None:

@@ -3,19 +3,19 @@ Loading a partition's directory, recovering its last segment (spec-0.7 log-stora
 verifying segments without changing them.
 
 What must be true after a crash at any moment: the directory loads; every byte that a consumer could
-see is there; whole, valid entries follow it, or nothing. Only the last segment can be torn, because
-a roll syncs the old file before the new one's name exists, and only its end, because flushed bytes
-are synced bytes. So recovery walks the last segment alone and cuts it at the first entry that is
-not whole and valid. An unknown magic byte is such an end (gotcha 3).
+see is there; whole, valid entries follow it, or nothing. Only the end of the last segment can be
+torn: a roll syncs the old file before the new one's name exists, and flushed bytes are synced. So
+recovery walks the last segment and cuts it at the first entry that is not whole and valid. An
+unknown magic byte is such an end (gotcha 3).
 
-Recovery syncs what it keeps, even where it cuts nothing: after a C{kill -9} the last entries are in
-the page cache only, and consumers see them from now on. For the same reason it syncs the directory.
+Recovery syncs the file and the directory, even where it cuts nothing: after a C{kill -9} the last
+entries are in the page cache only, and consumers see them from now on.
 
-Files that do not fit together are left as they are: another program has been at work here, and a
-person should look. Such a partition is offline, alone (gotcha 30).
+Files that do not fit together are left for a person to look at. Such a partition is offline, alone
+(gotcha 30).
 
 Verification does for all segments what recovery does for the last, and opens compressed entries, as
-a broker does. While a broker writes, the last entry of the last segment may be seen half.
+a broker does. While a broker writes, it may see half of the last entry.
 """
 
 from __future__ import annotations
@@ -38,10 +38,6 @@ from pylogbroker.storage.filenames import (
     parseSegmentName,
     segmentName,
 )
-
-RUN_COUNT_MAX = 1_000
-RUN_SIZE_MAX = 1 << 20
-"""Entries, and bytes of them, that are verified together."""
 
 _VERIFY_LIMITS = CheckLimits(payloadSizeMax=2**31 - 1)
 
@@ -100,7 +96,7 @@ def loadPartition(
         raise CorruptLogError(path, "load", "the directory has vanished")
     chosen = formatOf(path, names, formats) or formats[0]
     found = sorted(
-        _lookAt(fileSystem, path, name, chosen) for name in names if name.endswith(chosen.suffix)
+        _statSegment(fileSystem, path, name, chosen) for name in names if name.endswith(chosen.suffix)
     )
     _requireContiguous(path, found, chosen)
     for name in names:
@@ -164,7 +160,7 @@ def recoverSegment(
     return segment._replace(size=size)
 
 
-def _lookAt(fileSystem: IFileSystem, path: str, name: str, format: IRecordFormat) -> LoadedSegment:
+def _statSegment(fileSystem: IFileSystem, path: str, name: str, format: IRecordFormat) -> LoadedSegment:
     full = f"{path}/{name}"
     baseOffset = parseSegmentName(name, format.suffix)
     if baseOffset is None:
@@ -243,30 +239,25 @@ def verifySegment(fileSystem: IFileSystem, path: str, format: IRecordFormat) -> 
         ["the name of a segment file is its offset in decimal digits"] if baseOffset is None else []
     )
     base = nextOffset = baseOffset or 0
+    entryCount = messageCount = 0
     file = fileSystem.open(path, write=False)
     try:
         size = file.size()
         scan = format.scan(file.readAt, base, 0, size)
-        run: list[bytes] = []
-        runStart = runSize = entryCount = messageCount = 0
-
-        def judge() -> None:
-            nonlocal messageCount, runStart, runSize
-            count, fault = _judge(format, run, runStart)
-            messageCount += count
-            faults.extend(fault)
-            runStart = scan.position
-            runSize = 0
-            run.clear()
-
         for entry in scan:
-            run.append(file.readAt(entry.position, entry.size))
-            runSize += entry.size
             entryCount += 1
             nextOffset = entry.nextOffset
-            if len(run) >= RUN_COUNT_MAX or runSize >= RUN_SIZE_MAX:
-                judge()
-        judge()
+            data = file.readAt(entry.position, entry.size)
+            try:
+                batches = format.validatePlain(
+                    [data], _VERIFY_LIMITS.payloadSizeMax
+                ) or format.validate(data, _VERIFY_LIMITS)
+                messageCount += batches.messageCount
+            except FormatError as error:
+                faults.append(
+                    f"the compressed entry at byte {entry.position} cannot be opened:"
+                    f" {error.reason}"
+                )
     finally:
         file.close()
     if scan.position < size:
@@ -274,38 +265,10 @@ def verifySegment(fileSystem: IFileSystem, path: str, format: IRecordFormat) -> 
             f"valid up to offset {nextOffset} (byte {scan.position}), and no further:"
             f" {scan.reason or 'the entry there is cut'}"
         )
+    fault = faults[0] if faults else None
     return SegmentReport(
-        path,
-        base,
-        size,
-        scan.position,
-        entryCount,
-        messageCount,
-        nextOffset,
-        faults[0] if faults else None,
+        path, base, size, scan.position, entryCount, messageCount, nextOffset, fault
     )
-
-
-def _judge(format: IRecordFormat, run: list[bytes], position: int) -> tuple[int, list[str]]:
-    """
-    Count the messages in entries that are whole and valid each.
-
-    @param position: of the first, in its file.
-    @return: messages, faults.
-    """
-    batches = format.validatePlain(run, _VERIFY_LIMITS.payloadSizeMax)
-    if batches is not None:
-        return batches.messageCount, []
-    messageCount, faults = 0, []
-    for entry in run:
-        try:
-            messageCount += format.validate(entry, _VERIFY_LIMITS).messageCount
-        except FormatError as error:
-            faults.append(
-                f"the compressed entry at byte {position} cannot be opened: {error.reason}"
-            )
-        position += len(entry)
-    return messageCount, faults
 
 
 def verifyPartition(
