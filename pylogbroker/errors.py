@@ -198,6 +198,10 @@ class PartitionOutOfRangeError(PylogbrokerError):
     """The partition number is not one of the topic's."""
 
 
+class UnknownPartitionError(PylogbrokerError):
+    """The topic can have this partition, but the broker has not created it."""
+
+
 class RemoteError(PylogbrokerError):
     """
     The broker answered with an error code.

@@ -1,10 +1,12 @@
 """
-Who may use which topics: a broker as one client sees it.
+Authorization: the broker as one client may use it.
 
-L{AuthorizedBroker} stands before the real one and knows a client's name, which is the common name of its certificate. What the client may not do never reaches
-the broker; what it may do costs a look-up. The dialect does not know the difference: a refusal is an error like that for a topic that cannot be, so a fetch is
-answered with code -1, and a produce or offsets request, for which the protocol has no answer, ends the connection. Each client, right and topic is
-logged once, however often it is tried.
+L{AuthorizedBroker} stands before L{Broker} for the clients of one name, the common name of their
+certificates. It fails closed: it has the methods that a rule names, and no other; a handler that
+calls a new method of L{Broker} gets an error for every client until a rule is written here. The
+protocol handler sees a refusal as an error, like that for an invalid topic. For Kafka 0.7 that means
+code -1 for a fetch, and a closed connection for the other requests. Each client, right and topic is
+logged once.
 """
 
 from __future__ import annotations
@@ -16,29 +18,29 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pylogbroker.broker.connection import IProtocolHandler
-from pylogbroker.broker.server import Broker, Refused
-from pylogbroker.broker.unackedproduces import UnackedProduces
+from pylogbroker.broker.server import Broker
 from pylogbroker.config.allowlist import FETCH, PRODUCE, AllowList
-from pylogbroker.errors import NotAllowedError, PylogbrokerError
-from pylogbroker.interfaces import Slice
+from pylogbroker.errors import NotAllowedError
+from pylogbroker.interfaces import AppendResult, Slice
 from pylogbroker.net.listeners import clientName
 from pylogbroker.net.ratelimitedlog import RateLimitedLogger
+from pylogbroker.types import TopicPartition
 
-DIALECT_COUNT_MAX = 1_000
-"""Names whose dialects are kept; a client of another gets one of its own."""
+HANDLER_COUNT_MAX = 1_000
+"""Names whose handlers are kept; a client of another name gets one of its own."""
 
-TOLD_COUNT_MAX = 1_000
-"""Refusals that are logged one by one; more are logged now and then."""
+LOGGED_COUNT_MAX = 1_000
+"""Refusals that are logged one by one; later ones are logged at a limited rate."""
 
 NAME_LENGTH_MAX = 200
-"""Characters of a name, or of a topic's, in the log."""
+"""Characters of a client's or topic's name in the log."""
 
 
 class Authorizer:
     """
-    Hands out dialects by the client's certificate.
+    Gives protocol handlers by the client's certificate.
 
-    @ivar refusedCount: requests, or parts of them, that were refused.
+    @ivar refusedCount: requests, or parts of requests, that were refused.
     """
 
     _log = Logger()
@@ -47,103 +49,107 @@ class Authorizer:
         self,
         broker: Broker,
         allowList: AllowList,
-        makeDialect: Callable[[Any], IProtocolHandler],
-        quietLog: RateLimitedLogger,
+        makeHandler: Callable[[Any], IProtocolHandler],
+        log: RateLimitedLogger,
     ) -> None:
         """
-        @param makeDialect: makes a dialect over a broker.
-        @param quietLog: for refusals beyond those that are logged one by one.
+        @param makeHandler: makes a handler over a broker.
+        @param log: for refusals beyond L{LOGGED_COUNT_MAX}.
         """
         self.refusedCount = 0
         self._broker = broker
         self._allowList = allowList
-        self._makeDialect = makeDialect
-        self._quietLog = quietLog
-        self._dialects: dict[str | None, IProtocolHandler] = {}
-        self._told: set[tuple[str | None, str, str]] = set()
+        self._makeHandler = makeHandler
+        self._limitedLog = log
+        self._handlers: dict[str | None, IProtocolHandler] = {}
+        self._logged: set[tuple[str | None, str, str]] = set()
 
-    def dialectFor(self, transport: Any) -> IProtocolHandler:
-        """What a connection speaks, once its certificate is known."""
+    def handlerFor(self, transport: Any) -> IProtocolHandler:
+        """The handler of a connection whose certificate is known."""
         name = clientName(transport)
-        dialect = self._dialects.get(name)
-        if dialect is None:
-            dialect = self._makeDialect(AuthorizedBroker(self._broker, self, name))
-            if len(self._dialects) < DIALECT_COUNT_MAX:
-                self._dialects[name] = dialect
-        return dialect
+        handler = self._handlers.get(name)
+        if handler is None:
+            handler = self._makeHandler(AuthorizedBroker(self._broker, self, name))
+            if len(self._handlers) < HANDLER_COUNT_MAX:
+                self._handlers[name] = handler
+        return handler
 
-    def refusal(
-        self, name: str | None, right: str, topic: str, orElse: str = ""
-    ) -> NotAllowedError | None:
+    def require(self, name: str | None, topic: str, *rights: str) -> None:
         """
-        @param orElse: another right that will do.
-        @return: L{None} when it is allowed.
+        @param rights: any one of them is enough.
+        @raise NotAllowedError: the client has none.
         """
-        if self._allowList.allows(name, right, topic) or (
-            orElse and self._allowList.allows(name, orElse, topic)
-        ):
-            return None
+        if any(self._allowList.allows(name, right, topic) for right in rights):
+            return
         self.refusedCount += 1
         client = "a client without a certificate" if name is None else repr(name[:NAME_LENGTH_MAX])
-        sentence = "Refused: {client} may not {right} {topic} (allow.file)"
-        key = name, right, topic[:NAME_LENGTH_MAX]
-        if key not in self._told:
-            if len(self._told) < TOLD_COUNT_MAX:
-                self._told.add(key)
-                self._log.warn(sentence, client=client, right=right, topic=repr(key[2]))
-            else:
-                self._quietLog.warn(sentence, client=client, right=right, topic=repr(key[2]))
-        return NotAllowedError(f"{client} may not {right} {topic!r}")
+        message = "Refused: {client} may not {right} {topic} (allow.file)"
+        key = name, rights[0], topic[:NAME_LENGTH_MAX]
+        if key not in self._logged:
+            log: Any = self._limitedLog
+            if len(self._logged) < LOGGED_COUNT_MAX:
+                self._logged.add(key)
+                log = self._log
+            log.warn(message, client=client, right=rights[0], topic=repr(key[2]))
+        raise NotAllowedError(f"{client} may not {rights[0]} {topic!r}")
 
 
 class AuthorizedBroker:
     """
-    The broker, as a client of a name sees it.
+    The methods of L{Broker} that handlers use, for the clients of one name.
     """
 
-    def __init__(self, broker: Broker, guard: Authorizer, name: str | None) -> None:
+    __slots__ = ("_authorizer", "_broker", "_name")
+
+    def __init__(self, broker: Broker, authorizer: Authorizer, name: str | None) -> None:
         self._broker = broker
-        self._guard = guard
+        self._authorizer = authorizer
         self._name = name
 
-    def __getattr__(self, name: str) -> Any:
-        """All else is the broker's."""
-        return getattr(self._broker, name)
+    # -- by a right to the topic
 
-    def produce(
-        self,
-        topic: str,
-        partition: int,
-        sets: Sequence[bytes],
-        unproven: UnackedProduces,
-        refused: Refused,
-    ) -> Deferred[None] | None:
+    def tryProduce(self, topic: str, partition: int, sets: Sequence[bytes]) -> AppendResult | None:
+        """See L{Broker.tryProduce}."""
+        self._authorizer.require(self._name, topic, PRODUCE)
+        return self._broker.tryProduce(topic, partition, sets)
+
+    async def produce(
+        self, topic: str, partition: int, data: bytes, createMissing: bool = False
+    ) -> AppendResult:
         """See L{Broker.produce}."""
-        refusal: PylogbrokerError | None = self._guard.refusal(self._name, PRODUCE, topic)
-        if refusal is not None:
-            refused(unproven, refusal)
-            return None
-        return self._broker.produce(topic, partition, sets, unproven, refused)
+        self._authorizer.require(self._name, topic, PRODUCE)
+        return await self._broker.produce(topic, partition, data, createMissing)
 
     def fetch(
-        self, topic: str, partition: int, offset: int, sizeMax: int
+        self, topic: str, partition: int, offset: int, sizeMax: int, awaitDueFlush: bool = False
     ) -> Slice | Deferred[Slice]:
         """See L{Broker.fetch}."""
-        refusal = self._guard.refusal(self._name, FETCH, topic)
-        if refusal is not None:
-            raise refusal
-        return self._broker.fetch(topic, partition, offset, sizeMax)
+        self._authorizer.require(self._name, topic, FETCH)
+        return self._broker.fetch(topic, partition, offset, sizeMax, awaitDueFlush)
 
     async def offsets(
-        self,
-        topic: str,
-        partition: int,
-        time: int,
-        countMax: int,
-        unproven: UnackedProduces | None = None,
+        self, topic: str, partition: int, time: int, countMax: int, awaitDueFlush: bool = False
     ) -> list[int]:
-        """See L{Broker.offsets}. Who may produce may ask, too: that is how a producer finds out whether the broker has taken what it sent."""
-        refusal = self._guard.refusal(self._name, FETCH, topic, PRODUCE)
-        if refusal is not None:
-            raise refusal
-        return await self._broker.offsets(topic, partition, time, countMax, unproven)
+        """See L{Broker.offsets}. Producers may call it: its answer acknowledges what they sent."""
+        self._authorizer.require(self._name, topic, FETCH, PRODUCE)
+        return await self._broker.offsets(topic, partition, time, countMax, awaitDueFlush)
+
+    # -- without a right: they disclose no data
+
+    def exists(self, topic: str) -> bool:
+        """See L{Broker.exists}: for counters."""
+        return self._broker.exists(topic)
+
+    def partitionCount(self, topic: str) -> int:
+        """See L{Broker.partitionCount}: for the choice of a partition."""
+        return self._broker.partitionCount(topic)
+
+    def failedPartitionCount(self) -> int:
+        """See L{Broker.failedPartitionCount}."""
+        return self._broker.failedPartitionCount()
+
+    async def awaitWritten(
+        self, mayInclude: Callable[[TopicPartition], bool], failedBefore: int
+    ) -> None:
+        """See L{Broker.awaitWritten}."""
+        await self._broker.awaitWritten(mayInclude, failedBefore)

@@ -1,31 +1,36 @@
 """
-One client: feed the decoder, take a request, ask what it means, send the answer.
+The connections of a broker: feed the decoder, take a request, have it handled, send the answer.
 
-What must be true: requests are carried out in the order of their arrival, and one begins when the one before has ended, its answer
-handed to the kernel, so that a client that does not read cannot make us queue; the decoder holds back what has arrived meanwhile; what is held is
-bounded, for when it grows the connection is no longer read, and TCP tells the client. "Connect, send, close" keeps the data: what was received whole is
-carried out, though the client is gone.
+What must be true: requests are handled in the order of their arrival; their answers leave in that
+order; at most C{slotCountMax} requests of a connection, a number of its protocol handler, are in
+progress or have an answer that is not yet with the kernel. So a client that does not read cannot
+fill our memory. The decoder holds later requests, and what it holds is bounded: beyond the bound the
+connection is no longer read, and TCP tells the client. "Connect, send, close" keeps the data:
+complete requests are handled though the client is gone.
 
-The phases of a connection (the row says what each event leads to):
+The phases of a connection, and what each event leads to:
 
   =========== ==================== ======================= =====================
   phase       no request is left   the peer stops sending  the connection ends
   =========== ==================== ======================= =====================
-  serving     serving              finishing               finishing, unheard
-  finishing   the end              -                       finishing, unheard
+  serving     serving              finishing               finishing, orphaned
+  finishing   the end              -                       finishing, orphaned
   =========== ==================== ======================= =====================
 
-In *finishing* nothing more is read; held requests go on, produce requests even when nobody is there any more to hear of it ("unheard"). An Automat
-machine a connection would double what an idle one costs (they must stay under 2 KiB), for these two rows.
+In I{finishing} nothing more is read; held requests are handled, even when the peer is gone
+(I{orphaned}). An Automat machine a connection would double the memory of an idle one, which must
+stay under 2 KiB, for these two rows.
 
-"Nothing more is read" must hold whatever the transport does: plain TCP stops reading when it is told to close, TLS says that it closes and goes on handing
-out what arrives until the peer closes, too. Those bytes begin anywhere, in the middle of a payload perhaps, and somebody's payload must not become a
-request: they are not looked at. Nor can the peer's end be waited for without a limit, or who never closes would keep its place: see
-L{BrokerFactory.dropUnclosed}. What was written before is given that time to arrive, since a 0.7 client may still read the answers to what it sent first.
+"Nothing more is read" must hold for every transport. Plain TCP stops reading when it is told to
+close; TLS delivers bytes until the peer closes, too. Those bytes may begin in the middle of a
+payload, which must not become a request, so they are ignored. We do not wait for the peer's end
+without a limit either: see L{BrokerConnections.dropUnclosed}. That limit leaves time for what was
+written before, since a 0.7 client may still read the answers to its first requests.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -37,9 +42,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogbroker.broker.protocolsniffer import sniff
 from pylogbroker.broker.requestmemory import RequestMemory
-from pylogbroker.broker.unackedproduces import UnackedProduces
 from pylogbroker.errors import NotAllowedError, PylogbrokerError, WireError
 from pylogbroker.limits import Reservation
 from pylogbroker.metrics.counters import ConnectionCounters
@@ -50,7 +53,7 @@ from pylogbroker.net.sendfile import (
     ISendContext,
     ResponsePart,
     SendfileTransport,
-    letGo,
+    releaseSlices,
 )
 from pylogbroker.types import TopicPartition
 
@@ -58,7 +61,7 @@ GREETING_SIZE = 64
 
 
 class IDecoder(Protocol):
-    """What a dialect decodes with; see L{pylogbroker.protocol.kafka07.requests.RequestDecoder}."""
+    """Decodes requests; see L{pylogbroker.protocol.kafka07.requests.RequestDecoder}."""
 
     @property
     def frameSize(self) -> int: ...
@@ -72,72 +75,119 @@ class IDecoder(Protocol):
 
 
 class IProtocolHandler(Protocol):
-    """What a connection speaks; see L{pylogbroker.broker.kafka07.Kafka07Protocol}."""
+    """
+    A protocol of clients; see L{pylogbroker.broker.kafka07.Kafka07Protocol}.
 
-    def newDecoder(self) -> Any: ...
+    @ivar name: for log lines.
+    @ivar slotCountMax: requests of one connection that are in progress, or whose answers are not
+        sent, at a time.
+    """
 
-    def carryOut(self, request: Any, unproven: UnackedProduces) -> Any: ...
+    name: str
+    slotCountMax: int
 
-    def describe(self, request: Any) -> tuple[str, TopicPartition | None]: ...
+    def newDecoder(self) -> Any:
+        """The L{IDecoder} of one connection."""
+        ...
+
+    def newState(self) -> Any:
+        """What C{handle} remembers of one connection."""
+        ...
+
+    def handle(self, request: Any, state: Any) -> Any:
+        """
+        Carry out a request.
+
+        @return: the parts of its answer, or L{None} for no answer; or a Deferred of either.
+        @raise PylogbrokerError: the connection must be closed; from the Deferred, too.
+        """
+        ...
+
+    def describe(self, request: Any) -> tuple[str, TopicPartition | None]:
+        """The kind of a request, such as C{"produce"}, and its first partition."""
+        ...
+
+    def sniff(self, greeting: bytes) -> str | None:
+        """The protocol that the client seems to speak instead."""
+        ...
+
+
+class _Slot:
+    """
+    A request in progress, and then its answer.
+
+    @ivar outcome: parts to send, L{None} for no answer, or a L{Failure}; valid once C{isDone}.
+    @ivar reservation: memory of the request.
+    """
+
+    __slots__ = ("isDone", "outcome", "request", "reservation")
+
+    def __init__(self, request: Any, reservation: Reservation | None) -> None:
+        self.request = request
+        self.reservation = reservation
+        self.isDone = False
+        self.outcome: list[ResponsePart] | Failure | None = None
 
 
 @implementer(IHalfCloseableProtocol, IHandshakeListener)
 class ServerConnection(TwistedProtocol):
     """
-    A broker's end of a connection.
-
-    @ivar busy: whether a request is being carried out, or its answer sent; the next one waits.
+    The broker's end of a connection.
     """
 
     _log = Logger()
     transport: Any
-    busy = False
-    _advancing = False
-    _outgoing: SendfileTransport | BufferedSender | None = None  # what sends the answer
-    _paused = False
-    _finishing = False
-    _unheard = False
-    _sentBefore = -1
-    _grant: Reservation | None = None
-    _greeting: bytes | None = b""  # the first bytes, until the first request was understood
-    _underWay: Any = None  # the request whose answer has to wait
 
-    def __init__(self, factory: BrokerFactory) -> None:
-        self.factory: BrokerFactory = factory
-        self._decoder: IDecoder = factory.dialect.newDecoder()
-        # Attributes that an instance gets later cost it a dictionary of its own: 800 bytes a connection, instead of 8 for each of these.
-        self.busy = self._advancing = self._paused = self._finishing = self._unheard = False
-        self._outgoing = self._grant = self._underWay = None
-        self._greeting = b""
+    def __init__(
+        self,
+        connections: BrokerConnections,
+        handler: IProtocolHandler,
+        handlerFor: Callable[[Any], IProtocolHandler] | None = None,
+    ) -> None:
+        """
+        @param handlerFor: gives another handler, by the transport; called for the first request,
+            when the client's certificate is known.
+        """
+        # Attributes that an instance gets later cost it a dictionary of its own, 800 bytes.
+        self.connections = connections
+        self._handlerFor = handlerFor
+        self._handler = handler
+        self._decoder: IDecoder = self._handler.newDecoder()
+        self._state = self._handler.newState()
+        self._slots: deque[_Slot] | None = None
+        self._sender: SendfileTransport | BufferedSender | None = None  # sends the first slot
+        self._advancing = self._paused = self._finishing = self._orphaned = False
+        self._reservation: Reservation | None = None  # of the frame that is arriving
+        self._greeting: bytes | None = b""  # the first bytes, until a request was understood
         self._sentBefore = -1
-        self._unproven = UnackedProduces()
-        self._dialect: IProtocolHandler | None = (
-            factory.dialect if factory.dialectFor is None else None
-        )
 
     @property
-    def receiveSize(self) -> int:
-        """Bytes to receive at once; the transport asks."""
-        return self.factory.admission.receiveSize
+    def busy(self) -> bool:
+        """Whether no slot is free: the next request waits."""
+        return self._slots is not None and len(self._slots) >= self._handler.slotCountMax
 
     @property
     def unreservedSize(self) -> int:
-        """Bytes that are held and that no grant stands for."""
-        return 0 if self._grant is not None and self._grant.granted else self._decoder.heldSize
+        """Bytes that are held without a reservation."""
+        reservation = self._reservation
+        return 0 if reservation is not None and reservation.granted else self._decoder.heldSize
 
     # -- feed
 
     def connectionMade(self) -> None:
-        self.factory.connectionMade(self)
+        connections = self.connections
+        connections.connectionMade(self)
+        if isinstance(self.transport, SendfileTransport):
+            self.transport.bufferSize = connections.memory.receiveSize
         if isTls(self.transport):
-            self.factory.unshaken[self] = False
+            connections.handshaking[self] = False
 
     def handshakeCompleted(self) -> None:
-        """Over TLS: the client has shown what it was asked for."""
-        self.factory.unshaken.pop(self, None)
+        """Over TLS: the client has shown its certificate, if one is required."""
+        self.connections.handshaking.pop(self, None)
 
     def dataReceived(self, data: bytes) -> None:
-        counters = self.factory.counters
+        counters = self.connections.counters
         counters.readSize += len(data)
         counters.readCount += 1
         if self._finishing:
@@ -147,149 +197,179 @@ class ServerConnection(TwistedProtocol):
         self._decoder.feed(data)
         if not self.busy:
             self._advance()
-        elif self._decoder.heldSize > self.receiveSize:
+        elif self._decoder.heldSize > self.connections.memory.receiveSize:
             self._pause()
 
     def readConnectionLost(self) -> None:
-        """The peer has sent all it wants to."""
+        """The peer has closed its half."""
         self._finishing = True
         if not self.busy:
             self._advance()
 
     def writeConnectionLost(self) -> None:
-        """Never asked for."""
+        """Never requested."""
 
     def connectionLost(self, reason: Failure | None = None) -> None:
-        self._finishing = self._unheard = True
-        self.factory.connectionLost(self)
-        self.factory.unshaken.pop(self, None)
-        self.factory.lingering.pop(self, None)
+        connections = self.connections
+        self._finishing = self._orphaned = True
+        connections.connectionLost(self)
+        connections.handshaking.pop(self, None)
+        connections.closing.pop(self, None)
         if reason is not None and isTlsFailure(reason):
-            self.factory.counters.malformedCount += 1
-            self.factory.quietLog.warn(
+            connections.counters.malformedCount += 1
+            connections.log.warn(
                 "{peer} did not get past TLS: {reason}", peer=self._peer(), reason=tlsReason(reason)
             )
-        if self._outgoing is not None:
+        if self._sender is not None:
             self._sent()
         elif not self.busy:
             self._advance()
-        if self.busy:
-            self.factory.unheard[self] = None
+        if self._slots:
+            connections.orphaned[self] = None
 
-    # -- take and ask
+    # -- take and handle
 
     def _advance(self) -> None:
-        """Carry out requests until one has to wait, or none is whole."""
-        dialect = self._dialect
-        if dialect is None:
-            assert self.factory.dialectFor is not None
-            dialect = self._dialect = self.factory.dialectFor(self.transport)
-        carryOut = dialect.carryOut
+        """Handle requests until no slot is free, or no request is complete."""
+        if self._advancing:
+            return
+        if self._handlerFor is not None:
+            self._handler, self._handlerFor = self._handlerFor(self.transport), None
+        handle, state, memory = self._handler.handle, self._state, self.connections.memory
         self._advancing = True
         try:
             while not self.busy:
                 request = self._decoder.takeRequest()
                 if request is None:
                     break
-                if self._grant is not None:
-                    self.factory.admission.arrived(self._grant)
-                answer = carryOut(request, self._unproven)
+                reservation, self._reservation = self._reservation, None
+                if reservation is not None:
+                    memory.frameComplete(reservation)
+                try:
+                    answer = handle(request, state)
+                except PylogbrokerError:
+                    answer = Failure()
                 self._greeting = None
-                if answer is not None:
-                    self._answer(answer, request)
-                elif self._grant is not None:
-                    self._release()
-        except PylogbrokerError as error:
-            self._refuse(error)
+                if answer is not None or self._slots:
+                    self._fill(_Slot(request, reservation), answer)
+                elif reservation is not None:
+                    memory.release(reservation)
+        except PylogbrokerError as error:  # of the decoder
+            self._fill(_Slot(None, None), Failure(error))
         finally:
             self._advancing = False
         if not self.busy:
-            self._idle()
+            self._onIdle()
 
-    def _idle(self) -> None:
-        """No whole request is held, and none is under way."""
+    def _onIdle(self) -> None:
+        """No complete request is held, and a slot is free."""
         if self._finishing:
-            self._end()
-        elif self._grant is None and self._decoder.frameSize > self.receiveSize:
-            self._ask()
-        elif self._grant is None or self._grant.granted:
+            if not self._slots:
+                self._end()
+        elif (
+            self._reservation is None
+            and self._decoder.frameSize > self.connections.memory.receiveSize
+        ):
+            self._reserve()
+        elif self._reservation is None or self._reservation.granted:
             self._resume()
 
-    # -- send
+    # -- answer
 
-    def _answer(self, answer: Any, request: Any) -> None:
-        self.busy = True
+    def _fill(self, slot: _Slot, answer: Any) -> None:
+        if self._slots is None:
+            self._slots = deque()
+        self._slots.append(slot)
         if isinstance(answer, Deferred):
-            self._underWay = request
-            answer.addCallback(self._send).addErrback(self._failed)
+            answer.addBoth(self._done, slot)
         else:
-            self._send(answer)
+            self._done(answer, slot)
 
-    def _send(self, pieces: list[ResponsePart] | None) -> None:
-        self._underWay = None
-        if pieces is None:
-            self._sent()
-        elif self._unheard:
-            letGo(pieces)
-            self._sent()
-        elif isinstance(self.transport, SendfileTransport):
-            self._outgoing = self.transport
-            if self.transport.sendPieces(pieces, self.factory.flow, self._sent):
-                self._sent()
-        else:
-            self._outgoing = transfer = BufferedSender(
-                self.transport, pieces, self.factory.flow, self._sent
-            )
-            transfer.start()
+    def _done(self, outcome: Any, slot: _Slot) -> None:
+        slot.outcome, slot.isDone = outcome, True
+        if self._slots and self._slots[0] is slot:
+            self._sendReady()
+        elif slot not in (self._slots or ()) and isinstance(outcome, list):
+            releaseSlices(outcome)  # the connection was dropped meanwhile
+
+    def _sendReady(self) -> None:
+        """Send the answers at the front, one after the other, until one is not there yet."""
+        while self._slots and self._slots[0].isDone and self._sender is None:
+            outcome = self._slots[0].outcome
+            if isinstance(outcome, Failure):
+                self._fail(outcome)
+                return
+            if outcome is None or self._send(outcome):
+                self._freeSlot()
+        if not self.busy:
+            self._advance()
+
+    def _send(self, parts: list[ResponsePart]) -> bool:
+        """Returns whether all is with the kernel already; else C{_sent} is called."""
+        if self._orphaned:
+            releaseSlices(parts)
+            return True
+        context = self.connections.sendContext
+        if isinstance(self.transport, SendfileTransport):
+            self._sender = self.transport
+            if self.transport.sendParts(parts, context, self._sent):
+                self._sender = None
+                return True
+            return False
+        self._sender = sender = BufferedSender(self.transport, parts, context, self._sent)
+        sender.start()
+        return False
 
     def _sent(self) -> None:
-        """The answer is with the kernel, or there is none; the next request may go."""
-        self.busy, self._outgoing = False, None
-        if self._grant is not None:
-            self._release()
-        if not self._advancing:
-            self._advance()
+        """The first answer is with the kernel, or lost with the connection."""
+        self._sender = None
+        self._freeSlot()
+        self._sendReady()
+
+    def _freeSlot(self) -> None:
+        assert self._slots is not None
+        reservation = self._slots.popleft().reservation
+        if reservation is not None:
+            self.connections.memory.release(reservation)
+        if not self._slots:
+            self._slots = None
 
     def waiting(self) -> tuple[str, str, TopicPartition | None] | None:
         """
-        What this connection waits for, if it does: for whoever looks.
+        What this connection waits for.
 
-        @return: the peer, what it waits for, and in which partition: C{"memory"} for a large request, C{"reader"} (its answer is not taken as fast as it
-            could be sent); or the kind of the request that has to wait, as the dialect names it.
+        @return: L{None}: nothing. Else the peer; what it waits for: C{"memory"} for a large request,
+            C{"reader"} when the peer does not take the answer as fast as we could send it, or the
+            kind of its first request in progress; and the partition of that request.
         """
-        if self._underWay is not None:
-            kind, where = self.factory.dialect.describe(self._underWay)
-            return self._peer(), kind, where
-        if self._outgoing is not None:
-            return (self._peer(), "reader", None) if self._outgoing.isSending else None
-        if self._grant is not None and not self._grant.granted:
+        for slot in self._slots or ():
+            if not slot.isDone:
+                return self._peer(), *self._handler.describe(slot.request)
+        if self._sender is not None:
+            return (self._peer(), "reader", None) if self._sender.isSending else None
+        if self._reservation is not None and not self._reservation.granted:
             return self._peer(), "memory", None
         return None
 
     def isStalled(self) -> bool:
-        """Whether the peer has taken nothing of what waits for it since this was last asked."""
-        if self._outgoing is None or not self._outgoing.isSending:
+        """Whether the peer has taken nothing of its answer since the last call."""
+        if self._sender is None or not self._sender.isSending:
             self._sentBefore = -1
             return False
-        before, self._sentBefore = self._sentBefore, self._outgoing.sentSize
+        before, self._sentBefore = self._sentBefore, self._sender.sentSize
         return before == self._sentBefore
 
     # -- reading, or not
 
-    def _ask(self) -> None:
-        """A large frame has begun: memory for it, or a pause."""
-        self._grant = self.factory.admission.ask(
-            self._decoder.frameSize, self._resume, self._cutOverdue
+    def _reserve(self) -> None:
+        """A large frame has begun: reserve its memory, or stop reading until there is some."""
+        self._reservation = self.connections.memory.reserve(
+            self._decoder.frameSize, self._resume, self._dropOverdue
         )
-        if self._grant.granted:
+        if self._reservation.granted:
             self._resume()
         else:
             self._pause()
-
-    def _release(self) -> None:
-        grant, self._grant = self._grant, None
-        if grant is not None:
-            self.factory.admission.release(grant)
 
     def _pause(self) -> None:
         if not self._paused and not self._finishing:
@@ -303,165 +383,200 @@ class ServerConnection(TwistedProtocol):
 
     # -- the end
 
-    def _failed(self, failure: Failure) -> None:
-        self.busy, self._underWay = False, None
-        if failure.check(PylogbrokerError):
-            self._refuse(failure.value)  # type: ignore[arg-type]
+    def _fail(self, failure: Failure) -> None:
+        """The first request has failed: the connection cannot continue."""
+        if isinstance(failure.value, PylogbrokerError):
+            self._refuse(failure.value)
         else:
-            self._log.failure(
-                "A request of {peer} failed in a way that nobody foresaw",
-                failure,
-                peer=self._peer(),
-            )
+            self._log.failure("A request of {peer} failed unexpectedly", failure, peer=self._peer())
             self.drop()
 
     def _refuse(self, error: PylogbrokerError) -> None:
-        """The connection cannot go on."""
-        counters, quietLog = self.factory.counters, self.factory.quietLog
+        counters, log = self.connections.counters, self.connections.log
         counters.malformedCount += 1
-        if isinstance(error, NotAllowedError):  # who has refused it has said so, once
+        if isinstance(error, NotAllowedError):  # logged already, once
             self.drop()
             return
-        stranger = (
-            sniff(self._greeting) if self._greeting and isinstance(error, WireError) else None
-        )
-        if stranger is None:
-            quietLog.warn(
-                "Closed the connection of {peer}: {error}", peer=self._peer(), error=error
-            )
+        foreign = None
+        if self._greeting and isinstance(error, WireError):
+            foreign = self._handler.sniff(self._greeting)
+        if foreign is None:
+            log.warn("Closed the connection of {peer}: {error}", peer=self._peer(), error=error)
         else:
             counters.foreignCount += 1
-            sentence = (
-                "{peer} seems to speak {stranger}, not the protocol of Kafka 0.7: closed ({error})"
+            log.warn(
+                "{peer} seems to speak {foreign}, not {expected}: closed ({error})",
+                peer=self._peer(),
+                foreign=foreign,
+                expected=self._handler.name,
+                error=error,
             )
-            quietLog.warn(sentence, peer=self._peer(), stranger=stranger, error=error)
         self.drop()
 
-    def _cutOverdue(self) -> None:
-        self.factory.counters.slowCount += 1
-        self.factory.quietLog.warn(
+    def _dropOverdue(self) -> None:
+        self.connections.counters.slowCount += 1
+        self.connections.log.warn(
             "{peer} was too slow with a large request, and others wait for its memory: cut off",
             peer=self._peer(),
         )
         self.drop()
 
     def finish(self) -> None:
-        """Take nothing more in; carry out what is held, then close."""
+        """Read nothing more; handle what is held, then close."""
         if not self._finishing:
             self.transport.pauseProducing()
             self.readConnectionLost()
 
     def abort(self) -> None:
-        """Close now; held produce requests are carried out all the same."""
+        """Close now; held requests are handled all the same."""
         self.transport.abortConnection()
 
     def drop(self) -> None:
-        """Forget what is held, and close."""
-        self._decoder = self.factory.dialect.newDecoder()
+        """Discard what is held, and close."""
+        self._decoder = self._handler.newDecoder()
         self._finishing = True
+        while self._slots and (self._sender is None or len(self._slots) > 1):
+            slot = self._slots.pop()
+            if isinstance(slot.outcome, list):
+                releaseSlices(slot.outcome)
+            if slot.reservation is not None:
+                self.connections.memory.release(slot.reservation)
         self._end()
 
     def _end(self) -> None:
-        self._release()
-        if self._unheard:
-            self.factory.unheard.pop(self, None)
+        reservation, self._reservation = self._reservation, None
+        if reservation is not None:
+            self.connections.memory.release(reservation)
+        if self._orphaned:
+            self.connections.orphaned.pop(self, None)
         else:
-            self.factory.lingering.setdefault(self, False)
+            self.connections.closing.setdefault(self, False)
             self.transport.loseConnection()
             if isTls(self.transport):
-                self.transport.resumeProducing()  # it may be paused, and the peer's end has to be seen
+                self.transport.resumeProducing()  # else the peer's end would not be seen
 
     def _peer(self) -> str:
         return formatAddress(self.transport.getPeer())
 
 
+class BrokerConnections:
+    """
+    All connections of a broker, whatever their listeners and protocols, and what they share.
+
+    @ivar open: the open ones.
+    @ivar orphaned: closed ones with requests in progress.
+    @ivar handshaking: those in their TLS handshake, and whether the last check found them there.
+    @ivar closing: those that we have closed and whose end we wait for; likewise.
+    """
+
+    def __init__(
+        self,
+        memory: RequestMemory,
+        sendContext: ISendContext,
+        counters: ConnectionCounters,
+        log: RateLimitedLogger,
+        countMax: int = 0,
+    ) -> None:
+        """
+        @param countMax: connections beyond it are closed at once; 0 for no limit.
+        """
+        self.memory = memory
+        self.sendContext = sendContext
+        self.counters = counters
+        self.log = log
+        self.countMax = countMax
+        self.open: dict[ServerConnection, None] = {}
+        self.orphaned: dict[ServerConnection, None] = {}
+        self.handshaking: dict[ServerConnection, bool] = {}
+        self.closing: dict[ServerConnection, bool] = {}
+        memory.unreservedSize = lambda: sum(
+            connection.unreservedSize for connection in (*self.open, *self.orphaned)
+        )
+        memory.onShareChange = self._resizeReceives
+
+    def _resizeReceives(self) -> None:
+        for connection in self.open:
+            if isinstance(connection.transport, SendfileTransport):
+                connection.transport.bufferSize = self.memory.receiveSize
+
+    def admits(self, address: object) -> bool:
+        """Whether one more may connect; if not, it is counted and logged."""
+        if not self.countMax or len(self.open) < self.countMax:
+            return True
+        self.counters.refusedCount += 1
+        self.log.warn(
+            "There are {count} connections already: {address} was turned away",
+            count=self.countMax,
+            address=formatAddress(address),
+        )
+        return False
+
+    def connectionMade(self, connection: ServerConnection) -> None:
+        self.open[connection] = None
+        self.counters.opened()
+        self.memory.connectionMade()
+
+    def connectionLost(self, connection: ServerConnection) -> None:
+        del self.open[connection]
+        self.counters.closed()
+        self.memory.connectionLost()
+
+    def dropStalled(self) -> None:
+        """
+        Close connections whose peers take nothing of their answers, which pins deleted segments, or
+        do not complete their TLS handshake, which would occupy a place for ever. Called by the
+        clock: two calls without progress are enough.
+        """
+        self._dropSeen(
+            self.handshaking, "{peer} does not come to the end of its TLS handshake: cut off"
+        )
+        for connection in list(self.open):
+            if connection.isStalled():
+                self._abort(connection, "{peer} takes nothing of its answer: cut off")
+
+    def dropUnclosed(self) -> None:
+        """
+        Abort connections that we have closed and whose peers do not close. Called by the clock: two
+        calls are enough.
+        """
+        self._dropSeen(
+            self.closing, "{peer} does not end its side of a connection that was closed: cut off"
+        )
+
+    def _dropSeen(self, found: dict[ServerConnection, bool], message: str) -> None:
+        for connection, wasSeen in list(found.items()):
+            found[connection] = True
+            if wasSeen:
+                self._abort(connection, message)
+
+    def _abort(self, connection: ServerConnection, message: str) -> None:
+        self.counters.slowCount += 1
+        self.log.warn(message, peer=formatAddress(connection.transport.getPeer()))
+        connection.transport.abortConnection()
+
+
 class BrokerFactory(ServerFactory):
     """
-    Makes the connections of a broker, and knows them.
-
-    @ivar connections: those that are open.
-    @ivar unheard: those that are not any more, and still have requests to carry out.
-    @ivar unshaken: those over TLS whose handshake is not over, and whether they were so the last time that anybody looked.
-    @ivar lingering: those that we have closed and that have not ended yet, and whether they were so the last time that anybody looked.
-    @ivar dialectFor: makes the dialect for a connection, by its transport, when its first request is there; L{None}: they all have the same.
+    Makes the connections of one listener, which speak one protocol.
     """
 
     noisy = False
 
     def __init__(
         self,
-        dialect: IProtocolHandler,
-        admission: RequestMemory,
-        flow: ISendContext,
-        counters: ConnectionCounters,
-        quietLog: RateLimitedLogger,
-        connectionCountMax: int = 0,
+        connections: BrokerConnections,
+        handler: IProtocolHandler,
+        handlerFor: Callable[[Any], IProtocolHandler] | None = None,
     ) -> None:
         """
-        @param connectionCountMax: one more is cut at once; 0 for no limit.
+        @param handlerFor: see L{ServerConnection}.
         """
-        self.dialect = dialect
-        self.admission = admission
-        self.flow = flow
-        self.counters = counters
-        self.quietLog = quietLog
-        self.connectionCountMax = connectionCountMax
-        self.dialectFor: Callable[[Any], IProtocolHandler] | None = None
-        self.connections: dict[ServerConnection, None] = {}
-        self.unheard: dict[ServerConnection, None] = {}
-        self.unshaken: dict[ServerConnection, bool] = {}
-        self.lingering: dict[ServerConnection, bool] = {}
-        admission.measure = lambda: sum(
-            connection.unreservedSize for connection in (*self.connections, *self.unheard)
-        )
+        self.connections = connections
+        self._handler = handler
+        self._handlerFor = handlerFor
 
-    def buildProtocol(self, addr: object) -> ServerConnection | None:  # type: ignore[override] # what a connection needs of its factory is in its constructor
+    def buildProtocol(self, addr: object) -> ServerConnection | None:
         """L{None}, which closes it, when there are too many."""
-        if self.connectionCountMax and len(self.connections) >= self.connectionCountMax:
-            self.counters.refusedCount += 1
-            self.quietLog.warn(
-                "There are {count} connections already: {address} was turned away",
-                count=self.connectionCountMax,
-                address=formatAddress(addr),
-            )
+        if not self.connections.admits(addr):
             return None
-        return ServerConnection(self)
-
-    def connectionMade(self, connection: ServerConnection) -> None:
-        self.connections[connection] = None
-        self.counters.opened()
-        self.admission.connectionMade()
-
-    def connectionLost(self, connection: ServerConnection) -> None:
-        del self.connections[connection]
-        self.counters.closed()
-        self.admission.connectionLost()
-
-    def dropStalled(self) -> None:
-        """
-        Cut off who takes nothing of its answer, since it keeps deleted segments on the disk; and who does not come to the end of its TLS handshake, since
-        strangers must not hold places for ever. Called by the clock; two calls in which nothing moved are enough.
-        """
-        self._cutSeen(
-            self.unshaken, "{peer} does not come to the end of its TLS handshake: cut off"
-        )
-        for connection in list(self.connections):
-            if connection.isStalled():
-                self._cut(connection, "{peer} takes nothing of its answer: cut off")
-
-    def dropUnclosed(self) -> None:
-        """Cut off who was closed and does not end, since it keeps its place among all connections. Called by the clock; two calls are enough."""
-        self._cutSeen(
-            self.lingering, "{peer} does not end its side of a connection that was closed: cut off"
-        )
-
-    def _cutSeen(self, found: dict[ServerConnection, bool], sentence: str) -> None:
-        for connection, wasSeen in list(found.items()):
-            found[connection] = True
-            if wasSeen:
-                self._cut(connection, sentence)
-
-    def _cut(self, connection: ServerConnection, sentence: str) -> None:
-        self.counters.slowCount += 1
-        self.quietLog.warn(sentence, peer=formatAddress(connection.transport.getPeer()))
-        connection.transport.abortConnection()
+        return ServerConnection(self.connections, self._handler, self._handlerFor)

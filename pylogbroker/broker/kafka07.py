@@ -1,25 +1,35 @@
 """
-The dialect of 2011: what outcomes become on its wire (spec-0.7 wire-protocol §8, §9), and nothing else.
+The protocol handler of Kafka 0.7: its requests, and what outcomes become on its wire (spec-0.7
+wire-protocol §8, §9).
 
- - A produce request has no answer. A set that is too large is dropped; every other refusal ends the connection, which is all that a producer can notice.
- - A fetch answers with a code. What the protocol has no code for, and that is most things, is -1.
- - An offsets request has no way to say no: its connection ends. So it does when what was produced before it on the connection could not be kept, or was
-   dropped, since the answer would prove to the producer that it is there (L{pylogbroker.broker.unackedproduces}).
- - What cannot be understood ends the connection.
+ - A produce request has no answer. A set that is too large is dropped; every other refusal closes
+   the connection, which is all that a producer can notice.
+ - A fetch is answered with a code; -1 where the protocol has none, which is the usual case.
+ - An offsets request cannot be refused: its connection is closed. So it is when earlier produce
+   requests of the connection were lost or dropped (L{UnackedProduces}).
+ - What cannot be understood closes the connection.
 
-Answers go out in the order of the requests, one at a time.
+Peculiar to this dialect, and to this module: partition -1 of a produce request means any partition;
+a produce request creates its partition; a partition that does not exist is empty; a fetch or offsets
+request waits for a flush that is due by count. (0.7.2 flushes in the middle of the produce request,
+so clients find what they have just sent; here the flush is a worker's, and the reader waits. Neither
+waits for a flush that is due by time.)
+
+Answers leave in the order of the requests, one at a time.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any
 
 from twisted.internet.defer import Deferred
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.broker.server import Broker
-from pylogbroker.broker.unackedproduces import UnackedProduces
 from pylogbroker.errors import (
     NO_ERROR,
     InvalidRequestError,
@@ -30,10 +40,11 @@ from pylogbroker.errors import (
     RemoteOffsetOutOfRangeError,
     RemotePartitionError,
     RemoteUnknownError,
+    UnknownPartitionError,
 )
 from pylogbroker.interfaces import EMPTY_SLICE, Slice
 from pylogbroker.metrics.counters import BrokerCounters
-from pylogbroker.net.sendfile import ResponsePart, letGo
+from pylogbroker.net.sendfile import ResponsePart, releaseSlices
 from pylogbroker.protocol.kafka07.requests import (
     Fetch,
     MultiFetch,
@@ -49,14 +60,89 @@ from pylogbroker.protocol.kafka07.responses import (
     fetchHeader,
     multiFetchHeader,
 )
-from pylogbroker.types import TopicPartition
+from pylogbroker.types import EARLIEST, LATEST, RANDOM_PARTITION, TopicPartition
+
+REQUEST_LOG = "pylogbroker.requests"
+"""Namespace of the events that log requests, as 0.7.2's C{kafka.request.logger}."""
+
+PARTITION_COUNT_MAX = 64
+"""Partitions that are recorded for a connection, see L{UnackedProduces}."""
 
 Answer = list[ResponsePart] | None
-"""Pieces to send, or that there is nothing to say."""
+"""Parts to send, or no answer."""
+
+
+class UnackedProduces:
+    """
+    The partitions to which one connection has produced since its last answer to an OFFSETS request.
+
+    A producer takes such an answer as proof that the broker has everything that it sent before on
+    the connection. A disk may fail or be full in between, when accepted messages are still in
+    memory, and nothing in this protocol tells the producer. Therefore the answer waits, or never
+    comes (L{pylogbroker.broker.logmanager.LogManager.awaitWritten}).
+
+    We record at most L{PARTITION_COUNT_MAX} partitions per connection. A connection that exceeds the
+    limit counts as having produced to every partition. Only partitions that fail after the first
+    message matter, since a request to a failed partition closes its connection; so we record how
+    many had failed before.
+
+    We also record that a message was dropped because it was too large. 0.7.2 still answers the next
+    OFFSETS request, so the producer wrongly believes the message was stored (spec-0.7 wire-protocol
+    §11). We never answer OFFSETS on that connection again. Clients of 0.7 do not notice: producers
+    do not send OFFSETS, and consumers have connections of their own (spec-0.7 gotchas §3).
+
+    Rejected: closing all connections when a partition fails. It is as safe, but all producers would
+    resend messages that are in no danger.
+
+    @ivar failedBefore: failed partitions of the broker before the first message.
+    @ivar dropped: why a message was dropped, the first time; L{None}: none was.
+    """
+
+    __slots__ = ("_partitions", "dropped", "failedBefore")
+
+    def __init__(self) -> None:
+        # Most of many thousand connections produce nothing: no set for them.
+        self._partitions: set[tuple[str, int]] | None = None
+        self.failedBefore = 0
+        self.dropped: str | None = None
+
+    def record(self, topic: str, partition: int, failedCount: Callable[[], int]) -> None:
+        """
+        A message is about to be produced.
+
+        @param partition: may be L{RANDOM_PARTITION}.
+        @param failedCount: gives the number of failed partitions; called for the first message.
+        """
+        partitions = self._partitions
+        if partitions is None:
+            self._partitions = {(topic, partition)}
+            self.failedBefore = failedCount()
+        elif len(partitions) < PARTITION_COUNT_MAX:
+            partitions.add((topic, partition))
+
+    def markDropped(self, reason: str) -> None:
+        """A message was dropped: the connection stays unacknowledged for good."""
+        self.dropped = self.dropped or reason
+
+    def mayInclude(self, topicPartition: TopicPartition) -> bool:
+        """Whether messages may have gone to a partition."""
+        partitions = self._partitions
+        if partitions is None:
+            return False
+        return (
+            len(partitions) >= PARTITION_COUNT_MAX
+            or topicPartition in partitions
+            or (topicPartition.topic, RANDOM_PARTITION) in partitions
+        )
+
+    def clear(self) -> None:
+        """All messages are acknowledged."""
+        if self._partitions:
+            self._partitions = None
 
 
 def codeFor(error: PylogbrokerError) -> int:
-    """The code that a fetch answers with."""
+    """The code that answers a fetch."""
     if isinstance(error, OffsetOutOfRangeError):
         return RemoteOffsetOutOfRangeError.code
     if isinstance(error, PartitionOutOfRangeError):
@@ -64,134 +150,187 @@ def codeFor(error: PylogbrokerError) -> int:
     return RemoteUnknownError.code
 
 
-def _thatFits(fetch: Fetch) -> Fetch:
+def _fitting(fetch: Fetch) -> Fetch:
     """A fetch of no more than fits in a frame; a segment can be larger."""
     return fetch if fetch.sizeMax <= SET_SIZE_MAX else fetch._replace(sizeMax=SET_SIZE_MAX)
 
 
 class Kafka07Protocol:
     """
-    Understands and answers requests of Kafka 0.7; one for all connections of a broker.
-
-    @ivar report: called with (sentence, error) for what clients are not told: drops, and failures behind code -1.
+    Handles the requests of all connections that speak Kafka 0.7
+    (L{pylogbroker.broker.connection.IProtocolHandler}).
     """
+
+    name = "the protocol of Kafka 0.7"
+    slotCountMax = 1
 
     def __init__(
         self,
         broker: Broker,
         requestSizeMax: int,
         counters: BrokerCounters,
-        report: Any,
+        report: Callable[[str, PylogbrokerError], None],
+        random: Random,
         seconds: Callable[[], float] = float,
+        requestLog: Logger | None = None,
     ) -> None:
         """
-        @param seconds: a clock, to see how long requests take.
+        @param report: called with (sentence, error) for what clients do not learn: drops, and
+            failures behind code -1.
+        @param random: chooses partitions.
+        @param seconds: a clock that times requests.
+        @param requestLog: logs every request; costs more than the requests do.
         """
         self._broker = broker
-        self._lostCount = broker.lostCount
+        self._tryProduce = broker.tryProduce
+        self._failedCount = broker.failedPartitionCount
         self._seconds = seconds
         self._requestSizeMax = requestSizeMax
         self._counters = counters
         self._runs: dict[bytes, Any] = {}
         self._report = report
+        self._random = random
+        self._requestLog = requestLog
 
     def newDecoder(self) -> RequestDecoder:
-        """For one connection."""
+        """The decoder of one connection."""
         return RequestDecoder(self._requestSizeMax, self._runs)
 
-    def carryOut(
-        self, request: Request, unproven: UnackedProduces
+    def newState(self) -> UnackedProduces:
+        """The state of one connection."""
+        return UnackedProduces()
+
+    def handle(
+        self, request: Request, unacked: UnackedProduces
     ) -> Any:  # Answer | Deferred[Answer]; Deferreds are invariant
         """
         Carry out a request.
 
-        @param unproven: the connection's.
+        @param unacked: the connection's.
         @return: its answer, now or later.
-        @raise PylogbrokerError: the connection has to end; from the Deferred, too.
+        @raise PylogbrokerError: the connection must be closed; from the Deferred, too.
         """
+        if self._requestLog is not None:
+            self._logRequest(self._requestLog, request)
         counters = self._counters.requests
-        begun = self._seconds()
+        started = self._seconds()
         if isinstance(request, Produce):
             counters.produceCount += len(request.sets)
-            unproven.add(request.topic, request.partition, self._lostCount)
-            later = self._broker.produce(
-                request.topic, request.partition, request.sets, unproven, self._refused
-            )
+            later = self._produce(request, unacked)
             if later is not None:
-                return self._timed(later, begun, counters.produced)
-            took = (
-                self._seconds() - begun
-            )  # as C{produced} does, without another call: the commonest request of all
+                return self._timed(later, started, counters.produced)
+            took = self._seconds() - started  # as C{produced} does, without another call
             counters.produceSeconds += took
             if took > counters.longestProduceSeconds:
                 counters.longestProduceSeconds = took
             return None
         if isinstance(request, Fetch):
             counters.fetchCount += 1
-            return self._timed(self._fetch(*_thatFits(request)), begun, counters.fetched)
+            return self._timed(self._fetch(*_fitting(request)), started, counters.fetched)
         if isinstance(request, MultiFetch):
             counters.fetchCount += 1
             return self._timed(
-                Deferred.fromCoroutine(self._multiFetch(request)), begun, counters.fetched
+                Deferred.fromCoroutine(self._multiFetch(request)), started, counters.fetched
             )
         if isinstance(request, MultiProduce):
             counters.produceCount += 1
             return self._timed(
-                Deferred.fromCoroutine(self._multiProduce(request, unproven)),
-                begun,
+                Deferred.fromCoroutine(self._multiProduce(request, unacked)),
+                started,
                 counters.produced,
             )
         assert isinstance(request, Offsets)
         counters.offsetsCount += 1
-        return Deferred.fromCoroutine(self._offsets(request, unproven))
+        return Deferred.fromCoroutine(self._offsets(request, unacked))
 
-    def _timed(self, answer: Any, begun: float, took: Callable[[float], None]) -> Any:
-        """See to it that the time of a request is counted, now or when its answer is there. One that fails is not timed, as in 0.7."""
+    def _timed(self, answer: Any, started: float, took: Callable[[float], None]) -> Any:
+        """Count the time of a request, now or when its answer is there. As in 0.7, not if it fails."""
         if not isinstance(answer, Deferred):
-            took(self._seconds() - begun)
+            took(self._seconds() - started)
             return answer
 
         def over(result: Any) -> Any:
-            took(self._seconds() - begun)
+            took(self._seconds() - started)
             return result
 
         return answer.addCallback(over)
 
     def describe(self, request: Request) -> tuple[str, TopicPartition | None]:
         """
-        What a request is, for people.
+        A request for people.
 
-        @return: C{"produce"}, C{"fetch"} or C{"offsets"}, and its partition; of a request for several, the first.
+        @return: C{"produce"}, C{"fetch"} or C{"offsets"}, and its first partition.
         """
-        if isinstance(request, MultiProduce | MultiFetch):
-            parts: Sequence[Produce | Fetch] = (
-                request.produces if isinstance(request, MultiProduce) else request.fetches
-            )
-            kind = "produce" if isinstance(request, MultiProduce) else "fetch"
-            return kind, TopicPartition(parts[0].topic, parts[0].partition) if parts else None
-        kind = (
-            "produce"
-            if isinstance(request, Produce)
-            else "fetch"
-            if isinstance(request, Fetch)
-            else "offsets"
-        )
-        return kind, TopicPartition(request.topic, request.partition)
+        kind, parts = _parts(request)
+        first = next(iter(parts), None)
+        return kind, None if first is None else TopicPartition(first.topic, first.partition)
+
+    def _logRequest(self, log: Logger, request: Request) -> None:
+        _kind, parts = _parts(request)
+        for part in parts:
+            where: dict[str, Any] = {
+                "topic": part.topic,
+                "partition": part.partition,
+                "partCount": len(parts),
+            }
+            if isinstance(part, Produce):
+                log.info(
+                    "PRODUCE {topic!r} {partition}: {requestCount} requests, {size} bytes",
+                    requestCount=len(part.sets),
+                    size=sum(map(len, part.sets)),
+                    **where,
+                )
+            elif isinstance(part, Fetch):
+                log.info(
+                    "FETCH {topic!r} {partition} from {offset}: at most {sizeMax} bytes",
+                    offset=part.offset,
+                    sizeMax=part.sizeMax,
+                    **where,
+                )
+            else:
+                log.info(
+                    "OFFSETS {topic!r} {partition} before {time}: at most {countMax}",
+                    time=part.time,
+                    countMax=part.countMax,
+                    **where,
+                )
 
     # -- producing
 
-    def _refused(self, unproven: UnackedProduces, error: PylogbrokerError) -> None:
+    def _produce(self, request: Produce, unacked: UnackedProduces) -> Deferred[None] | None:
+        """L{None}: it is done; else fires with L{None} when it is."""
+        unacked.record(request.topic, request.partition, self._failedCount)
+        try:
+            if self._tryProduce(*request) is not None:
+                return None
+        except PylogbrokerError as error:
+            self._refuseProduce(error, unacked)
+            return None
+        return Deferred.fromCoroutine(self._produceEach(request, unacked))
+
+    async def _produceEach(self, request: Produce, unacked: UnackedProduces) -> None:
+        topic, partition, sets = request
+        for data in sets:
+            try:
+                chosen = partition
+                if partition == RANDOM_PARTITION:
+                    chosen = self._random.randrange(self._broker.partitionCount(topic))
+                await self._broker.produce(topic, chosen, data, createMissing=True)
+            except PylogbrokerError as error:
+                self._refuseProduce(error, unacked)
+
+    def _refuseProduce(self, error: PylogbrokerError, unacked: UnackedProduces) -> None:
+        """Returns to go on with the next set, or raises to close the connection."""
         if not isinstance(error, MessageTooLargeError):
             raise error
-        unproven.drop(str(error))
+        unacked.markDropped(str(error))
         self._report(
             "A produce request was dropped, as 0.7 does without telling the producer", error
         )
 
-    async def _multiProduce(self, request: MultiProduce, unproven: UnackedProduces) -> None:
+    async def _multiProduce(self, request: MultiProduce, unacked: UnackedProduces) -> None:
         for produce in request.produces:
-            unproven.add(produce.topic, produce.partition, self._lostCount)
-            later = self._broker.produce(*produce, unproven, self._refused)
+            later = self._produce(produce, unacked)
             if later is not None:
                 await later
 
@@ -201,9 +340,9 @@ class Kafka07Protocol:
         self, topic: str, partition: int, offset: int, sizeMax: int
     ) -> Answer | Deferred[Answer]:
         try:
-            found = self._broker.fetch(topic, partition, offset, sizeMax)
+            found = self._broker.fetch(topic, partition, offset, sizeMax, True)
         except PylogbrokerError as error:
-            return self._fetchAnswer(*self._refuse(topic, error))
+            return self._fetchAnswer(*self._refuseFetch(topic, error))
         if isinstance(found, Deferred):
             answer = found.addCallbacks(
                 self._found, self._notFound, callbackArgs=(topic,), errbackArgs=(topic,)
@@ -218,15 +357,17 @@ class Kafka07Protocol:
     def _found(self, found: Slice, topic: str) -> tuple[int, Slice]:
         if found.size:
             self._counters.topic(topic).fetchedSize += found.size
-        else:  # perhaps of a topic that does not exist, whose name must not take a place among the counted ones
-            letGo((found,))
+        else:
+            releaseSlices((found,))
         return NO_ERROR, found
 
     def _notFound(self, failure: Failure, topic: str) -> tuple[int, Slice]:
         failure.trap(PylogbrokerError)
-        return self._refuse(topic, failure.value)  # type: ignore[arg-type]
+        return self._refuseFetch(topic, failure.value)  # type: ignore[arg-type]
 
-    def _refuse(self, topic: str, error: PylogbrokerError) -> tuple[int, Slice]:
+    def _refuseFetch(self, topic: str, error: PylogbrokerError) -> tuple[int, Slice]:
+        if isinstance(error, UnknownPartitionError):
+            return NO_ERROR, EMPTY_SLICE
         self._counters.refused(topic, self._broker.exists(topic)).failedFetchCount += 1
         if isinstance(error, InvalidRequestError):
             raise error
@@ -242,32 +383,111 @@ class Kafka07Protocol:
                 parts.append(await self._fetchPart(fetch))
             headers = [multiFetchHeader([found.size for _code, found in parts])]
         except PylogbrokerError:
-            letGo([found for _code, found in parts])
+            releaseSlices([found for _code, found in parts])
             raise
         pieces: list[ResponsePart] = []
         for code, found in parts:
             headers.append(fetchHeader(code, found.size))
-            if found.size:  # the headers of empty sets leave together with the next one that is not
+            if found.size:  # headers of empty sets leave together with the next set that is not
                 pieces += (b"".join(headers), found)
                 headers.clear()
         return [*pieces, b"".join(headers)] if headers else pieces
 
     async def _fetchPart(self, fetch: Fetch) -> tuple[int, Slice]:
         try:
-            found = self._broker.fetch(*_thatFits(fetch))
+            found = self._broker.fetch(*_fitting(fetch), True)
             if isinstance(found, Deferred):
                 found = await found
         except PylogbrokerError as error:
-            return self._refuse(fetch.topic, error)
+            return self._refuseFetch(fetch.topic, error)
         return self._found(found, fetch.topic)
 
     # -- offsets
 
-    async def _offsets(self, request: Offsets, unproven: UnackedProduces) -> list[ResponsePart]:
-        if unproven.dropped is not None:
+    async def _offsets(self, request: Offsets, unacked: UnackedProduces) -> list[ResponsePart]:
+        if unacked.dropped is not None:
             raise MessageTooLargeError(
-                f"it asked for proof of what it had sent, and some of that was dropped: {unproven.dropped}"
+                "the client asked for proof of what it had sent, "
+                f"and some of that was dropped: {unacked.dropped}"
             )
-        offsets = await self._broker.offsets(*request, unproven)
-        unproven.clear()
+        await self._broker.awaitWritten(unacked.mayInclude, unacked.failedBefore)
+        try:
+            offsets = await self._broker.offsets(*request, True)
+        except UnknownPartitionError:
+            offsets = [0] if request.time in (LATEST, EARLIEST) else []
+        unacked.clear()
         return [encodeOffsets(offsets)]
+
+    def sniff(self, greeting: bytes) -> str | None:
+        """See L{sniff}."""
+        return sniff(greeting)
+
+
+def _parts(request: Request) -> tuple[str, Sequence[Produce | Fetch | Offsets]]:
+    if isinstance(request, MultiProduce):
+        return "produce", request.produces
+    if isinstance(request, MultiFetch):
+        return "fetch", request.fetches
+    if isinstance(request, Produce):
+        return "produce", (request,)
+    return ("fetch" if isinstance(request, Fetch) else "offsets"), (request,)
+
+
+# -- clients of other protocols ---------------------------------------------------------------------
+
+_KAFKA_HEAD = struct.Struct(">ihhih")
+_KAFKA_KEY_MAX = 100
+_KAFKA_VERSION_MAX = 20
+_CORRELATION_MAX = 1 << 24
+_OUR_KEY_MAX = 4
+
+_FIRST_WORDS = (
+    (
+        (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT "),
+        "HTTP",
+    ),
+    ((b"PRI * HTTP/2",), "HTTP/2"),
+    ((b"\x16\x03",), "TLS"),
+    ((b"SSH-",), "SSH"),
+    ((b"*1\r\n", b"*2\r\n", b"*3\r\n", b"PING"), "Redis"),
+    ((b"CONNECT\n", b"STOMP\n"), "STOMP"),
+    ((b"AMQP",), "AMQP"),
+    ((b"ruok", b"stat", b"srvr"), "ZooKeeper's four-letter words"),
+)
+
+
+def sniff(greeting: bytes) -> str | None:
+    """
+    The protocol that a client seems to speak whose first request was refused: a guess for the log.
+
+    @param greeting: its first bytes, some dozens of them.
+    @return: L{None}: none that we know.
+    """
+    for words, name in _FIRST_WORDS:
+        if greeting.startswith(words):
+            return name
+    if _looksLikeKafka(greeting):
+        return "the protocol of Kafka 0.8 or later"
+    return None
+
+
+def _looksLikeKafka(greeting: bytes) -> bool:
+    """
+    Size, API key, API version, correlation id, then a printable client id, or none. A broken request
+    of 0.7 must not match: where it has a topic, Kafka has a correlation id, which counts up from 0;
+    and a partition reads as an empty client id.
+    """
+    if len(greeting) < _KAFKA_HEAD.size:
+        return False
+    size, key, version, correlation, idSize = _KAFKA_HEAD.unpack_from(greeting)
+    if key <= _OUR_KEY_MAX and idSize < 1:
+        return False
+    name = greeting[_KAFKA_HEAD.size : _KAFKA_HEAD.size + max(idSize, 0)]
+    return (
+        _KAFKA_HEAD.size - 4 <= size < 1 << 20
+        and 0 <= key <= _KAFKA_KEY_MAX
+        and 0 <= version <= _KAFKA_VERSION_MAX
+        and 0 <= correlation < _CORRELATION_MAX
+        and -1 <= idSize <= min(size, 250)
+        and all(32 <= byte < 127 for byte in name)
+    )

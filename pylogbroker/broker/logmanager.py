@@ -1,19 +1,26 @@
 """
-Upkeep: what happens to partitions by the clock and on worker threads. Writing at the end of each reactor turn, flushing, rolling, retention; and
-the pushing back that goes with them.
+L{LogManager} moves the data of partitions to the disk: it writes at the end of each reactor turn,
+flushes, rolls and deletes by the clock and on worker threads, and throttles producers.
 
-The states of a partition's writes, and what moves them:
+The states of a partition's data:
 
- - *pending*: appended in this turn, in memory. At the end of the turn, or above 256 KiB at once, one gather-write takes them to the page cache.
- - *unflushed*: in the page cache. A flush on a worker makes them durable and visible. It begins when enough messages are unflushed (a flush *by count*),
-   at a scheduler's tick when the oldest has waited long enough (*by time*), or when the bytes go over a limit (*by size*). One flush a partition at a time;
-   what arrives meanwhile is the next one's.
- - *held up*: the disk is full. What was accepted stays in memory and is tried again by the clock. Other partitions go on where they can.
- - *failed*: a write or a flush failed in another way. A failed fsync is never repeated: the kernel may have dropped the pages, and a second fsync would
-   say that all is well. The partition is out of service, who waits for it is told, the others go on.
+ - I{pending}: appended in this turn, in memory. One gather-write moves it to the page cache at the
+   end of the turn, or at once above L{WRITE_SIZE_MAX}.
+ - I{unflushed}: in the page cache. A flush on a worker makes it durable, which moves the high
+   watermark. A flush starts when enough messages are unflushed (I{by count}), at a tick when the
+   oldest has waited long enough (I{by time}), or when the bytes exceed a limit (I{by size}). One
+   flush at a time runs for a partition; later data is for the next one.
+ - I{disk-blocked}: the disk is full. Accepted data stays in memory and is written again by the
+   clock. Other partitions continue.
+ - I{failed}: a write or flush failed otherwise. A failed C{fsync} is never repeated: the kernel may
+   have dropped the pages, and a second call would report success. The partition is out of service.
 
-Pushing back is one question that the broker asks before each append, L{LogManager.isThrottled}: too many bytes unflushed in the partition, or in all of
-them, or the disk is full. Who has to wait does so until *half* of the limit is reached, so that producers move in strides and not in steps.
+Throttling: L{Partition.append} admits nothing while too many bytes are unflushed, in the partition
+or in all, or while the disk is full. Producers wait until I{half} of the limit is flushed, so that
+they proceed in large steps.
+
+One place counts unflushed bytes: C{PartitionLog.unflushedSize} for a partition, and
+C{LogManager._account} for the sum over all.
 """
 
 from __future__ import annotations
@@ -27,15 +34,17 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 
-from pylogbroker.broker.unackedproduces import UnackedProduces
+from pylogbroker.broker.partition import Partition
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.errors import StorageError
 from pylogbroker.metrics.counters import FlushCounters
+from pylogbroker.net.deferreds import Waiters
 from pylogbroker.net.pagecache import PageCache
 from pylogbroker.net.workers import IWorker
 from pylogbroker.storage.events import LogEvent
 from pylogbroker.storage.jobs import DeleteJob, Job
 from pylogbroker.storage.partitionlog import PartitionLog
+from pylogbroker.types import TopicPartition
 
 WRITE_SIZE_MAX = 256 << 10
 RETENTION_DELAY_MS = 60_000
@@ -47,6 +56,9 @@ class LogManager:
     Keeps the partitions of one broker.
 
     @ivar unflushedSize: bytes in all partitions that are appended and not flushed.
+    @ivar unflushedSizeMax: of these, above which all producers wait (C{max.unflushed.bytes}).
+    @ivar partitionUnflushedSizeMax: the limit of one partition
+        (C{max.unflushed.bytes.per.partition}).
     """
 
     _log = Logger()
@@ -56,7 +68,7 @@ class LogManager:
         clock: Any,
         worker: IWorker,
         settings: BrokerSettings,
-        warmth: PageCache,
+        pageCache: PageCache,
         counters: FlushCounters,
     ) -> None:
         """
@@ -66,23 +78,22 @@ class LogManager:
         self._clock = clock
         self._worker = worker
         self._settings = settings
-        self._warmth = warmth
+        self._pageCache = pageCache
         self._counters = counters
         self._logs: Callable[[], list[PartitionLog]] = list
-        self._partitionSizeMax = settings.maxUnflushedBytesPerPartition
-        self._sizeMax = settings.maxUnflushedBytes
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self.partitionUnflushedSizeMax = settings.maxUnflushedBytesPerPartition
+        self.unflushedSizeMax = settings.maxUnflushedBytes
         self.unflushedSize = 0
-        self._touched: dict[PartitionLog, None] = {}
+        # Sets of partitions, in the order in which they entered.
+        self._dirty: dict[Partition, None] = {}
+        self._unflushed: dict[Partition, None] = {}
+        self._diskBlocked: dict[Partition, None] = {}
+        self._failed: dict[Partition, None] = {}
+        self._busy: dict[Partition, None] = {}
+        self._capacityWaiters: Waiters[None] = Waiters()
         self._turn: Any = None
-        self._unflushed: dict[PartitionLog, int] = {}
-        self._heldUp: dict[PartitionLog, None] = {}
-        self._lost: dict[PartitionLog, None] = {}
         self._retry: Any = None
-        self._busy: dict[PartitionLog, list[Callable[[], None]]] = {}
-        self._rolls: dict[PartitionLog, list[Deferred[None]]] = {}
-        self._relief: dict[PartitionLog, list[Deferred[None]]] = {}
-        self._processRelief: list[Deferred[None]] = []
-        self._retaining: dict[PartitionLog, None] = {}
         self._ticks: list[LoopingCall] = []
         self._firstRetention: Any = None
 
@@ -90,35 +101,44 @@ class LogManager:
         """The clock, in milliseconds since the epoch."""
         return int(self._clock.seconds() * 1000)
 
+    def partition(self, log: PartitionLog) -> Partition:
+        """The partition of a log."""
+        found = self._partitions.get(log.topicPartition)
+        if found is None or found.log is not log:
+            found = self._partitions[log.topicPartition] = Partition(log, self)
+        return found
+
     # -- the clock
 
     def start(self, logs: Callable[[], list[PartitionLog]]) -> None:
         """
-        Begin to look after partitions.
+        Start the timers.
 
-        @param logs: gives those that there are.
+        @param logs: gives all logs.
         """
         self._logs = logs
         self._tick(self._settings.logDefaultFlushSchedulerIntervalMs, self._flushByTime)
         self._firstRetention = self._clock.callLater(
-            RETENTION_DELAY_MS / 1000, self._beginRetention
+            RETENTION_DELAY_MS / 1000, self._startRetention
         )
 
     def _tick(self, intervalMs: int, act: Callable[[], object], now: bool = False) -> None:
         call = LoopingCall(act)
         call.clock = self._clock
-        call.start(intervalMs / 1000, now=now).addErrback(self._tickFailed)
+        call.start(intervalMs / 1000, now=now).addErrback(self._failedUnexpectedly)
         self._ticks.append(call)
 
-    def _tickFailed(self, failure: Failure) -> None:
-        self._log.failure("Upkeep by the clock has stopped: this is a bug", failure)
+    def _failedUnexpectedly(self, failure: Failure) -> None:
+        self._log.failure("The log manager failed unexpectedly: this is a bug", failure)
 
-    def _beginRetention(self) -> None:
+    def _startRetention(self) -> None:
         self._firstRetention = None
-        self._tick(self._settings.logCleanupIntervalMins * _MINUTE_MS, self.retain, now=True)
+        self._tick(
+            self._settings.logCleanupIntervalMins * _MINUTE_MS, self.applyRetention, now=True
+        )
 
     def stopTimers(self) -> None:
-        """No more by the clock; what is under way goes on."""
+        """Start nothing more by the clock; jobs under way continue."""
         for call in self._ticks:
             call.stop()
         self._ticks.clear()
@@ -128,7 +148,7 @@ class LogManager:
         self._firstRetention = self._retry = None
 
     def stop(self) -> None:
-        """Nothing happens by the clock any more; all partitions are closed."""
+        """Stop all calls by the clock. All partitions are closed."""
         self.stopTimers()
         if self._turn is not None:
             self._turn.cancel()
@@ -136,15 +156,24 @@ class LogManager:
 
     # -- writing
 
-    def appended(self, log: PartitionLog, size: int) -> None:
-        """The broker has appended bytes to a partition."""
-        self.unflushedSize += size
-        self._unflushed[log] = self._unflushed.get(log, 0) + size
-        self._touched[log] = None
-        if log.pendingSize >= WRITE_SIZE_MAX:
-            self._write(log)
+    def onAppend(self, partition: Partition) -> None:
+        """The partition has appended. Called by L{Partition.append}."""
+        self._account(partition)
+        self._dirty[partition] = None
+        if partition.log.pendingSize >= WRITE_SIZE_MAX:
+            self._write(partition)
         if self._turn is None:
             self._turn = self._clock.callLater(0, self._endTurn)
+
+    def _account(self, partition: Partition) -> None:
+        """Update the sum over all partitions."""
+        size = partition.log.unflushedSize
+        self.unflushedSize += size - partition.accountedSize
+        partition.accountedSize = size
+        if size:
+            self._unflushed[partition] = None
+        else:
+            self._unflushed.pop(partition, None)
 
     def _endTurn(self) -> None:
         self._turn = None
@@ -152,254 +181,259 @@ class LogManager:
 
     def writePending(self) -> None:
         """
-        Take what was appended in this turn to the page cache, without waiting for the turn's end. An answer that proves to a producer that the broker has
-        taken something must not be ahead of this: if the broker were killed in between, it would have proven too much.
+        Write what was appended in this turn, without waiting for its end. An acknowledgement must
+        not be sent before: the broker might be killed in between.
         """
-        touched, self._touched = self._touched, {}
-        for log in touched:
-            self._write(log)
+        dirty, self._dirty = self._dirty, {}
+        for partition in dirty:
+            self._write(partition)
 
-    def _write(self, log: PartitionLog) -> None:
+    def _write(self, partition: Partition) -> None:
+        log = partition.log
         segment = log.segments[-1]
         position = segment.writtenSize
         log.write()
         if log.failure is not None:
-            self._failed(log)
+            self._onFailure(partition)
             return
         if log.pendingSize and log.blocked is not None:
-            self._holdUp(log, log.blocked)
+            self._blockOnDisk(partition, log.blocked)
             return
         if segment.writtenSize > position:
-            self._warmth.remember(segment.path, position, segment.writtenSize - position)
-        if log.flushDueOffset > log.highWatermark or log.unflushedSize > self._partitionSizeMax:
-            self._flush(log)
-        elif self.unflushedSize > self._sizeMax:
+            self._pageCache.markCached(segment.path, position, segment.writtenSize - position)
+        if log.flushDueOffset > log.highWatermark or partition.isOverLimit:
+            self.flush(partition)
+        elif self.unflushedSize > self.unflushedSizeMax:
             self._flushAll()
 
-    def lostCount(self) -> int:
-        """How many partitions have failed so far."""
-        return len(self._lost)
+    def failedPartitionCount(self) -> int:
+        """The number of partitions that have failed so far."""
+        return len(self._failed)
 
-    async def proven(self, unproven: UnackedProduces) -> None:
+    async def awaitWritten(
+        self, mayInclude: Callable[[TopicPartition], bool], failedBefore: int
+    ) -> None:
         """
-        What was written is out of our hands; what could not be is not. Fires when all that a connection has produced was written: at once, but for a full disk.
+        Wait until appended data is in the page cache: at once, unless the disk is full.
 
-        @param unproven: what it has produced, all of which was tried to be written.
-        @raise PartitionOfflineError: a partition that it went to is out of service, so some of it may be lost.
+        @param mayInclude: selects the partitions.
+        @param failedBefore: C{failedPartitionCount} before the data was appended.
+        @raise PartitionOfflineError: a selected partition has failed since, so data may be lost.
         """
-        lost = islice(
-            self._lost, unproven.failedPartitionsBefore, None
-        )  # in the order in which they failed
-        for log in [log for log in (*lost, *self._heldUp) if unproven.concerns(log.topicPartition)]:
-            while log in self._heldUp and log.pendingSize:
-                await self.relief(log)
+        self.writePending()
+        candidates = (*islice(self._failed, failedBefore, None), *self._diskBlocked)
+        for partition in [each for each in candidates if mayInclude(each.topicPartition)]:
+            log = partition.log
+            while partition.isDiskBlocked and log.pendingSize:
+                await self.awaitCapacity(partition)
             if log.failure is not None:
                 raise log.unavailableError("keep what was produced to")
 
-    def _holdUp(self, log: PartitionLog, reason: StorageError) -> None:
-        if log not in self._heldUp:
-            self._heldUp[log] = None
-            sentence = "{topicPartition} waits for room on the disk: {reason}. Its producers wait, nothing is lost"
-            self._log.error(sentence, topicPartition=log.topicPartition, reason=reason)
+    def _blockOnDisk(self, partition: Partition, reason: StorageError) -> None:
+        if not partition.isDiskBlocked:
+            partition.isDiskBlocked = True
+            self._diskBlocked[partition] = None
+            self._log.error(
+                "{topicPartition} waits for room on the disk: {reason}. "
+                "Its producers wait, nothing is lost",
+                topicPartition=partition.topicPartition,
+                reason=reason,
+            )
         if self._retry is None:
             self._retry = self._clock.callLater(
-                self._settings.diskFullRetryMs / 1000, self._tryAgain
+                self._settings.diskFullRetryMs / 1000, self._retryBlocked
             )
 
-    def _tryAgain(self) -> None:
+    def _retryBlocked(self) -> None:
         self._retry = None
-        for log in list(self._heldUp):
-            self._write(log)
-            # Nothing pending: it was a roll that had no room, and those who are let go now try that again.
-            if not log.pendingSize and self._heldUp.pop(log, 0) is None:
-                self._log.info("{topicPartition} is tried again", topicPartition=log.topicPartition)
-                self._relieve(log)
-                if (
-                    log in self._relief
-                ):  # more than half of the limit was held up: relief comes when that is flushed
-                    self._flush(log)
+        for partition in list(self._diskBlocked):
+            self._write(partition)
+            # Nothing is pending: a roll had no room, and its waiters try again when they fire.
+            if not partition.log.pendingSize and partition.isDiskBlocked:
+                self._unblock(partition)
+                self._log.info(
+                    "{topicPartition} is tried again", topicPartition=partition.topicPartition
+                )
+                self._fireCapacity(partition)
+                if len(partition.capacityWaiters):  # more than half of the limit is unflushed
+                    self.flush(partition)
 
-    def _failed(self, log: PartitionLog) -> None:
-        if log not in self._lost:  # a write and the job that ends behind it may both find out
-            self._lost[log] = None
+    def _unblock(self, partition: Partition) -> None:
+        partition.isDiskBlocked = False
+        self._diskBlocked.pop(partition, None)
+
+    def _onFailure(self, partition: Partition) -> None:
+        if partition not in self._failed:  # a write and the job behind it may both report it
+            self._failed[partition] = None
             self._log.critical(
                 "{topicPartition} is out of service: {reason}",
-                topicPartition=log.topicPartition,
-                reason=log.failure,
+                topicPartition=partition.topicPartition,
+                reason=partition.log.failure,
             )
-        self._heldUp.pop(log, None)
-        self._account(log)
-        self._relieve(log)
+        self._unblock(partition)
+        self._account(partition)
+        self._fireCapacity(partition)
 
-    # -- pushing back
+    # -- throttling
 
-    def isThrottled(self, log: PartitionLog) -> bool:
-        """Whether the next append to a partition has to wait."""
-        return (
-            log.unflushedSize > self._partitionSizeMax
-            or self.unflushedSize > self._sizeMax
-            or log in self._heldUp
-        )
-
-    def relief(self, log: PartitionLog) -> Deferred[None]:
+    def awaitCapacity(self, partition: Partition) -> Deferred[None]:
         """
-        When the next append may be tried again.
+        Wait until a throttled partition admits appends, and start the flush for that.
 
-        @return: fires with L{None} when the partition, or the process, is down to half of its limit, has room on the disk, or has failed. Can be cancelled.
+        @return: fires with L{None} when the partition, or the process, is down to half of its
+            limit, has room on the disk, or has failed. Can be cancelled.
         """
-        waiting: Deferred[None] = Deferred(self._forget)
-        if log.unflushedSize > self._partitionSizeMax or log in self._heldUp:
-            self._relief.setdefault(log, []).append(waiting)
-            self._flush(log)
+        if partition.isOverLimit or partition.isDiskBlocked:
+            waiting = partition.capacityWaiters.wait()
+            self.flush(partition)
         else:
-            self._processRelief.append(waiting)
+            waiting = self._capacityWaiters.wait()
             self._flushAll()
         return waiting
 
-    def _forget(self, waiting: Deferred[None]) -> None:
-        for queue in (self._processRelief, *self._relief.values(), *self._rolls.values()):
-            if waiting in queue:
-                queue.remove(waiting)
-
-    def _relieve(self, log: PartitionLog) -> None:
+    def _fireCapacity(self, partition: Partition) -> None:
+        log = partition.log
         if log.failure is not None or (
-            log.unflushedSize <= self._partitionSizeMax // 2 and log not in self._heldUp
+            log.unflushedSize <= self.partitionUnflushedSizeMax // 2 and not partition.isDiskBlocked
         ):
-            _fire(self._relief.pop(log, ()))
-        if self.unflushedSize <= self._sizeMax // 2:
-            queue, self._processRelief = self._processRelief, []
-            _fire(queue)
+            partition.capacityWaiters.fire(None)
+        if self.unflushedSize <= self.unflushedSizeMax // 2:
+            self._capacityWaiters.fire(None)
 
     @property
     def waitingCount(self) -> int:
-        """How many produce requests wait because of limits, a full disk or a roll."""
-        return sum(map(len, (self._processRelief, *self._relief.values(), *self._rolls.values())))
+        """The number of produce requests that wait for a limit, a full disk or a roll."""
+        return len(self._capacityWaiters) + sum(
+            len(each.capacityWaiters) + len(each.rollWaiters) for each in self._partitions.values()
+        )
 
-    def waits(self) -> list[tuple[PartitionLog | None, str, int]]:
+    def throttled(self) -> list[tuple[PartitionLog | None, str, int]]:
         """
-        Who holds producers back.
+        What throttles producers.
 
-        @return: partition (L{None}: all of them together), why, and how many requests wait: C{"disk"} (it is full), C{"flush"} (too much is
-            unflushed), C{"roll"} (its next segment is being made).
+        @return: log (L{None}: the sum over all), reason, and the number of waiting requests. The
+            reason is C{"disk"} (full), C{"flush"} (too much is unflushed) or C{"roll"} (the next
+            segment is being made).
         """
         found: list[tuple[PartitionLog | None, str, int]] = []
-        if self._processRelief:
-            found.append((None, "flush", len(self._processRelief)))
-        for log in {**self._heldUp, **self._relief}:
-            found.append(
-                (log, "disk" if log in self._heldUp else "flush", len(self._relief.get(log, ())))
-            )
-        found += [(log, "roll", len(queue)) for log, queue in self._rolls.items()]
+        if len(self._capacityWaiters):
+            found.append((None, "flush", len(self._capacityWaiters)))
+        for each in self._partitions.values():
+            if each.isDiskBlocked or len(each.capacityWaiters):
+                reason = "disk" if each.isDiskBlocked else "flush"
+                found.append((each.log, reason, len(each.capacityWaiters)))
+        found += [
+            (each.log, "roll", len(each.rollWaiters))
+            for each in self._partitions.values()
+            if each.isRolling
+        ]
         return found
 
     # -- flushing
 
     def _flushByTime(self) -> None:
         now = self.nowMs()
-        for log in list(self._unflushed):
-            if log.flushDue(now):
-                self._flush(log)
+        for partition in list(self._unflushed):
+            if partition.log.flushDue(now):
+                self.flush(partition)
 
     def _flushAll(self) -> None:
-        for log in list(self._unflushed):
-            self._flush(log)
+        for partition in list(self._unflushed):
+            self.flush(partition)
 
-    def _flush(self, log: PartitionLog) -> None:
-        if log in self._busy:
+    def flush(self, partition: Partition) -> None:
+        """Start a flush, unless a job of the partition is under way or all is flushed."""
+        if partition.afterJob is not None:
             return
+        log = partition.log
         job = log.beginFlush()
         if job is None:
             return
-        begun = self._clock.seconds()
+        started = self._clock.seconds()
 
         def finish(error: StorageError | None) -> None:
             log.finishFlush(job, error, self.nowMs())
             if error is None:
-                self._counters.flushed(int((self._clock.seconds() - begun) * 1000))
+                self._counters.flushed(int((self._clock.seconds() - started) * 1000))
             else:
                 self._counters.failedCount += 1
 
-        self._run(log, job, finish)
+        self._run(partition, job, finish)
 
     def _run(
-        self, log: PartitionLog, job: Job, finish: Callable[[StorageError | None], None]
+        self, partition: Partition, job: Job, finish: Callable[[StorageError | None], None]
     ) -> None:
-        """Carry out a log's job; one at a time for each log, and then what has waited for it."""
-        self._busy[log] = []
+        """Run a job of a partition, one at a time, and then the calls that wait for its end."""
+        partition.afterJob = []
+        self._busy[partition] = None
 
         def done(result: object) -> None:
-            waiting = self._busy.pop(log)
-            finish(self._errorIn(result))
-            for report in job.events:
-                self.report(report)
-            self._settle(log)
-            for act in waiting:
-                act()
+            calls, partition.afterJob = partition.afterJob or (), None
+            del self._busy[partition]
+            finish(self._errorOf(result))
+            for event in job.events:
+                self.report(event)
+            self._afterJob(partition)
+            for call in calls:
+                call()
 
-        self._worker.do(job.run).addBoth(done).addErrback(self._tickFailed)
+        self._worker.submit(job.run).addBoth(done).addErrback(self._failedUnexpectedly)
 
-    def report(self, report: LogEvent) -> None:
-        """Log what the log has to say."""
+    def report(self, event: LogEvent) -> None:
+        """Log an event of the storage."""
         self._log.emit(
-            LogLevel.warn if report.isWarning else LogLevel.info, report.format, **vars(report)
+            LogLevel.warn if event.isWarning else LogLevel.info, event.format, **vars(event)
         )
 
-    def _errorIn(self, result: object) -> StorageError | None:
+    def _errorOf(self, result: object) -> StorageError | None:
         if not isinstance(result, Failure):
             return None
         if isinstance(result.value, StorageError):
             return result.value
-        self._log.failure("A job of the log failed in a way that nobody foresaw", result)
+        self._log.failure("A job of the log failed unexpectedly", result)
         return StorageError("", "work on a partition", result.getErrorMessage())
 
-    def _settle(self, log: PartitionLog) -> None:
-        """After a job: the counts, the next flush, and who has waited."""
+    def _afterJob(self, partition: Partition) -> None:
+        """Update the sum, start the next flush, fire the waiters."""
+        log = partition.log
         if log.failure is not None:
-            self._failed(log)
+            self._onFailure(partition)
             return
-        self._account(log)
-        isWaitedFor = bool(self._processRelief) or log in self._relief
+        self._account(partition)
+        hasWaiters = bool(len(self._capacityWaiters) or len(partition.capacityWaiters))
         if (
             log.flushDueOffset > log.highWatermark
-            or log.unflushedSize > self._partitionSizeMax
-            or (isWaitedFor and log.unflushedSize)
+            or partition.isOverLimit
+            or (hasWaiters and log.unflushedSize)
         ):
-            self._flush(log)
-        self._relieve(log)
-
-    def _account(self, log: PartitionLog) -> None:
-        """Bring the sum up to date with what a partition has unflushed now."""
-        size = log.unflushedSize
-        self.unflushedSize += size - self._unflushed.pop(log, 0)
-        if size:
-            self._unflushed[log] = size
+            self.flush(partition)
+        self._fireCapacity(partition)
 
     # -- rolling
 
-    def roll(self, log: PartitionLog) -> Deferred[None]:
+    def roll(self, partition: Partition) -> Deferred[None]:
         """
         Begin the next segment of a partition, or join a roll that is under way.
 
-        @return: fires with L{None} when that is over; whether it went well, the log's C{failure} and C{blocked} say. Can be cancelled.
+        @return: fires with L{None} at its end; the log's C{failure} and C{blocked} tell how it
+            ended. Can be cancelled.
         """
-        waiting: Deferred[None] = Deferred(self._forget)
-        joined = self._rolls.get(log)
-        if joined is not None:
-            joined.append(waiting)
-            return waiting
-        self._rolls[log] = [waiting]
-        self._beginRoll(log)
+        waiting = partition.rollWaiters.wait()
+        if not partition.isRolling:
+            partition.isRolling = True
+            self._beginRoll(partition)
         return waiting
 
-    def _beginRoll(self, log: PartitionLog) -> None:
-        if log not in self._busy:
-            self._write(log)
-        if log in self._busy:  # with another job; or writing has begun a flush
-            self._busy[log].append(lambda: self._beginRoll(log))
+    def _beginRoll(self, partition: Partition) -> None:
+        log = partition.log
+        if partition.afterJob is None:
+            self._write(partition)
+        if partition.afterJob is not None:  # another job; or writing has started a flush
+            partition.afterJob.append(lambda: self._beginRoll(partition))
             return
         job = log.beginRoll()
         if job is None:
-            _fire(self._rolls.pop(log))
+            self._endRoll(partition)
             return
 
         def finish(error: StorageError | None) -> None:
@@ -411,50 +445,53 @@ class LogManager:
                     baseOffset=job.position.offset,
                 )
             elif log.blocked is not None:
-                self._holdUp(log, log.blocked)
-            _fire(self._rolls.pop(log))
+                self._blockOnDisk(partition, log.blocked)
+            self._endRoll(partition)
 
-        self._run(log, job, finish)
+        self._run(partition, job, finish)
+
+    def _endRoll(self, partition: Partition) -> None:
+        partition.isRolling = False
+        partition.rollWaiters.fire(None)
 
     # -- retention
 
-    def retain(self) -> None:
-        """Delete the segments that the retention rules let go; skipped where the last time is not over."""
+    def applyRetention(self) -> None:
+        """Delete expired segments; partitions whose last retention has not ended are skipped."""
         for log in self._logs():
-            if log not in self._retaining:
-                self._retaining[log] = None
-                Deferred.fromCoroutine(self._retainOne(log)).addErrback(self._tickFailed)
+            partition = self.partition(log)
+            if not partition.isRetaining:
+                partition.isRetaining = True
+                Deferred.fromCoroutine(self._retain(partition)).addErrback(self._failedUnexpectedly)
 
-    async def _retainOne(self, log: PartitionLog) -> None:
+    async def _retain(self, partition: Partition) -> None:
         try:
-            await self._retainInTurn(log)
+            await self._deleteExpired(partition)
         finally:
-            del self._retaining[log]
+            partition.isRetaining = False
 
-    async def _retainInTurn(self, log: PartitionLog) -> None:
-        await self._jobsDone(log)
-        inspection = log.beginStat()
-        if inspection is None:
+    async def _deleteExpired(self, partition: Partition) -> None:
+        log = partition.log
+        await self._jobsDone(partition)
+        stat = log.beginStat()
+        if stat is None:
             return
-        self._run(log, inspection, lambda error: log.finishStat(inspection, error))
-        await self._jobsDone(log)
+        self._run(partition, stat, lambda error: log.finishStat(stat, error))
+        await self._jobsDone(partition)
         segments = log.expired(self.nowMs())
         if log.needsRoll(segments):
-            await self.roll(log)
-        await self._jobsDone(log)
+            await self.roll(partition)
+        await self._jobsDone(partition)
         deletion = log.beginDelete(segments, self.nowMs())
         if deletion is not None:
-            self._run(log, deletion, lambda error: self._retired(log, deletion, error))
-            await self._jobsDone(log)
+            self._run(partition, deletion, lambda error: self._deleted(log, deletion, error))
+            await self._jobsDone(partition)
 
-    def _retired(self, log: PartitionLog, job: DeleteJob, error: StorageError | None) -> None:
+    def _deleted(self, log: PartitionLog, job: DeleteJob, error: StorageError | None) -> None:
         log.finishDelete(job, error)
         if job.segments:
-            sentence = (
-                "Deleted {count} segments of {topicPartition}, which begins at {startOffset} now"
-            )
             self._log.info(
-                sentence,
+                "Deleted {count} segments of {topicPartition}, which begins at {startOffset} now",
                 count=len(job.renamed),
                 topicPartition=log.topicPartition,
                 startOffset=log.logStartOffset,
@@ -472,7 +509,7 @@ class LogManager:
         """
         Write and flush everything, and wait for every job.
 
-        @return: fires with L{None}. What could not be flushed, the logs' C{failure} or C{blocked} says.
+        @return: fires with L{None}. The logs' C{failure} and C{blocked} tell what is not flushed.
         """
         return Deferred.fromCoroutine(self._drain())
 
@@ -480,54 +517,50 @@ class LogManager:
         if self._turn is not None:
             self._turn.cancel()
             self._endTurn()
-        for log in list(self._unflushed):
-            if log in self._heldUp:
-                self._write(log)  # one last time
-            await self._jobsDone(log)
-            self._flush(log)
-        for log in list(self._busy):
-            await self._jobsDone(log)
+        for partition in list(self._unflushed):
+            if partition.isDiskBlocked:
+                self._write(partition)  # one last time
+            await self._jobsDone(partition)
+            self.flush(partition)
+        for partition in list(self._busy):
+            await self._jobsDone(partition)
 
     async def close(self, log: PartitionLog) -> None:
-        """Flush what is left in a partition, and close it. Nothing may be appended any more."""
-        await self._jobsDone(log)
+        """Flush the rest of a partition, and close its log. Nothing may be appended any more."""
+        partition = self.partition(log)
+        await self._jobsDone(partition)
         pendingSize = log.pendingSize
         job = log.beginClose()
         if job is not None:
-            self._run(log, job, lambda error: log.finishClose(job, error, self.nowMs()))
-            await self._jobsDone(log)
+            self._run(partition, job, lambda error: log.finishClose(job, error, self.nowMs()))
+            await self._jobsDone(partition)
         elif log.failure is not None:
             if pendingSize:
-                sentence = "{topicPartition} is closed with {size} bytes that could not be written: they are lost ({reason})"
                 self._log.critical(
-                    sentence,
+                    "{topicPartition} is closed with {size} bytes that could not be written: "
+                    "they are lost ({reason})",
                     topicPartition=log.topicPartition,
                     size=pendingSize,
                     reason=log.failure,
                 )
-            self._relieve(log)
+            self._fireCapacity(partition)
 
-    async def _jobsDone(self, log: PartitionLog) -> None:
-        while log in self._busy:
+    async def _jobsDone(self, partition: Partition) -> None:
+        while partition.afterJob is not None:
             done: Deferred[None] = Deferred()
-            self._busy[log].append(lambda done=done: done.callback(None))  # type: ignore[misc] # mypy: a lambda with a default
+            partition.afterJob.append(lambda done=done: done.callback(None))  # type: ignore[misc] # mypy: a lambda with a default
             await done
 
-    async def perform(self, job: Job) -> StorageError | None:
+    async def runJob(self, job: Job) -> StorageError | None:
         """
-        Carry out a job that belongs to no partition that is there yet.
+        Run a job that belongs to no existing partition.
 
-        @return: why it failed, whatever that was.
+        @return: why it failed; L{None}: it did not.
         """
         try:
-            result: object = await self._worker.do(job.run)
+            result: object = await self._worker.submit(job.run)
         except Exception:
             result = Failure()
-        for report in job.events:
-            self.report(report)
-        return self._errorIn(result)
-
-
-def _fire(waiting: Any) -> None:
-    for each in waiting:
-        each.callback(None)
+        for event in job.events:
+            self.report(event)
+        return self._errorOf(result)

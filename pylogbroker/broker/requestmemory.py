@@ -1,17 +1,23 @@
 """
-Memory for requests that are still arriving, shared among all connections of a broker.
+L{RequestMemory}: which connection may hold how much of a request that is still arriving.
 
-What must be true: five thousand clients that each begin a frame of 100 MB, and stop half-way, must not fill the memory, nor keep out a
-client with ordinary requests, nor keep out for ever another one with large ones.
+What must be true: five thousand clients that each begin a request of 100 MB, or of one MB, do not
+fill the memory; a client that waits for memory gets it in turn; a client that has memory and does
+not continue cannot starve the others.
 
-So memory comes from three places. What a connection may hold without asking is twice what it receives at once (L{RequestMemory.receiveSize}), and that
-is a share of a fixed amount: 256 KiB while there are few connections, less as there are more. Shares are dealt out anew each time that there are
-a quarter more connections, after looking how much the old ones hold: who filled a large share while there were few keeps it, and is not counted
-on to give it back. A frame that is larger asks, before any of it is kept beyond
-that, for its whole size: up to 1 MiB of the budget for ordinary frames, else of the one for large frames. Who has to wait is not
-read from meanwhile. The memory is given back when the request has been carried out, which takes long while producers are held back. Who was
-granted memory and has not sent the frame by its deadline (a time, and more for more bytes) loses the connection, but only while somebody waits.
-Rejected: to count bytes as they arrive (see L{pylogbroker.limits}); one budget for all (large frames would keep out small ones).
+Each connection may hold a share (C{receiveSize}) without a reservation. The share is part of a fixed
+amount: 256 KiB while there are few connections, less as there are more. Shares are dealt anew
+whenever there are a quarter more connections. The deal subtracts what the connections hold, because
+a connection that filled a large share may keep it.
+
+A larger frame needs a reservation of its whole size before more of it is held: up to 1 MiB from the
+budget for ordinary frames, else from the one for large frames. A connection that waits for its
+reservation is not read. It releases the memory when the request is done, which takes long while
+producers are throttled. A connection whose frame is not complete by its deadline is closed, but only
+while another one waits. The deadline grows with the frame.
+
+Rejected: counting bytes as they arrive (see L{pylogbroker.limits}); one budget for all frames (large
+ones would keep small ones out).
 """
 
 from __future__ import annotations
@@ -25,48 +31,51 @@ RECEIVE_SIZE_MAX = 256 << 10
 RECEIVE_SIZE_MIN = 4 << 10
 RECEIVE_SIZE_TOTAL = 64 << 20
 HELD_SIZE_TOTAL = 2 * RECEIVE_SIZE_TOTAL
-"""Bytes that all connections together hold without having asked. Beyond that each has its least."""
+"""Bytes that all connections together hold without reservations. Beyond, each has its minimum."""
 
 FEW_COUNT = RECEIVE_SIZE_TOTAL // RECEIVE_SIZE_MAX
 DEAL_COUNT = 256
-"""After so many connections made or lost, shares are dealt out anew."""
+"""Connections made or lost after which shares are dealt anew."""
 
 ORDINARY_SIZE_MAX = 1 << 20
 ORDINARY_SIZE_TOTAL = 64 << 20
 RATE_MIN = 1 << 20
-"""Bytes a second that a sender of a large frame must reach in the long run, while others wait."""
+"""Bytes per second that a sender of a large frame must reach on average, while others wait."""
 
 
 class RequestMemory:
     """
-    Grants memory to connections.
+    Deals out memory for requests.
 
-    @ivar receiveSize: bytes that each connection may receive at once, and hold without asking.
-    @ivar connectionCount: how many there are.
-    @ivar measure: tells how many bytes all of them hold without having asked.
+    @ivar receiveSize: bytes that each connection may receive at once, and hold without a
+        reservation.
+    @ivar connectionCount: the number of connections.
+    @ivar unreservedSize: gives the bytes that all connections hold without reservations.
+    @ivar onShareChange: called when C{receiveSize} has changed.
     """
 
     def __init__(self, clock: Any, largeSizeTotal: int, deadlineMs: int) -> None:
         """
         @param clock: an L{twisted.internet.interfaces.IReactorTime}.
-        @param largeSizeTotal: bytes for frames above 1 MiB, all together.
-        @param deadlineMs: how long a granted frame may take at least, before it can be cut off for one that waits.
+        @param largeSizeTotal: bytes for all frames above 1 MiB.
+        @param deadlineMs: the least time that a frame with a reservation has to arrive.
         """
         self._clock = clock
         self._ordinary = MemoryBudget(ORDINARY_SIZE_TOTAL)
         self._large = MemoryBudget(largeSizeTotal)
         self._deadlineMs = deadlineMs
         self._holders: dict[Reservation, tuple[float, Callable[[], None]]] = {}
-        self._look: Any = None
+        self._check: Any = None
         self._dealtCount = FEW_COUNT
         self._changeCount = 0
-        self.measure: Callable[[], int] = int
+        self.unreservedSize: Callable[[], int] = int
+        self.onShareChange: Callable[[], object] = int
         self.connectionCount = 0
         self.receiveSize = RECEIVE_SIZE_MAX
 
     @property
-    def grantedSize(self) -> int:
-        """Bytes granted now."""
+    def reservedSize(self) -> int:
+        """Bytes reserved now."""
         return self._ordinary.size + self._large.size
 
     @property
@@ -88,65 +97,72 @@ class RequestMemory:
             self._deal()
 
     def _deal(self) -> None:
-        """Share out what is not held, among a quarter more connections than there are."""
+        """Divide what is not held among a quarter more connections than there are."""
         self._changeCount = 0
         if self.connectionCount <= FEW_COUNT:
             self._dealtCount, share = FEW_COUNT, RECEIVE_SIZE_MAX
         else:
             self._dealtCount = self.connectionCount + self.connectionCount // 4
-            share = (HELD_SIZE_TOTAL - self.measure()) // (2 * self._dealtCount)
-        self.receiveSize = max(min(share, RECEIVE_SIZE_MAX), RECEIVE_SIZE_MIN)
+            share = (HELD_SIZE_TOTAL - self.unreservedSize()) // (2 * self._dealtCount)
+        before, self.receiveSize = (
+            self.receiveSize,
+            max(min(share, RECEIVE_SIZE_MAX), RECEIVE_SIZE_MIN),
+        )
+        if self.receiveSize != before:
+            self.onShareChange()
 
-    def ask(self, size: int, granted: Callable[[], None], cut: Callable[[], None]) -> Reservation:
+    def reserve(
+        self, size: int, granted: Callable[[], None], drop: Callable[[], None]
+    ) -> Reservation:
         """
-        Ask for memory for a frame.
+        Reserve memory for a frame.
 
         @param size: bytes of the frame, with its size field.
-        @param granted: called later if it is not granted at once.
-        @param cut: called when the frame is overdue and another one waits.
+        @param granted: called later if the reservation is not granted at once.
+        @param drop: called when the frame is overdue and another connection waits.
         """
         budget = self._ordinary if size <= ORDINARY_SIZE_MAX else self._large
 
         def late() -> None:
-            self._hold(grant, cut)
+            self._hold(reservation, drop)
             granted()
 
-        grant = budget.reserve(min(size, budget.sizeMax), late)
-        if grant.granted:
-            self._hold(grant, cut)
-        elif self._look is None:
-            self._lookLater()
-        return grant
+        reservation = budget.reserve(min(size, budget.sizeMax), late)
+        if reservation.granted:
+            self._hold(reservation, drop)
+        elif self._check is None:
+            self._checkLater()
+        return reservation
 
-    def arrived(self, grant: Reservation) -> None:
-        """The frame is whole: its memory is not overdue any more, however long the request waits to be carried out."""
-        self._holders.pop(grant, None)
+    def frameComplete(self, reservation: Reservation) -> None:
+        """The frame has arrived: it is not overdue any more, however long its request takes."""
+        self._holders.pop(reservation, None)
 
-    def release(self, grant: Reservation) -> None:
-        """Give memory back, or stop waiting."""
-        self._holders.pop(grant, None)
-        grant.release()
+    def release(self, reservation: Reservation) -> None:
+        """Return memory, or stop waiting."""
+        self._holders.pop(reservation, None)
+        reservation.release()
 
-    def _hold(self, grant: Reservation, cut: Callable[[], None]) -> None:
-        self._holders[grant] = (
-            self._clock.seconds() + self._deadlineMs / 1000 + grant.size / RATE_MIN,
-            cut,
+    def _hold(self, reservation: Reservation, drop: Callable[[], None]) -> None:
+        self._holders[reservation] = (
+            self._clock.seconds() + self._deadlineMs / 1000 + reservation.size / RATE_MIN,
+            drop,
         )
 
-    def _lookLater(self) -> None:
-        self._look = self._clock.callLater(1, self._cutOverdue)
+    def _checkLater(self) -> None:
+        self._check = self._clock.callLater(1, self._dropOverdue)
 
-    def _cutOverdue(self) -> None:
-        self._look = None
+    def _dropOverdue(self) -> None:
+        self._check = None
         now = self._clock.seconds()
-        for grant, (deadline, cut) in list(self._holders.items()):
-            if self.waitingCount and deadline <= now and grant in self._holders:
-                cut()
+        for reservation, (deadline, drop) in list(self._holders.items()):
+            if self.waitingCount and deadline <= now and reservation in self._holders:
+                drop()
         if self.waitingCount:
-            self._lookLater()
+            self._checkLater()
 
     def close(self) -> None:
-        """Stop looking."""
-        if self._look is not None:
-            self._look.cancel()
-            self._look = None
+        """Stop the check by the clock."""
+        if self._check is not None:
+            self._check.cancel()
+            self._check = None

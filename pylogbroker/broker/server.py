@@ -1,63 +1,65 @@
 """
-What requests mean: L{Broker} knows topics, partitions, limits and waiting, and nothing of bytes on a wire.
+L{Broker}: what requests do, in terms that are free of any wire format.
 
-An answer is a value, or a Deferred of one: "not yet". Things that can make an answer wait are a partition that must be created, a segment that
-must be rolled or opened, a compressed set that a worker checks, producers being held back, and a flush that is due. A refusal is an exception of
-L{pylogbroker.errors}; what becomes of it (a code, silence, a closed connection) is the dialect's affair.
+L{Broker} knows topics, partitions, limits and waiting. A result is a value, or a Deferred of one. An
+answer may wait for a partition to be created, a segment to be rolled or opened, a compressed set
+that a worker validates, or a limit. A refusal is an exception of L{pylogbroker.errors}; the protocol
+handler turns it into a code, a silent drop or a closed connection.
 
-Producing has a short way and a long one. The short way, L{Broker.produce}, takes a run of plain sets for a partition that is there and free, and does
-everything at once; it is what the benchmarks measure. Whatever else comes goes the long way, a coroutine that takes set after set.
-
-A fetch that reaches beyond what is visible waits for the flush that was due *by count* before the fetch came: 0.7.2 flushes in the
-middle of the produce request, so that clients (and most tests of clients, with C{log.flush.interval=1}) find what they have just sent. Here the flush is
-elsewhere, and it is the fetch that waits. A flush that is due by time is not waited for; neither does 0.7.2.
+Producing has two paths. L{Broker.tryProduce} appends a run of plain sets to an existing, free
+partition, at once; the benchmarks measure it. Everything else takes L{Broker.produce}, a coroutine
+for one set.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from random import Random
 from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pylogbroker.broker.logmanager import LogManager
-from pylogbroker.broker.unackedproduces import UnackedProduces
+from pylogbroker.broker.partition import Partition
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.errors import (
     DecompressionLimitError,
     InvalidRequestError,
-    PartitionOfflineError,
     PartitionOutOfRangeError,
     PylogbrokerError,
     StorageError,
+    UnknownPartitionError,
 )
-from pylogbroker.interfaces import EMPTY_SLICE, CheckLimits, IRecordFormat, Slice, ValidatedBatches
+from pylogbroker.interfaces import (
+    AppendResult,
+    CheckLimits,
+    IRecordFormat,
+    Slice,
+    ValidatedBatches,
+)
 from pylogbroker.limits import MemoryBudget
 from pylogbroker.metrics.counters import BrokerCounters
+from pylogbroker.net.deferreds import Waiters
 from pylogbroker.net.pagecache import PageCache
 from pylogbroker.net.workers import IWorker
 from pylogbroker.storage.jobs import SearchJob
 from pylogbroker.storage.logdirectory import LogDirectory
 from pylogbroker.storage.partitionlog import Mark, PartitionLog
-from pylogbroker.types import EARLIEST, LATEST, RANDOM_PARTITION, TopicPartition
+from pylogbroker.types import TopicPartition
 
 INLINE_COMPRESSED_SIZE_MAX = 2 << 10
 INLINE_DECOMPRESSED_SIZE_MAX = 64 << 10
 DECOMPRESSION_COPY_COUNT = 2  # a set in pieces, and joined
 DUE_FLUSH_WAIT_MS = 5_000
 
-Refused = Callable[[UnackedProduces, PylogbrokerError], None]
-"""Told of what its connection has produced, and why a set was refused; returns to go on with the next one, or raises to leave the rest."""
-
 
 class Broker:
     """
-    The meaning of requests.
+    Carries requests out.
 
-    @ivar warmth: what can be sent without waiting (L{pylogbroker.net.sendfile.ISendContext}).
-    @ivar readWorker: reads what cannot.
+    @ivar pageCache: which data can be sent without waiting
+        (L{pylogbroker.net.sendfile.ISendContext}).
+    @ivar readWorker: reads the other data.
     """
 
     _log = Logger()
@@ -67,21 +69,18 @@ class Broker:
         clock: Any,
         directory: LogDirectory,
         settings: BrokerSettings,
-        upkeep: LogManager,
-        warmth: PageCache,
+        logManager: LogManager,
+        pageCache: PageCache,
         readWorker: IWorker,
-        random: Random,
         counters: BrokerCounters,
-        created: Callable[[str], None] = lambda topic: None,
+        onCreate: Callable[[str], None] = lambda topic: None,
     ) -> None:
         """
-        @param created: called with a topic for each partition of it that has been made.
+        @param onCreate: called with the topic of each partition that was created.
         """
         self._clock = clock
         self._directory = directory
-        self._reachable: dict[
-            tuple[str, int], PartitionLog
-        ] = {}  # what _find has found: a name that follows the rules, a number in range
+        self._partitions: dict[tuple[str, int], Partition] = {}  # those that requests have named
         self._payloadSizeMax = settings.maxMessageSize
         self._limits = CheckLimits(
             settings.maxMessageSize, settings.maxDecompressedBytes, settings.maxCompressionDepth
@@ -92,136 +91,118 @@ class Broker:
         )
         self._partitionCountMax = settings.maxPartitions
         self._decompression = MemoryBudget(settings.maxDecompressionMemoryBytes)
-        self._upkeep = upkeep
-        self._random = random
+        self._logManager = logManager
+        self._nowMs = logManager.nowMs
         self._counters = counters
-        self._announce = created
-        self._creations: dict[TopicPartition, list[Deferred[PartitionLog]]] = {}
-        self.warmth = warmth
+        self._onCreate = onCreate
+        self._creations: dict[TopicPartition, Waiters[Partition]] = {}
+        self.pageCache = pageCache
         self.readWorker = readWorker
 
-    def countOut(self, size: int) -> None:
-        """Bytes have been given to a socket, in one write."""
+    def onBytesSent(self, size: int) -> None:
+        """Bytes were given to a socket, in one write."""
         counters = self._counters.requests
         counters.writtenSize += size
         counters.writeCount += 1
 
     # -- producing
 
-    def produce(
-        self,
-        topic: str,
-        partition: int,
-        sets: Sequence[bytes],
-        unproven: UnackedProduces,
-        refused: Refused,
-    ) -> Deferred[None] | None:
+    def tryProduce(self, topic: str, partition: int, sets: Sequence[bytes]) -> AppendResult | None:
         """
-        Append message sets to a partition, each on its own, in order (spec-0.7 wire-protocol §3.1, §9).
+        Append a run of sets to a partition, if that can be done at once.
 
-        @param partition: L{RANDOM_PARTITION} picks one for each set.
-        @param sets: one for each request.
-        @param unproven: the connection's, for C{refused}; an argument of its own, since a function that had it bound would be made for each request.
-        @return: L{None} when that is done; else fires with L{None} when it is, and the connection's next request may follow.
-        @raise PylogbrokerError: what C{refused} raised; from the Deferred, too.
+        @return: what was appended, all sets together; L{None}: call L{produce} for each.
+        @raise PartitionOfflineError: the partition is out of service.
         """
-        log = self._reachable.get((topic, partition))
-        if log is not None:
-            batches = log.format.validatePlain(sets, self._payloadSizeMax)
-            nowMs = self._upkeep.nowMs()
-            if (
-                batches is not None
-                and not log.rolling
-                and batches.size <= log.bytesUntilRoll
-                and not self._upkeep.isThrottled(log)
-                and not log.rollDue(nowMs)
-            ):
-                try:
-                    log.append(batches, nowMs)
-                except PartitionOfflineError as error:
-                    self._refuse(topic, error, unproven, refused)
-                    return None
-                self._count(topic, batches.size, batches.messageCount)
-                self._upkeep.appended(log, batches.size)
-                return None
-        return Deferred.fromCoroutine(self._produceEach(topic, partition, sets, unproven, refused))
+        found = self._partitions.get((topic, partition))
+        if found is None:
+            return None
+        batches = found.log.format.validatePlain(sets, self._payloadSizeMax)
+        if batches is None:
+            return None
+        try:
+            result = found.append(batches, self._nowMs())
+        except PylogbrokerError:
+            self._countFailure(topic)
+            raise
+        if result is not None:
+            self._count(found, batches.size, batches.messageCount)
+        return result
 
-    def _count(self, topic: str, size: int, count: int) -> None:
-        counters = self._counters.topic(topic)
-        counters.messageCount += count
+    async def produce(
+        self, topic: str, partition: int, data: bytes, createMissing: bool = False
+    ) -> AppendResult:
+        """
+        Append one set to a partition, when the partition admits it.
+
+        @param createMissing: create the partition if there is none yet.
+        @raise PylogbrokerError: why the set is refused: L{find}'s reasons; L{UnknownPartitionError};
+            L{FormatError}s; L{PartitionOfflineError}.
+        """
+        try:
+            found = self.find(topic, partition)
+            if found is None and createMissing:
+                found = await self._create(TopicPartition(topic, partition))
+            if found is None:
+                raise UnknownPartitionError(f"{topic} has no partition {partition} yet")
+            batches = await self._validate(found.log.format, data)
+            while (result := found.append(batches, self._nowMs())) is None:
+                await found.awaitAdmission()
+        except PylogbrokerError:
+            self._countFailure(topic)
+            raise
+        self._count(found, len(data), batches.messageCount)
+        return result
+
+    def _count(self, partition: Partition, size: int, messageCount: int) -> None:
+        counters = partition.topicCounters
+        if counters is None:
+            counters = self._counters.topic(partition.topicPartition.topic)
+            partition.topicCounters = counters
+        counters.messageCount += messageCount
         counters.producedSize += size
 
-    def _refuse(
-        self, topic: str, error: PylogbrokerError, unproven: UnackedProduces, refused: Refused
-    ) -> None:
+    def _countFailure(self, topic: str) -> None:
         self._counters.refused(topic, self.exists(topic)).failedProduceCount += 1
-        refused(unproven, error)
 
-    async def _produceEach(
-        self,
-        topic: str,
-        partition: int,
-        sets: Sequence[bytes],
-        unproven: UnackedProduces,
-        refused: Refused,
-    ) -> None:
-        for data in sets:
-            try:
-                await self._produceOne(topic, partition, data)
-            except PylogbrokerError as error:
-                self._refuse(topic, error, unproven, refused)
-
-    async def _produceOne(self, topic: str, partition: int, data: bytes) -> None:
-        if partition == RANDOM_PARTITION:
-            partition = self._random.randrange(self._directory.partitionCount(topic))
-        log = self._find(topic, partition) or await self._create(TopicPartition(topic, partition))
-        batches = await self._check(log.format, data)
-        while (
-            log.failure is None
-            and not log.closed
-            and (log.rolling or log.rollDue(self._upkeep.nowMs()) or self._upkeep.isThrottled(log))
-        ):
-            await (
-                self._upkeep.relief(log)
-                if self._upkeep.isThrottled(log)
-                else self._upkeep.roll(log)
-            )
-        log.append(batches, self._upkeep.nowMs())
-        self._count(topic, len(data), batches.messageCount)
-        self._upkeep.appended(log, batches.size)
-
-    async def _check(self, form: IRecordFormat, data: bytes) -> ValidatedBatches:
+    async def _validate(self, format: IRecordFormat, data: bytes) -> ValidatedBatches:
         """Here if it is little work, else on a worker, which may have to wait for memory."""
         try:
-            return form.validate(data, self._inlineLimits)
+            return format.validate(data, self._inlineLimits)
         except DecompressionLimitError:
-            pass  # more than is good for the reactor, or than is allowed at all
+            pass  # more than the reactor should do, or more than is allowed at all
         granted: Deferred[None] = Deferred()
         size = DECOMPRESSION_COPY_COUNT * self._limits.decompressedSizeMax
-        grant = self._decompression.reserve(
+        reservation = self._decompression.reserve(
             min(size, self._decompression.sizeMax), lambda: granted.callback(None)
         )
         try:
-            if not grant.granted:
+            if not reservation.granted:
                 await granted
-            return await self.readWorker.do(lambda: form.validate(data, self._limits))
+            return await self.readWorker.submit(lambda: format.validate(data, self._limits))
         finally:
-            grant.release()
+            reservation.release()
 
     # -- partitions
 
     def exists(self, topic: str) -> bool:
-        """Whether a topic has a partition here, be it out of service."""
+        """Whether a topic has a partition here, in service or not."""
         return topic in self._directory.topics
 
-    def _find(self, topic: str, partition: int) -> PartitionLog | None:
-        """
-        A partition's log; L{None} when there is none yet.
+    def partitionCount(self, topic: str) -> int:
+        """The number of partitions that a topic has, or would have, here."""
+        return self._directory.partitionCount(topic)
 
+    def find(self, topic: str, partition: int) -> Partition | None:
+        """
+        @return: L{None}: the partition does not exist yet.
         @raise InvalidTopicError: the topic's name breaks the rules.
-        @raise PartitionOutOfRangeError: the topic has no such partition.
+        @raise PartitionOutOfRangeError: the topic cannot have such a partition.
         @raise StorageError: the partition is out of service.
         """
+        known = self._partitions.get((topic, partition))
+        if known is not None:
+            return known
         self._directory.validateTopic(topic)
         count = self._directory.partitionCount(topic)
         if not 0 <= partition < count:
@@ -229,22 +210,30 @@ class Broker:
                 f"{topic} has partitions 0 to {count - 1}, not {partition}"
             )
         log = self._directory.get(topic, partition)
-        if log is not None:
-            self._reachable[topic, partition] = log
-        return log
+        if log is None:
+            return None
+        found = self._partitions[topic, partition] = self._logManager.partition(log)
+        return found
 
-    def _create(self, topicPartition: TopicPartition) -> Deferred[PartitionLog]:
+    def _existing(self, topic: str, partition: int) -> PartitionLog:
+        found = self._partitions.get((topic, partition)) or self.find(topic, partition)
+        if found is None:
+            raise UnknownPartitionError(f"{topic} has no partition {partition} yet")
+        return found.log
+
+    def _create(self, topicPartition: TopicPartition) -> Deferred[Partition]:
         """Create a partition, or join its creation."""
-        waiting: Deferred[PartitionLog] = Deferred()
-        queue = self._creations.setdefault(topicPartition, [])
-        queue.append(waiting)
-        if len(queue) == 1:
-            Deferred.fromCoroutine(self._createOne(topicPartition)).addBoth(
-                self._created, topicPartition
-            )
+        waiters = self._creations.get(topicPartition)
+        if waiters is not None:
+            return waiters.wait()
+        waiters = self._creations[topicPartition] = Waiters()
+        waiting = waiters.wait()
+        Deferred.fromCoroutine(self._createOne(topicPartition)).addBoth(
+            lambda result: self._creations.pop(topicPartition).fire(result)
+        )
         return waiting
 
-    async def _createOne(self, topicPartition: TopicPartition) -> PartitionLog:
+    async def _createOne(self, topicPartition: TopicPartition) -> Partition:
         if len(self._directory.logs) + len(self._creations) > self._partitionCountMax:
             raise StorageError(
                 self._directory.path,
@@ -252,35 +241,33 @@ class Broker:
                 f"there are {self._partitionCountMax} partitions already (max.partitions)",
             )
         job = self._directory.beginCreate(*topicPartition)
-        log = self._directory.finishCreate(job, await self._upkeep.perform(job))
+        log = self._directory.finishCreate(job, await self._logManager.runJob(job))
         self._log.info("Created {topicPartition}", topicPartition=topicPartition)
-        self._announce(topicPartition.topic)
-        return log
-
-    def _created(self, result: Any, topicPartition: TopicPartition) -> None:
-        for waiting in self._creations.pop(topicPartition):
-            waiting.callback(result)  # a Failure is passed on as one
+        self._onCreate(topicPartition.topic)
+        return self._logManager.partition(log)
 
     # -- fetching
 
     def fetch(
-        self, topic: str, partition: int, offset: int, sizeMax: int
+        self, topic: str, partition: int, offset: int, sizeMax: int, awaitDueFlush: bool = False
     ) -> Slice | Deferred[Slice]:
         """
-        Find what a fetch asks for (spec-0.7 wire-protocol §7.1).
+        Find a range of a partition (spec-0.7 wire-protocol §7.1).
 
-        @return: a slice, now or later, that is pinned: who gets it has to let it go. A partition that does not exist is empty at every offset.
-        @raise InvalidTopicError: and other L{PylogbrokerError}s, from the Deferred, too. L{InvalidRequestError} for a negative size.
+        @param awaitDueFlush: first wait for a flush that is due by count, if the range reaches
+            beyond the high watermark: at most L{DUE_FLUSH_WAIT_MS}.
+        @return: a slice, now or later. It is pinned: the receiver must unpin it.
+        @raise PylogbrokerError: L{find}'s reasons; L{UnknownPartitionError};
+            L{OffsetOutOfRangeError}; L{InvalidRequestError} for a negative size. From the Deferred,
+            too.
         """
-        log = self._reachable.get((topic, partition)) or self._find(topic, partition)
-        if log is None:
-            return EMPTY_SLICE
-        if log.readsPastWatermark(offset, sizeMax):
-            return Deferred.fromCoroutine(self._fetchSlowly(log, offset, sizeMax))
+        log = self._existing(topic, partition)
+        if awaitDueFlush and log.readsPastWatermark(offset, sizeMax):
+            return Deferred.fromCoroutine(self._fetchLater(log, offset, sizeMax, True))
         found = self._read(log, offset, sizeMax)
         if isinstance(found, Slice) and (found.file is None or found.file.pin()):
             return found
-        return Deferred.fromCoroutine(self._fetchSlowly(log, offset, sizeMax))
+        return Deferred.fromCoroutine(self._fetchLater(log, offset, sizeMax, False))
 
     def _read(
         self, log: PartitionLog, offset: int, sizeMax: int, search: SearchJob | None = None
@@ -290,19 +277,21 @@ class Broker:
             raise InvalidRequestError(f"fetch of {sizeMax} bytes")
         return found
 
-    async def _fetchSlowly(self, log: PartitionLog, offset: int, sizeMax: int) -> Slice:
-        if log.readsPastWatermark(offset, sizeMax):
-            await self._due(log)
+    async def _fetchLater(
+        self, log: PartitionLog, offset: int, sizeMax: int, awaitDueFlush: bool
+    ) -> Slice:
+        if awaitDueFlush:
+            await self._awaitDueFlush(log)
         found = self._read(log, offset, sizeMax)
         while isinstance(found, SearchJob):
-            await self.readWorker.do(found.run)
+            await self.readWorker.submit(found.run)
             found = self._read(log, offset, sizeMax, found)
         if found.file is not None and not found.file.pin():
-            await self.readWorker.do(found.file.openPinned)
+            await self.readWorker.submit(found.file.openPinned)
         return found
 
-    async def _due(self, log: PartitionLog) -> None:
-        """Wait until what is due by count now is visible, or for too long, or for the partition's failure; not for room on a full disk."""
+    async def _awaitDueFlush(self, log: PartitionLog) -> None:
+        """Wait until what is due by count is readable, or too long, or the partition has failed."""
         if log.flushDueOffset <= log.highWatermark or log.blocked is not None:
             return
         waiting: Deferred[None] = Deferred()
@@ -312,19 +301,15 @@ class Broker:
                 waiting.callback(None)
 
         cancel = log.whenReached(Mark.HIGH_WATERMARK, log.flushDueOffset, over)
-        tooLong = self._clock.callLater(DUE_FLUSH_WAIT_MS / 1000, over)
+        timeout = self._clock.callLater(DUE_FLUSH_WAIT_MS / 1000, over)
         try:
             await waiting
         finally:
             cancel()
-            if tooLong.active():
-                tooLong.cancel()
+            if timeout.active():
+                timeout.cancel()
 
     # -- offsets
-
-    def lostCount(self) -> int:
-        """How many partitions have gone out of service so far; for L{UnackedProduces.add}."""
-        return self._upkeep.lostCount()
 
     async def offsets(
         self,
@@ -332,24 +317,31 @@ class Broker:
         partition: int,
         time: int,
         countMax: int,
-        unproven: UnackedProduces | None = None,
+        awaitDueFlush: bool = False,
     ) -> list[int]:
         """
-        Offsets before a time (spec-0.7 wire-protocol §10). To producers, an answer proves that what they sent before has been taken: it survives the
-        broker's death (not the machine's, which takes a flush).
+        Offsets before a time (spec-0.7 wire-protocol §10).
 
-        @param unproven: where that went; L{None}: nothing was sent. While a disk has no room for it, the answer waits.
+        @param awaitDueFlush: as of L{fetch}.
         @return: descending.
-        @raise PylogbrokerError: see L{_find}; L{InvalidRequestError} for a negative count; L{PartitionOfflineError} when what was sent before went to a
-            partition that is out of service now.
+        @raise PylogbrokerError: L{find}'s reasons; L{UnknownPartitionError};
+            L{InvalidRequestError} for a negative count.
         """
-        self._upkeep.writePending()
-        if unproven is not None:
-            await self._upkeep.proven(unproven)
-        log = self._find(topic, partition)
-        if log is None:
-            return [0] if time in (LATEST, EARLIEST) else []
+        log = self._existing(topic, partition)
         if countMax < 0:
             raise InvalidRequestError(f"at most {countMax} offsets asked for")
-        await self._due(log)
-        return log.offsetsBefore(time, countMax, self._upkeep.nowMs())
+        if awaitDueFlush:
+            await self._awaitDueFlush(log)
+        return log.offsetsBefore(time, countMax, self._nowMs())
+
+    # -- acknowledgements
+
+    def failedPartitionCount(self) -> int:
+        """See L{LogManager.failedPartitionCount}."""
+        return self._logManager.failedPartitionCount()
+
+    async def awaitWritten(
+        self, mayInclude: Callable[[TopicPartition], bool], failedBefore: int
+    ) -> None:
+        """See L{LogManager.awaitWritten}."""
+        await self._logManager.awaitWritten(mayInclude, failedBefore)

@@ -29,13 +29,11 @@ from twisted.internet.tcp import Port
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogbroker.broker.advertisedhost import advertisedHost
 from pylogbroker.broker.authorization import Authorizer
-from pylogbroker.broker.connection import BrokerFactory, IProtocolHandler
-from pylogbroker.broker.kafka07 import Kafka07Protocol
+from pylogbroker.broker.connection import BrokerConnections, BrokerFactory, IProtocolHandler
+from pylogbroker.broker.kafka07 import REQUEST_LOG, Kafka07Protocol
 from pylogbroker.broker.logmanager import LogManager
-from pylogbroker.broker.registration import Registration
-from pylogbroker.broker.requestlog import RequestLog
+from pylogbroker.broker.registration import Registration, advertisedHost
 from pylogbroker.broker.requestmemory import RequestMemory
 from pylogbroker.broker.server import Broker
 from pylogbroker.broker.status import BrokerStatus
@@ -47,6 +45,7 @@ from pylogbroker.errors import (
     NotAllowedError,
     PylogbrokerError,
     StorageError,
+    UnknownPartitionError,
     ZookeeperError,
 )
 from pylogbroker.interfaces import IFileSystem, IZookeeper
@@ -60,6 +59,7 @@ from pylogbroker.net.workers import IWorker, ThreadWorker
 from pylogbroker.records.kafka07format import Kafka07Format
 from pylogbroker.storage.files import RealFileSystem
 from pylogbroker.storage.logdirectory import LogDirectory, LogSettings
+from pylogbroker.types import EARLIEST, LATEST
 from pylogbroker.zookeeper.client import ZookeeperClient
 
 STOP_GRACE_MS = 5_000
@@ -70,6 +70,8 @@ _TURN_SECONDS = 0.05
 _OTHER_DESCRIPTOR_COUNT = 64
 _SEGMENT_COUNT_LEAST = 4
 _HEAP_BLOCK_SIZE = 8 << 20
+
+
 _HOUR_MS = 3_600_000
 
 
@@ -173,73 +175,83 @@ class BrokerService(Service):
         self._makeZookeeper = zookeeper or self._client
         self._isRegistering = self._wasInterrupted = False
         self._flushWorker = worker(reactor, "pylogbroker-flush", settings.flushThreads)
-        self._coldWorker = worker(reactor, "pylogbroker-cold", settings.coldReadThreads)
-        warmth = PageCache(settings.warmBytes // PIECE_SIZE)
-        quietLog = RateLimitedLogger(reactor, self._log)
-        self.upkeep = LogManager(
-            reactor, self._flushWorker, settings, warmth, self.counters.flushes
+        self._readWorker = worker(reactor, "pylogbroker-cold", settings.coldReadThreads)
+        pageCache = PageCache(settings.warmBytes // PIECE_SIZE)
+        log = RateLimitedLogger(reactor, self._log)
+        self.logManager = LogManager(
+            reactor, self._flushWorker, settings, pageCache, self.counters.flushes
         )
         self.directory = LogDirectory(
             settings.logDir,
             [Kafka07Format()],
             fileSystem or RealFileSystem(),
             logSettings(settings),
-            self.upkeep.nowMs,
+            self.logManager.nowMs,
         )
-        chance = random or SystemRandom()
-        broker = Broker(
+        self._broker = Broker(
             reactor,
             self.directory,
             settings,
-            self.upkeep,
-            warmth,
-            self._coldWorker,
-            chance,
+            self.logManager,
+            pageCache,
+            self._readWorker,
             self.counters,
             self._topicCreated,
         )
-        self._broker = broker
-        report = self._report(quietLog)
-
-        def makeDialect(over: Any) -> IProtocolHandler:
-            dialect = Kafka07Protocol(
-                over, settings.maxSocketRequestBytes, self.counters, report, reactor.seconds
-            )
-            return RequestLog(dialect) if settings.logRequests else dialect
-
-        self._admission = RequestMemory(
+        self._random = random or SystemRandom()
+        self._memory = RequestMemory(
             reactor, settings.maxRequestMemoryBytes, settings.frameDeadlineMs
         )
-        self.factory = BrokerFactory(
-            makeDialect(broker),
-            self._admission,
-            broker,
+        self.connections = BrokerConnections(
+            self._memory,
+            self._broker,
             self.counters.connections,
-            quietLog,
+            log,
             settings.maxConnections,
         )
-        if settings.allowFile:
-            guard = Authorizer(broker, readAllowList(settings.allowFile), makeDialect, quietLog)
-            self.factory.dialectFor = guard.dialectFor
-        self._portrait = BrokerStatus(
-            settings, self.counters, self.directory, self.upkeep, self._admission, self.factory
+        self.factory = self._kafka07Factory(log)
+        self._status = BrokerStatus(
+            settings,
+            self.counters,
+            self.directory,
+            self.logManager,
+            self._memory,
+            self.connections,
         )
-        self._figuresLook = LoopingCall(self._logFigures)
-        self._figuresLook.clock = reactor
-        self._stalledLook = LoopingCall(self.factory.dropStalled)
-        self._stalledLook.clock = reactor
-        self._lingeringLook = LoopingCall(self.factory.dropUnclosed)
-        self._lingeringLook.clock = reactor
+        self._metricsLog = LoopingCall(self._logMetrics)
+        self._stalledCheck = LoopingCall(self.connections.dropStalled)
+        self._unclosedCheck = LoopingCall(self.connections.dropUnclosed)
+        for call in (self._metricsLog, self._stalledCheck, self._unclosedCheck):
+            call.clock = reactor
         self._wasStopped = False
         self._turn = DeferredLock()  # starting and stopping, one after the other
 
-    @staticmethod
-    def _report(quietLog: RateLimitedLogger) -> Callable[[str, PylogbrokerError], None]:
-        def report(sentence: str, error: PylogbrokerError) -> None:
-            if not isinstance(error, NotAllowedError):  # the guard has said so, once
-                quietLog.warn(sentence + ": {error}", error=error)
+    def _kafka07Factory(self, log: RateLimitedLogger) -> BrokerFactory:
+        """The factory of listeners that speak Kafka 0.7: each listener has one factory."""
+        settings = self._settings
 
-        return report
+        def report(message: str, error: PylogbrokerError) -> None:
+            if not isinstance(error, NotAllowedError):  # logged already, once
+                log.warn(message + ": {error}", error=error)
+
+        def makeHandler(broker: Any) -> IProtocolHandler:
+            return Kafka07Protocol(
+                broker,
+                settings.maxSocketRequestBytes,
+                self.counters,
+                report,
+                self._random,
+                self._reactor.seconds,
+                Logger(REQUEST_LOG) if settings.logRequests else None,
+            )
+
+        handlerFor = None
+        if settings.allowFile:
+            authorizer = Authorizer(
+                self._broker, readAllowList(settings.allowFile), makeHandler, log
+            )
+            handlerFor = authorizer.handlerFor
+        return BrokerFactory(self.connections, makeHandler(self._broker), handlerFor)
 
     # -- looking in
 
@@ -253,7 +265,7 @@ class BrokerService(Service):
         isRegistered = None
         if self._settings.enableZookeeper:
             isRegistered = self.registration is not None and self.registration.isRegistered
-        return self._portrait.take(self._endpoint(), isRegistered)
+        return self._status.snapshot(self._endpoint(), isRegistered)
 
     def read(self, topic: str, partition: int, offset: int, sizeMax: int) -> Deferred[bytes]:
         """
@@ -264,30 +276,41 @@ class BrokerService(Service):
         return Deferred.fromCoroutine(self._read(topic, partition, offset, sizeMax))
 
     async def _read(self, topic: str, partition: int, offset: int, sizeMax: int) -> bytes:
-        found = self._broker.fetch(topic, partition, offset, sizeMax)
-        if isinstance(found, Deferred):
-            found = await found
+        try:
+            found = self._broker.fetch(topic, partition, offset, sizeMax, True)
+            if isinstance(found, Deferred):
+                found = await found
+        except UnknownPartitionError:
+            return b""
         file, position, size = found
         if file is None:
             return b""
         fileno = file.fileno()
         try:
-            return await self._coldWorker.do(lambda: os.pread(fileno, size, position))
+            return await self._readWorker.submit(lambda: os.pread(fileno, size, position))
         finally:
             file.unpin()
 
     def offsetsBefore(
         self, topic: str, partition: int, time: int, countMax: int
     ) -> Deferred[list[int]]:
-        """What an offsets request would be answered, not counted, for whoever looks."""
-        return Deferred.fromCoroutine(self._broker.offsets(topic, partition, time, countMax))
+        """The answer to an offsets request, which is not counted."""
+        return Deferred.fromCoroutine(self._offsetsBefore(topic, partition, time, countMax))
+
+    async def _offsetsBefore(
+        self, topic: str, partition: int, time: int, countMax: int
+    ) -> list[int]:
+        try:
+            return await self._broker.offsets(topic, partition, time, countMax, True)
+        except UnknownPartitionError:
+            return [0] if time in (LATEST, EARLIEST) else []
 
     def _endpoint(self) -> str:
         if not self.ports:
             return ""
         return formatAddress(self.ports[0].getHost())
 
-    def _logFigures(self) -> None:
+    def _logMetrics(self) -> None:
         picture = self.picture()
         requests, total = picture.counters["requests"], picture.counters["allTopics"]
         self._log.info(
@@ -319,7 +342,7 @@ class BrokerService(Service):
         room, self.directory.cache.descriptorCountMax = shareDescriptors(
             raiseDescriptorLimit(), self._settings.maxOpenSegments
         )
-        self.factory.connectionCountMax = min(self.factory.connectionCountMax or room, room)
+        self.connections.countMax = min(self.connections.countMax or room, room)
         outcomes: list[Any] = []
         self._listen().addBoth(outcomes.append)
         if not outcomes:
@@ -329,7 +352,7 @@ class BrokerService(Service):
         if isinstance(outcomes[0], Failure):
             outcomes[0].raiseException()
         try:
-            self.directory.open(self.upkeep.report)
+            self.directory.open(self.logManager.report)
         except BaseException:
             self._closePorts()
             raise
@@ -390,7 +413,7 @@ class BrokerService(Service):
         await self._listen()
         self._flushWorker.start()
         try:
-            await self._flushWorker.do(lambda: self.directory.open(self.upkeep.report))
+            await self._flushWorker.submit(lambda: self.directory.open(self.logManager.report))
         except (
             Exception
         ):  # a start that is thrown away with all else (GeneratorExit) must not wait for anything
@@ -473,7 +496,7 @@ class BrokerService(Service):
 
     def _address(self, name: str) -> Deferred[str]:
         """The system is asked, which may take its time."""
-        return self._flushWorker.do(lambda: socket.gethostbyname(name))
+        return self._flushWorker.submit(lambda: socket.gethostbyname(name))
 
     def _advertisedPort(self) -> int:
         """C{port}; or what the system has chosen, if that was left to it."""
@@ -544,15 +567,15 @@ class BrokerService(Service):
 
     def _serve(self) -> None:
         self._flushWorker.start()
-        self._coldWorker.start()
-        self.upkeep.start(lambda: list(self.directory.logs.values()))
-        looking = self._stalledLook.start(self._settings.readerIdleMs / 1000, now=False)
+        self._readWorker.start()
+        self.logManager.start(lambda: list(self.directory.logs.values()))
+        looking = self._stalledCheck.start(self._settings.readerIdleMs / 1000, now=False)
         looking.addErrback(
             lambda failure: self._log.failure(
                 "Looking for stalled readers has stopped: this is a bug", failure
             )
         )
-        closing = self._lingeringLook.start(
+        closing = self._unclosedCheck.start(
             min(LINGER_MS, self._settings.readerIdleMs) / 1000, now=False
         )
         closing.addErrback(
@@ -561,13 +584,13 @@ class BrokerService(Service):
             )
         )
         if self._settings.metricsLogIntervalMs:
-            logging = self._figuresLook.start(self._settings.metricsLogIntervalMs / 1000, now=False)
+            logging = self._metricsLog.start(self._settings.metricsLogIntervalMs / 1000, now=False)
             logging.addErrback(
                 lambda failure: self._log.failure(
                     "Logging of figures has stopped: this is a bug", failure
                 )
             )
-        self._portrait.startedMs = self.upkeep.nowMs()
+        self._status.startedMs = self.logManager.nowMs()
         for port in self.ports:
             if isinstance(port, Port):
                 port.startReading()
@@ -596,18 +619,18 @@ class BrokerService(Service):
         if not self.directory.isOpen:
             return
         self._wasStopped = True
-        self.upkeep.stopTimers()
-        self._portrait.startedMs = 0
-        for look in (self._stalledLook, self._lingeringLook, self._figuresLook):
-            if look.running:
-                look.stop()
+        self.logManager.stopTimers()
+        self._status.startedMs = 0
+        for call in (self._stalledCheck, self._unclosedCheck, self._metricsLog):
+            if call.running:
+                call.stop()
         await self._endConnections()
-        await self.upkeep.drain()
+        await self.logManager.drain()
         for log in list(self.directory.logs.values()):
-            await self.upkeep.close(log)
-        self.upkeep.stop()
+            await self.logManager.close(log)
+        self.logManager.stop()
         try:
-            marked = await self._flushWorker.do(self._closeDirectory)
+            marked = await self._flushWorker.submit(self._closeDirectory)
             if not marked:
                 self._log.warn(
                     "No clean-shutdown mark was written, since a partition had failed: the next start checks the last segments"
@@ -620,9 +643,9 @@ class BrokerService(Service):
                 "The clean-shutdown mark could not be written: {error}. The next start checks the last segments",
                 error=error,
             )
-        self._admission.close()
+        self._memory.close()
         self._flushWorker.stop()
-        self._coldWorker.stop()
+        self._readWorker.stop()
         self._log.info("Broker {brokerId} has stopped", brokerId=self._settings.brokerId)
 
     def _closeDirectory(self) -> bool:
@@ -633,22 +656,22 @@ class BrokerService(Service):
 
     async def _endConnections(self) -> None:
         """Let what is under way come to its end, within limits, then cut; what is held is carried out all the same."""
-        for connection in list(self.factory.connections):
+        for connection in list(self.connections.open):
             connection.finish()
         await self._ended()
-        for connection in list(self.factory.connections):
+        for connection in list(self.connections.open):
             connection.abort()
-        await self.upkeep.drain()  # which lets go who was held back
+        await self.logManager.drain()  # which lets go who was held back
         await self._ended()
-        if self.factory.unheard:
+        if self.connections.orphaned:
             self._log.critical(
                 "The last requests of {count} clients could not be carried out in time: they are lost",
-                count=len(self.factory.unheard),
+                count=len(self.connections.orphaned),
             )
 
     async def _ended(self) -> None:
         for _look in range(STOP_GRACE_MS // _STOP_LOOK_MS):
-            if not self.factory.connections and not self.factory.unheard:
+            if not self.connections.open and not self.connections.orphaned:
                 return
             await self._later(_STOP_LOOK_MS)
 

@@ -1,8 +1,9 @@
 """
-Takes pictures of a broker: what L{pylogbroker.metrics.snapshot} is filled from.
+L{BrokerStatus} takes snapshots of a broker for metrics and console.
 
-It costs some microseconds for each partition and each client, when somebody asks, and nothing when nobody does; how many partitions and waiting
-clients are told one by one has a limit, and the oldest names come first.
+A snapshot costs some microseconds for each partition and connection. It lists at most
+L{PARTITION_COUNT_MAX} partitions, in the order of their names, and L{WAITING_COUNT_MAX} waiting
+clients.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from pylogbroker.broker.connection import BrokerFactory
+from pylogbroker.broker.connection import BrokerConnections
 from pylogbroker.broker.logmanager import LogManager
 from pylogbroker.broker.requestmemory import RequestMemory
 from pylogbroker.config.brokersettings import BrokerSettings
@@ -34,9 +35,9 @@ REASONS = ("disk", "flush", "memory", "reader", "roll", "work")
 
 class BrokerStatus:
     """
-    One broker, looked at.
+    The status of one broker.
 
-    @ivar startedMs: when it began to serve, since the epoch; 0: it does not.
+    @ivar startedMs: when it started to serve, since the epoch; 0: it does not serve.
     """
 
     def __init__(
@@ -44,35 +45,35 @@ class BrokerStatus:
         settings: BrokerSettings,
         counters: BrokerCounters,
         directory: LogDirectory,
-        upkeep: LogManager,
-        admission: RequestMemory,
-        factory: BrokerFactory,
+        logManager: LogManager,
+        memory: RequestMemory,
+        connections: BrokerConnections,
     ) -> None:
         self._settings = settings
         self._counters = counters
         self._directory = directory
-        self._upkeep = upkeep
-        self._admission = admission
-        self._factory = factory
+        self._logManager = logManager
+        self._memory = memory
+        self._connections = connections
         self.startedMs = 0
 
-    def take(self, endpoint: str, isRegistered: bool | None) -> BrokerSnapshot:
+    def snapshot(self, endpoint: str, isRegistered: bool | None) -> BrokerSnapshot:
         """
-        A picture of this moment.
+        The status at this moment.
 
         @param endpoint: C{host:port} that the broker listens on; C{""} if it does not.
-        @param isRegistered: in ZooKeeper; L{None}: it is not to be.
+        @param isRegistered: in ZooKeeper; L{None}: registration is off.
         """
         logs = dict(self._directory.logs) if self._directory.isOpen else {}
-        holding, reasons = self._holding()
-        waiting = [self._waiting(found, reasons) for found in self._lookRound()]
+        holding, reasons = self._throttled()
+        waiting = [self._waiting(found, reasons) for found in self._waitingConnections()]
         counts = Counter(dict.fromkeys(REASONS, 0))
         counts.update(each.reason for each in waiting)
         times = os.times()
         return BrokerSnapshot(
             brokerId=self._settings.brokerId,
             endpoint=endpoint,
-            timeMs=self._upkeep.nowMs(),
+            timeMs=self._logManager.nowMs(),
             startedMs=self.startedMs,
             isRegistered=isRegistered,
             counters=self._counters.snapshot(),
@@ -80,10 +81,10 @@ class BrokerStatus:
             partitionCount=len(logs),
             failures={
                 str(name): str(error) for name, error in dict(self._directory.failures).items()
-            },  # it may be loading, on a worker
-            unflushedSize=self._upkeep.unflushedSize,
+            },  # a copy: the directory may be loading, on a worker
+            unflushedSize=self._logManager.unflushedSize,
             unflushedSizeMax=self._settings.maxUnflushedBytes,
-            requestMemorySize=self._admission.grantedSize,
+            requestMemorySize=self._memory.reservedSize,
             holding=tuple(holding),
             waiting=tuple(waiting[:WAITING_COUNT_MAX]),
             waitingCounts=dict(counts),
@@ -91,10 +92,10 @@ class BrokerStatus:
             memorySize=residentSize(),
         )
 
-    def _holding(self) -> tuple[list[ThrottledPartition], dict[TopicPartition | None, str]]:
-        """What holds back, and why for each partition; L{None} is the process."""
+    def _throttled(self) -> tuple[list[ThrottledPartition], dict[TopicPartition | None, str]]:
+        """What throttles producers, and the reason for each partition; L{None} is the process."""
         found, reasons = [], {}
-        for log, reason, count in self._upkeep.waits():
+        for log, reason, count in self._logManager.throttled():
             where = None if log is None else log.topicPartition
             reasons[where] = reason
             found.append(
@@ -107,8 +108,8 @@ class BrokerStatus:
             )
         return found, reasons
 
-    def _lookRound(self) -> Iterable[tuple[str, str, TopicPartition | None]]:
-        for connection in (*self._factory.connections, *self._factory.unheard):
+    def _waitingConnections(self) -> Iterable[tuple[str, str, TopicPartition | None]]:
+        for connection in (*self._connections.open, *self._connections.orphaned):
             found = connection.waiting()
             if found is not None:
                 yield found
@@ -125,7 +126,7 @@ class BrokerStatus:
             )
         reason = "work"
         if what == "produce":
-            if partition == RANDOM_PARTITION:  # whichever it was to be
+            if partition == RANDOM_PARTITION:  # any partition of the topic
                 reason = next(
                     (why for key, why in reasons.items() if key is not None and key.topic == topic),
                     reason,
@@ -152,10 +153,10 @@ def _partition(log: PartitionLog) -> PartitionPicture:
 
 def residentSize(path: str = "/proc/self/statm", pageSize: Any = None) -> int:
     """
-    Bytes of memory that this process has.
+    Bytes of memory that this process occupies.
 
-    @param path: where Linux says so, in pages.
-    @return: 0 if that is not to be had.
+    @param path: Linux's file with the number of pages.
+    @return: 0 if the file cannot be read.
     """
     try:
         with open(path, encoding="ascii") as file:

@@ -1,19 +1,21 @@
 """
-Which ranges of a file can be sent without waiting for the disk.
+L{PageCache}: which ranges of files can be sent without waiting for the disk.
 
-C{sendfile} of a range that is not in the page cache stops the thread that calls it, here the reactor with all its connections.
-A range is sent at once only when it is known to be cached: it was appended a short while ago (a table of the last
-pieces remembers), or the kernel says so.
+C{sendfile} of a range that is not in the page cache blocks its thread: the reactor with all its
+connections. A range is sent at once only if it is known to be cached: it was appended recently (a
+table of the last pieces), or the kernel says so.
 
-The kernel is asked twice. C{cachestat} (Linux 6.5) counts the cached pages of a whole range, 2 µs for 1 MiB. It also counts pages that are still
-on their way from the disk, therefore C{preadv(…, RWF_NOWAIT)} of the last byte must succeed, too; read-ahead fills a range from its start. Where
-C{cachestat} is missing or forbidden, the same C{preadv} probes the first byte, the last, and one every 64 KiB, about 20 µs for 1 MiB. That is a
-sample: a hole of less than 64 KiB can slip through, and costs what one read-ahead costs.
+The kernel is asked twice. C{cachestat} (Linux 6.5) counts the cached pages of a range, in 2 µs for
+1 MiB. It counts pages that are still being read from the disk, too, so C{preadv(…, RWF_NOWAIT)} of
+the last byte must succeed as well; read-ahead fills a range from its start. Where C{cachestat} is
+missing or forbidden, C{preadv} probes the first byte, the last, and one every 64 KiB: about 20 µs
+for 1 MiB. That is a sample: a hole of less than 64 KiB may be missed, and costs one read-ahead.
 
-Rejected: C{mincore}, which needs a mapping; sending every read through a thread, which costs each hot fetch a thread switch.
+tmpfs and overlayfs do not support C{RWF_NOWAIT} (C{EOPNOTSUPP}). That is recorded per device: a
+worker reads every range there that was not appended recently.
 
-tmpfs and overlayfs do not know C{RWF_NOWAIT} (C{EOPNOTSUPP}). That is recorded per device, and every range there that is not recent goes through
-the worker.
+Rejected: C{mincore}, which needs a mapping; sending all data by threads, which costs each fetch of
+cached data a thread switch.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ from collections.abc import Callable
 
 PIECE_SIZE = 512 << 10
 PROBE_STEP_SIZE = 64 << 10
-_CACHESTAT = 451  # the number of the system call, the same on all architectures that Python's Linux wheels exist for
+_CACHESTAT = 451  # the same number on all architectures for which Linux wheels of Python exist
+
+Cachestat = Callable[[int, int, int], int]
+"""From descriptor, position and size to the number of cached pages in the range."""
 
 
 class _Range(ctypes.Structure):
@@ -41,13 +46,13 @@ class _Counts(ctypes.Structure):
     )
 
 
-def makeCachestat() -> Callable[[int, int, int], int]:
+def makeCachestat() -> Cachestat:
     """
-    C{cachestat(2)} as a function of descriptor, position and size that returns how many pages of the range are in the page cache.
+    C{cachestat(2)} as a function. It raises L{OSError}: C{ENOSYS} before Linux 6.5; C{EPERM} in a
+    sandbox that does not know the call, or for a file of another user.
 
-    Python's C{PyDLL} keeps the interpreter's lock during the call, which is shorter than taking the lock again from a busy worker.
-
-    The function raises L{OSError}: C{ENOSYS} before Linux 6.5, C{EPERM} in a sandbox that does not know the call or for a file of another user.
+    C{PyDLL} keeps the interpreter's lock during the call, which is shorter than taking the lock back
+    from a busy worker.
     """
     syscall = ctypes.PyDLL(None, use_errno=True).syscall
     syscall.argtypes = (
@@ -74,25 +79,23 @@ def makeCachestat() -> Callable[[int, int, int], int]:
 
 class PageCache:
     """
-    Knows, or finds out, what is cached.
+    Tells which ranges are cached.
 
-    @ivar pieceCountMax: how many pieces of 512 KiB are remembered.
+    @ivar pieceCountMax: pieces of 512 KiB that are remembered after an append.
     """
 
-    def __init__(
-        self, pieceCountMax: int, cachestat: Callable[[int, int, int], int] | None = None
-    ) -> None:
+    def __init__(self, pieceCountMax: int, cachestat: Cachestat | None = None) -> None:
         """
-        @param cachestat: see L{makeCachestat}, which is the default.
+        @param cachestat: by default L{makeCachestat}'s.
         """
         self.pieceCountMax = pieceCountMax
-        self._cachestat: Callable[[int, int, int], int] | None = cachestat or makeCachestat()
+        self._cachestat: Cachestat | None = cachestat or makeCachestat()
         self._recent: OrderedDict[tuple[str, int], None] = OrderedDict()
-        self._blind: set[int] = set()
+        self._unsupportedDevices: set[int] = set()
         self._byte = bytearray(1)
 
-    def remember(self, path: str, position: int, size: int) -> None:
-        """Bytes were appended: the pieces that they lie in are warm for now."""
+    def markCached(self, path: str, position: int, size: int) -> None:
+        """Bytes were appended: the pieces around them are cached for now."""
         recent = self._recent
         for index in range(position // PIECE_SIZE, (position + size - 1) // PIECE_SIZE + 1):
             recent[path, index] = None
@@ -101,50 +104,50 @@ class PageCache:
             recent.popitem(last=False)
 
     def isCached(self, path: str, fileno: int, position: int, size: int) -> bool:
-        """Whether a range can be sent now. The cost grows with its size; callers ask for at most a few MiB."""
+        """Whether a range can be sent now. The cost grows with C{size}: a few MiB at most."""
         recent = self._recent
         for index in range(position // PIECE_SIZE, (position + size - 1) // PIECE_SIZE + 1):
             if (path, index) not in recent:
-                return self._isCached(fileno, position, size)
+                return self._kernelHas(fileno, position, size)
         return True
 
-    def _isCached(self, fileno: int, position: int, size: int) -> bool:
-        if self._blind and os.fstat(fileno).st_dev in self._blind:
+    def _kernelHas(self, fileno: int, position: int, size: int) -> bool:
+        devices = self._unsupportedDevices
+        if devices and os.fstat(fileno).st_dev in devices:
             return False
-        probed = self._probePositions(fileno, position, size)
+        positions = self._probePositions(fileno, position, size)
         buffers = (self._byte,)
         try:
-            for at in probed:
-                os.preadv(fileno, buffers, at, os.RWF_NOWAIT)
+            for each in positions:
+                os.preadv(fileno, buffers, each, os.RWF_NOWAIT)
         except BlockingIOError:
             return False
         except OSError as error:
             if error.errno == errno.EOPNOTSUPP:
-                self._blind.add(os.fstat(fileno).st_dev)
-            return False  # of any other error the worker will learn, and can wait
-        return bool(probed)
+                devices.add(os.fstat(fileno).st_dev)
+            return False  # the worker will meet any other error, and can wait
+        return bool(positions)
 
     def _probePositions(self, fileno: int, position: int, size: int) -> tuple[int, ...]:
-        """The bytes that must be readable at once; none when the kernel says that not all of the range is cached."""
+        """The bytes that must be readable at once; none if C{cachestat} misses a page."""
         last = position + size - 1
         if self._cachestat is not None:
             try:
                 pageCount = last // mmap.PAGESIZE - position // mmap.PAGESIZE + 1
                 return (last,) if self._cachestat(fileno, position, size) >= pageCount else ()
             except OSError:
-                self._cachestat = None  # it is missing, or forbidden, for good
+                self._cachestat = None  # missing, or forbidden
         return (*range(position, position + size, PROBE_STEP_SIZE), last)
 
-    def readIn(self, fileno: int, position: int, size: int) -> None:
+    def prefetch(self, fileno: int, position: int, size: int) -> None:
         """
-        Let the system read a range into its cache, and wait until it is there. Blocks: for a worker.
+        Read a range into the page cache, and wait until it is there. Blocks: for a worker.
 
-        The bytes are not copied into this process: the worker would take the processor, and the interpreter, from the connections that are served meanwhile.
-        A file that ends before the range does was cut; who sends finds out.
+        The bytes are not copied into this process, which would take the interpreter from the
+        connections. A file that ends before the range is no error here: the sender finds out.
         """
         end = position + size
-        os.posix_fadvise(
-            fileno, position, size, os.POSIX_FADV_WILLNEED
-        )  # all of it at once; each step below then waits for its part of it
-        for at in (*range(position, end, PROBE_STEP_SIZE), end - 1):
-            os.pread(fileno, 1, at)
+        # The whole range at once; each step below waits for its part.
+        os.posix_fadvise(fileno, position, size, os.POSIX_FADV_WILLNEED)
+        for each in (*range(position, end, PROBE_STEP_SIZE), end - 1):
+            os.pread(fileno, 1, each)

@@ -1,18 +1,26 @@
 """
-Sending slices: from the page cache to the socket, without a copy.
+Sends slices: from the page cache to the socket, without a copy.
 
-An answer is a list of *pieces*: bytes (headers) and L{pylogbroker.interfaces.Slice}s (message sets). L{SendfileTransport} is the transport of a plain
-TCP connection; it has an ordered queue of pieces, which it sends with C{send(MSG_MORE)} and C{os.sendfile} whenever the socket is
-writable. C{MSG_MORE} makes header and first bytes of the set leave together; without it (or C{TCP_NODELAY}) every fetch stalls for a delayed
-acknowledgement. All writes of the transport go through this queue, so that Twisted's own write buffer is always empty and the order is
-that of the calls.
+An answer is a list of I{parts}: bytes (headers) and L{pylogbroker.interfaces.Slice}s (message sets).
+L{SendfileTransport} is the transport of a plain TCP connection. It has an ordered queue of parts,
+which it sends with C{send(MSG_MORE)} and C{os.sendfile} whenever the socket is writable.
+C{MSG_MORE} lets header and set leave together; without it every fetch would stall for a delayed
+acknowledgement. All writes of the transport use this queue, so Twisted's own write buffer stays
+empty and the order is that of the calls.
 
-What must be true: the reactor does not wait for cold data (each range of at most L{RANGE_SIZE_MAX} is sent only when L{pylogbroker.net.pagecache.PageCache} says
-so, else a worker reads it in first; the answer holds for L{CACHED_SECONDS}, so that a range that leaves in several parts is asked about once); no connection takes a whole turn for itself (a budget); a segment that is deleted while slices of
-it wait here stays readable (slices come pinned and are let go when sent or given up); a file that ends before the slice does was cut, and since
-the header has promised bytes that do not exist, the connection is cut, too.
+What must be true:
 
-Connections that cannot use C{sendfile} (TLS) are served by L{BufferedSender}: a worker reads, the transport's back pressure says when.
+ - The reactor does not wait for the disk: a range is sent only if
+   L{pylogbroker.net.pagecache.PageCache} knows it as cached, else a worker prefetches it. The answer
+   holds for L{CACHED_SECONDS}, so a range that leaves in several parts is looked up once.
+ - No connection occupies a whole turn of the reactor: L{TURN_SIZE_MAX}.
+ - A deleted segment stays readable while slices of it are queued: slices come pinned, and are
+   unpinned when they are sent or discarded.
+ - A file that ends before the slice was truncated. The header has promised bytes that do not exist,
+   so the connection is closed.
+
+L{BufferedSender} serves connections that cannot use C{sendfile} (TLS): a worker reads, and the
+transport's back pressure sets the pace.
 """
 
 from __future__ import annotations
@@ -36,33 +44,34 @@ from pylogbroker.net.workers import IWorker
 
 TURN_SIZE_MAX = 1 << 20
 """
-Bytes that a connection may send before others have their turn: what a fetch waits for at most behind each busy neighbour, 0.2 to 0.4 ms. A fetch of
-usual size then leaves in the turn in which its request came, as far as the socket has room.
+Bytes that a connection may send before others have their turn: a fetch waits 0.2 to 0.4 ms behind
+each busy neighbour. A fetch of usual size leaves in the turn in which its request came, as far as
+the socket has room.
 """
 RANGE_SIZE_MAX = 1 << 20
-"""Bytes of a slice that are looked up in the page cache, or read in by a worker, at a time."""
+"""Bytes of a slice that are looked up in the page cache, or prefetched, at a time."""
 CACHED_SECONDS = 1
-"""How long a range counts as cached after the kernel said so, or a worker has read it in."""
+"""How long a range counts as cached after it was looked up or prefetched."""
 READ_SIZE = 256 << 10
 
 ResponsePart = bytes | Slice
 
 
-def letGo(pieces: Sequence[ResponsePart]) -> None:
-    """Unpin the slices among pieces that will not be sent."""
-    for piece in pieces:
-        if isinstance(piece, Slice) and piece.file is not None:
-            piece.file.unpin()
+def releaseSlices(parts: Iterable[ResponsePart]) -> None:
+    """Unpin the slices among parts that will not be sent."""
+    for part in parts:
+        if isinstance(part, Slice) and part.file is not None:
+            part.file.unpin()
 
 
 class ISendContext(Protocol):
     """What all connections of a broker share for sending."""
 
-    warmth: PageCache
+    pageCache: PageCache
     readWorker: IWorker
 
-    def countOut(self, size: int) -> None:
-        """Bytes have gone out, in one write."""
+    def onBytesSent(self, size: int) -> None:
+        """Bytes were given to the kernel, or to another transport, in one write."""
         ...
 
 
@@ -70,66 +79,59 @@ class SendfileTransport(tcp.Server):
     """
     A TCP connection that sends slices with C{sendfile}.
 
-    A listening port makes its connections of this class when it is told so: C{port.transport = SendfileTransport}.
+    A listening port makes its connections of this class when C{port.transport} is set to it.
 
-    @ivar sentSize: bytes sent so far; who watches it sees whether a peer takes anything.
+    @ivar sentSize: bytes sent so far; it does not grow while a peer takes nothing.
     """
 
     _log = Logger()
     _queue: deque[Any] | None = None
-    _sent: Callable[[], None] | None = None
-    _flow: ISendContext
+    _onSent: Callable[[], None] | None = None
+    _context: ISendContext
     reactor: Any
-    _warming = False
+    _prefetching = False
     _broken = False  # nothing more can be sent
-    _cached: tuple[ISegmentFile, int, int, float] | None = (
-        None  # what was found in the page cache, or read in, a moment ago: file, start, end, until when that holds
-    )
+    # The range found in the page cache, or prefetched: file, start, end, until when that holds.
+    _cached: tuple[ISegmentFile, int, int, float] | None = None
     sentSize = 0
 
     def __init__(
         self, sock: Any, protocol: Any, client: Any, server: Any, sessionno: Any, reactor: Any
     ) -> None:
-        # As in BrokerConnection: what is set from the beginning costs an idle connection least.
-        self._queue = self._sent = self._cached = None
-        self._flow = None  # type: ignore[assignment] # until there is something to send
-        self._warming = self._broken = False
+        # As in ServerConnection: attributes set from the start cost an idle connection least.
+        self._queue = self._onSent = self._cached = None
+        self._context = None  # type: ignore[assignment] # until there is something to send
+        self._prefetching = self._broken = False
         self.sentSize = 0
         super().__init__(sock, protocol, client, server, sessionno, reactor)
 
-    @property
-    def bufferSize(self) -> int:  # type: ignore[override] # a plain attribute in Twisted, which only reads it
-        """How much is received at a time: the protocol's factory shares it out among its connections."""
-        receiveSize: int = self.protocol.receiveSize  # type: ignore[attr-defined]
-        return receiveSize
-
     # -- queueing
 
-    def sendPieces(
-        self, pieces: Sequence[ResponsePart], flow: ISendContext, sent: Callable[[], None]
+    def sendParts(
+        self, parts: Sequence[ResponsePart], context: ISendContext, onSent: Callable[[], None]
     ) -> bool:
         """
-        Send pieces in order, behind what is being sent. A first attempt is made at once.
+        Send parts in order, behind those that are queued. The first attempt is made at once.
 
-        @param pieces: their slices are pinned; they are unpinned in any case, however this ends.
-        @param sent: called later, once all was handed to the kernel; never when the connection is lost before that.
-        @return: whether all is sent already; then C{sent} is not called.
+        @param parts: their slices are pinned; they are unpinned in any case.
+        @param onSent: called later, when the kernel has all; never if the connection is lost before.
+        @return: whether the kernel has all already; then C{onSent} is not called.
         """
         if not self.connected or self.disconnecting:
-            letGo(pieces)
+            releaseSlices(parts)
             return False
-        self._flow = flow
+        self._context = context
         if self._queue is None:
             self._queue = deque()
         idle = not self._queue
-        self._queue.extend([piece, 0] for piece in pieces)
+        self._queue.extend([part, 0] for part in parts)
         if not idle:
-            self._sent = sent
+            self._onSent = onSent
             return False
         self._pump()
         if self._queue:
-            self._sent = sent
-            if not self._warming:
+            self._onSent = onSent
+            if not self._prefetching:
                 self.startWriting()
             return False
         self._queue = None
@@ -137,17 +139,17 @@ class SendfileTransport(tcp.Server):
 
     @property
     def isSending(self) -> bool:
-        """Whether anything waits for the peer."""
-        return bool(self._queue) and not self._warming
+        """Whether data waits for the peer."""
+        return bool(self._queue) and not self._prefetching
 
     def write(self, data: bytes) -> None:
-        """Bytes queue like pieces do."""
+        """Queue bytes like parts."""
         if not data or not self.connected or self._writeDisconnected:
             return
         if self._queue is None:
             self._queue = deque()
         self._queue.append([data, 0])
-        if not self._warming:
+        if not self._prefetching:
             self.startWriting()
 
     def writeSequence(self, iovec: Iterable[bytes]) -> None:
@@ -164,35 +166,35 @@ class SendfileTransport(tcp.Server):
             if self._queue:
                 return None
             self._queue = None
-        sent, self._sent = self._sent, None
-        if sent is not None:
+        onSent, self._onSent = self._onSent, None
+        if onSent is not None:
             self.stopWriting()
-            sent()
+            onSent()
             if self._queue or not self.disconnecting:
                 return None
-        return (
-            super().doWrite()
-        )  # with its empty buffer: it stops writing, and ends the connection if that was asked
+        # With its empty buffer, this stops writing, and ends the connection if that was requested.
+        return super().doWrite()
 
     def _pump(self) -> Any:
-        """Send until the queue is empty, the socket full, the turn's budget spent or the data cold. What it returns ends the connection."""
+        """
+        Send until the queue is empty, the socket full, the turn over or the data not cached. A
+        result other than L{None} ends the connection.
+        """
         queue = self._queue
         assert queue is not None
-        if (
-            self._broken
-        ):  # at the first attempt; the reactor has been waited for to end the connection
+        if self._broken:  # at the first attempt, whose result the reactor does not see
             return main.CONNECTION_LOST
-        flow: ISendContext | None = self._flow
+        context: ISendContext | None = self._context
         left = TURN_SIZE_MAX
         while queue and left > 0:
             head = queue[0]
-            piece, done = head
-            if isinstance(piece, bytes):
-                size = self._sendBytes(piece, done, socket.MSG_MORE if len(queue) > 1 else 0)
-                whole = len(piece)
+            part, done = head
+            if isinstance(part, bytes):
+                size = self._sendBytes(part, done, socket.MSG_MORE if len(queue) > 1 else 0)
+                whole = len(part)
             else:
-                whole = piece.size
-                size = self._sendSlice(piece, done, left) if whole else 0
+                whole = part.size
+                size = self._sendSlice(part, done, left) if whole else 0
             if size is None:
                 return None
             if size < 0:
@@ -200,30 +202,30 @@ class SendfileTransport(tcp.Server):
                 return main.CONNECTION_LOST
             left -= size
             self.sentSize += size
-            if flow is not None:  # nothing but plain writes so far
-                flow.countOut(size)
+            if context is not None:  # plain writes only so far
+                context.onBytesSent(size)
             head[1] = done + size
             if head[1] < whole:  # the socket has no more room, or the turn is over
                 return None
             queue.popleft()
-            if not isinstance(piece, bytes) and piece.file is not None:
-                piece.file.unpin()
+            if not isinstance(part, bytes) and part.file is not None:
+                part.file.unpin()
                 self._cached = None
         return None
 
     def _sendBytes(self, data: bytes, done: int, flags: int) -> int | None:
-        """Returns bytes sent; L{None} when the socket is full; -1 when it is broken."""
+        """Returns the bytes sent; L{None}: the socket is full; -1: it is broken."""
         try:
             return self.socket.send(data[done:] if done else data, flags)
         except OSError as error:
             return None if error.errno in (EAGAIN, EINTR) else -1
 
-    def _sendSlice(self, piece: Slice, done: int, sizeMax: int) -> int | None:
-        """The same for a stretch of a slice; L{None} also when it has to be read in first."""
-        file = piece.file
+    def _sendSlice(self, part: Slice, done: int, sizeMax: int) -> int | None:
+        """As L{_sendBytes}, for a range of a slice; L{None} also when a worker prefetches it."""
+        file = part.file
         assert file is not None
-        position = piece.position + done
-        size = self._cachedSize(file, position, min(piece.size - done, RANGE_SIZE_MAX))
+        position = part.position + done
+        size = self._cachedSize(file, position, min(part.size - done, RANGE_SIZE_MAX))
         if not size:
             return None
         try:
@@ -239,39 +241,44 @@ class SendfileTransport(tcp.Server):
             )
             return -1
         if sent == 0:
-            sentence = (
-                "{path} ends before byte {position}, which was promised to {peer}: cutting it off"
+            self._log.error(
+                "{path} ends before byte {position}, which was promised to {peer}: cutting it off",
+                path=file.path,
+                position=position,
+                peer=self.repstr,
             )
-            self._log.error(sentence, path=file.path, position=position, peer=self.repstr)
             return -1
         return sent
 
     def _cachedSize(self, file: ISegmentFile, position: int, size: int) -> int:
-        """How many bytes from a position are cached: all, or what is left of the range found last; 0 when a worker has to read them in first."""
+        """
+        The bytes from a position that are cached: all, or the rest of the range found last; 0 when
+        a worker must prefetch them.
+        """
         now = self.reactor.seconds()
         if self._cached is not None:
             known, start, end, until = self._cached
             if known is file and start <= position < end and now < until:
                 return min(size, end - position)
-        if not self._flow.warmth.isCached(file.path, file.fileno(), position, size):
-            self._readIn(file, position, size)
+        if not self._context.pageCache.isCached(file.path, file.fileno(), position, size):
+            self._prefetch(file, position, size)
             return 0
         self._cached = file, position, position + size, now + CACHED_SECONDS
         return size
 
-    # -- cold data
-
-    def _readIn(self, file: ISegmentFile, position: int, size: int) -> None:
-        self._warming = True
+    def _prefetch(self, file: ISegmentFile, position: int, size: int) -> None:
+        self._prefetching = True
         self.stopWriting()
-        file.pin()  # the read must not meet a descriptor that was closed, and perhaps given to another file, meanwhile
-        fileno, warmth = file.fileno(), self._flow.warmth
-        reading = self._flow.readWorker.do(lambda: warmth.readIn(fileno, position, size))
-        reading.addBoth(self._readInDone, file, position, size)
+        # Else the descriptor might be closed, and given to another file, during the read.
+        file.pin()
+        fileno, pageCache = file.fileno(), self._context.pageCache
+        self._context.readWorker.submit(lambda: pageCache.prefetch(fileno, position, size)).addBoth(
+            self._prefetched, file, position, size
+        )
 
-    def _readInDone(self, result: object, file: ISegmentFile, position: int, size: int) -> None:
+    def _prefetched(self, result: object, file: ISegmentFile, position: int, size: int) -> None:
         file.unpin()
-        self._warming = False
+        self._prefetching = False
         if isinstance(result, Failure):
             self._log.error(
                 "Reading {path} at {position} failed: {reason}",
@@ -289,19 +296,19 @@ class SendfileTransport(tcp.Server):
     # -- the end
 
     def connectionLost(self, reason: Failure) -> None:
-        queue, self._queue, self._sent = self._queue, None, None
+        queue, self._queue, self._onSent = self._queue, None, None
         if queue:
-            letGo([piece for piece, _done in queue])
+            releaseSlices([part for part, _done in queue])
         super().connectionLost(reason)
 
 
 @implementer(IPushProducer)
 class BufferedSender:
     """
-    Sends pieces through a transport that cannot use C{sendfile}: a producer whose bytes a worker reads, and which goes on while the transport
-    lets it. (A pull producer is asked again and again by TLS while it reads, which keeps the reactor spinning.)
+    Sends parts through a transport that cannot use C{sendfile}: a push producer whose bytes a worker
+    reads. (TLS calls a pull producer again and again while it reads, which keeps the reactor busy.)
 
-    @ivar sentSize: bytes given to the transport so far; it grows in steps of up to 256 KiB.
+    @ivar sentSize: bytes given to the transport so far; it grows in steps of up to L{READ_SIZE}.
     """
 
     _log = Logger()
@@ -309,74 +316,76 @@ class BufferedSender:
     def __init__(
         self,
         transport: Any,
-        pieces: Sequence[ResponsePart],
-        flow: ISendContext,
-        sent: Callable[[], None],
+        parts: Sequence[ResponsePart],
+        context: ISendContext,
+        onSent: Callable[[], None],
     ) -> None:
         """
-        @param pieces: their slices are pinned; they are unpinned in any case, however this ends.
-        @param sent: called when all was given to the transport and it would take more; never when the connection is lost before that.
+        @param parts: their slices are pinned; they are unpinned in any case.
+        @param onSent: called when the transport has all and would take more; never if the connection
+            is lost before.
         """
         self._transport = transport
-        self._pieces = deque(pieces)
+        self._parts = deque(parts)
         self._position = 0
         self._reading = False
         self._paused = False
         self._ended = False
-        self._flow = flow
-        self._sent = sent
+        self._context = context
+        self._onSent = onSent
         self.sentSize = 0
 
     @property
     def isSending(self) -> bool:
-        """Whether anything waits for the peer."""
+        """Whether data waits for the peer."""
         return self._paused and not self._ended
 
     def start(self) -> None:
-        """Begin. Not before the transport has no other producer."""
+        """Start to send. The transport must have no other producer."""
         self._transport.registerProducer(self, True)
-        self._goOn()
+        self._continue()
 
     def pauseProducing(self) -> None:
         """The transport is full."""
         self._paused = True
 
     def resumeProducing(self) -> None:
-        """The transport wants more."""
+        """The transport takes more."""
         self._paused = False
-        self._goOn()
+        self._continue()
 
-    def _goOn(self) -> None:
+    def _continue(self) -> None:
         while not (self._reading or self._paused or self._ended):
-            if not self._pieces:
+            if not self._parts:
                 self._ended = True
                 self._transport.unregisterProducer()
-                self._sent()
+                self._onSent()
                 return
-            piece = self._pieces[0]
-            if isinstance(piece, bytes):
-                self._pieces.popleft()
-                self._write(piece)
-            elif piece.file is None:
-                self._pieces.popleft()
+            part = self._parts[0]
+            if isinstance(part, bytes):
+                self._parts.popleft()
+                self._write(part)
+            elif part.file is None:
+                self._parts.popleft()
             else:
-                self._read(piece, piece.file)
+                self._read(part, part.file)
 
     def _write(self, data: bytes) -> None:
         self.sentSize += len(data)
-        self._flow.countOut(len(data))
+        self._context.onBytesSent(len(data))
         self._transport.write(data)
 
-    def _read(self, piece: Slice, file: ISegmentFile) -> None:
-        fileno, position = file.fileno(), piece.position + self._position
-        size = min(READ_SIZE, piece.size - self._position)
+    def _read(self, part: Slice, file: ISegmentFile) -> None:
+        fileno, position = file.fileno(), part.position + self._position
+        size = min(READ_SIZE, part.size - self._position)
         self._reading = True
-        file.pin()  # the piece's own pin goes when the connection is lost, and the read must not meet a descriptor that was closed
-        self._flow.readWorker.do(lambda: os.pread(fileno, size, position)).addBoth(
-            self._readDone, piece, file
+        # The part's own pin goes when the connection is lost, and the read still needs it.
+        file.pin()
+        self._context.readWorker.submit(lambda: os.pread(fileno, size, position)).addBoth(
+            self._readDone, part, file
         )
 
-    def _readDone(self, data: bytes | Failure, piece: Slice, file: ISegmentFile) -> None:
+    def _readDone(self, data: bytes | Failure, part: Slice, file: ISegmentFile) -> None:
         self._reading = False
         file.unpin()
         if self._ended:
@@ -389,15 +398,15 @@ class BufferedSender:
             self._transport.abortConnection()
             return
         self._position += len(data)
-        if self._position == piece.size:
-            self._pieces.popleft()
+        if self._position == part.size:
+            self._parts.popleft()
             self._position = 0
             file.unpin()
         self._write(data)
-        self._goOn()
+        self._continue()
 
     def stopProducing(self) -> None:
         """The connection is lost."""
         self._ended = True
-        letGo(self._pieces)
-        self._pieces.clear()
+        releaseSlices(self._parts)
+        self._parts.clear()

@@ -1,9 +1,10 @@
 """
-Where blocking work goes: the reactor never waits for a disk.
+Workers, which do what blocks: the reactor never waits for a disk.
 
-Everything that blocks is a function handed to an L{IWorker}; its result comes back to the reactor's thread as a Deferred. Tests give a worker on a
-lead instead (L{pylogbroker.testing.worker.ManualWorker}), which does a job when it is told to. There is no queue limit here: each caller
-has its own (one flush, roll or deletion a partition, one cold read a connection, a budget for decompression).
+A blocking function is submitted to an L{IWorker}; its result returns to the reactor's thread as a
+Deferred. Tests use L{pylogbroker.testing.worker.ManualWorker}, which runs a job when it is told to.
+There is no queue limit here, since each caller has its own: one job a partition, one read a
+connection, a memory budget for decompression.
 """
 
 from __future__ import annotations
@@ -19,31 +20,32 @@ T = TypeVar("T")
 
 
 class IWorker(Protocol):
-    """Does blocking work elsewhere."""
+    """Runs blocking functions."""
 
-    def do(self, work: Callable[[], T]) -> Deferred[T]:
+    def submit(self, work: Callable[[], T]) -> Deferred[T]:
         """
-        @return: fires on the reactor's thread with what C{work} returned, or fails with what it raised. It cannot be cancelled: work that has begun ends.
+        @return: fires on the reactor's thread with C{work}'s result, or fails with its exception. It
+            cannot be cancelled: work that has started ends.
         """
         ...
 
     def start(self) -> None:
-        """Begin to do what is given. Twice does nothing."""
+        """Start to run what is submitted. A second call does nothing."""
         ...
 
     def stop(self) -> None:
-        """Wait for the work that was given and end. May block, for as long as that takes."""
+        """Wait for what was submitted, and stop. May block for as long as that takes."""
         ...
 
 
 class ThreadWorker:
-    """An L{IWorker} of so many threads."""
+    """An L{IWorker} with a pool of threads."""
 
     def __init__(self, reactor: Any, name: str, threadCount: int) -> None:
         self._reactor = reactor
         self._pool = ThreadPool(0, threadCount, name)
 
-    def do(self, work: Callable[[], T]) -> Deferred[T]:
+    def submit(self, work: Callable[[], T]) -> Deferred[T]:
         return deferToThreadPool(self._reactor, self._pool, work)
 
     def start(self) -> None:

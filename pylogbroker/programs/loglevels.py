@@ -28,7 +28,7 @@ from twisted.logger import (
     LogPublisher,
 )
 
-from pylogbroker.broker.requestlog import NAMESPACE as REQUESTS
+from pylogbroker.broker.kafka07 import REQUEST_LOG as REQUESTS
 from pylogbroker.config.properties import readProperties
 from pylogbroker.errors import ConfigurationError
 

@@ -253,11 +253,11 @@ class Registry:
 
         @raise InvalidSchemaError: it is no schema.
         """
-        return await self._worker.do(lambda: understood(text))
+        return await self._worker.submit(lambda: understood(text))
 
     async def problems(self, text: str, earlier: list[tuple[int, str]], level: str) -> list[str]:
         """What speaks against a schema; see L{incompatibilities}."""
-        return await self._worker.do(lambda: incompatibilities(text, earlier, level))
+        return await self._worker.submit(lambda: incompatibilities(text, earlier, level))
 
     async def register(self, subject: str, text: str) -> int:
         """

@@ -23,7 +23,7 @@ class ManualWorker:
     def __init__(self, reactor: Any = None, name: str = "", threadCount: int = 1) -> None:
         self.jobs: deque[tuple[Callable[[], Any], Deferred[Any]]] = deque()
 
-    def do(self, work: Callable[[], Any]) -> Deferred[Any]:
+    def submit(self, work: Callable[[], Any]) -> Deferred[Any]:
         done: Deferred[Any] = Deferred()
         self.jobs.append((work, done))
         return done

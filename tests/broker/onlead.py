@@ -21,9 +21,11 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pylogbroker.broker.connection import ServerConnection
+from pylogbroker.broker.partition import Partition
 from pylogbroker.broker.service import BrokerService
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.errors import FrameSizeError
+from pylogbroker.interfaces import CheckLimits
 from pylogbroker.net.sendfile import SendfileTransport
 from pylogbroker.protocol.framing import FrameDecoder
 from pylogbroker.protocol.kafka07.responses import decodeFetch, decodeMultiFetch, decodeOffsets
@@ -247,7 +249,7 @@ class LeadBroker:
         )
         self.flushWorker = workers[FLUSH]
         self.readWorker = workers[COLD]
-        self.upkeep = self.service.upkeep
+        self.logManager = self.service.logManager
         self.counters = self.service.counters
         self.directory = self.service.directory
         self.peers: list[Peer] = []
@@ -314,6 +316,16 @@ class LeadBroker:
     def log(self, topic: str = "t", partition: int = 0) -> PartitionLog:
         """A partition's log."""
         return self.directory.logs[TopicPartition(topic, partition)]
+
+    def partition(self, topic: str = "t", partition: int = 0) -> Partition:
+        """A partition that exists."""
+        return self.logManager.partition(self.log(topic, partition))
+
+    def append(self, data: bytes) -> None:
+        """Append a set to the first partition of C{t}, without a request."""
+        partition = self.partition()
+        batches = partition.log.format.validate(data, CheckLimits())
+        assert partition.append(batches, self.logManager.nowMs()) is not None
 
     def contents(self, topic: str = "t", partition: int = 0) -> bytes:
         """All bytes in a partition's files, as programs see them."""

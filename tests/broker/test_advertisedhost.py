@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.broker.advertisedhost}.
+Tests for L{pylogbroker.broker.registration}.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.broker.advertisedhost import advertisedHost, isLocal
+from pylogbroker.broker.registration import advertisedHost, isLocal
 from pylogbroker.config.brokersettings import BrokerSettings
 
 

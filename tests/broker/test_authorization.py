@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import LogEvent, Logger, formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.broker import authorization
-from pylogbroker.broker.authorization import Authorizer
+from pylogbroker.broker.authorization import AuthorizedBroker, Authorizer
+from pylogbroker.broker.server import Broker
 from pylogbroker.config.allowlist import FETCH, PRODUCE, AllowList
 from pylogbroker.errors import NotAllowedError
 from pylogbroker.net.ratelimitedlog import RateLimitedLogger
@@ -35,25 +37,28 @@ class GuardTests(SynchronousTestCase):
     def lines(self) -> list[str]:
         return [formatEvent(event) for event in self.events]
 
+    def refuse(self, name: str, topic: str) -> None:
+        self.assertRaises(NotAllowedError, self.guard.require, name, topic, FETCH)
+
     def test_refusal(self) -> None:
         """What a rule allows is no refusal; the rest is, is counted each time, and logged once."""
-        self.assertIs(self.guard.refusal("loader", PRODUCE, "clicks"), None)
-        self.assertIs(self.guard.refusal("loader", FETCH, "clicks", PRODUCE), None)
+        self.guard.require("loader", "clicks", PRODUCE)
+        self.guard.require("loader", "clicks", FETCH, PRODUCE)
         for _time in range(3):
-            self.assertIsInstance(self.guard.refusal("loader", FETCH, "clicks"), NotAllowedError)
+            self.refuse("loader", "clicks")
         self.assertEqual(self.lines(), ["Refused: 'loader' may not fetch 'clicks' (allow.file)"])
         self.assertEqual(self.guard.refusedCount, 3)
 
     def test_toldHasALimit(self) -> None:
         """Of more refusals than can be remembered, one a while is logged."""
-        self.patch(authorization, "TOLD_COUNT_MAX", 5)
+        self.patch(authorization, "LOGGED_COUNT_MAX", 5)
         for number in range(50):
-            self.guard.refusal("loader", FETCH, f"topic {number}")
+            self.refuse("loader", f"topic {number}")
         self.assertEqual(len(self.lines()), 6)
 
     def test_hostileNames(self) -> None:
         """Names do not reach the log as they are, nor at any length."""
-        self.guard.refusal("a\nb", FETCH, "\x1b" * 30_000)
+        self.refuse("a\nb", "\x1b" * 30_000)
         [line] = self.lines()
         self.assertNotIn("\x1b", line)
         self.assertNotIn("\n", line)
@@ -66,8 +71,56 @@ class GuardTests(SynchronousTestCase):
             def getPeerCertificate(self) -> None:
                 return None
 
-        first = self.guard.dialectFor(Transport())
-        self.assertIs(self.guard.dialectFor(Transport()), first)
-        self.patch(authorization, "DIALECT_COUNT_MAX", 0)
-        self.guard._dialects.clear()
-        self.assertIsNot(self.guard.dialectFor(Transport()), self.guard.dialectFor(Transport()))
+        first = self.guard.handlerFor(Transport())
+        self.assertIs(self.guard.handlerFor(Transport()), first)
+        self.patch(authorization, "HANDLER_COUNT_MAX", 0)
+        self.guard._handlers.clear()
+        self.assertIsNot(self.guard.handlerFor(Transport()), self.guard.handlerFor(Transport()))
+
+
+class _WiderBroker(Broker):
+    """A broker with a method for which nobody has written a rule."""
+
+    def dropEverything(self) -> None:
+        raise AssertionError("called")
+
+
+class ClosedTests(SynchronousTestCase):
+    """What no rule names is refused."""
+
+    def authorized(self) -> tuple[Any, list[tuple[str, ...]]]:
+        """A broker for a client without any right, and what is required of it."""
+        required: list[tuple[str, ...]] = []
+
+        class Refusing:
+            def require(self, name: str | None, topic: str, *rights: str) -> None:
+                required.append((topic, *rights))
+                raise NotAllowedError(topic)
+
+        broker: Any = _WiderBroker.__new__(_WiderBroker)
+        authorizer: Any = Refusing()
+        return AuthorizedBroker(broker, authorizer, "somebody"), required
+
+    def test_methodWithoutRule(self) -> None:
+        """A method of the broker that no rule names cannot be called by any client."""
+        broker, _required = self.authorized()
+        self.assertRaises(AttributeError, lambda: broker.dropEverything())
+        self.assertFalse(hasattr(AuthorizedBroker, "__getattr__"))
+
+    def test_methodsWithTopic(self) -> None:
+        """
+        Each method that reads or writes a topic's data requires a right to it, before it does anything. Others disclose no data, and are listed here.
+        """
+        broker, required = self.authorized()
+        methods = {name for name in vars(AuthorizedBroker) if not name.startswith("_")}
+        self.assertEqual(
+            methods - {"exists", "partitionCount", "failedPartitionCount", "awaitWritten"},
+            {"tryProduce", "produce", "fetch", "offsets"},
+        )
+        self.assertRaises(NotAllowedError, broker.tryProduce, "t", 0, [b""])
+        self.assertRaises(NotAllowedError, broker.fetch, "t", 0, 0, 1)
+        for call in (broker.produce("t", 0, b""), broker.offsets("t", 0, -1, 1)):
+            self.failureResultOf(Deferred.fromCoroutine(call), NotAllowedError)
+        self.assertEqual(
+            required, [("t", PRODUCE), ("t", FETCH), ("t", PRODUCE), ("t", FETCH, PRODUCE)]
+        )

@@ -17,9 +17,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.broker.connection import BrokerFactory, ServerConnection
+from pylogbroker.broker.connection import BrokerConnections, BrokerFactory, ServerConnection
 from pylogbroker.broker.requestmemory import RECEIVE_SIZE_MAX, RequestMemory
-from pylogbroker.broker.unackedproduces import UnackedProduces
 from pylogbroker.errors import InvalidRequestError
 from pylogbroker.metrics.counters import ConnectionCounters
 from pylogbroker.net.ratelimitedlog import RateLimitedLogger
@@ -255,7 +254,7 @@ class HeldTests(LeadTestCase):
         broker.settle()
         self.assertEqual(broker.contents(), encodeSet([b"a", b"b"]))
         self.assertEqual(
-            (broker.counters.connections.openCount, broker.service.factory.connections), (0, {})
+            (broker.counters.connections.openCount, broker.service.connections.open), (0, {})
         )
 
     def test_closedWhileHeldBack(self) -> None:
@@ -271,7 +270,7 @@ class HeldTests(LeadTestCase):
         )
         broker.turn()
         peer.vanish()
-        self.assertEqual(broker.service.factory.connections, {})
+        self.assertEqual(broker.service.connections.open, {})
         self.assertEqual(broker.log().logEndOffset, 11 + 2010)
         broker.settle()
         self.assertEqual(
@@ -347,7 +346,7 @@ class RefusalTests(LeadTestCase):
             self.assertEqual(broker.counters.connections.malformedCount, number + 1)
         other.send(good[9:])
         self.assertEqual(other.fetched(), [(0, encodeSet([b"a"]))])
-        self.assertEqual(len(broker.service.factory.connections), 1)
+        self.assertEqual(len(broker.service.connections.open), 1)
 
     def test_theRestIsLost(self) -> None:
         """What was sent behind a refused request on its connection is lost; what was sent before it stays (spec-0.7 wire-protocol §11)."""
@@ -492,17 +491,17 @@ class LargeFrameTests(LeadTestCase):
     def test_granted(self) -> None:
         """A large frame is granted its memory, arrives, is carried out, and the memory given back."""
         broker = self.broker(self.LIMITS)
-        admission = broker.service._admission
+        admission = broker.service._memory
         peer = self.begun(broker)
-        self.assertEqual(admission.grantedSize, self.size)
+        self.assertEqual(admission.reservedSize, self.size)
         peer.send(self.frame[100_000:])
         broker.settle()
-        self.assertEqual((broker.log().logEndOffset, admission.grantedSize), (self.size - 17, 0))
+        self.assertEqual((broker.log().logEndOffset, admission.reservedSize), (self.size - 17, 0))
 
     def test_paused(self) -> None:
         """A second one that finds no memory is not read from, beyond what everybody may hold, until the first is done; then it arrives, too."""
         broker = self.broker(self.LIMITS)
-        admission = broker.service._admission
+        admission = broker.service._memory
         first, second = self.begun(broker), self.begun(broker)
         sent = 100_000
         while (some := second.sendSome(self.frame[sent : sent + 50_000])) > 0:
@@ -510,14 +509,14 @@ class LargeFrameTests(LeadTestCase):
             broker.turn()
         self.assertLess(sent, 2 * MIB)
         self.assertLessEqual(second.heldSize, 2 * RECEIVE_SIZE_MAX)
-        self.assertEqual((admission.grantedSize, admission.waitingCount), (self.size, 1))
+        self.assertEqual((admission.reservedSize, admission.waitingCount), (self.size, 1))
         first.send(self.frame[100_000:])
         broker.settle()
-        self.assertEqual((admission.grantedSize, admission.waitingCount), (self.size, 0))
+        self.assertEqual((admission.reservedSize, admission.waitingCount), (self.size, 0))
         second.send(self.frame[sent:])
         broker.settle()
         self.assertEqual(
-            (broker.log().logEndOffset, admission.grantedSize), (2 * (self.size - 17), 0)
+            (broker.log().logEndOffset, admission.reservedSize), (2 * (self.size - 17), 0)
         )
 
     def test_smallOnesPass(self) -> None:
@@ -554,14 +553,14 @@ class LargeFrameTests(LeadTestCase):
     def test_waiterGoes(self) -> None:
         """A client that goes while it waits for memory, or has been granted some, gives it back."""
         broker = self.broker(self.LIMITS)
-        admission = broker.service._admission
+        admission = broker.service._memory
         first, second, third = self.begun(broker), self.begun(broker), self.begun(broker)
         second.vanish()
-        self.assertEqual((admission.grantedSize, admission.waitingCount), (self.size, 1))
+        self.assertEqual((admission.reservedSize, admission.waitingCount), (self.size, 1))
         first.vanish()
-        self.assertEqual((admission.grantedSize, admission.waitingCount), (self.size, 0))
+        self.assertEqual((admission.reservedSize, admission.waitingCount), (self.size, 0))
         third.vanish()
-        self.assertEqual(admission.grantedSize, 0)
+        self.assertEqual(admission.reservedSize, 0)
 
     def test_halfClosedInTheMiddle(self) -> None:
         """A client that ends in the middle of a large frame is closed, and its memory given back."""
@@ -569,14 +568,14 @@ class LargeFrameTests(LeadTestCase):
         peer = self.begun(broker)
         peer.endSending()
         self.assertTrue(peer.isClosed)
-        self.assertEqual(broker.service._admission.grantedSize, 0)
+        self.assertEqual(broker.service._memory.reservedSize, 0)
 
     def test_heldUntilCarriedOut(self) -> None:
         """
         A large request that is held back keeps its memory, so that all that wait together stay within the limit; it is not overdue, however long it waits.
         """
         broker = self.broker({**self.LIMITS, "max.unflushed.bytes.per.partition": "1000"})
-        admission = broker.service._admission
+        admission = broker.service._memory
         fill(broker, b"a")
         small = broker.connect()
         small.send(produce(b"y" * 2000))
@@ -584,22 +583,22 @@ class LargeFrameTests(LeadTestCase):
         first.send(self.frame)
         self.assertEqual(broker.log().logEndOffset, 11 + 2010)
         second = self.begun(broker)
-        self.assertEqual((admission.grantedSize, admission.waitingCount), (self.size, 1))
+        self.assertEqual((admission.reservedSize, admission.waitingCount), (self.size, 1))
         for _ in range(60):
             broker.advance(1)
         self.assertFalse(first.isClosed)
         broker.settle()
-        self.assertEqual((admission.grantedSize, admission.waitingCount), (self.size, 0))
+        self.assertEqual((admission.reservedSize, admission.waitingCount), (self.size, 0))
         second.send(self.frame[100_000:])
         broker.settle()
         self.assertEqual(
-            (broker.log().logEndOffset, admission.grantedSize), (2021 + 2 * (self.size - 17), 0)
+            (broker.log().logEndOffset, admission.reservedSize), (2021 + 2 * (self.size - 17), 0)
         )
 
     def test_refused(self) -> None:
         """A large request that is refused gives its memory back, at once or after a wait."""
         broker = self.broker(self.LIMITS)
-        admission = broker.service._admission
+        admission = broker.service._memory
         fill(broker, b"a")
         for partition, bad in (
             (0, self.frame[:-1] + b"?"),
@@ -607,11 +606,11 @@ class LargeFrameTests(LeadTestCase):
         ):
             peer = broker.connect()
             peer.send(bad[:100_000])
-            self.assertGreater(admission.grantedSize, 0, partition)
+            self.assertGreater(admission.reservedSize, 0, partition)
             peer.send(bad[100_000:])
             broker.settle()
             self.assertTrue(peer.isClosed)
-            self.assertEqual(admission.grantedSize, 0)
+            self.assertEqual(admission.reservedSize, 0)
 
 
 class CrowdTests(LeadTestCase):
@@ -645,7 +644,7 @@ class CrowdTests(LeadTestCase):
         peer = broker.connect()
         self.assertEqual(peer.transport.bufferSize, RECEIVE_SIZE_MAX)
         for _ in range(399):
-            broker.service._admission.connectionMade()
+            broker.service._memory.connectionMade()
         self.assertLessEqual(peer.transport.bufferSize, (64 << 20) // 400)
         self.assertGreater(peer.transport.bufferSize, (64 << 20) // 600)
 
@@ -675,9 +674,9 @@ class StalledTests(LeadTestCase):
         lines = capture(self)
         peer = self.fetching()
         self.look()
-        self.assertIn(peer.protocol, self.served.service.factory.connections)
+        self.assertIn(peer.protocol, self.served.service.connections.open)
         self.look()
-        self.assertEqual(self.served.service.factory.connections, {})
+        self.assertEqual(self.served.service.connections.open, {})
         self.assertEqual(self.served.counters.connections.slowCount, 1)
         self.assertEqual(self.served.pinCounts(), [0])
         self.assertEqual(len(lines()), 1)
@@ -688,7 +687,7 @@ class StalledTests(LeadTestCase):
         self.fetching(plainServer)
         self.look()
         self.look()
-        self.assertEqual(self.served.service.factory.connections, {})
+        self.assertEqual(self.served.service.connections.open, {})
         self.assertEqual(self.served.counters.connections.slowCount, 1)
         self.assertEqual(self.served.pinCounts(), [0])
 
@@ -700,7 +699,7 @@ class StalledTests(LeadTestCase):
             for _ in range(10):
                 self.look()
                 size += len(peer.receive(300_000))
-            self.assertIn(peer.protocol, self.served.service.factory.connections)
+            self.assertIn(peer.protocol, self.served.service.connections.open)
             for _ in range(50):
                 self.served.settle()
                 size += len(peer.receive())
@@ -732,7 +731,10 @@ class EchoDialect:
     @ivar waiting: Deferreds of answers, with the frames.
     """
 
-    def __init__(self) -> None:
+    name = "echo"
+
+    def __init__(self, slotCountMax: int = 1) -> None:
+        self.slotCountMax = slotCountMax
         self.waiting: list[tuple[bytes, Deferred[Any]]] = []
 
     def newDecoder(self) -> Any:
@@ -742,19 +744,25 @@ class EchoDialect:
 
         return Decoder(50)
 
-    def carryOut(self, request: bytes, unproven: UnackedProduces) -> Any:
+    def handle(self, request: bytes, state: None) -> Any:
         if request == b"refuse":
             raise InvalidRequestError("refused")
         answer: Deferred[Any] = Deferred()
         self.waiting.append((request, answer))
         return answer
 
+    def newState(self) -> None:
+        return None
+
+    def sniff(self, greeting: bytes) -> str | None:
+        return None
+
     def describe(self, request: bytes) -> tuple[str, None]:
         return request.decode(), None
 
-    def answer(self) -> None:
-        """The oldest one."""
-        request, answer = self.waiting.pop(0)
+    def answer(self, index: int = 0) -> None:
+        """By default the oldest one."""
+        request, answer = self.waiting.pop(index)
         answer.callback([struct.pack(">i", len(request)) + request])
 
 
@@ -763,26 +771,28 @@ class CountingFlow:
 
     size = 0
 
-    def countOut(self, size: int) -> None:
+    def onBytesSent(self, size: int) -> None:
         self.size += size
 
 
-class DialectTests(SynchronousTestCase):
-    """What a connection does with whatever dialect it is given."""
+class DialectTestCase(SynchronousTestCase):
+    """A connection with a dialect of the test's own."""
+
+    slotCountMax = 1
 
     def setUp(self) -> None:
         self.clock = Clock()
-        self.dialect = EchoDialect()
+        self.dialect = EchoDialect(self.slotCountMax)
         self.counters = ConnectionCounters()
         self.lines = capture(self)
         flow: Any = CountingFlow()
-        self.factory = BrokerFactory(
-            self.dialect,
+        self.connections = BrokerConnections(
             RequestMemory(self.clock, MIB, 1000),
             flow,
             self.counters,
             RateLimitedLogger(self.clock, Logger()),
         )
+        self.factory = BrokerFactory(self.connections, self.dialect)
         self.connection = self.connect()
 
     def connect(self) -> ServerConnection:
@@ -796,6 +806,10 @@ class DialectTests(SynchronousTestCase):
         self.connection.dataReceived(
             b"".join(struct.pack(">i", len(body)) + body for body in bodies)
         )
+
+
+class DialectTests(DialectTestCase):
+    """What a connection does with whatever dialect it is given."""
 
     def test_echo(self) -> None:
         """A request is answered with what the dialect says (SocketServerTest.simpleRequest)."""
@@ -843,16 +857,16 @@ class DialectTests(SynchronousTestCase):
         """Who was closed and does not end is cut off at the second look; who ends is forgotten."""
         self.feed(b"refuse")
         lingering = self.transport
-        self.factory.dropUnclosed()
+        self.connections.dropUnclosed()
         self.assertFalse(lingering.disconnected)
         ending, self.connection = self.connection, self.connect()
         self.feed(b"refuse")
         self.connection.connectionLost(Failure(ConnectionAborted()))
-        self.factory.dropUnclosed()
+        self.connections.dropUnclosed()
         self.assertTrue(lingering.disconnected)
         self.assertEqual(self.counters.slowCount, 1)
         ending.connectionLost(Failure(ConnectionAborted()))
-        self.assertEqual((self.factory.lingering, self.factory.connections), ({}, {}))
+        self.assertEqual((self.connections.closing, self.connections.open), ({}, {}))
 
     def test_unforeseen(self) -> None:
         """A failure that nobody foresaw is logged with its traceback and ends this connection; the process goes on."""
@@ -860,9 +874,7 @@ class DialectTests(SynchronousTestCase):
         self.dialect.waiting.pop()[1].errback(Failure(ZeroDivisionError()))
         self.assertTrue(self.transport.disconnecting)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        self.assertIn(
-            "A request of 192.168.1.1:54321 failed in a way that nobody foresaw", self.lines()[0]
-        )
+        self.assertIn("A request of 192.168.1.1:54321 failed unexpectedly", self.lines()[0])
         self.assertEqual((self.dialect.waiting, self.counters.malformedCount), ([], 0))
 
     def test_finish(self) -> None:
@@ -891,9 +903,76 @@ class DialectTests(SynchronousTestCase):
         self.dialect.answer()
         self.assertEqual([request for request, _ in self.dialect.waiting], [b"two"])
         self.dialect.answer()
-        self.assertEqual((self.transport.value(), self.factory.connections), (b"", {}))
+        self.assertEqual((self.transport.value(), self.connections.open), (b"", {}))
 
     def test_writeConnectionLost(self) -> None:
         """It never closes its own half alone; should a transport say so, nothing happens."""
         self.connection.writeConnectionLost()
         self.assertFalse(self.transport.disconnecting)
+
+
+class SlotTests(DialectTestCase):
+    """Connections whose protocol allows several requests in progress."""
+
+    slotCountMax = 3
+
+    def requests(self) -> list[bytes]:
+        return [request for request, _ in self.dialect.waiting]
+
+    def test_inOrder(self) -> None:
+        """Answers leave in the order of the requests, in whatever order they are ready."""
+        self.feed(b"one", b"two", b"three")
+        self.assertEqual(self.requests(), [b"one", b"two", b"three"])
+        self.dialect.answer(2)
+        self.dialect.answer(1)
+        self.assertEqual(self.transport.value(), b"")
+        self.dialect.answer()
+        self.assertEqual(self.transport.value(), b"\0\0\0\3one\0\0\0\3two\0\0\0\5three")
+
+    def test_bounded(self) -> None:
+        """One request more than there are slots waits until the first answer is sent, not until any is ready."""
+        self.feed(b"one", b"two", b"three", b"four")
+        self.assertEqual(self.requests(), [b"one", b"two", b"three"])
+        self.dialect.answer(1)
+        self.assertEqual(self.requests(), [b"one", b"three"])
+        self.dialect.answer()
+        self.assertEqual(self.requests(), [b"three", b"four"])
+
+    def test_refusedInOrder(self) -> None:
+        """A refusal ends the connection when the answers before it are sent; no request behind it is handled."""
+        self.feed(b"one", b"refuse", b"two")
+        self.assertFalse(self.transport.disconnecting)
+        self.dialect.answer()
+        self.assertEqual(self.transport.value(), b"\0\0\0\3one")
+        self.assertTrue(self.transport.disconnecting)
+        self.assertEqual(self.counters.malformedCount, 1)
+
+    def test_failedBehind(self) -> None:
+        """So does a failure that comes late; answers behind it are not sent."""
+        self.feed(b"one", b"two", b"three")
+        self.dialect.answer(2)
+        self.dialect.waiting.pop(1)[1].errback(Failure(InvalidRequestError("late")))
+        self.assertFalse(self.transport.disconnecting)
+        self.dialect.answer()
+        self.assertEqual(self.transport.value(), b"\0\0\0\3one")
+        self.assertTrue(self.transport.disconnecting)
+
+    def test_lost(self) -> None:
+        """A connection that is lost counts as orphaned until its last request is done, and sends nothing."""
+        self.feed(b"one", b"two")
+        self.connection.connectionLost(Failure(ConnectionAborted()))
+        self.assertEqual(list(self.connections.orphaned), [self.connection])
+        self.dialect.answer(1)
+        self.assertEqual(list(self.connections.orphaned), [self.connection])
+        self.dialect.answer()
+        self.assertEqual((self.connections.orphaned, self.transport.value()), ({}, b""))
+
+    def test_finish(self) -> None:
+        """A connection that is to finish answers what is in progress, in order, and closes then."""
+        self.feed(b"one", b"two")
+        self.connection.finish()
+        self.dialect.answer(1)
+        self.assertFalse(self.transport.disconnecting)
+        self.dialect.answer()
+        self.assertEqual(self.transport.value(), b"\0\0\0\3one\0\0\0\3two")
+        self.assertTrue(self.transport.disconnecting)

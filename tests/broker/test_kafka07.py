@@ -467,7 +467,7 @@ class ProduceTests(DialectTestCase):
         self.assertEqual(self.stored(), A + A + A)
         (said,) = [line for line in lines() if line.startswith("Closed the connection")]
         self.assertIn(
-            "it asked for proof of what it had sent, and some of that was dropped: ", said
+            "the client asked for proof of what it had sent, and some of that was dropped: ", said
         )
         self.assertIn("payload of 1000001 bytes, 1000000 are allowed", said)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 
+from pylogbroker.broker.kafka07 import PARTITION_COUNT_MAX
 from pylogbroker.broker.logmanager import WRITE_SIZE_MAX
-from pylogbroker.broker.unackedproduces import PLACE_COUNT_MAX
 from pylogbroker.errors import PartitionOfflineError
 from pylogbroker.protocol.kafka07.requests import (
     encodeFetch,
@@ -70,10 +70,9 @@ class WriteTests(UpkeepTestCase):
 
     def test_endOfTheTurn(self) -> None:
         """What was appended in a turn is in memory until its end, and then in the file, in order; one write took all of it."""
-        log, upkeep = self.lead.log(), self.lead.upkeep
+        log, upkeep = self.lead.log(), self.lead.logManager
         for payload in (b"a", b"b", b"c"):
-            append(log, encodeSet([payload]))
-            upkeep.appended(log, 11)
+            self.lead.append(encodeSet([payload]))
         self.assertEqual(
             (self.lead.contents(), log.pendingSize, log.logEndOffset, upkeep.unflushedSize),
             (b"", 33, 33, 33),
@@ -98,20 +97,18 @@ class WriteTests(UpkeepTestCase):
 
     def test_large(self) -> None:
         """Above 256 KiB it is written at once, within the turn."""
-        log, upkeep = self.lead.log(), self.lead.upkeep
+        log = self.lead.log()
         data = encodeSet([sized(WRITE_SIZE_MAX - 1)])
-        append(log, data)
-        upkeep.appended(log, len(data))
+        self.lead.append(data)
         self.assertEqual(self.lead.contents(), b"")
         more = encodeSet([b"a"])
-        append(log, more)
-        upkeep.appended(log, len(more))
+        self.lead.append(more)
         self.assertEqual((self.lead.contents(), log.pendingSize), (data + more, 0))
 
     def test_warm(self) -> None:
         """What was just written counts as warm: it goes out without a look at the page cache."""
         self.peer.send(produce(b"a"))
-        warmth: Any = self.lead.service.factory.flow.warmth
+        warmth: Any = self.lead.service.connections.sendContext.pageCache
         self.assertTrue(warmth.isCached(self.path(), -1, 0, 11))
 
 
@@ -135,7 +132,9 @@ class FlushTests(UpkeepTestCase):
         self.lead.flushWorker.perform()
         self.assertEqual(self.lead.log().highWatermark, 44)
         self.assertEqual(self.fetch(0), (0, encodeSet([b"a", b"b", b"c", b"d"])))
-        self.assertEqual((self.lead.counters.flushes.count, self.lead.upkeep.unflushedSize), (1, 0))
+        self.assertEqual(
+            (self.lead.counters.flushes.count, self.lead.logManager.unflushedSize), (1, 0)
+        )
 
     def test_byTime(self) -> None:
         """
@@ -216,12 +215,12 @@ class BackPressureTests(UpkeepTestCase):
         self.peer.send(produce(b"b"), produce(b"c"), encodeOffsets("t", 0, -2, 1))
         other.send(produce(b"d"))
         self.assertEqual(
-            (self.lead.log().logEndOffset, self.lead.upkeep.waitingCount, self.peer.offsets()),
+            (self.lead.log().logEndOffset, self.lead.logManager.waitingCount, self.peer.offsets()),
             (1001, 2, []),
         )
         self.lead.flushWorker.perform()
         self.assertEqual(
-            (self.lead.log().logEndOffset, self.lead.upkeep.waitingCount, self.peer.offsets()),
+            (self.lead.log().logEndOffset, self.lead.logManager.waitingCount, self.peer.offsets()),
             (1034, 0, [[0]]),
         )
         self.assertEqual(self.lead.contents(), encodeSet([sized(1001), b"b", b"c", b"d"]))
@@ -239,24 +238,32 @@ class BackPressureTests(UpkeepTestCase):
     def test_untilHalf(self) -> None:
         """Who waits goes on when half of the limit is reached, and no sooner; flushes follow one another until then, though none is due."""
         self.peer.send(produce(sized(600)))
-        self.lead.upkeep._flush(self.lead.log())
+        self.lead.logManager.flush(self.lead.partition())
         self.peer.send(produce(sized(520)))
         self.peer.send(produce(b"waiting"))
-        self.assertEqual((self.lead.log().unflushedSize, self.lead.upkeep.waitingCount), (1120, 1))
+        self.assertEqual(
+            (self.lead.log().unflushedSize, self.lead.logManager.waitingCount), (1120, 1)
+        )
         self.lead.flushWorker.perform()
-        self.assertEqual((self.lead.log().unflushedSize, self.lead.upkeep.waitingCount), (520, 1))
+        self.assertEqual(
+            (self.lead.log().unflushedSize, self.lead.logManager.waitingCount), (520, 1)
+        )
         self.assertEqual(len(self.lead.flushWorker.jobs), 1)
         self.lead.flushWorker.perform()
-        self.assertEqual((self.lead.log().unflushedSize, self.lead.upkeep.waitingCount), (17, 0))
+        self.assertEqual(
+            (self.lead.log().unflushedSize, self.lead.logManager.waitingCount), (17, 0)
+        )
 
     def test_halfIsEnough(self) -> None:
         """Exactly half is enough."""
         self.peer.send(produce(sized(600)))
-        self.lead.upkeep._flush(self.lead.log())
+        self.lead.logManager.flush(self.lead.partition())
         self.peer.send(produce(sized(500)))
         self.peer.send(produce(b"waiting"))
         self.lead.flushWorker.perform()
-        self.assertEqual((self.lead.log().unflushedSize, self.lead.upkeep.waitingCount), (517, 0))
+        self.assertEqual(
+            (self.lead.log().unflushedSize, self.lead.logManager.waitingCount), (517, 0)
+        )
 
     def test_process(self) -> None:
         """
@@ -267,30 +274,36 @@ class BackPressureTests(UpkeepTestCase):
         self.assertEqual(len(self.lead.flushWorker.jobs), 0)
         self.peer.send(produce(sized(300), topic="v"))
         self.assertEqual(
-            (len(self.lead.flushWorker.jobs), self.lead.upkeep.unflushedSize), (3, 2100)
+            (len(self.lead.flushWorker.jobs), self.lead.logManager.unflushedSize), (3, 2100)
         )
         self.peer.send(produce(b"waiting"))
-        self.assertEqual(self.lead.upkeep.waitingCount, 1)
+        self.assertEqual(self.lead.logManager.waitingCount, 1)
         self.lead.flushWorker.perform()
-        self.assertEqual((self.lead.upkeep.unflushedSize, self.lead.upkeep.waitingCount), (1200, 1))
+        self.assertEqual(
+            (self.lead.logManager.unflushedSize, self.lead.logManager.waitingCount), (1200, 1)
+        )
         self.lead.flushWorker.perform()
-        self.assertEqual((self.lead.upkeep.unflushedSize, self.lead.upkeep.waitingCount), (317, 0))
+        self.assertEqual(
+            (self.lead.logManager.unflushedSize, self.lead.logManager.waitingCount), (317, 0)
+        )
         self.lead.flushWorker.perform()
-        self.assertEqual((self.lead.upkeep.unflushedSize, len(self.lead.flushWorker.jobs)), (17, 0))
+        self.assertEqual(
+            (self.lead.logManager.unflushedSize, len(self.lead.flushWorker.jobs)), (17, 0)
+        )
 
     def test_processKeepsFlushing(self) -> None:
         """What was appended while the first flushes were under way is flushed, too, while anybody waits for the process's limit."""
         self.create("u", "v")
         self.peer.send(produce(sized(900)), produce(sized(900), topic="u"))
-        self.lead.upkeep._flushAll()
+        self.lead.logManager._flushAll()
         self.peer.send(produce(sized(300), topic="v"), produce(b"waiting", topic="v"))
         other = self.lead.connect()
         other.send(produce(b"waiting, too", topic="u"))
-        self.assertEqual(self.lead.upkeep.waitingCount, 2)
+        self.assertEqual(self.lead.logManager.waitingCount, 2)
         self.lead.settle()
         self.assertEqual(
             (
-                self.lead.upkeep.waitingCount,
+                self.lead.logManager.waitingCount,
                 self.lead.log("v").logEndOffset,
                 self.lead.log("u").logEndOffset,
             ),
@@ -303,7 +316,7 @@ class BackPressureTests(UpkeepTestCase):
         self.peer.send(produce(sized(1001)))
         for peer in peers:
             peer.send(produce(sized(400)))
-        self.assertEqual(self.lead.upkeep.waitingCount, 10)
+        self.assertEqual(self.lead.logManager.waitingCount, 10)
         most = 0
         while self.lead.flushWorker.jobs:
             self.lead.flushWorker.perform()
@@ -311,15 +324,15 @@ class BackPressureTests(UpkeepTestCase):
             most = max(most, self.lead.log().unflushedSize)
         self.lead.settle()
         self.assertEqual(
-            (most, self.lead.log().logEndOffset, self.lead.upkeep.waitingCount),
+            (most, self.lead.log().logEndOffset, self.lead.logManager.waitingCount),
             (1200, 1001 + 4000, 0),
         )
 
     def test_cancel(self) -> None:
         """Who waits for relief or for a roll can go away."""
         self.peer.send(produce(sized(1001)))
-        log, upkeep = self.lead.log(), self.lead.upkeep
-        waiting = upkeep.relief(log), upkeep.roll(log)
+        partition, upkeep = self.lead.partition(), self.lead.logManager
+        waiting = upkeep.awaitCapacity(partition), upkeep.roll(partition)
         self.assertEqual(upkeep.waitingCount, 2)
         for each in waiting:
             each.cancel()
@@ -349,7 +362,7 @@ class FullDiskTests(UpkeepTestCase):
             (
                 log.logEndOffset,
                 log.pendingSize,
-                self.lead.upkeep.waitingCount,
+                self.lead.logManager.waitingCount,
                 self.lead.contents(),
             ),
             (22, 22, 2, b""),
@@ -362,7 +375,7 @@ class FullDiskTests(UpkeepTestCase):
         self.lead.advance(0.5)
         self.lead.settle()
         self.assertEqual(self.lead.contents(), encodeSet([b"a", b"b", b"c", b"d", b"e"]))
-        self.assertEqual((self.lead.upkeep.waitingCount, len(lines())), (0, 2))
+        self.assertEqual((self.lead.logManager.waitingCount, len(lines())), (0, 2))
         self.assertEqual(self.fetch(0), (0, self.lead.contents()))
         self.assertEqual(self.lead.pinCounts(), [0])
 
@@ -382,11 +395,11 @@ class FullDiskTests(UpkeepTestCase):
         self.full()
         self.peer.send(produce(b"x" * 80))
         self.peer.send(produce(b"a"))
-        self.assertEqual(self.lead.upkeep.waitingCount, 1)
+        self.assertEqual(self.lead.logManager.waitingCount, 1)
         self.lead.fileSystem.mend()
         self.lead.advance(0.5)
         self.lead.settle()
-        self.assertEqual(self.lead.upkeep.waitingCount, 0)
+        self.assertEqual(self.lead.logManager.waitingCount, 0)
         self.assertEqual(self.lead.contents(), encodeSet([b"x" * 80]) + encodeSet([b"a"]))
 
     def test_reallyFull(self) -> None:
@@ -467,7 +480,9 @@ class FullDiskTests(UpkeepTestCase):
             self.lead.advance(0.5)
         self.assertIsNotNone(self.lead.log().failure)
         self.assertTrue(self.peer.isClosed)
-        self.assertEqual((self.lead.upkeep.waitingCount, self.lead.upkeep.unflushedSize), (0, 0))
+        self.assertEqual(
+            (self.lead.logManager.waitingCount, self.lead.logManager.unflushedSize), (0, 0)
+        )
 
     def test_closedFull(self) -> None:
         """A broker that is stopped while the disk is full says how many bytes are lost, writes no mark, and tells the producers that wait."""
@@ -486,7 +501,7 @@ class FullDiskTests(UpkeepTestCase):
         )
         self.assertTrue(any("No clean-shutdown mark was written" in line for line in lines()))
         self.assertNotIn(".kafka_cleanshutdown", self.lead.fileSystem.list(ROOT))
-        self.assertEqual(self.lead.upkeep.waitingCount, 0)
+        self.assertEqual(self.lead.logManager.waitingCount, 0)
 
     def test_roomAtTheLastMoment(self) -> None:
         """If there is room when it is stopped, nothing is lost, and nothing said."""
@@ -507,7 +522,9 @@ class BrokenDiskTests(UpkeepTestCase):
         said = [line for line in lines if "t-0 is out of service" in line]
         self.assertEqual(len(said), 1, lines)
         self.assertIn(reason, said[0])
-        self.assertEqual((self.lead.upkeep.unflushedSize, self.lead.upkeep.waitingCount), (0, 0))
+        self.assertEqual(
+            (self.lead.logManager.unflushedSize, self.lead.logManager.waitingCount), (0, 0)
+        )
         self.assertEqual(self.lead.pinCounts(), [0] * len(self.lead.pinCounts()))
 
     def test_write(self) -> None:
@@ -566,7 +583,7 @@ class BrokenDiskTests(UpkeepTestCase):
         first.send(produce(sized(1001)), produce(b"b"))
         second.send(produce(b"c"))
         third.send(encodeFetch("t", 0, 11, 100), encodeOffsets("t", 0, -1, 1))
-        self.assertEqual(lead.upkeep.waitingCount, 2)
+        self.assertEqual(lead.logManager.waitingCount, 2)
         lead.settle()
         self.assertTrue(first.isClosed)
         self.assertTrue(second.isClosed)
@@ -602,7 +619,7 @@ class BrokenDiskTests(UpkeepTestCase):
                     affected.send(frame + encodeOffsets("u", 0, -1, 1))
                 else:
                     affected.send(frame)
-                    self.lead.upkeep._flush(self.lead.log())
+                    self.lead.logManager.flush(self.lead.partition())
                     self.lead.settle()
                     affected.send(encodeOffsets("u", 0, -1, 1))
                 self.assertTrue(affected.isClosed)
@@ -634,7 +651,7 @@ class BrokenDiskTests(UpkeepTestCase):
         What failed before a connection produced anything is none of its concern, however much it produces, and wherever: it would have been refused there. What
         fails afterwards is, also where so much was produced that nobody knows where.
         """
-        topics = [f"topic{number}" for number in range(PLACE_COUNT_MAX)]
+        topics = [f"topic{number}" for number in range(PARTITION_COUNT_MAX)]
         everywhere = encodeMultiProduce([(topic, 0, encodeSet([b"x"])) for topic in topics])
         self.begin()
         self.create(*topics)
@@ -674,7 +691,7 @@ class BrokenDiskTests(UpkeepTestCase):
         self.lead.fileSystem.cutAt = self.lead.fileSystem.operationCount
         self.lead.settle()
         self.assertEqual(len(self.flushLoggedErrors()), 1)
-        self.assertIn("failed in a way that nobody foresaw", lines()[0])
+        self.assertIn("failed unexpectedly", lines()[0])
         self.assertIn("the power fails here", str(self.lead.log().failure))
 
     def test_mark(self) -> None:
@@ -708,12 +725,12 @@ class RollTests(UpkeepTestCase):
         self.peer.send(produce(sized(101)), produce(b"b"), produce(b"c"))
         other.send(produce(b"d"))
         self.assertEqual(
-            (self.segments(), self.lead.log().logEndOffset, self.lead.upkeep.waitingCount),
+            (self.segments(), self.lead.log().logEndOffset, self.lead.logManager.waitingCount),
             ([0], 101, 2),
         )
         self.lead.flushWorker.perform()
         self.assertEqual(
-            (self.segments(), self.lead.log().logEndOffset, self.lead.upkeep.waitingCount),
+            (self.segments(), self.lead.log().logEndOffset, self.lead.logManager.waitingCount),
             ([0, 101], 134, 0),
         )
         self.lead.turn()
@@ -728,7 +745,7 @@ class RollTests(UpkeepTestCase):
     def test_waitsForTheFlush(self) -> None:
         """A roll waits for a flush that is under way."""
         self.peer.send(produce(sized(101)))
-        self.lead.upkeep._flush(self.lead.log())
+        self.lead.logManager.flush(self.lead.partition())
         self.peer.send(produce(b"b"))
         self.assertEqual(len(self.lead.flushWorker.jobs), 1)
         self.lead.flushWorker.perform()
@@ -769,9 +786,9 @@ class RollTests(UpkeepTestCase):
             (self.segments(), self.lead.contents()[101:]), ([0, 101], encodeSet([b"b"]))
         )
         self.assertTrue(any("t-0 waits for room on the disk" in line for line in lines()), lines())
-        self.assertEqual(self.lead.upkeep.waitingCount, 0)
+        self.assertEqual(self.lead.logManager.waitingCount, 0)
         self.lead.advance(10)
-        self.assertEqual(self.lead.upkeep._heldUp, {})
+        self.assertEqual(self.lead.logManager.throttled(), [])
 
     def test_noRoomForThePending(self) -> None:
         """When what is pending finds no room before a roll, that is held up first."""
@@ -796,11 +813,11 @@ class RollTests(UpkeepTestCase):
         """A roll that waits for a flush which fails is over with it."""
         self.lead.fileSystem.fail("fsync", ".kafka", errno.EIO)
         self.peer.send(produce(sized(101)))
-        self.lead.upkeep._flush(self.lead.log())
+        self.lead.logManager.flush(self.lead.partition())
         self.peer.send(produce(b"b"))
-        self.assertEqual(self.lead.upkeep.waitingCount, 1)
+        self.assertEqual(self.lead.logManager.waitingCount, 1)
         self.lead.settle()
-        self.assertEqual(self.lead.upkeep.waitingCount, 0)
+        self.assertEqual(self.lead.logManager.waitingCount, 0)
         self.assertTrue(self.peer.isClosed)
 
     def test_obstacle(self) -> None:
@@ -954,10 +971,10 @@ class RetentionTests(UpkeepTestCase):
     def test_bug(self) -> None:
         """Should a round break in a way that nobody foresaw, that is logged, and the broker serves on."""
         lines = capture(self)
-        self.lead.upkeep._logs = lambda: 1 // 0  # type: ignore[assignment,return-value]
+        self.lead.logManager._logs = lambda: 1 // 0  # type: ignore[assignment,return-value]
         self.tick(60)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        self.assertEqual(lines(), ["Upkeep by the clock has stopped: this is a bug"])
+        self.assertEqual(lines(), ["The log manager failed unexpectedly: this is a bug"])
         self.fill(1)
         self.assertEqual(self.fetch(0), (0, encodeSet([b"test"])))
 
@@ -968,16 +985,15 @@ class EndTests(UpkeepTestCase):
     properties = NEVER
 
     def drained(self) -> Deferred[None]:
-        return self.lead.upkeep.drain()
+        return self.lead.logManager.drain()
 
     def test_drain(self) -> None:
         """Draining writes and flushes everything, waits for it, and for what was under way."""
         self.create("u")
         self.peer.send(produce(b"a"), produce(b"b", topic="u"))
-        self.lead.upkeep._flush(self.lead.log())
+        self.lead.logManager.flush(self.lead.partition())
         log = self.lead.log()
-        append(log, encodeSet([b"c"]))
-        self.lead.upkeep.appended(log, 11)
+        self.lead.append(encodeSet([b"c"]))
         drained = self.drained()
         self.assertNoResult(drained)
         self.lead.settle()
@@ -997,10 +1013,10 @@ class EndTests(UpkeepTestCase):
 
     def test_nothingLeftInTheReactor(self) -> None:
         """After the end nothing is done by the clock, not even the end of a turn."""
-        self.lead.upkeep.appended(self.lead.log(), 0)
-        self.lead.upkeep.stop()
-        self.lead.service._stalledLook.stop()
-        self.lead.service._lingeringLook.stop()
+        self.lead.append(b"")
+        self.lead.logManager.stop()
+        self.lead.service._stalledCheck.stop()
+        self.lead.service._unclosedCheck.stop()
         self.assertEqual(self.lead.reactor.getDelayedCalls(), [])
 
     def test_lastFlushFails(self) -> None:
@@ -1021,7 +1037,7 @@ class EndTests(UpkeepTestCase):
         peer.send(produce(sized(101)))
         lead.settle()
         log = lead.log()
-        closed = Deferred.fromCoroutine(lead.upkeep.close(log))
+        closed = Deferred.fromCoroutine(lead.logManager.close(log))
         late = lead.connect()
         late.send(produce(b"late"))
         lead.settle()

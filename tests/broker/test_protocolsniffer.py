@@ -8,7 +8,7 @@ import struct
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.broker.protocolsniffer import sniff
+from pylogbroker.broker.kafka07 import sniff
 from pylogbroker.protocol.kafka07.requests import (
     encodeFetch,
     encodeMultiFetch,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from twisted.logger import capturedLogs, formatEvent
 
-from pylogbroker.broker.requestlog import NAMESPACE
+from pylogbroker.broker.kafka07 import REQUEST_LOG
 from pylogbroker.protocol.kafka07.requests import (
     encodeFetch,
     encodeMultiFetch,
@@ -27,7 +27,7 @@ class RequestLogTests(LeadTestCase):
         with capturedLogs() as events:
             lead.connect().send(*frames)
             lead.settle()
-        return [formatEvent(event) for event in events if event["log_namespace"] == NAMESPACE]
+        return [formatEvent(event) for event in events if event["log_namespace"] == REQUEST_LOG]
 
     def test_each(self) -> None:
         """Each request is a line with its fields, those within others too; a topic's name cannot begin another line."""

@@ -50,7 +50,7 @@ class ReceiveSizeTests(SynchronousTestCase):
     def test_heldByEarlierOnes(self) -> None:
         """What those hold that came when there was more for each is not dealt out again: together they hold that amount, and the least that each is left."""
         held: list[int] = []
-        self.admission.measure = lambda: sum(held)
+        self.admission.unreservedSize = lambda: sum(held)
         for _ in range(10_000):
             self.admission.connectionMade()
             held.append(2 * self.admission.receiveSize)
@@ -81,7 +81,7 @@ class GrantTests(SynchronousTestCase):
             self.events.append(f"{name} cut")
             self.admission.release(grant)
 
-        grant = self.admission.ask(size, lambda: self.events.append(f"{name} granted"), cut)
+        grant = self.admission.reserve(size, lambda: self.events.append(f"{name} granted"), cut)
         return grant
 
     def test_atOnce(self) -> None:
@@ -89,11 +89,11 @@ class GrantTests(SynchronousTestCase):
         grant = self.ask(60 * MIB)
         self.assertTrue(grant.granted)
         self.assertEqual(
-            (self.admission.grantedSize, self.admission.waitingCount, self.events),
+            (self.admission.reservedSize, self.admission.waitingCount, self.events),
             (60 * MIB, 0, []),
         )
         self.admission.release(grant)
-        self.assertEqual(self.admission.grantedSize, 0)
+        self.assertEqual(self.admission.reservedSize, 0)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_inTurn(self) -> None:
@@ -104,10 +104,10 @@ class GrantTests(SynchronousTestCase):
             self.ask(2 * MIB, "third"),
         )
         self.assertEqual([each.granted for each in (first, second, third)], [True, False, False])
-        self.assertEqual((self.admission.grantedSize, self.admission.waitingCount), (60 * MIB, 2))
+        self.assertEqual((self.admission.reservedSize, self.admission.waitingCount), (60 * MIB, 2))
         self.admission.release(first)
         self.assertEqual(self.events, ["second granted", "third granted"])
-        self.assertEqual(self.admission.grantedSize, 62 * MIB)
+        self.assertEqual(self.admission.reservedSize, 62 * MIB)
 
     def test_waiterGoes(self) -> None:
         """Who waits can go away, and those behind it come in its place."""
@@ -125,13 +125,13 @@ class GrantTests(SynchronousTestCase):
         for _ in range(ORDINARY_SIZE_TOTAL // ORDINARY_SIZE_MAX):
             self.assertTrue(self.ask(MIB).granted)
         self.assertFalse(self.ask(MIB).granted)
-        self.assertEqual((self.admission.grantedSize, self.admission.waitingCount), (164 * MIB, 2))
+        self.assertEqual((self.admission.reservedSize, self.admission.waitingCount), (164 * MIB, 2))
 
     def test_largerThanAll(self) -> None:
         """A frame that is a little larger than the whole amount, by its size field, gets all of it."""
         grant = self.ask(100 * MIB + 4)
         self.assertTrue(grant.granted)
-        self.assertEqual(self.admission.grantedSize, 100 * MIB)
+        self.assertEqual(self.admission.reservedSize, 100 * MIB)
 
 
 class OverdueTests(GrantTests):
@@ -201,8 +201,8 @@ class OverdueTests(GrantTests):
         """A frame that is whole keeps its memory, however long its request waits to be carried out and whoever else waits."""
         grant = self.ask(60 * MIB, "held back")
         self.ask(60 * MIB, "other")
-        self.admission.arrived(grant)
+        self.admission.frameComplete(grant)
         self.clock.pump([1] * 600)
-        self.assertEqual((self.events, self.admission.grantedSize), ([], 60 * MIB))
+        self.assertEqual((self.events, self.admission.reservedSize), ([], 60 * MIB))
         self.admission.release(grant)
         self.assertEqual(self.events, ["other granted"])

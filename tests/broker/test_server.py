@@ -10,8 +10,8 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from pylogbroker.broker.kafka07 import Kafka07Protocol, UnackedProduces
 from pylogbroker.broker.server import DUE_FLUSH_WAIT_MS, INLINE_COMPRESSED_SIZE_MAX, Broker
-from pylogbroker.broker.unackedproduces import UnackedProduces
 from pylogbroker.errors import (
     CorruptCompressionError,
     DecompressionLimitError,
@@ -24,17 +24,32 @@ from pylogbroker.errors import (
     PartitionOutOfRangeError,
     PylogbrokerError,
     StorageError,
+    UnknownPartitionError,
 )
 from pylogbroker.interfaces import EMPTY_SLICE, Slice
+from pylogbroker.protocol.kafka07.requests import Offsets, Produce
+from pylogbroker.protocol.kafka07.responses import decodeOffsets
 from pylogbroker.records.compression import GZIP, SNAPPY
 from pylogbroker.records.messageset import encodeMessage, encodeSet, wrapCompressed
 from pylogbroker.types import EARLIEST, LATEST, RANDOM_PARTITION, TopicPartition
 from tests.broker.onlead import ROOT, LeadBroker, LeadTestCase, capture
 
+ALL = 1 << 30
 BAD = encodeMessage(b"a")[:-1] + b"?"
 TOO_LARGE = encodeMessage(b"x" * 1_000_001)
 NOISE = Random(5).randbytes(INLINE_COMPRESSED_SIZE_MAX + 100)
 """Does not get smaller by compression: a set of it is too large to be opened on the reactor."""
+
+
+class LenientHandler(Kafka07Protocol):
+    """A handler that goes on after every refusal."""
+
+    def __init__(self, broker: Broker, lead: LeadBroker, refusals: list[PylogbrokerError]) -> None:
+        super().__init__(broker, ALL, lead.counters, lambda *_: None, lead.service._random)
+        self._refusals = refusals
+
+    def _refuseProduce(self, error: PylogbrokerError, unacked: UnackedProduces) -> None:
+        self._refusals.append(error)
 
 
 class BrokerTestCase(LeadTestCase):
@@ -48,18 +63,17 @@ class BrokerTestCase(LeadTestCase):
 
     def use(self, lead: LeadBroker) -> None:
         self.lead = lead
-        flow: Any = lead.service.factory.flow
+        flow: Any = lead.service.connections.sendContext
         self.asked: Broker = flow
-        self.unproven = UnackedProduces()
+        self.unacked = UnackedProduces()
         self.refusals: list[PylogbrokerError] = []
-
-    def refused(self, unproven: UnackedProduces, error: PylogbrokerError) -> None:
-        """A dialect that goes on after every refusal."""
-        self.assertIs(unproven, self.unproven)
-        self.refusals.append(error)
+        self.handler = LenientHandler(self.asked, lead, self.refusals)
 
     def produce(self, *sets: bytes, topic: str = "t", partition: int = 0) -> Deferred[None] | None:
-        return self.asked.produce(topic, partition, sets, self.unproven, self.refused)
+        later: Deferred[None] | None = self.handler.handle(
+            Produce(topic, partition, list(sets)), self.unacked
+        )
+        return later
 
     def put(self, *sets: bytes, topic: str = "t", partition: int = 0) -> None:
         """Produce, and see to the end of it."""
@@ -72,7 +86,10 @@ class BrokerTestCase(LeadTestCase):
         self, offset: int, sizeMax: int = 1_000_000, topic: str = "t", partition: int = 0
     ) -> bytes:
         """What a fetch finds without waiting."""
-        found = self.asked.fetch(topic, partition, offset, sizeMax)
+        try:
+            found = self.asked.fetch(topic, partition, offset, sizeMax, True)
+        except UnknownPartitionError:
+            return b""
         assert isinstance(found, Slice)
         return self.take(found)
 
@@ -88,7 +105,7 @@ class BrokerTestCase(LeadTestCase):
 
     def fetchLater(self, offset: int, sizeMax: int = 1_000_000) -> Deferred[Slice]:
         """A fetch that has to wait."""
-        found = self.asked.fetch("t", 0, offset, sizeMax)
+        found = self.asked.fetch("t", 0, offset, sizeMax, True)
         assert isinstance(found, Deferred)
         self.assertNoResult(found)
         return found
@@ -96,7 +113,9 @@ class BrokerTestCase(LeadTestCase):
     def offsets(
         self, time: int, countMax: int = 100, topic: str = "t", partition: int = 0
     ) -> Deferred[list[int]]:
-        return Deferred.fromCoroutine(self.asked.offsets(topic, partition, time, countMax))
+        request = Offsets(topic, partition, time, countMax)
+        answer: Deferred[list[Any]] = self.handler.handle(request, UnackedProduces())
+        return answer.addCallback(lambda parts: decodeOffsets(parts[0][4:])[1])
 
     def counted(self, topic: str = "t") -> tuple[int, int, int]:
         """Messages, bytes and failed sets of a topic."""
@@ -131,12 +150,10 @@ class ProduceTests(BrokerTestCase):
     def test_badEndsTheRun(self) -> None:
         """With one that does not go on, those behind the bad one are lost, and the call fails with what the dialect raised."""
 
-        def raising(_unproven: UnackedProduces, error: PylogbrokerError) -> None:
-            raise error
-
+        strict = Kafka07Protocol(self.asked, ALL, self.lead.counters, lambda *_: None, Random(7))
         self.put(b"")
-        later = self.asked.produce(
-            "t", 0, [encodeSet([b"a"]), BAD, encodeSet([b"b"])], self.unproven, raising
+        later = strict.handle(
+            Produce("t", 0, [encodeSet([b"a"]), BAD, encodeSet([b"b"])]), self.unacked
         )
         assert later is not None
         self.failureResultOf(later, InvalidChecksumError)
@@ -539,7 +556,8 @@ class FetchTests(BrokerTestCase):
     def test_unknown(self) -> None:
         """A partition that does not exist is empty at every offset; nothing is made (row 18). Names and numbers are judged first."""
         for offset in (0, 500, -1):
-            self.assertEqual(self.asked.fetch("unknown", 0, offset, 100), EMPTY_SLICE)
+            self.assertRaises(UnknownPartitionError, self.asked.fetch, "unknown", 0, offset, 100)
+            self.assertEqual(self.fetch(offset, 100, "unknown"), b"")
         self.assertEqual(list(self.lead.directory.logs), [("t", 0)])
         self.assertRaises(PartitionOutOfRangeError, self.asked.fetch, "unknown", 1, 0, 100)
         self.assertRaises(PartitionOutOfRangeError, self.asked.fetch, "t", -1, 0, 100)
@@ -682,7 +700,7 @@ class DueTests(BrokerTestCase):
         for number in range(5):
             self.put(b"")
             self.produce(encodeSet([b"%d" % number]))
-            found = self.asked.fetch("t", 0, number * 11, 100)
+            found = self.asked.fetch("t", 0, number * 11, 100, True)
             self.lead.settle()
             if isinstance(found, Deferred):
                 found = self.successResultOf(found)
@@ -729,7 +747,7 @@ class SentTests(BrokerTestCase):
 
     def test_countOut(self) -> None:
         """What was sent adds up, and so do the writes."""
-        self.asked.countOut(5)
-        self.asked.countOut(7)
+        self.asked.onBytesSent(5)
+        self.asked.onBytesSent(7)
         requests = self.lead.counters.requests
         self.assertEqual((requests.writtenSize, requests.writeCount), (12, 2))

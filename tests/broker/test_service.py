@@ -337,7 +337,8 @@ class StopTests(LeadTestCase):
         self.assertEqual(lead.directory.logs, {})
         lead.stop()
         self.assertEqual(
-            (lead.contents(), lead.log().highWatermark, lead.service.factory.unheard), (A, 11, {})
+            (lead.contents(), lead.log().highWatermark, lead.service.connections.orphaned),
+            (A, 11, {}),
         )
         lead.fileSystem.cutPower()
         self.assertEqual(self.broker(fileSystem=lead.fileSystem).contents(), A)
@@ -376,7 +377,7 @@ class StopTests(LeadTestCase):
             lines(),
         )
         self.assertNotIn(MARK, lead.fileSystem.list(ROOT))
-        self.assertEqual(lead.service.factory.unheard, {})
+        self.assertEqual(lead.service.connections.orphaned, {})
 
     def test_lateCreation(self) -> None:
         """A partition that comes into being after everything was closed leaves no mark, since its bytes are not flushed."""
@@ -563,7 +564,7 @@ class PortTests(TestCase):
         client = await connect(self, broker.endpoint)
         client.send(encodeFetch("t", 0, 0, 1))
         await client.answer()
-        (connection,) = broker.broker.service.factory.connections
+        (connection,) = broker.broker.service.connections.open
         transport: SendfileTransport = connection.transport
         option: Callable[[int, int], int] = transport.socket.getsockopt
         return option

@@ -127,7 +127,7 @@ class AvroMessagesTests(TestCase):
             given = waiting.pop()
             waiting.append(Deferred())
             reactor.callLater(0, given.callback, None)
-            return worker.do(work)
+            return worker.submit(work)
 
         self.end.schema(2, "{")
         met: list[bytes] = []

@@ -150,7 +150,7 @@ class ClientScenarios(BrokerCase):
 
     def cutAll(self) -> None:
         """The broker cuts every connection."""
-        for connection in list(self.broker.broker.service.factory.connections):
+        for connection in list(self.broker.broker.service.connections.open):
             connection.abort()
 
     @inThread

@@ -116,7 +116,7 @@ class ExampleTests(CommandCase):
             await producer.send(topic, 0, [b"news"])
         await producer.close()
 
-    async def carryOut(self, command: str, example: str) -> Outcome:
+    async def handle(self, command: str, example: str) -> Outcome:
         """An example, to its end."""
         protocol, process = self.shell(self.placed(command, example))
         options = parse(shlex.split(example.rpartition("pylogbroker ")[2]))
@@ -137,7 +137,7 @@ class ExampleTests(CommandCase):
             found = examples(command)
             self.assertNotEqual(found, [], command)
             for example in found:
-                outcome = await self.carryOut(command, example)
+                outcome = await self.handle(command, example)
                 if outcome.code or "Traceback" in outcome.errors:
                     failures.append(
                         f"{example}: {outcome.code}\n{outcome.output.decode(errors='replace')[-2000:]}\n{outcome.errors}"

@@ -457,7 +457,7 @@ class ConnectionTests(BrokerCase):
         self.serve({"socket.send.buffer": "30000", "socket.receive.buffer": "40000"})
         client = self.client()
         client.processed()
-        [connection] = self.broker.broker.service.factory.connections
+        [connection] = self.broker.broker.service.connections.open
         found = connection.transport.socket
         # Linux doubles what it is asked for, for its own bookkeeping.
         self.assertEqual(found.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF), 60000)

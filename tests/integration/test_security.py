@@ -218,8 +218,8 @@ class CertificateTests(SecurityCase):
         service = broker.broker.service
         self.assertEqual(
             (
-                len(service.factory.connections),
-                len(service.factory.unshaken),
+                len(service.connections.open),
+                len(service.connections.handshaking),
                 service.counters.connections.slowCount,
             ),
             (1, 0, 1),
@@ -298,7 +298,7 @@ class ClosedTests(SecurityCase):
 
             self.assertEqual(await deferToThread(talk), [0])
             counters = broker.broker.service.counters.connections
-            while broker.broker.service.factory.connections:
+            while broker.broker.service.connections.open:
                 await deferLater(reactor, 0.01)
             self.assertEqual(
                 {place.topic for place in broker.broker.service.directory.logs}, {"status"}
@@ -317,10 +317,10 @@ class ClosedTests(SecurityCase):
             client = await deferToThread(stay)
             self.addCleanup(client.close)
             service = broker.broker.service
-            while service.factory.connections or not service.counters.connections.malformedCount:
+            while service.connections.open or not service.counters.connections.malformedCount:
                 await deferLater(reactor, 0.01)
             self.assertEqual(
-                (service.factory.lingering, service.counters.connections.slowCount),
+                (service.connections.closing, service.counters.connections.slowCount),
                 ({}, int(isTls)),
             )
         self.assertEqual(

@@ -65,10 +65,10 @@ class StorageCase(BrokerCase):
     def retain(self) -> None:
         """Run the cleaner, and wait until it is done."""
         service = self.broker.broker.service
-        self.inReactor(service.upkeep.retain)
-        self.inReactor(service.upkeep.drain)
+        self.inReactor(service.logManager.applyRetention)
+        self.inReactor(service.logManager.drain)
         for log in service.directory.logs.values():
-            while self.inReactor(log.expired, service.upkeep.nowMs()):
+            while self.inReactor(log.expired, service.logManager.nowMs()):
                 self.inReactor(deferLater, reactor, 0)
 
 
@@ -366,7 +366,7 @@ class RetentionTests(StorageCase):
         for thread in threads:
             thread.start()
         while not produced.is_set():
-            self.inReactor(self.broker.broker.service.upkeep.retain)
+            self.inReactor(self.broker.broker.service.logManager.applyRetention)
         # The last messages may be fewer than a flush by count takes.
         self.client().produce("t", 0, encodeSet([b"%06d" % (total - 1)] * 7))
         for thread in threads:

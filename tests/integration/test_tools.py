@@ -48,13 +48,13 @@ class ToolTests(CommandCase):
             payload for messages in self.truth.values() for payload, _nextOffset in messages
         )
 
-    async def carryOut(self, *arguments: str) -> Outcome:
+    async def handle(self, *arguments: str) -> Outcome:
         """A tool, as a process."""
         return await self.spawn(*arguments)[0].ended
 
     async def inCluster(self, *arguments: str) -> Outcome:
         """One that is told where ZooKeeper is, and must succeed."""
-        result = await self.carryOut(*arguments, "--zookeeper", self.cluster.servers)
+        result = await self.handle(*arguments, "--zookeeper", self.cluster.servers)
         self.assertEqual(result.code, 0, result.errors)
         return result
 
@@ -74,18 +74,16 @@ class ToolTests(CommandCase):
                 "--partition",
                 str(place.partition),
             )
-            self.assertEqual(await self.carryOut(*arguments), Outcome(0, b"%d\n" % end, ""))
+            self.assertEqual(await self.handle(*arguments), Outcome(0, b"%d\n" % end, ""))
             self.assertEqual(
-                await self.carryOut(*arguments, "--time", "earliest"), Outcome(0, b"0\n", "")
+                await self.handle(*arguments, "--time", "earliest"), Outcome(0, b"0\n", "")
             )
             folder = os.path.join(
                 self.cluster.brokers[place.broker].directory, f"{self.topic}-{place.partition}"
             )
             starts = {int(name.partition(".")[0]) for name in os.listdir(folder)}
             self.assertGreater(len(starts), 1)
-            found = set(
-                map(int, (await self.carryOut(*arguments, "--count", "1000")).output.split())
-            )
+            found = set(map(int, (await self.handle(*arguments, "--count", "1000")).output.split()))
             self.assertEqual(found, starts | {end})
 
     async def test_brokers(self) -> None:
@@ -189,7 +187,7 @@ class ToolTests(CommandCase):
         await self.cluster.node(
             f"/consumers/{group}/ids/{group}_two", b'{ "%s": 1 }' % self.topic.encode()
         )
-        result = await self.carryOut(
+        result = await self.handle(
             "groups", "verify", group, "--json", "--zookeeper", self.cluster.servers
         )
         faults = json.loads(result.output)["groups"][0]["faults"]
@@ -229,7 +227,7 @@ class ToolTests(CommandCase):
         url = f"http://127.0.0.1:{self.cluster.figuresPort(place.broker)}/metrics"
 
         async def figures() -> list[int]:
-            result = await self.carryOut(
+            result = await self.handle(
                 "metrics", "--url", url, "--count", "1", "--json", *arguments
             )
             self.assertEqual((result.code, result.errors), (0, ""))
@@ -255,12 +253,12 @@ class ToolTests(CommandCase):
             folder = os.path.join(
                 self.cluster.brokers[place.broker].directory, f"{self.topic}-{place.partition}"
             )
-            result = await self.carryOut("verify", folder, "--json")
+            result = await self.handle("verify", folder, "--json")
             segments: list[dict[str, Any]] = json.loads(result.output)["segments"]
             self.assertEqual((result.code, {each["fault"] for each in segments}), (0, {None}))
             self.assertEqual(sum(each["messageCount"] for each in segments), len(messages))
             self.assertEqual(sum(each["size"] for each in segments), messages[-1][1])
-            result = await self.carryOut(
+            result = await self.handle(
                 "dump", *[os.path.join(folder, name) for name in sorted(os.listdir(folder))]
             )
             self.assertEqual(result.code, 0)
@@ -313,7 +311,7 @@ class ToolTests(CommandCase):
         )
         for place, messages in self.truth.items():
             arguments = ("--topic", self.topic, "--partition", str(place.partition), "--json")
-            result = await self.carryOut(
+            result = await self.handle(
                 "perf", "simple-consume", "--broker", self.address(place.broker), *arguments
             )
             found = json.loads(result.output)

@@ -86,7 +86,7 @@ class TargetTests(MirrorCase):
         broker = self.far.brokers[0]
         assert broker is not None
         await broker.broker.service._closePorts()  # it is registered still, and has gone already
-        for connection in list(broker.broker.service.factory.connections):
+        for connection in list(broker.broker.service.connections.open):
             connection.transport.abortConnection()
         self.target._consumers.get(self.discovery().brokers[0].endpoint)._timeoutMs = 100
         self.assertEqual(await self.target.ends(["t"]), expected)

@@ -19,7 +19,7 @@ class RecentTests(SynchronousTestCase):
     def test_remembered(self) -> None:
         """All pieces that were appended to are warm, without a look at the file; their neighbours are not."""
         warmth = PageCache(10)
-        warmth.remember("a", PIECE_SIZE - 1, 2)
+        warmth.markCached("a", PIECE_SIZE - 1, 2)
         warm = [index for index in range(4) if warmth.isCached("a", -1, index * PIECE_SIZE, 1)]
         self.assertEqual(warm, [0, 1])
         self.assertFalse(warmth.isCached("b", -1, 0, 1))
@@ -27,7 +27,7 @@ class RecentTests(SynchronousTestCase):
     def test_exactEnd(self) -> None:
         """A piece that ends where the appended bytes begin, or begins where they end, is not among them."""
         warmth = PageCache(10)
-        warmth.remember("a", PIECE_SIZE, PIECE_SIZE)
+        warmth.markCached("a", PIECE_SIZE, PIECE_SIZE)
         self.assertEqual(
             [warmth.isCached("a", -1, index * PIECE_SIZE, 1) for index in range(3)],
             [False, True, False],
@@ -37,12 +37,12 @@ class RecentTests(SynchronousTestCase):
         """Only so many are remembered, the latest."""
         warmth = PageCache(3)
         for index in (0, 1, 2, 0, 3):
-            warmth.remember("a", index * PIECE_SIZE, 1)
+            warmth.markCached("a", index * PIECE_SIZE, 1)
         self.assertEqual(
             [index for index in range(4) if warmth.isCached("a", -1, index * PIECE_SIZE, 1)],
             [0, 2, 3],
         )
-        warmth.remember("b", 0, 100 * PIECE_SIZE)
+        warmth.markCached("b", 0, 100 * PIECE_SIZE)
         self.assertEqual(
             [index for index in range(100) if warmth.isCached("b", -1, index * PIECE_SIZE, 1)],
             [97, 98, 99],
@@ -51,7 +51,7 @@ class RecentTests(SynchronousTestCase):
     def test_none(self) -> None:
         """Told to remember nothing, it does not."""
         warmth = PageCache(0)
-        warmth.remember("a", 0, 1)
+        warmth.markCached("a", 0, 1)
         self.assertFalse(warmth.isCached("a", -1, 0, 1))
 
 
@@ -192,7 +192,7 @@ class CachedTests(KernelTestCase):
             canSay = True
         except OSError as error:
             canSay = error.errno != errno.EOPNOTSUPP
-        self.warmth.readIn(self.fileno, 0, PIECE_SIZE)
+        self.warmth.prefetch(self.fileno, 0, PIECE_SIZE)
         self.assertEqual(self.warmth.isCached(self.path, self.fileno, 0, PIECE_SIZE), canSay)
 
     def test_readIn(self) -> None:
@@ -211,13 +211,13 @@ class CachedTests(KernelTestCase):
         realFadvise, realPread = os.posix_fadvise, os.pread
         self.patch(os, "posix_fadvise", fadvise)
         self.patch(os, "pread", pread)
-        self.warmth.readIn(self.fileno, 1000, PROBE_STEP_SIZE + 5)
+        self.warmth.prefetch(self.fileno, 1000, PROBE_STEP_SIZE + 5)
         waits = [
             ("wait", position, 1)
             for position in (1000, 1000 + PROBE_STEP_SIZE, 1004 + PROBE_STEP_SIZE)
         ]
         self.assertEqual(told, [("ask", 1000, PROBE_STEP_SIZE + 5), *waits])
-        self.warmth.readIn(self.fileno, PIECE_SIZE - 10, PROBE_STEP_SIZE)
+        self.warmth.prefetch(self.fileno, PIECE_SIZE - 10, PROBE_STEP_SIZE)
 
     def test_readInFails(self) -> None:
         """A disk that cannot read says so to who asked."""
@@ -226,4 +226,4 @@ class CachedTests(KernelTestCase):
             raise OSError(errno.EIO, "")
 
         self.patch(os, "pread", pread)
-        self.assertRaises(OSError, self.warmth.readIn, self.fileno, 0, 10)
+        self.assertRaises(OSError, self.warmth.prefetch, self.fileno, 0, 10)

@@ -27,7 +27,7 @@ from pylogbroker.net.sendfile import (
     READ_SIZE,
     TURN_SIZE_MAX,
     BufferedSender,
-    letGo,
+    releaseSlices,
 )
 from pylogbroker.protocol.kafka07.requests import encodeFetch, encodeMultiFetch, encodeProduce
 from pylogbroker.protocol.kafka07.responses import decodeFetch, decodeMultiFetch, fetchHeader
@@ -121,19 +121,21 @@ class WarmTests(TransferTestCase):
         peer = self.connect(200_000)
         found, sent = self.slice(0, 50_000), []
         self.assertTrue(
-            peer.transport.sendPieces(
-                [b"header", found], self.lead.service.factory.flow, lambda: sent.append(1)
+            peer.transport.sendParts(
+                [b"header", found],
+                self.lead.service.connections.sendContext,
+                lambda: sent.append(1),
             )
         )
         self.assertEqual((peer._socket.recv(100_000), sent), (b"header" + SET[:50_000], []))
 
     def test_order(self) -> None:
         """Bytes and slices leave in the order in which they were given, whoever gave them."""
-        peer, flow = self.connect(), self.lead.service.factory.flow
+        peer, flow = self.connect(), self.lead.service.connections.sendContext
         done: list[str] = []
         peer.transport.write(b"first")
         self.assertFalse(
-            peer.transport.sendPieces(
+            peer.transport.sendParts(
                 [b"second", self.slice(5, 100_000), b"third"], flow, lambda: done.append("sent")
             )
         )
@@ -146,9 +148,9 @@ class WarmTests(TransferTestCase):
 
     def test_emptySlices(self) -> None:
         """Slices without bytes are nothing, and let go."""
-        peer, flow = self.connect(), self.lead.service.factory.flow
+        peer, flow = self.connect(), self.lead.service.connections.sendContext
         self.assertTrue(
-            peer.transport.sendPieces(
+            peer.transport.sendParts(
                 [EMPTY_SLICE, b"a", self.slice(7, 0), b"b", EMPTY_SLICE], flow, list
             )
         )
@@ -158,7 +160,9 @@ class WarmTests(TransferTestCase):
         """However much the socket would take, a connection sends only so much in a turn; then others have theirs."""
         self.patch(sendfile, "TURN_SIZE_MAX", 30_000)
         peer = self.connect(200_000)
-        peer.transport.sendPieces([self.slice(0, 150_000)], self.lead.service.factory.flow, list)
+        peer.transport.sendParts(
+            [self.slice(0, 150_000)], self.lead.service.connections.sendContext, list
+        )
         self.assertEqual(peer.transport.sentSize, 30_000)
         peer.transport.doWrite()
         self.assertEqual(peer.transport.sentSize, 60_000)
@@ -167,7 +171,9 @@ class WarmTests(TransferTestCase):
     def test_closedBehind(self) -> None:
         """A connection that is closed behind an answer ends when all of it is sent."""
         peer = self.connect()
-        peer.transport.sendPieces([self.slice(0, 500_000)], self.lead.service.factory.flow, list)
+        peer.transport.sendParts(
+            [self.slice(0, 500_000)], self.lead.service.connections.sendContext, list
+        )
         peer.transport.loseConnection()
         self.assertEqual(peer.receive(), SET[:500_000])
         self.assertTrue(peer.closed)
@@ -210,7 +216,7 @@ class WarmTests(TransferTestCase):
         peer.transport.pauseProducing()
         peer._socket.close()
         self.lead.settle()
-        self.assertEqual(self.lead.service.factory.connections, {})
+        self.assertEqual(self.lead.service.connections.open, {})
         self.assertEqual(len([line for line in lines() if "broke" in line]), 1)
 
     def test_brokenInBytes(self) -> None:
@@ -219,14 +225,14 @@ class WarmTests(TransferTestCase):
         peer._socket.close()
         peer.transport.write(b"a")
         self.lead.settle()
-        self.assertEqual(self.lead.service.factory.connections, {})
+        self.assertEqual(self.lead.service.connections.open, {})
 
     def test_lost(self) -> None:
         """A connection that is lost lets all go, and does not say that it was sent."""
         peer, done = self.connect(), []
-        peer.transport.sendPieces(
+        peer.transport.sendParts(
             [self.slice(0, 500_000), self.slice(5, 5)],
-            self.lead.service.factory.flow,
+            self.lead.service.connections.sendContext,
             lambda: done.append(1),
         )
         self.assertGreater(self.lead.pinCounts()[0], 0)
@@ -235,19 +241,19 @@ class WarmTests(TransferTestCase):
 
     def test_afterTheEnd(self) -> None:
         """A connection that has ended, or is about to, takes nothing more, and lets go what it is given."""
-        flow = self.lead.service.factory.flow
+        flow = self.lead.service.connections.sendContext
         ending = self.connect()
         ending.transport.loseConnection()
-        self.assertFalse(ending.transport.sendPieces([b"a", self.slice(0, 5)], flow, list))
+        self.assertFalse(ending.transport.sendParts([b"a", self.slice(0, 5)], flow, list))
         ended = self.connect()
         ended.vanish()
-        self.assertFalse(ended.transport.sendPieces([b"a", self.slice(0, 5)], flow, list))
+        self.assertFalse(ended.transport.sendParts([b"a", self.slice(0, 5)], flow, list))
         ended.transport.write(b"a")
         self.assertEqual(self.lead.pinCounts(), [0])
 
     def test_letGo(self) -> None:
         """Letting go unpins slices, and passes over bytes and empty ones."""
-        letGo([b"a", self.slice(0, 1), EMPTY_SLICE, self.slice(0, 1)])
+        releaseSlices([b"a", self.slice(0, 1), EMPTY_SLICE, self.slice(0, 1)])
         self.assertEqual(self.lead.pinCounts(), [0])
 
 
@@ -259,14 +265,14 @@ class AskedTests(TransferTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.asked: list[tuple[int, int]] = []
-        real = PageCache._isCached
+        real = PageCache._kernelHas
 
         def isCached(warmth: PageCache, fileno: int, position: int, size: int) -> bool:
             self.asked.append((position, size))
             real(warmth, fileno, position, size)
             return True
 
-        self.patch(PageCache, "_isCached", isCached)
+        self.patch(PageCache, "_kernelHas", isCached)
 
     def test_onceForARange(self) -> None:
         """A slice is looked up range by range, each once, however little the socket takes at a time."""
@@ -385,7 +391,9 @@ class ColdTests(TransferTestCase):
     def test_writeMeanwhile(self) -> None:
         """What is written while a worker reads waits behind it."""
         peer = self.connect()
-        peer.transport.sendPieces([self.slice(0, 10)], self.lead.service.factory.flow, list)
+        peer.transport.sendParts(
+            [self.slice(0, 10)], self.lead.service.connections.sendContext, list
+        )
         peer.transport.write(b"behind")
         self.assertNotIn(peer.transport, self.lead.reactor.getWriters())
         self.assertEqual(peer.receive(), b"")
@@ -428,7 +436,7 @@ class ReadingTests(TransferTestCase):
         """While the peer does not read, nothing more is read for it from the file."""
         peer = self.fetching()
         self.lead.settle()
-        outgoing: Any = peer.protocol._outgoing
+        outgoing: Any = peer.protocol._sender
         self.assertEqual((outgoing.sentSize, outgoing.isSending), (6 + READ_SIZE, True))
         self.assertEqual(len(peer.receive(READ_SIZE - 100_000)), READ_SIZE - 100_000)
         self.lead.settle()
@@ -486,7 +494,7 @@ class ReadingTests(TransferTestCase):
         BufferedSender(
             transport,
             [EMPTY_SLICE, b"a", EMPTY_SLICE, b"b"],
-            self.lead.service.factory.flow,
+            self.lead.service.connections.sendContext,
             lambda: done.append(1),
         ).start()
         self.assertEqual((transport.value(), transport.producer, done), (b"ab", None, [1]))
@@ -495,7 +503,10 @@ class ReadingTests(TransferTestCase):
         """The end is said when the transport would take more, and not before."""
         transport, done = StringTransport(), []
         outgoing = BufferedSender(
-            transport, [b"a", b"b"], self.lead.service.factory.flow, lambda: done.append(1)
+            transport,
+            [b"a", b"b"],
+            self.lead.service.connections.sendContext,
+            lambda: done.append(1),
         )
         outgoing.pauseProducing()
         outgoing.start()
@@ -543,7 +554,7 @@ class SocketTests(SocketTestCase):
         client = await connect(self, broker.endpoint)
         await self.exchange(client)
         self.assertIsInstance(
-            next(iter(broker.broker.service.factory.connections)).transport,
+            next(iter(broker.broker.service.connections.open)).transport,
             sendfile.SendfileTransport,
         )
         self.assertNothingPinned(broker)
@@ -615,14 +626,14 @@ class TlsTests(SocketTestCase):
         await client.answer()
         client.transport.pauseProducing()
         client.send(*[encodeFetch("t", 0, 0, ALL)] * 4)
-        (connection,) = broker.broker.service.factory.connections
+        (connection,) = broker.broker.service.connections.open
         outgoing: Any = None
         while outgoing is None or not outgoing.isSending:
             await self.turn()
-            outgoing = connection._outgoing
+            outgoing = connection._sender
         for _ in range(100):
             await self.turn()
-        self.assertIs(connection._outgoing, outgoing)
+        self.assertIs(connection._sender, outgoing)
         self.assertLess(outgoing.sentSize, SIZE)
         client.transport.resumeProducing()
         for _ in range(4):
@@ -666,8 +677,8 @@ class TlsTests(SocketTestCase):
         await client.answer()
         client.transport.pauseProducing()
         client.send(encodeFetch("t", 0, 0, ALL))
-        (connection,) = broker.broker.service.factory.connections
-        while connection._outgoing is None:
+        (connection,) = broker.broker.service.connections.open
+        while connection._sender is None:
             await self.turn()
         await broker.stop()
         self.assertNothingPinned(broker)

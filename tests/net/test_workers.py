@@ -24,7 +24,7 @@ class ThreadWorkerTests(TestCase):
         """Work is done on another thread, and its result comes back on the reactor's."""
         here = threading.current_thread()
         self.worker.start()
-        there = await self.worker.do(threading.current_thread)
+        there = await self.worker.submit(threading.current_thread)
         self.assertIsNot(there, here)
         self.assertIn("test-worker", there.name)
         self.assertIs(threading.current_thread(), here)
@@ -33,11 +33,11 @@ class ThreadWorkerTests(TestCase):
         """What work raises, the Deferred fails with."""
         self.worker.start()
         with self.assertRaises(ZeroDivisionError):
-            await self.worker.do(lambda: 1 // 0)
+            await self.worker.submit(lambda: 1 // 0)
 
     def test_before(self) -> Deferred[None]:
         """What is given before the start is done after it; starting twice is as once."""
-        done = self.worker.do(lambda: 1)
+        done = self.worker.submit(lambda: 1)
         self.assertNoResult(done)
         self.worker.start()
         self.worker.start()
@@ -47,14 +47,14 @@ class ThreadWorkerTests(TestCase):
         """As many pieces of work as there are threads go on at a time."""
         self.worker.start()
         both = threading.Barrier(2)
-        return gatherResults([self.worker.do(lambda: both.wait(300)) for _ in range(2)])
+        return gatherResults([self.worker.submit(lambda: both.wait(300)) for _ in range(2)])
 
     def test_stop(self) -> Deferred[list[None]]:
         """The stop waits for what was given; a worker that was never started has nothing to stop."""
         ThreadWorker(reactor, "idle", 1).stop()
         self.worker.start()
         ends: list[int] = []
-        all_ = gatherResults([self.worker.do(lambda n=n: ends.append(n)) for n in range(20)])  # type: ignore[misc]
+        all_ = gatherResults([self.worker.submit(lambda n=n: ends.append(n)) for n in range(20)])  # type: ignore[misc]
         self.worker.stop()
         self.assertEqual(sorted(ends), list(range(20)))
         return all_

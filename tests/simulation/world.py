@@ -159,8 +159,8 @@ class DelayedWorker(ManualWorker):
         self._delay = delay
         self._isBusy = False
 
-    def do(self, work: Callable[[], Any]) -> Any:
-        done = super().do(work)
+    def submit(self, work: Callable[[], Any]) -> Any:
+        done = super().submit(work)
         self._begin()
         return done
 

@@ -341,9 +341,9 @@ class SocketPromisesTests(NetworkPromises, TestCase):
             Factory.forProtocol(build),  # type: ignore[arg-type]
             interface="127.0.0.1",
         )
-        self.addCleanup(self.letGo)
+        self.addCleanup(self.releaseSlices)
 
-    async def letGo(self) -> None:
+    async def releaseSlices(self) -> None:
         await self.port.stopListening()
         for far in self.farEnds:
             far.tcp.abortConnection()

@@ -18,8 +18,8 @@ class LeadWorkerTests(SynchronousTestCase):
 
     def test_perform(self) -> None:
         """Nothing is done before C{perform}, which does the oldest job and hands on its result."""
-        first = self.worker.do(lambda: [self.done.append(1), 10])  # type: ignore[func-returns-value]
-        second = self.worker.do(lambda: self.done.append(2))
+        first = self.worker.submit(lambda: [self.done.append(1), 10])  # type: ignore[func-returns-value]
+        second = self.worker.submit(lambda: self.done.append(2))
         self.assertNoResult(first)
         self.assertEqual((self.done, len(self.worker.jobs)), ([], 2))
         self.worker.perform()
@@ -28,7 +28,7 @@ class LeadWorkerTests(SynchronousTestCase):
 
     def test_failure(self) -> None:
         """What a job raises, its Deferred fails with."""
-        failing = self.worker.do(lambda: 1 // 0)
+        failing = self.worker.submit(lambda: 1 // 0)
         self.worker.perform()
         self.failureResultOf(failing, ZeroDivisionError)
 
@@ -42,9 +42,9 @@ class LeadWorkerTests(SynchronousTestCase):
         def begin(number: int) -> None:
             self.done.append(number)
             if number < 3:
-                self.worker.do(lambda: begin(number + 1))
+                self.worker.submit(lambda: begin(number + 1))
 
-        self.worker.do(lambda: begin(1))
+        self.worker.submit(lambda: begin(1))
         self.assertEqual((self.worker.performAll(), self.done), (3, [1, 2, 3]))
         self.assertEqual(self.worker.performAll(), 0)
 
@@ -52,7 +52,7 @@ class LeadWorkerTests(SynchronousTestCase):
         """Jobs without end are an error, not a test that hangs."""
 
         def again() -> None:
-            self.worker.do(again)
+            self.worker.submit(again)
 
         again()
         self.assertRaises(RuntimeError, self.worker.performAll, 50)
@@ -60,6 +60,6 @@ class LeadWorkerTests(SynchronousTestCase):
     def test_stop(self) -> None:
         """The stop does what is left, as that of threads does."""
         self.worker.start()
-        left = self.worker.do(lambda: 5)
+        left = self.worker.submit(lambda: 5)
         self.worker.stop()
         self.assertEqual(self.successResultOf(left), 5)
