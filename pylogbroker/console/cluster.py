@@ -1,9 +1,12 @@
 """
-What the page shows, gathered when it asks: the broker that serves it, and, with ZooKeeper, all others, and the groups.
+What the page shows, gathered when it asks: the broker that serves it, and, with ZooKeeper, all
+others, and the groups.
 
-Nothing is done while nobody looks (L{pylogbroker.console.singleflight}). How much is asked for at all has limits, which the answer tells of.
+Nothing is done while nobody looks (L{pylogbroker.console.singleflight}). How much is asked for at
+all has limits, which the answer tells of.
 
-Everything that is gathered was written by others, and what cannot be read is told as a problem, beside the rest.
+Everything that is gathered was written by others, and what cannot be read is told as a problem,
+beside the rest.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.console.singleflight import TtlCache
 from pylogbroker.console.sources import ISource, OwnSource, RemoteSource
-from pylogbroker.errors import NoBrokersError, PylogbrokerError
+from pylogbroker.errors import BrokerConnectionError, NoBrokersError, PylogbrokerError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.metrics.snapshot import BrokerSnapshot, PartitionPicture
 from pylogbroker.types import BrokerPartition, OffsetBounds, PartitionId
@@ -30,17 +33,55 @@ PARTITIONS_OF_TOPIC_MAX = 200
 GROUP_COUNT_MAX = 100
 ROW_COUNT_MAX = 2_000
 PROBLEM_COUNT_MAX = 20
+DOWN_KEPT_MS = 24 * 3_600_000
+"""How long a broker that has disappeared from ZooKeeper is shown as down."""
+
 TIMEOUT_MS = 5_000
 """For each answer of another broker; half of it for connecting."""
 
 
 class _Layout:
-    """What ZooKeeper says of brokers and topics."""
+    """
+    Brokers and topics in ZooKeeper.
+
+    @ivar counts: partitions by topic and broker.
+    @ivar down: brokers that have disappeared.
+    """
 
     def __init__(self) -> None:
         self.brokers: dict[int, BrokerRegistration] = {}
         self.counts: dict[str, dict[int, int]] = {}
+        self.down: dict[int, BrokerRegistration] = {}
         self.problems: list[str] = []
+
+
+class _SeenBrokers:
+    """
+    The registrations and partitions of brokers as they were last seen. ZooKeeper drops both when a
+    broker ends; the page shows such a broker as down for L{DOWN_KEPT_MS}. At most
+    L{BROKER_COUNT_MAX} brokers and L{TOPIC_COUNT_MAX} topics.
+    """
+
+    def __init__(self) -> None:
+        self._brokers: dict[int, tuple[BrokerRegistration, dict[str, int], int]] = {}
+
+    def complete(self, layout: _Layout, nowMs: int) -> None:
+        """Remember the registered brokers, and add those that have disappeared to a layout."""
+        for number, registration in layout.brokers.items():
+            counts = {
+                topic: each[number] for topic, each in layout.counts.items() if number in each
+            }
+            self._brokers[number] = registration, counts, nowMs
+        for number, (registration, counts, seenMs) in list(self._brokers.items()):
+            if number in layout.brokers:
+                continue
+            if nowMs - seenMs > DOWN_KEPT_MS or len(self._brokers) > BROKER_COUNT_MAX:
+                del self._brokers[number]
+                continue
+            layout.down[number] = registration
+            for topic, count in counts.items():
+                if topic in layout.counts or len(layout.counts) < TOPIC_COUNT_MAX:
+                    layout.counts.setdefault(topic, {}).setdefault(number, count)
 
 
 Foreign = dict[PartitionId, "OffsetBounds | PylogbrokerError"]
@@ -62,13 +103,15 @@ class ClusterView:
         """
         @param own: the broker in this process, if there is one.
         @param zookeeper: gives the client, if there is one now.
-        @param template: how other brokers are reached; see L{pylogbroker.net.endpoints.brokerEndpoint}.
+        @param template: how other brokers are reached; see
+            L{pylogbroker.net.endpoints.brokerEndpoint}.
         """
         self._reactor = reactor
         self._own = own
         self._zookeeper = zookeeper
         self._ends = OffsetLookup(reactor, self._find, TIMEOUT_MS, TIMEOUT_MS // 2, template)
         self._brokers: dict[int, BrokerRegistration] = {}
+        self._seen = _SeenBrokers()
         self._layout = TtlCache(reactor, self._readLayout, 2_000)
         self._foreign = TtlCache(reactor, self._readForeign)
         self._foreignMs = 0
@@ -85,17 +128,20 @@ class ClusterView:
 
     async def state(self) -> dict[str, Any]:
         """
-        Brokers, topics and their partitions, who waits: as the page reads it. What is known of other brokers' partitions may be older than the rest, and says
-        how old: rates that took it for new would jump.
+        Brokers, topics and their partitions, who waits: as the page reads it. What is known of
+        other brokers' partitions may be older than the rest, and says how old: rates that took it
+        for new would jump.
         """
         picture = None if self._own is None else self._own.picture()
         layout, problems = _Layout(), []
         foreign: Foreign = {}
+        isKnown = False
         if self._zookeeper() is not None:
             try:
                 layout = await self._layout.get()
                 problems += layout.problems
                 foreign = await self._foreign.get()
+                isKnown = True
             except PylogbrokerError as error:
                 problems.append(f"ZooKeeper: {error}")
         topics: dict[str, list[dict[str, Any]]] = {}
@@ -124,6 +170,7 @@ class ClusterView:
             ],
             "own": None if picture is None else _ownBroker(picture),
             "hasGroups": self._zookeeper() is not None,
+            "isKnown": picture is not None or isKnown,
             "problems": problems[:PROBLEM_COUNT_MAX],
         }
 
@@ -142,6 +189,7 @@ class ClusterView:
             layout.problems.append(f"{TOPIC_COUNT_MAX} of {len(topics)} topics are shown")
         layout.counts = await registries.partitionCounts(topics[:TOPIC_COUNT_MAX])
         self._brokers = layout.brokers
+        self._seen.complete(layout, self._nowMs())
         return layout
 
     async def _readForeign(self) -> Foreign:
@@ -151,17 +199,21 @@ class ClusterView:
             PartitionId(topic, BrokerPartition(number, partition))
             for topic, counts in layout.counts.items()
             for number, count in counts.items()
-            if number != ownId and number in layout.brokers
+            if number != ownId and (number in layout.brokers or number in layout.down)
             for partition in range(min(count, PARTITIONS_OF_TOPIC_MAX))
         ]
-        found = await self._ends.bounds(places[:PARTITION_COUNT_MAX])
+        down = [place for place in places if place.partition.broker in layout.down]
+        running = [place for place in places if place.partition.broker in layout.brokers]
+        found: Foreign = {**await self._ends.bounds(running[:PARTITION_COUNT_MAX])}
+        for place in down[:PARTITION_COUNT_MAX]:
+            found[place] = BrokerConnectionError(f"broker {place.partition.broker} is down")
         self._foreignMs = self._nowMs()
         return found
 
     async def _find(self, number: int) -> BrokerRegistration:
         if number not in self._brokers:
             raise NoBrokersError(
-                f"there is no broker {number}, or nobody has looked at the cluster yet"
+                f"there is no broker {number}, or the console has not read the cluster yet"
             )
         return self._brokers[number]
 
@@ -180,40 +232,31 @@ class ClusterView:
     # -- groups
 
     async def groups(self) -> dict[str, Any]:
-        """Groups, their members, and for each partition who owns it, its offset and its lag: as the page reads it."""
+        """
+        Groups, their members, and for each partition who owns it, its offset and its lag: as the
+        page reads it.
+        """
         if self._zookeeper() is None:
             return {"groups": [], "problems": []}
         try:
             found = await self._groups.get()
-            ends = self._readable(await self._foreign.get())
+            bounds = self._bounds(await self._foreign.get())
         except PylogbrokerError as error:
             return {"groups": [], "problems": [f"ZooKeeper: {error}"]}
-        for group in found["groups"]:
-            for row in group["partitions"]:
-                end = ends.get(
-                    PartitionId(row["topic"], BrokerPartition(row["broker"], row["partition"]))
-                )
-                row["end"] = end
-                row["lag"] = None if end is None or row["offset"] is None else end - row["offset"]
-        return found
+        groups = [_withLags(group, bounds) for group in found["groups"]]
+        return {"groups": groups, "problems": found["problems"]}
 
-    def _readable(self, foreign: Foreign) -> dict[PartitionId, int]:
-        """Where each partition that is known ends, for readers."""
-        ends = {
-            place: found.end for place, found in foreign.items() if isinstance(found, OffsetBounds)
+    def _bounds(self, foreign: Foreign) -> dict[PartitionId, OffsetBounds]:
+        """The readable offsets of each partition whose broker has answered."""
+        bounds = {
+            place: found for place, found in foreign.items() if isinstance(found, OffsetBounds)
         }
         if self._own is not None:
             picture = self._own.picture()
-            ends.update(
-                {
-                    PartitionId(
-                        each.topic,
-                        BrokerPartition(picture.brokerId, each.partition),
-                    ): each.highWatermark
-                    for each in picture.partitions
-                }
-            )
-        return ends
+            for each in picture.partitions:
+                place = PartitionId(each.topic, BrokerPartition(picture.brokerId, each.partition))
+                bounds[place] = OffsetBounds(each.startOffset, each.highWatermark)
+        return bounds
 
     async def _readGroups(self) -> dict[str, Any]:
         problems: list[str] = []
@@ -247,6 +290,46 @@ async def _readGroup(registries: ClusterReader, name: str) -> dict[str, Any]:
         for topic, partition in sorted({*owners, *offsets})[:ROW_COUNT_MAX]
     ]
     return {"name": name, "members": members[:ROW_COUNT_MAX], "partitions": rows}
+
+
+def _withLags(group: dict[str, Any], bounds: dict[PartitionId, OffsetBounds]) -> dict[str, Any]:
+    """
+    A group with end and lag of each partition of its topics, also of those without a stored offset:
+    their lag counts from the start of the log.
+    """
+    rows = {
+        PartitionId(row["topic"], BrokerPartition(row["broker"], row["partition"])): row
+        for row in group["partitions"]
+    }
+    topics = {place.topic for place in rows}
+    for place in bounds:
+        if place.topic in topics and place not in rows and len(rows) < ROW_COUNT_MAX:
+            rows[place] = {
+                "topic": place.topic,
+                **place.partition._asdict(),
+                "owner": "",
+                "offset": None,
+            }
+    found = []
+    for place, row in sorted(rows.items(), key=lambda item: item[0]):
+        start, end = bounds.get(place, (None, None))
+        position = start if row["offset"] is None else row["offset"]
+        lag = None if end is None or position is None else end - position
+        found.append({**row, "end": end, "lag": lag})
+    return {
+        **group,
+        "partitions": found,
+        "idleMembers": _idleMembers(group["members"], [row["owner"] for row in found]),
+    }
+
+
+def _idleMembers(members: list[str], owners: list[str]) -> list[str]:
+    """
+    The members that own no partition. The owner of a partition is a member's id, C{-}, and a
+    stream's number.
+    """
+    busy = {owner.rpartition("-")[0] for owner in owners}
+    return [member for member in members if member not in busy]
 
 
 # -- rows
@@ -304,6 +387,14 @@ def _brokers(
         }
         for number, where in layout.brokers.items()
     }
+    for number, where in layout.down.items():
+        rows[number] = {
+            "id": number,
+            "endpoint": where.address,
+            "isOwn": False,
+            "isRegistered": False,
+            "problem": "down: its registration in ZooKeeper has gone",
+        }
     if picture is not None:
         told = rows.get(picture.brokerId)
         rows[picture.brokerId] = {

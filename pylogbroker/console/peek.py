@@ -1,13 +1,17 @@
 """
 A look at messages: some, from an offset on, or the last ones.
 
-The last ones are the hard part. An offset is a place in the log; where a message begins, only reading from a known beginning tells, and that may
-be a gigabyte away. So a window before the end is read, and the first place is looked for from which whole entries with right checksums follow one another
-exactly to the end. A payload that holds a message set could deceive that, to show its own messages before the next real one; it is a look, not a reading.
+The last ones are the hard part. An offset is a place in the log; where a message begins, only
+reading from a known beginning tells, and that may be a gigabyte away. So a window before the end is
+read, and the first place is looked for from which whole entries with right checksums follow one
+another exactly to the end. A payload that holds a message set could deceive that, to show its own
+messages before the next real one; it is a look, not a reading.
 
-What a look costs has a limit everywhere: bytes read, bytes that all compressed messages of it may open to, messages that are looked at inside of one, bytes of
-a payload that are shown, checksums that are computed in search of a beginning. All the same it is too much for the reactor, which serves others: reading
-the bytes is the source's affair, and what is made of them is made by a worker. Nothing is opened only to be counted.
+What a look costs has a limit everywhere: bytes read, bytes that all compressed messages of it may
+open to, messages that are looked at inside of one, bytes of a payload that are shown, checksums
+that are computed in search of a beginning. All the same it is too much for the reactor, which
+serves others: reading the bytes is the source's affair, and what is made of them is made by a
+worker. Nothing is opened only to be counted.
 """
 
 from __future__ import annotations
@@ -147,7 +151,9 @@ def firstEntry(data: bytes) -> int | None:
 
 
 def _entryEnd(data: bytes, position: int) -> int | None:
-    """Where an entry would end that begins here, by its size and magic number; L{None}: none does."""
+    """
+    Where an entry would end that begins here, by its size and magic number; L{None}: none does.
+    """
     if position + 9 > len(data):
         return None
     (size,) = _SIZE.unpack_from(data, position)
@@ -221,7 +227,10 @@ def _lastRows(data: bytes, offset: int, isBeginning: bool, countMax: int) -> Pee
 
 
 def _opened(entry: _Entry, allowance: DecompressionBudget) -> list[dict[str, Any]]:
-    """The rows of one entry: itself, or the first that are inside of it, each with the offset of the entry; of many, that there are more."""
+    """
+    The rows of one entry: itself, or the first that are inside of it, each with the offset of the
+    entry; of many, that there are more.
+    """
     message, start, behind = entry
     if not message.codec:
         return [_row(message.payload, start, behind, "", message.checksum)]

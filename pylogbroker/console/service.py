@@ -1,7 +1,8 @@
 """
 A site as a Twisted service, and the one that a broker brings along.
 
-It takes its port before the broker touches anything, so that a taken one fails while nothing has happened, and lets it go before the broker stops.
+It takes its port before the broker touches anything, so that a taken one fails while nothing has
+happened, and lets it go before the broker stops.
 """
 
 from __future__ import annotations
@@ -124,7 +125,8 @@ def metricsRoute(broker: BrokerService) -> Route:
 
 class MetricsService(ConsoleService):
     """
-    Serves figures alone: an application's, of its producers and consumers and of its own; a mirror's.
+    Serves figures alone: an application's, of its producers and consumers and of its own; a
+    mirror's.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """
 What is gathered only when somebody asks, and seldom enough.
 
-Who asks gets what is known if it is young; else one gathering is made for all who ask meanwhile. A gathering that took long is kept longer, so that looking
-takes at most a small part of the time of whoever is asked, however large a cluster is.
+Who asks gets what is known if it is young; else one gathering is made for all who ask meanwhile. A
+gathering that took long is kept longer, so that looking takes at most a small part of the time of
+whoever is asked, however large a cluster is.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """
-Where the console gets messages and offsets from: the broker that it is served by, or others, which it asks as any client does.
+Where the console gets messages and offsets from: the broker that it is served by, or others, which
+it asks as any client does.
 """
 
 from __future__ import annotations

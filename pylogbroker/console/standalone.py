@@ -1,5 +1,6 @@
 """
-The console without a broker of its own: it finds the cluster in ZooKeeper, and tells scrapers how far behind groups are.
+The console without a broker of its own: it finds the cluster in ZooKeeper, and tells scrapers how
+far behind groups are.
 
 ZooKeeper may be away when it starts, and later; the page says so, and it is tried again.
 """
@@ -17,7 +18,7 @@ from pylogbroker.console.cluster import ClusterView
 from pylogbroker.console.routes import pageRoutes
 from pylogbroker.console.service import ConsoleService
 from pylogbroker.errors import PylogbrokerError
-from pylogbroker.interfaces import IZookeeper
+from pylogbroker.interfaces import IZookeeper, SessionEvent
 from pylogbroker.metrics.exposition import CONTENT_TYPE, GAUGE, Family, Sample, render
 from pylogbroker.net.httpserver import HttpResponse, HttpSite, Query
 from pylogbroker.zookeeper.client import ZookeeperClient
@@ -99,7 +100,15 @@ class ClusterConsole(ConsoleService):
         )
 
     async def _metrics(self, query: Query) -> HttpResponse:
-        return HttpResponse(200, CONTENT_TYPE, render(lagFamilies(await self._cluster.groups())))
+        isConnected = self.zookeeper is not None and self.zookeeper.connected
+        connected = Family(
+            "pylogbroker_console_zookeeper_connected",
+            GAUGE,
+            "Whether the console has a connection to ZooKeeper. Without it there are no other metrics.",
+            [Sample(int(isConnected))],
+        )
+        groups = await self._cluster.groups()
+        return HttpResponse(200, CONTENT_TYPE, render([connected, *lagFamilies(groups)]))
 
     def startService(self) -> None:
         """Serve, and look for ZooKeeper."""
@@ -112,6 +121,7 @@ class ClusterConsole(ConsoleService):
 
     async def _connect(self) -> None:
         client = self._make()
+        client.add_session_listener(self._sessionChanged)
         self.zookeeper = client
         try:
             await client.connect(CONNECT_TIMEOUT_MS)
@@ -124,6 +134,17 @@ class ClusterConsole(ConsoleService):
                 )
                 client.close()
                 self._retry = self._reactor.callLater(RETRY_MS / 1000, self._tryConnecting)
+
+    def _sessionChanged(self, event: SessionEvent) -> None:
+        if self._isOver:
+            return
+        if event is SessionEvent.CONNECTED:
+            self._log.info("Connected to ZooKeeper at {servers}", servers=self._servers)
+        elif event is SessionEvent.SUSPENDED:
+            self._log.warn(
+                "The connection to ZooKeeper at {servers} is lost. It is tried again",
+                servers=self._servers,
+            )
 
     async def _stop(self) -> None:
         self._isOver = True

@@ -1,5 +1,6 @@
 """
-HTTP as bytes, for tests of the site: requests are written by hand, so that the wrong ones can be, too.
+HTTP as bytes, for tests of the site: requests are written by hand, so that the wrong ones can be,
+too.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """
-Tests of gathering what the page shows: a broker on a lead, a double of ZooKeeper, and other brokers that are real ones.
+Tests of gathering what the page shows: a broker on a lead, a double of ZooKeeper, and other brokers
+that are real ones.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ class StateTests(ClusterCase):
     """Brokers, topics, partitions."""
 
     async def test_own(self) -> None:
-        """The own broker's partitions come from it, with all that it knows; the others' are asked for."""
+        """
+        The own broker's partitions come from it, with all that it knows; the others' are asked for.
+        """
         await self.start()
         await self.registered()
         state = await self.view().state()
@@ -114,7 +117,10 @@ class StateTests(ClusterCase):
         )
 
     async def test_alone(self) -> None:
-        """Without an own broker all are asked, and nothing is said of what only they know; a second look soon after tells the same, and since when."""
+        """
+        Without an own broker all are asked, and nothing is said of what only they know; a second
+        look soon after tells the same, and since when.
+        """
         await self.start()
         await self.registered()
         view = self.view(own=False)
@@ -128,7 +134,10 @@ class StateTests(ClusterCase):
         self.assertTrue(0 < state["foreignTimeMs"] <= state["timeMs"] <= again["timeMs"])
 
     async def test_unreachable(self) -> None:
-        """A broker that does not answer, entries that say nothing and names that are none are problems, told beside the rest."""
+        """
+        A broker that does not answer, entries that say nothing and names that are none are
+        problems, told beside the rest.
+        """
         await self.start()
         await self.registered()
         await self.zookeeper.create(
@@ -150,6 +159,39 @@ class StateTests(ClusterCase):
             [bool(row["problem"]) for row in state["topics"][0]["partitions"]],
             [False, False, False, True],
         )
+
+    async def test_stoppedBroker(self) -> None:
+        """
+        A broker that has stopped is shown as down, and so are its partitions; it is up again when
+        it registers again.
+        """
+        await self.start()
+        await self.registered()
+        view = self.view()
+        await view.state()
+        registration = await self.zookeeper.get("/brokers/ids/1")
+        await self.brokers[1].stop()
+        state = await view.state()
+        while "down" not in state["brokers"][1]["problem"]:
+            await later()
+            state = await view.state()
+        self.assertEqual(
+            [(row["id"], row["isRegistered"]) for row in state["brokers"]], [(0, True), (1, False)]
+        )
+        self.assertIn("down", state["brokers"][1]["problem"])
+        while len(state["topics"][0]["partitions"]) < 3:
+            state = await view.state()
+            await later()
+        parts = [
+            (row["broker"], row["partition"], bool(row["problem"]))
+            for row in state["topics"][0]["partitions"]
+        ]
+        self.assertEqual(parts, [(0, 0, False), (1, 0, True), (1, 1, True)])
+        await self.zookeeper.create("/brokers/ids/1", registration[0])
+        while "down" in state["brokers"][1]["problem"]:
+            await later()
+            state = await view.state()
+        self.assertEqual(len(state["brokers"]), 2)
 
     async def test_away(self) -> None:
         """When ZooKeeper is away, what the own broker knows is shown all the same."""
@@ -193,7 +235,10 @@ class GroupTests(ClusterCase):
     """Groups."""
 
     async def test_groups(self) -> None:
-        """Members, owners, offsets, and the lag in bytes behind what can be read; what is no offset is left out, and told."""
+        """
+        Members, owners, offsets, and the lag in bytes behind what can be read; what is no offset is
+        left out, and told.
+        """
         await self.start()
         await self.registered()
         found = await self.view().groups()
@@ -212,11 +257,41 @@ class GroupTests(ClusterCase):
             )
             for row in group["partitions"]
         ]
-        self.assertEqual(rows, [("t", 0, 0, "g_host-1-0", 5, 15, 10), ("t", 1, 1, "", 0, 15, 15)])
+        self.assertEqual(
+            rows,
+            [
+                ("t", 0, 0, "g_host-1-0", 5, 15, 10),
+                ("t", 1, 0, "", None, 0, 0),
+                ("t", 1, 1, "", 0, 15, 15),
+            ],
+        )
         for path in ("/consumers/g/offsets/t/1-0", "/consumers/g/offsets/t/nonsense"):
             self.assertEqual(
                 sum(path in problem for problem in found["problems"]), 1, found["problems"]
             )
+
+    async def test_withoutOffset(self) -> None:
+        """
+        A partition without a stored offset counts from the start of its log: otherwise the sum of
+        lags is too small.
+        """
+        await self.start()
+        await self.registered()
+        await self.zookeeper.delete("/consumers/g/offsets/t/1-1")
+        found = await self.view().groups()
+        lags = {
+            (row["broker"], row["partition"]): row["lag"]
+            for row in found["groups"][1]["partitions"]
+        }
+        self.assertEqual(lags, {(0, 0): 10, (1, 0): 0, (1, 1): 15})
+
+    async def test_idleMembers(self) -> None:
+        """Members that own no partition are named."""
+        await self.start()
+        await self.registered()
+        await self.zookeeper.create("/consumers/g/ids/g_host-2", b'{ "t": 1 }')
+        found = await self.view().groups()
+        self.assertEqual(found["groups"][1]["idleMembers"], ["g_host-2"])
 
 
 class SourceTests(ClusterCase):

@@ -104,7 +104,10 @@ class FromTests(PeekCase):
         )
 
     def test_compressed(self) -> None:
-        """What is inside a compressed entry is shown, with the entry's offsets and the codec; of very many, that there are more."""
+        """
+        What is inside a compressed entry is shown, with the entry's offsets and the codec; of very
+        many, that there are more.
+        """
         log = Log(
             encodeSet([b"a", b"b"], GZIP)
             + encodeSet([b"c"])
@@ -122,7 +125,10 @@ class FromTests(PeekCase):
         self.assertEqual(self.workCount, 2)
 
     def test_bomb(self) -> None:
-        """A compressed entry that opens to more than is good for anybody is a problem, told; what was before it is shown."""
+        """
+        A compressed entry that opens to more than is good for anybody is a problem, told; what was
+        before it is shown.
+        """
         found = self.peek(Log(encodeSet([b"a"]) + encodeSet([b"\0" * (8 << 20)], GZIP)), 0)
         self.assertEqual((self.payloads(found), found.nextOffset), ([b"a"], 11))
         self.assertIn("more than", found.problem)
@@ -132,7 +138,10 @@ class FromTests(PeekCase):
         self.assertIn("nest deeper", self.peek(Log(nested), 0).problem)
 
     def test_long(self) -> None:
-        """Of a large payload the beginning is shown, with its whole size; what does not fit into the first read is read again."""
+        """
+        Of a large payload the beginning is shown, with its whole size; what does not fit into the
+        first read is read again.
+        """
         log = Log(encodeSet([b"x" * 100_000, b"y"]))
         found = self.peek(log, 0)
         self.assertEqual(
@@ -169,7 +178,10 @@ class LastTests(PeekCase):
         self.assertEqual(self.last(Log(b"", 9)), Peek([], 9, 9, ""))
 
     def test_many(self) -> None:
-        """Of a long log whose beginning is far away, too, over the ends of segments; wrappers count by what is in them."""
+        """
+        Of a long log whose beginning is far away, too, over the ends of segments; wrappers count by
+        what is in them.
+        """
         payloads = [b"%d" % number * 50 for number in range(2000)]
         log = Log(encodeSet(payloads), 10**12, 4_096)
         found = self.last(log, 10)
@@ -181,8 +193,8 @@ class LastTests(PeekCase):
 
     def test_backwards(self) -> None:
         """
-        No more is opened than is shown: from the end on, each compressed entry as far as is needed. What may not be opened any more is told, and what is
-        behind it is shown.
+        No more is opened than is shown: from the end on, each compressed entry as far as is needed.
+        What may not be opened any more is told, and what is behind it is shown.
         """
         opened: list[int] = []
 
@@ -233,7 +245,10 @@ class FirstEntryTests(SynchronousTestCase):
 
     @given(st.lists(st.binary(max_size=40), min_size=1, max_size=8), st.integers(0, 60))
     def test_cut(self, payloads: list[bytes], cut: int) -> None:
-        """However the beginning is cut off, entries are found to the end, from a place that is no later than the next true beginning."""
+        """
+        However the beginning is cut off, entries are found to the end, from a place that is no
+        later than the next true beginning.
+        """
         data = encodeSet(payloads)
         ends = [0]
         for payload in payloads:

@@ -32,7 +32,10 @@ class FileTests(SynchronousTestCase):
         )
 
     def test_harmless(self) -> None:
-        """No markup is made of text, no script is made at run time, nothing is loaded from elsewhere: the policy would forbid it, and nobody tries."""
+        """
+        No markup is made of text, no script is made at run time, nothing is loaded from elsewhere:
+        the policy would forbid it, and nobody tries.
+        """
         for _path, name, _kind in FILES:
             text = (PAGE / name).read_text(encoding="utf-8")
             for word in (
@@ -155,7 +158,10 @@ class RouteTests(TestCase):
         self.assertFalse((await self.get("/api/state")).json()["hasMessages"])
 
     async def test_rules(self) -> None:
-        """Where rules say who may fetch what, nobody looks at messages here, since the console knows nobody; but for an operator who says so."""
+        """
+        Where rules say who may fetch what, nobody looks at messages here, since the console knows
+        nobody; but for an operator who says so.
+        """
         rules = self.mktemp()
         Path(rules).write_text("- both t\n", encoding="ascii")
         await self.start(**{"allow.file": rules})

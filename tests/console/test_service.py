@@ -89,7 +89,9 @@ class LoadTests(TestCase):
         await self.broker.start()
 
     async def test_exactly(self) -> None:
-        """What differs is exactly the load: requests, bytes, messages, failures, connections, flushes."""
+        """
+        What differs is exactly the load: requests, bytes, messages, failures, connections, flushes.
+        """
         await self.start()
         client = await connect(self, self.broker.endpoint)
         client.send(encodeProduce("t", 0, A), encodeOffsets("t", 0, -1, 1))

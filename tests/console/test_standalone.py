@@ -106,7 +106,10 @@ class WordTests(SynchronousTestCase):
     """What an operator is told."""
 
     def test_taken(self) -> None:
-        """A place that cannot be listened on is named as the command line names it, and so is a name that is not known."""
+        """
+        A place that cannot be listened on is named as the command line names it, and so is a name
+        that is not known.
+        """
         console = ClusterConsole(MemoryReactorClock(), "nonsense:1", "zk:2181")
         self.assertIn(
             "(--listen)", str(self.assertRaises(ConfigurationError, console.privilegedStartService))
@@ -136,6 +139,9 @@ class AwayTests(SynchronousTestCase):
             def close(self) -> None:
                 self.isClosed = True
 
+            def add_session_listener(self, listener: Any) -> None:
+                self.listener = listener
+
         lines = capture(self)
         make: Any = Away
         console = ClusterConsole(memory, "8067", "zk:2181", zookeeper=make)
@@ -151,6 +157,33 @@ class AwayTests(SynchronousTestCase):
         self.assertEqual(memory.getDelayedCalls(), [])
         memory.advance(RETRY_MS)
         self.assertEqual(len(made), 2)
+
+    def metrics(self, console: ClusterConsole) -> bytes:
+        """What a scraper gets."""
+        answer = self.successResultOf(Deferred.fromCoroutine(console._metrics({})))
+        return bytes(answer.body)
+
+    def test_lost(self) -> None:
+        """
+        A lost connection is logged and is a metric; the page does not pretend to know brokers and
+        topics.
+        """
+        clock = Clock()
+        double = FakeZookeeper(clock)
+        memory: Any = MemoryReactorClock()
+        lines = capture(self)
+        console = ClusterConsole(memory, "8067", "zk:2181", zookeeper=double.client)
+        console.startService()
+        clock.pump([0.1] * 10)
+        client: Any = console.zookeeper
+        self.assertTrue(client.connected)
+        self.assertIn(b"zookeeper_connected 1", self.metrics(console))
+        double.disconnect(client)
+        clock.pump([0.1] * 10)
+        self.assertIn("The connection to ZooKeeper at zk:2181 is lost", "\n".join(lines()))
+        self.assertIn(b"zookeeper_connected 0", self.metrics(console))
+        state = self.successResultOf(Deferred.fromCoroutine(console._cluster.state()))
+        self.assertEqual((state["isKnown"], len(state["problems"])), (False, 1))
 
     def test_stopped(self) -> None:
         """Stopped while it connects, it does not go on."""

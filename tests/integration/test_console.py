@@ -17,6 +17,8 @@ from twisted.trial.unittest import TestCase
 from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.syncclient.syncproducer import SyncProducer
+from pylogbroker.zookeeper.client import ZookeeperClient
+from pylogbroker.zookeeper.ephemeral import createParents
 from tests.integration.brokerprocess import BrokerProcess
 from tests.integration.chromium import Chromium
 from tests.integration.chroots import freshChroot, registered
@@ -28,7 +30,9 @@ _CONSOLE = re.compile(r"Metrics and console are served on .*:(\d+)")
 
 
 def inReactor(act: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function on the reactor's thread, one that returns a Deferred or a coroutine, and wait."""
+    """
+    Call a function on the reactor's thread, one that returns a Deferred or a coroutine, and wait.
+    """
     return blockingCallFromThread(reactor, lambda: ensureDeferred(act(*arguments)))  # type: ignore[arg-type]
 
 
@@ -85,7 +89,8 @@ class ConsoleTests(TestCase):
     @inThread
     def test_page(self) -> None:
         """
-        Topics appear, the chart moves while messages flow, lag grows and shrinks, what is hostile shows as text; and the page complains of nothing.
+        Topics appear, the chart moves while messages flow, lag grows and shrinks, what is hostile
+        shows as text; and the page complains of nothing.
         """
         self.start()
         browser = self.browser
@@ -94,7 +99,7 @@ class ConsoleTests(TestCase):
         )
         self.assertIn("registered", browser.text("#brokers"))
         self.assertIn("No topics yet", browser.text("main"))
-        self.assertIn("Nobody has to wait", browser.text("main"))
+        self.assertIn("No client has to wait", browser.text("main"))
 
         # Topics appear, with their names as text.
         self.send(20)
@@ -171,9 +176,58 @@ class ConsoleTests(TestCase):
         self.assertEqual(self.broker.stop(), 0)
         browser.waitFor("that the broker is gone", lambda: "no answer" in browser.text("#status"))
 
+    async def _enter(self, path: str, data: bytes | None) -> None:
+        """Create a node of ZooKeeper with its parents, or delete it."""
+        zookeeper = ZookeeperClient(reactor, self.servers, 10_000)
+        await zookeeper.connect(30_000)
+        try:
+            if data is None:
+                await zookeeper.delete(path)
+            else:
+                await createParents(zookeeper, path)
+                await zookeeper.create(path, data)
+        finally:
+            await zookeeper.close()
+
+    @inThread
+    def test_troubles(self) -> None:
+        """
+        A broker that has disappeared is shown as down, and the dot is not green; a group's sum says
+        what it does not know, its idle members are named, and only a partition with a lag and
+        without an owner is marked.
+        """
+        self.start()
+        browser = self.browser
+        self.send(20)
+        self.producer.confirm("orders", 0)
+        for path, data in (
+            ("/brokers/ids/7", b"gone-1:127.0.0.1:1"),
+            ("/brokers/topics/orders/7", b"1"),
+            ("/consumers/late/ids/late_idle", b'{ "orders": 1 }'),
+            ("/consumers/late/offsets/orders/0-0", b"0"),
+            ("/consumers/late/offsets/orders/7-0", b"0"),
+        ):
+            inReactor(self._enter, path, data)
+        browser.waitFor("broker 7", lambda: "127.0.0.1:1" in browser.text("#brokers"))
+        inReactor(self._enter, "/brokers/ids/7", None)
+        inReactor(self._enter, "/brokers/topics/orders/7", None)
+        browser.waitFor("that it is down", lambda: "down" in browser.text("#brokers"))
+        self.assertEqual(browser.run("return document.querySelector('#status').className"), "bad")
+        self.assertIn("1 of 2 brokers in trouble", browser.text("#status"))
+        sums = "#groups .group > div:first-child"
+        browser.waitFor("the group", lambda: "lag at least" in browser.text(sums))
+        self.assertIn("not known of 1 partition", browser.text(sums))
+        self.assertIn("without partitions: late_idle", browser.text(sums))
+        marked = "return [...document.querySelectorAll('#groups td.bad')].map((cell) => cell.textContent)"
+        self.assertIn("no owner", browser.run(marked))
+        self.assertEqual(browser.errors(), [])
+
     @inThread
     def test_switchedOff(self) -> None:
-        """With C{http.messages=false} there is no button to look at messages with; and on a narrow screen the page is no wider than that."""
+        """
+        With C{http.messages=false} there is no button to look at messages with; and on a narrow
+        screen the page is no wider than that.
+        """
         self.start(**{"http.messages": "false", "enable.zookeeper": "false"})
         self.send(2)
         browser = self.browser

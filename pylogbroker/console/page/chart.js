@@ -27,6 +27,7 @@ export class Chart {
     this.format = format;
     this.points = [];
     this.pointer = null;
+    this.hidden = new Set();
     this.legend = document.createElement("p");
     this.legend.className = "legend";
     this.texts = series.map(({ name }) => {
@@ -43,6 +44,12 @@ export class Chart {
     this.svg.addEventListener("pointermove", (event) => this.point(event.offsetX));
     this.svg.addEventListener("pointerleave", () => this.point(null));
     new ResizeObserver(() => this.draw()).observe(this.svg);
+  }
+
+  // A hidden series is in neither the picture nor the legend.
+  hide(name, isHidden) {
+    isHidden ? this.hidden.add(name) : this.hidden.delete(name);
+    this.texts[this.series.findIndex((each) => each.name === name)].hidden = isHidden;
   }
 
   // values: by name of series; a missing one is not known.

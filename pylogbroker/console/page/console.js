@@ -120,6 +120,7 @@ function poll(path, everyMs, show) {
 
 // -- traffic
 
+// A broker's own page charts that broker alone. A page without a broker knows only what the logs have grown by.
 const chart = new Chart($("chart"), [{ name: "in", label: "bytes in" }, { name: "out", label: "bytes out" }], SPAN_MS, (value) => rate(value));
 const tiles = new Map();
 function tile(name, label, text) {
@@ -141,7 +142,8 @@ function showTraffic(state) {
     const each = rates.of(`in ${key}`, knownMs(state, part), part.end);
     if (each !== undefined) incoming = (incoming ?? 0) + each;
   }
-  if (!all.length) incoming = 0;
+  if (!all.length && state.isKnown) incoming = 0;
+  if (own) incoming = rates.of("produced", now, own.total.producedSize);
   const outgoing = own ? rates.of("out", now, own.total.fetchedSize) : undefined;
   if (now > lastChartMs) {
     lastChartMs = now;
@@ -150,14 +152,17 @@ function showTraffic(state) {
     if (outgoing !== undefined) point.out = outgoing;
     chart.add(now, point);
   }
-  tile("in", "bytes in", rate(incoming));
+  tile("in", own ? "bytes in" : "bytes in, all brokers", rate(incoming));
+  chart.hide("out", !own);
   if (own) {
     tile("out", "bytes out", rate(outgoing));
     const messages = rates.of("messages", now, own.total.messageCount);
     tile("messages", "messages in", messages === undefined ? "–" : `${count(messages)}/s`);
     tile("clients", "clients", whole(own.connections.openCount));
   }
-  tile("size", "stored", bytes(all.reduce((sum, [, part]) => sum + (part.size ?? 0), 0)));
+  const sizes = all.map(([, part]) => part.size).filter((size) => size !== undefined);
+  const stored = sizes.length ? bytes(sizes.reduce((sum, size) => sum + size, 0)) : state.isKnown && !all.length ? bytes(0) : "not known";
+  tile("size", "stored, all brokers", sizes.length < all.length && sizes.length ? `at least ${stored}` : stored);
   if (own) tile("unflushed", "not flushed", bytes(own.unflushed));
   if (own) {
     const cpu = rates.of("cpu", now, own.cpuSeconds);
@@ -172,15 +177,15 @@ const REASONS = {
   flush: "too much is not flushed yet",
   disk: "the disk is full",
   roll: "the next segment is being made",
-  memory: "memory for large requests is out",
-  reader: "it takes its answer slowly",
-  work: "a worker is at it",
+  memory: "the memory for large requests is used up",
+  reader: "it reads its answer slowly",
+  work: "a worker thread processes it",
 };
 const WANTS = { produce: "produce", fetch: "fetch", offsets: "ask for offsets", send: "send a large request" };
 const waitingRows = new Rows($("waiting"), ["", "", "name", ""]);
 function showPressure(own) {
   if (!own) {
-    setText($("calm"), "Who waits, only the broker itself knows: look at its own page.");
+    setText($("calm"), "Each broker shows the clients that wait for it on its own page, at its http.listener.");
     return;
   }
   const where = (each) => (each.topic ? (each.partition >= 0 ? `${each.topic}-${each.partition}` : each.topic) : "");
@@ -196,7 +201,7 @@ function showPressure(own) {
   waitingRows.show(rows);
   $("pressure-card").hidden = !rows.length;
   $("calm").hidden = rows.length > 0;
-  setText($("calm"), "Nobody has to wait.");
+  setText($("calm"), "No client has to wait.");
 }
 
 // -- brokers
@@ -246,6 +251,7 @@ function topicMade(row, name) {
 }
 
 function showTopics(state) {
+  $("topics-table").classList.toggle("cluster", !state.own);
   const wanted = $("filter").value.toLowerCase();
   const found = state.topics.filter((topic) => topic.name.toLowerCase().includes(wanted));
   const rows = [];
@@ -275,6 +281,7 @@ function showTopics(state) {
   }
   topicRows.show(rows);
   $("no-topics").hidden = state.topics.length > 0;
+  setText($("no-topics"), state.isKnown ? "No topics yet. The first message to a topic creates it." : "The topics are not known without ZooKeeper.");
   const shown = Math.min(found.length, TOPICS_SHOWN);
   setText($("topic-count"), shown === state.topics.length ? `${whole(shown)} topic${shown === 1 ? "" : "s"}` : `${whole(shown)} of ${whole(state.topics.length)} topics`);
 }
@@ -322,12 +329,15 @@ function showGroups(found, error) {
     left.delete(group.name);
     const { told, rows } = groupCards.get(group.name);
     const lags = group.partitions.map((row) => row.lag).filter((lag) => lag !== null);
-    const lag = lags.length ? `lag ${bytes(lags.reduce((one, other) => one + other, 0))}` : "lag not known";
-    setText(told, `${whole(group.members.length)} member${group.members.length === 1 ? "" : "s"}, ${lag}`);
+    const unknown = group.partitions.length - lags.length, sum = bytes(lags.reduce((one, other) => one + other, 0));
+    const lag = !group.partitions.length || !lags.length ? "lag not known"
+      : unknown ? `lag at least ${sum}, not known of ${whole(unknown)} partition${unknown === 1 ? "" : "s"}` : `lag ${sum}`;
+    const idle = group.idleMembers.length ? `, without partitions: ${group.idleMembers.join(", ")}` : "";
+    setText(told, `${whole(group.members.length)} member${group.members.length === 1 ? "" : "s"}${idle}, ${lag}`);
     rows.show(group.partitions.slice(0, PARTITIONS_SHOWN).map((row) => [
       `${row.topic}/${row.broker}-${row.partition}`,
-      [row.topic, `${row.broker}-${row.partition}`, row.owner || "nobody", whole(row.offset), whole(row.end), row.lag === null ? "–" : bytes(row.lag)],
-      { titles: [row.topic, "broker-partition", row.owner], bad: row.owner ? undefined : 2 },
+      [row.topic, `${row.broker}-${row.partition}`, row.owner || "no owner", whole(row.offset), whole(row.end), row.lag === null ? "not known" : bytes(row.lag)],
+      { titles: [row.topic, "broker-partition", row.owner], bad: row.lag === 0 || (row.owner && row.lag !== null) ? undefined : row.owner ? 5 : 2 },
     ]));
   }
   for (const [name, { card }] of left) {
@@ -335,7 +345,8 @@ function showGroups(found, error) {
     groupCards.delete(name);
   }
   $("no-groups").hidden = found.groups.length > 0;
-  setText($("no-groups"), latest && !latest.hasGroups ? "Groups are in ZooKeeper, which this broker does not use." : "No groups.");
+  setText($("no-groups"), latest && !latest.hasGroups ? "Groups are in ZooKeeper, which this broker does not use."
+    : found.problems.length ? "The groups are not known." : "No groups.");
   groupProblems = found.problems;
 }
 let groupProblems = [];
@@ -442,14 +453,16 @@ function showState(state, error) {
     return;
   }
   latest = state;
-  status.className = "good";
-  setText(status, `${new Date(state.timeMs).toLocaleTimeString()}`);
+  const down = state.brokers.filter((broker) => broker.problem).length;
+  const problems = [...new Set([...state.problems, ...groupProblems])];
+  const told = [down && `${whole(down)} of ${whole(state.brokers.length)} brokers in trouble`, problems.length && `${whole(problems.length)} problem${problems.length === 1 ? "" : "s"}`].filter(Boolean);
+  status.className = told.length ? "bad" : "good";
+  setText(status, [new Date(state.timeMs).toLocaleTimeString(), ...told].join(", "));
   setText($("version"), state.version);
   showTraffic(state);
   showPressure(state.own);
   showBrokers(state);
   showTopics(state);
-  const problems = [...state.problems, ...groupProblems];
   $("problems").hidden = !problems.length;
   $("problems").replaceChildren(...problems.map((text) => make("li", text)));
   rates.forget(state.timeMs);
