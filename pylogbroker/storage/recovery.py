@@ -96,7 +96,9 @@ def loadPartition(
         raise CorruptLogError(path, "load", "the directory has vanished")
     chosen = formatOf(path, names, formats) or formats[0]
     found = sorted(
-        _statSegment(fileSystem, path, name, chosen) for name in names if name.endswith(chosen.suffix)
+        _statSegment(fileSystem, path, name, chosen)
+        for name in names
+        if name.endswith(chosen.suffix)
     )
     _requireContiguous(path, found, chosen)
     for name in names:
@@ -160,7 +162,9 @@ def recoverSegment(
     return segment._replace(size=size)
 
 
-def _statSegment(fileSystem: IFileSystem, path: str, name: str, format: IRecordFormat) -> LoadedSegment:
+def _statSegment(
+    fileSystem: IFileSystem, path: str, name: str, format: IRecordFormat
+) -> LoadedSegment:
     full = f"{path}/{name}"
     baseOffset = parseSegmentName(name, format.suffix)
     if baseOffset is None:

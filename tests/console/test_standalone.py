@@ -158,10 +158,11 @@ class AwayTests(SynchronousTestCase):
         memory.advance(RETRY_MS)
         self.assertEqual(len(made), 2)
 
-    def metrics(self, console: ClusterConsole) -> bytes:
+    def metrics(self, console: ClusterConsole, clock: Clock) -> bytes:
         """What a scraper gets."""
-        answer = self.successResultOf(Deferred.fromCoroutine(console._metrics({})))
-        return bytes(answer.body)
+        waiting = Deferred.fromCoroutine(console._metrics({}))
+        clock.pump([0.1] * 20)
+        return bytes(self.successResultOf(waiting).body)
 
     def test_lost(self) -> None:
         """
@@ -177,11 +178,11 @@ class AwayTests(SynchronousTestCase):
         clock.pump([0.1] * 10)
         client: Any = console.zookeeper
         self.assertTrue(client.connected)
-        self.assertIn(b"zookeeper_connected 1", self.metrics(console))
+        self.assertIn(b"zookeeper_connected 1", self.metrics(console, clock))
         double.disconnect(client)
         clock.pump([0.1] * 10)
         self.assertIn("The connection to ZooKeeper at zk:2181 is lost", "\n".join(lines()))
-        self.assertIn(b"zookeeper_connected 0", self.metrics(console))
+        self.assertIn(b"zookeeper_connected 0", self.metrics(console, clock))
         state = self.successResultOf(Deferred.fromCoroutine(console._cluster.state()))
         self.assertEqual((state["isKnown"], len(state["problems"])), (False, 1))
 
