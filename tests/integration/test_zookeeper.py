@@ -98,7 +98,7 @@ class RealBench:
 
     async def _begin(self) -> None:
         client = ZookeeperClient(reactor, f"127.0.0.1:{self._port}")
-        await client.connect()
+        await client.connect(zookeeper.CONNECT_MS)
         await client.create(self.root)
         await client.close()
 
@@ -161,7 +161,7 @@ class FaultTests(zookeeper.ZookeeperCase):
     async def test_hungReactor(self) -> None:
         """A reactor that hangs loses its session and its ephemeral nodes while it hangs; when it is back it hears of it and has a new session."""
         client = self.client(session_timeout=600)
-        await client.connect()
+        await client.connect(zookeeper.CONNECT_MS)
         events, session = self.events(client), client.session_id
         await client.create("/e", flags=EPHEMERAL)
         result, watch = client.get_and_watch("/e")
@@ -196,7 +196,7 @@ class FaultTests(zookeeper.ZookeeperCase):
     async def test_badCredentials(self) -> None:
         """Credentials that the server refuses are an error and the end of the session; the next one comes about without them."""
         client = self.client()
-        await client.connect()
+        await client.connect(zookeeper.CONNECT_MS)
         events = self.events(client)
         error = await zookeeper.failureOf(client.add_auth("nonsense", "user"))
         # The server refuses and ends the session; which of the two is heard of first is chance.
@@ -208,14 +208,14 @@ class FaultTests(zookeeper.ZookeeperCase):
     async def test_notAllowed(self) -> None:
         """What a node's access control list does not allow is an error of its own."""
         client = self.client()
-        await client.connect()
+        await client.connect(zookeeper.CONNECT_MS)
         await client.create("/a", acls=[make_acl("digest", "nobody:xxx", read=True)])
         self.assertIsInstance(await zookeeper.failureOf(client.set("/a", b"x")), NoAuthException)
 
     async def test_nonsense(self) -> None:
         """A request that cannot be made is an error of the request, not of the client."""
         client = self.client()
-        await client.connect()
+        await client.connect(zookeeper.CONNECT_MS)
         self.assertIs(
             type(await zookeeper.failureOf(client.create("/text", "no bytes"))), ZookeeperError
         )
@@ -228,7 +228,7 @@ class FaultTests(zookeeper.ZookeeperCase):
         await server.start()
         client = ZookeeperClient(reactor, server.servers, 2_000, requestTimeoutMs=300)
         self.addCleanup(client.close)
-        await client.connect()
+        await client.connect(zookeeper.CONNECT_MS)
         server.pause()
         begin = reactor.seconds()
         self.assertIsInstance(await zookeeper.failureOf(client.get("/")), ZookeeperTimeoutException)
@@ -247,7 +247,7 @@ class FaultTests(zookeeper.ZookeeperCase):
             reactor, server.servers, 20_000
         )  # Java may take a while to come back
         self.addCleanup(client.close)
-        await client.connect()
+        await client.connect(zookeeper.CONNECT_MS)
         session = client.session_id
         await client.create("/e", b"x", flags=EPHEMERAL)
         result, watch = client.get_and_watch("/e")
@@ -265,7 +265,7 @@ class FaultTests(zookeeper.ZookeeperCase):
         client = self.client()
         client.set_session_callback(lambda event: 1 / 0)
         events = self.events(client)
-        await client.connect()
+        await client.connect(zookeeper.CONNECT_MS)
         self.assertEqual(events, [SessionEvent.CONNECTED])
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
         client.set_session_callback(lambda event: None)
@@ -291,7 +291,7 @@ class FaultTests(zookeeper.ZookeeperCase):
         """A client shows its servers and its session; a list of servers that is none is refused with its key."""
         client = self.client()
         self.assertIn("not connected, session 0x0", repr(client))
-        await client.connect()
+        await client.connect(zookeeper.CONNECT_MS)
         self.assertIn(f" connected, session {client.session_id:#x}", repr(client))
         for servers in ("", "host:port"):
             self.assertIn(
