@@ -118,13 +118,14 @@ class Gate:
         if self._options.checks or self._options.quick:
             self._check()
         environment = dict(os.environ)
-        if self._options.checks:
+        isMeasured = self._options.checks and self._isWhole
+        if isMeasured:
             environment["COVERAGE_FILE"] = str(self._folder / "coverage")
         if together:
             announce("tests")
-            prefix = ["-m", "coverage", "run"] if self._options.checks else []
+            prefix = ["-m", "coverage", "run"] if isMeasured else []
             self._test(together, self._options.jobs, prefix, environment, showsOutput=False)
-        if self._options.checks:
+        if isMeasured:
             announce("coverage")
             self.tally.check("coverage", coverageFaults(environment))
         if alone:
@@ -151,8 +152,13 @@ class Gate:
     def _check(self) -> None:
         for name, arguments in CHECKS.items():
             announce(name)
+            # In a session of its own, since Ctrl-C is the gate's to handle.
             status = subprocess.run(
-                [sys.executable, *arguments], cwd=ROOT, stdin=subprocess.DEVNULL, check=False
+                [sys.executable, *arguments],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                check=False,
             ).returncode
             self.tally.check(name, [f"status {status}"] if status else [])
 
