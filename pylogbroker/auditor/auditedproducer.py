@@ -2,8 +2,8 @@
 The sending end of the audit: a producer that publishes what it has sent, so that the auditor can
 tell whether it arrived (C{docs/audit.md}; section 4 of the 2011 paper).
 
-    producer = AuditedProducer(reactor, {"zk.connect": "zk1:2181", "audit.topic":
-    "pylogbroker-audit"})
+    properties = {"zk.connect": "zk1:2181", "audit.topic": "pylogbroker-audit"}
+    producer = AuditedProducer(reactor, properties)
 
 Its payloads go in envelopes (time, host, payload). It publishes in a topic of its own how many
 messages of each topic and window of time were sent. A message counts when its C{send} has
@@ -11,8 +11,8 @@ succeeded; a message with an unknown outcome is counted separately. With C{confi
 taken each counted message. Without, it was written to a connection, and the audit finds out whether
 it arrived.
 
-Reports are published at intervals and at the end. If the process is killed, messages since the last
-report were sent and not counted: the audit sees more than was sent, which is no alarm.
+Reports are published at intervals and at the end. If the process is killed, the audit sees more
+messages than were reported, which is no alarm.
 
 L{CountPublisher} is the counting alone. A program at the other end, which loads a lake for example,
 uses it with C{role="seen"} to become a tier of the audit.

@@ -1,13 +1,12 @@
 """
 Batches of messages that collect for one broker (spec-0.7 producer §5).
 
-0.7 has a thread for each broker, which polls a queue and sends what it has found when C{queue.time}
-has passed since the batch before, whether messages came or not. A L{BatchAccumulator} keeps the
-same times without a thread, and without a timer while it is empty. So no message waits longer than
-C{queue.time}.
+No message waits longer than C{queue.time}. 0.7 has a thread for each broker, which sends what it
+has found every C{queue.time}, counted from the batch before. A L{BatchAccumulator} keeps the same
+times without a thread, and without a timer while it is empty.
 
-A batch keeps its messages in columns, one list for each property. A message then needs no object of
-its own, which Python's garbage collector would have to examine while the batch collects.
+A batch keeps its messages in columns, one list for each property, so that a message needs no object
+of its own for Python's garbage collector to examine.
 """
 
 from __future__ import annotations
@@ -130,7 +129,7 @@ class PartitionBatch:
         """
         Let nothing be appended any more.
 
-        @return: the messages. This object keeps none: a route may refer to it for long.
+        @return: the messages. This object, to which a route may refer for long, keeps none.
         """
         self.isOpen = False
         taken = PartitionBatch(self.topic, self.partition)
@@ -206,7 +205,7 @@ class BatchAccumulator:
         self.check()
 
     def check(self) -> None:
-        """Dispatch what has collected if a limit is reached; otherwise see that the timer runs."""
+        """Dispatch what has collected if a limit is reached; otherwise start the timer."""
         if self.count >= self.countMax or self.size >= self.sizeMax:
             self.flush()
         elif self.count and not self.isTiming:

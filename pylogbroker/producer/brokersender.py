@@ -1,7 +1,7 @@
 """
 Sending to one broker: its batches, the requests made of them, and the connection.
 
-0.7's wire has no acknowledgement of a produce request. Two outcomes can be known all the same:
+0.7's protocol does not acknowledge produce requests. Two outcomes can be known all the same:
 
   - I{written}: the bytes are in the kernel's buffer, or nearly so. 0.7's clients know no more.
   - I{confirmed}: an OFFSETS request followed on the same connection and was answered. A broker
@@ -13,13 +13,10 @@ When a connection breaks, a request that was not begun has I{failed} and can be 
 request that was begun and not confirmed is I{unknown}: L{UnknownOutcomeError}. L{ConfirmingSender}
 sends nothing twice.
 
-The OFFSETS request names a partition of the produce request (partition 0 where the broker picks
-one). For a partition that is offline, the broker closes the connection instead of an answer; with
-another partition, requests for healthy ones would then stay unknown.
-
-Both requests are written to the same connection in one piece. So the answer proves what it should
-without any memory between requests. If the OFFSETS request waited for a transport that pushes back,
-a broker that stops in order at this moment would have taken the produce request unconfirmed.
+The OFFSETS request names a partition of the produce request (0 where the broker picks one): for an
+offline partition the broker closes the connection, and requests for healthy ones would be unknown.
+Both requests are written to one connection in one piece. So the answer is a proof without memory of
+earlier requests, and a broker that stops in order answers all that it has taken.
 """
 
 from __future__ import annotations

@@ -2,14 +2,13 @@
 The outcomes of messages: counted, logged if they are bad, and given to the senders that wait.
 
 What must be true: each accepted message has one outcome. With it the message leaves
-L{pylogbroker.producer.inflight}, which may admit others.
+L{pylogbroker.producer.inflight}.
 
-A L{SendResult} is the Deferred of one message. Most applications attach the same errback to each of
-them and nothing else. A plain Deferred keeps a list and three tuples for that errback, and walks
-them on success only to find that nothing is to be called: 40 % of the cost of C{send}. A
-L{SendResult} becomes a Deferred in this sense only when more is done with it. It uses public
-methods alone, and relies on one property of C{Deferred}: C{__init__} sets what other methods read
-as attributes. A contract test compares it with Twisted's own.
+A L{SendResult} is the Deferred of one message. Most applications add one errback to each and
+nothing else. A plain Deferred keeps a list and three tuples for it, and walks them on success to
+call nothing: 40 % of the cost of C{send}. A L{SendResult} is initialised only when more is done
+with it. It overrides public methods, and relies on one property of C{Deferred}: other methods read
+what C{__init__} sets as attributes. A contract test compares it with Twisted's own.
 """
 
 from __future__ import annotations
@@ -275,8 +274,8 @@ class Completions:
 
     def refuse(self, batches: Sequence[PartitionBatch], reason: PylogbrokerError) -> None:
         """
-        Fail messages for which there was no capacity. The first refusal of a full queue is logged;
-        the next ones are not, until a message has left.
+        Fail messages for which there was no capacity. Refusals are logged once until a message has
+        left.
         """
         if isinstance(reason, QueueFullError):
             self.counters.droppedCount += countOf(batches)

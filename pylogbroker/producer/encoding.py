@@ -1,14 +1,13 @@
 """
 Encoders, and message sets of what they produce (spec-0.7 producer §6).
 
-The messages of one request for one partition are one set. It is compressed if the codec and
-C{compressed.topics} say so, in both modes (0.7.2 heeds C{compressed.topics} in async mode only;
-gotcha 31). C{max.message.size} limits the payload of a top-level message, which is the wrapper of a
-compressed set. Messages that exceed the limit together go in several wrappers, in their order. A
-message that exceeds it alone, because it does not compress, goes uncompressed.
+The messages for one partition in a request are one set, compressed as the codec and
+C{compressed.topics} say. (0.7.2 heeds C{compressed.topics} in async mode only; gotcha 31.)
+C{max.message.size} limits the payload of a top-level message, which is the wrapper of a compressed
+set. Messages that exceed it together go in several wrappers. A message that exceeds it alone,
+because it does not compress, goes uncompressed.
 
-A value that cannot be sent must not take others with it. So the payloads are encoded one by one
-first, and the set is made afterwards.
+A value that cannot be sent takes no others with it. So payloads are encoded one by one first.
 """
 
 from __future__ import annotations

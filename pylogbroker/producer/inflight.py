@@ -1,11 +1,10 @@
 """
 The limit on what a producer has in flight, and the calls that wait for capacity.
 
-A message is in flight from its acceptance until its outcome is known: while it waits for its batch,
-a broker, a connection, the socket or a confirmation. 0.7 counts only the first, for each broker by
-itself. A call that finds no capacity waits in order, for at most C{queue.enqueueTimeout.ms}. The
-waiting calls have limits, too: as many bytes as may be in flight, and L{WAITING_COUNT_MAX}
-messages.
+A message is in flight from its acceptance until its outcome is known. (0.7 counts messages that
+wait for their batch only, for each broker by itself.) A call that finds no capacity waits in order,
+for at most C{queue.enqueueTimeout.ms}. Waiting calls have limits, too: as many bytes as may be in
+flight, and L{WAITING_COUNT_MAX} messages.
 """
 
 from __future__ import annotations

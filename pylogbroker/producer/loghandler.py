@@ -6,18 +6,16 @@ for programs with a reactor.
     globalLogPublisher.addObserver(publisher.observer())        # twisted.logger
     logging.getLogger().addHandler(KafkaLogHandler(publisher))  # logging, from any thread
 
-What must be true: a call that logs never waits and never raises. Records that are logged and not
-sent yet are limited in number and bytes; beyond that, records are dropped and counted. Logging must
-not feed itself: if the broker is away, the errors of sending must not be sent. So records of this
-package's own loggers are ignored (C{quiet}), and so is what is logged on the reactor's thread while
-records are given to the producer.
+What must be true: a call that logs never waits and never raises. Records that wait are limited in
+number and bytes; beyond that, records are dropped and counted. The errors of sending must not be
+sent, or a broker that is away would cause endless records. So records of this package's loggers
+(C{quiet}) are ignored, and what is logged on the reactor's thread while records are handed over.
 
 Records are formatted at once, since their arguments may change, and sent later on the reactor's
-thread. C{pylogbroker.syncclient.logappender} is for programs without a reactor: it sends at once,
-and waits for the socket.
+thread. C{pylogbroker.syncclient.logappender} is for programs without a reactor.
 
-This module stands beside the producer because an application that publishes its log looks for it
-here. The producer does not know it, and it needs only C{send} and C{flush} of a producer.
+The producer does not know this module, which needs only C{send} and C{flush} of one. It stands here
+because applications look for it beside the producer.
 """
 
 from __future__ import annotations

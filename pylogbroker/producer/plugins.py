@@ -2,19 +2,16 @@
 Code of the application inside a producer: named by settings, and called at 0.7's places (spec-0.7
 producer §§1, 5).
 
-Async mode knows two kinds of handlers. A L{CallbackHandler} (C{callback.handler}) sees messages on
+Async mode has two kinds of handlers. A L{CallbackHandler} (C{callback.handler}) sees messages on
 their way; an L{IEventHandler} (C{event.handler}) sends the batches itself. A L{HandlerRunner}
-serves both: with one of them, the values in a L{PartitionBatch} are L{QueueItem}s, and a broker's
-batch keeps the messages in the order of the calls. Behind the handlers they are grouped by
-partition.
+serves both. With one of them, the values in a L{PartitionBatch} are L{QueueItem}s, in the order of
+the calls. Behind the handlers they are grouped by partition.
 
-Names and order of the calls are 0.7's, with one change: C{close} comes last (gotcha 34), after
-C{lastBatchBeforeClose} and after everything is sent. C{init} and C{close} are called once. 0.7
-calls them once for each broker.
+Names and order of the calls are 0.7's, with one change: C{close} comes last (gotcha 34). C{init}
+and C{close} are called once; 0.7 calls them for each broker.
 
-A callback handler that returns other messages changes what is sent. A message that it leaves out is
-its own from then on, and C{send} for it has succeeded. A message that it adds is sent like any
-other; only the counters and the log report its outcome.
+A callback handler that returns other messages changes what is sent. For a message that it leaves
+out, C{send} has succeeded. Only the counters and the log report the outcome of one that it adds.
 """
 
 from __future__ import annotations
@@ -194,8 +191,8 @@ def groupByPartition(items: Iterable[QueueItem]) -> list[list[int]]:
 
 class HandlerRunner:
     """
-    Calls the handlers of a producer in async mode, and accounts for the messages that they add and
-    leave out. An exception that a handler raises affects only the messages that it was called with.
+    Calls the handlers of a producer, and accounts for the messages that they add and leave out. An
+    exception of a handler affects only the messages of the call.
 
     @ivar isPolling: whether a handler wants to know that C{queue.time} has passed.
     """
@@ -325,7 +322,7 @@ class HandlerRunner:
             log.failure("The handler's lastBatchBeforeClose failed")
 
     def _exchange(self, before: PartitionBatch, after: Iterable[QueueItem]) -> PartitionBatch:
-        """What a handler returned in place of C{before}: the messages that it left out succeed."""
+        """What a handler returned. Messages of C{before} that it left out succeed."""
         rows: dict[int, list[int]] = {}
         for index, item in enumerate(before.values):
             rows.setdefault(id(item), []).append(index)

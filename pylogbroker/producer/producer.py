@@ -1,26 +1,22 @@
 """
 The producer: publishes messages to the brokers of a cluster (spec-0.7 producer).
 
-In sync mode a call makes one request for each broker that it concerns, and its L{Deferred} fires
-when these are written. In async mode messages collect in a
-L{pylogbroker.producer.accumulator.BatchAccumulator} for each broker, and their L{Deferred}s fire
-with their batch. The protocol has no acknowledgement; C{confirm} has each request confirmed
-(L{pylogbroker.producer.brokersender}).
+In sync mode a call makes one request for each broker that it concerns. In async mode messages
+collect in batches for each broker. L{Deferred}s fire when the request is written or, with
+C{confirm}, confirmed: the protocol has no acknowledgement (L{pylogbroker.producer.brokersender}).
 
 What must be true:
 
-  - Each accepted message has one outcome: sent (written, or confirmed), failed (nothing of it was
-    sent) or unknown. The counters add up, bad outcomes are logged, and the caller of C{send} learns
-    of them.
-  - Calls for one topic and key keep their order as long as nothing is retried. So calls for a topic
-    that is being looked up wait in line.
-  - What is in flight is limited (L{pylogbroker.producer.inflight}). Beyond the limit, callers wait.
+  - Each accepted message has one outcome: sent, failed (nothing of it was sent) or unknown. The
+    counters add up, bad outcomes are logged, and the caller of C{send} learns of them.
+  - Calls for one topic and key keep their order as long as nothing is retried.
+  - What is in flight is limited. Beyond the limit, callers wait.
   - Nothing is sent twice except by C{num.retries}, and then the log says so.
 
 A message passes C{producer} (accepts it) → C{inflight} (is there capacity?) → C{routing} (which
 broker and partition?) → C{accumulator} (which batch?) → C{brokersender} with C{encoding} (the
-request, the connection) → C{completion} (the outcome). C{sender} handles the rest: brokers that
-come and go, retries, sync calls that concern several brokers.
+request, the connection) → C{completion} (the outcome). C{sender} handles brokers that come and go,
+retries, and sync calls that concern several brokers.
 """
 
 from __future__ import annotations
@@ -88,8 +84,8 @@ TURN_COUNT_MAX = 200
 
 PAUSE_FROM_COUNT, PAUSE_MS, PAUSE_COUNT_MAX = 500, 1, 1
 """
-A loop that yields with more than 500 messages in flight waits up to 1 ms, once, for them to leave.
-A longer pause would slow down a loop whose confirmations come from afar.
+A loop that yields with more than 500 messages in flight waits 1 ms, once, for them to leave. A
+longer pause would slow down a loop whose confirmations come from afar.
 """
 
 _MANY = frozenset((list, tuple))
@@ -195,8 +191,7 @@ class Producer:
         @param eventHandler: in place of C{event.handler}.
         @param random: numbers from 0 up to, not including, 1; by default a generator of its own.
         @param isLoggingFailures: whether messages that were not sent are logged. L{False} is for a
-            caller that handles each failure and sends again what must not get lost: otherwise each
-            attempt is logged.
+            caller that handles each failure and sends again.
         @raise ConfigurationError: the settings are wrong, or name something that cannot be loaded.
         """
         if not isinstance(settings, ProducerSettings):

@@ -1,12 +1,10 @@
 """
 The broker and partition of each message (spec-0.7 producer §2).
 
-With ZooKeeper, the partitioner chooses among the topic's partitions by key, and chance decides for
-a message without a key. With C{broker.list}, chance decides about the broker, and the broker picks
-the partition.
+With ZooKeeper, the partitioner chooses a partition by key, or chance if there is no key. With
+C{broker.list}, chance chooses a broker, and the broker the partition.
 
-A topic that is not known yet has to be looked up. Calls for it wait in line meanwhile, so that
-calls for one topic keep their order.
+Calls for a topic that is being looked up wait in line, so that they keep their order.
 """
 
 from __future__ import annotations
@@ -53,11 +51,11 @@ class TopicRoute:
     """
     The partitions of a topic as they were at one version of the discovery.
 
-    @ivar version: that of the discovery; the route is good while it stays the same.
+    @ivar version: the version of the discovery for which the route is good.
     @ivar partitions: the topic's partitions.
-    @ivar count: of these.
-    @ivar batches: for each partition the batch that collected last, which may be closed.
-    @ivar indexes: the index of the partition for keys that were routed before.
+    @ivar count: their number.
+    @ivar batches: for each partition its last batch, which may be closed.
+    @ivar indexes: partition indexes of keys that were routed before.
     """
 
     __slots__ = ("_router", "batches", "count", "indexes", "partitions", "version")
@@ -95,9 +93,9 @@ class TopicRouter:
     """
     Routes messages by topic and key.
 
-    @ivar routes: the known routes by topic, each good for one version of the discovery.
+    @ivar routes: known routes by topic, which may be outdated.
     @ivar isStopped: whether nothing is looked up any more.
-    @ivar isSteady: whether a text key always goes to the same one of a number of partitions.
+    @ivar isSteady: whether the partition of a text key depends on nothing but the partition count.
     """
 
     def __init__(
@@ -161,9 +159,7 @@ class TopicRouter:
         return route
 
     def _checkTopic(self, topic: str) -> None:
-        """
-        A broker would close the connection because of one invalid name, and fail other requests.
-        """
+        """Refuse a name that would make the broker close the connection."""
         if topic in self._topics:
             return
         paths.topic(topic)
@@ -215,9 +211,7 @@ class TopicRouter:
         return index
 
     def remember(self, indexes: dict[str, int], key: str) -> None:
-        """
-        Count a key that a route remembers, and forget the oldest of all routes beyond the limit.
-        """
+        """Forget the oldest key of all routes when there are too many."""
         self._remembered.append((indexes, key))
         if len(self._remembered) > REMEMBERED_COUNT_MAX:
             oldIndexes, oldKey = self._remembered.popleft()
@@ -229,12 +223,11 @@ class TopicRouter:
         self, topic: str, key: Any, avoid: int | None = None, isTheirTurn: bool = False
     ) -> BrokerPartition:
         """
-        Choose a partition, after looking the topic up if need be. Calls for one topic keep their
-        order.
+        Choose a partition, after a look-up if need be. Calls for one topic keep their order.
 
         @param avoid: as of L{choose}.
-        @param isTheirTurn: whether the caller has just been served, and has more messages for this
-            topic; it does not go to the end of the line then.
+        @param isTheirTurn: whether the caller was just served and has more messages for the topic,
+            so that it need not wait in line again.
         @raise NoBrokersError: there is no broker for the topic.
         @raise ClosedError: after L{stop}, or if the look-up was cancelled.
         @raise PylogbrokerError: as L{choose}; or as starting or looking up failed.

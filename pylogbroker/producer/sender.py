@@ -1,13 +1,8 @@
 """
-The brokers of one producer, and the messages that have to be routed again.
+The brokers of one producer, and the messages that need more than one batch and one request:
 
-Batches of async mode go from a broker's accumulator through its
-L{pylogbroker.producer.brokersender.BrokerSender} to the connection. The L{Sender} opens these
-objects when a broker is first needed. It handles what does not go that way:
-
-  - A broker vanishes or moves. The messages that its accumulator holds are routed again, as are
-    those that waited for its connection. This is not a retry: nothing of them was sent. (0.7 keeps
-    using the old connection; gotcha 39.)
+  - A broker vanishes or moves. Messages that wait for their batch or for its connection are routed
+    again. This is not a retry: nothing of them was sent. (0.7 keeps the old connection; gotcha 39.)
   - A request fails. Its messages are routed again up to C{num.retries} times, away from that broker
     if there is a choice. Nothing else is ever sent twice, and the log says so.
   - A call in sync mode makes one request for each broker that it concerns.
@@ -20,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -28,7 +23,7 @@ from pylogbroker.client.connectionpool import ConnectionPool
 from pylogbroker.client.discovery import BrokerNode
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.errors import ClosedError, NoBrokersError, PylogbrokerError
-from pylogbroker.net.deferreds import gatherSettled
+from pylogbroker.net.deferreds import Waiters, gatherSettled
 from pylogbroker.producer.accumulator import BatchAccumulator, PartitionBatch
 from pylogbroker.producer.brokersender import BrokerSender, ConfirmingSender, logUnexpected
 from pylogbroker.producer.completion import Completions
@@ -51,9 +46,9 @@ class Sender:
     """
     Gets messages to their brokers. Each message has its outcome in the end.
 
-    @ivar brokers: the brokers to which something was sent, by id. Not to be changed.
-    @ivar holds: sync mode: the topics of calls for several topics, which first wait until all of
-        these are looked up. Later calls for one of the topics must wait, too, to keep their order.
+    @ivar brokers: the brokers that were needed so far, by id. Not to be changed.
+    @ivar holds: topics of sync calls that wait until all of their topics are looked up. Later calls
+        for one of these topics wait, too, to keep their order.
     """
 
     def __init__(
@@ -72,7 +67,7 @@ class Sender:
         @param handlers: called with the batches of async mode.
         """
         self.brokers: dict[int, BrokerSender] = {}
-        self.holds: dict[str, Deferred[None]] = {}
+        self.holds: dict[str, Waiters[None]] = {}
         self._reactor = reactor
         self._settings = settings
         self._connectionPool = connectionPool
@@ -131,7 +126,7 @@ class Sender:
         return sender
 
     def onBrokerChange(self, number: int, _node: BrokerNode | None) -> None:
-        """A broker appeared, vanished or moved (L{pylogbroker.client.discovery.Listener})."""
+        """See L{pylogbroker.client.discovery.Listener}."""
         sender = self.brokers.pop(number, None)
         if sender is None:
             return
@@ -157,7 +152,7 @@ class Sender:
             sender.accumulator.flush()
 
     def close(self) -> None:
-        """Stop the timers of all accumulators, which are empty."""
+        """Stop the timers of the accumulators, which are empty."""
         for sender in self.brokers.values():
             sender.accumulator.close()
 
@@ -192,7 +187,7 @@ class Sender:
         retriesLeft: int,
         moveCount: int,
     ) -> None:
-        """Route batches that a L{BrokerSender} could not send again, or let them fail."""
+        """Retry or move batches that were not sent, or let them fail."""
         number = sender.node.brokerId
         isMoved = (
             isinstance(error, ClosedError)
@@ -216,8 +211,8 @@ class Sender:
         send: _Send,
     ) -> None:
         """
-        Route messages again and send them. Topics are independent: each goes as soon as it is
-        looked up, or later calls for it would overtake.
+        Route messages again and send them, each topic as soon as it is looked up: otherwise later
+        calls for it would overtake.
 
         @param brokerBefore: the broker to avoid if there is a choice.
         """
@@ -283,36 +278,27 @@ class Sender:
 
     def sendSync(self, groups: list[PartitionBatch]) -> None:
         """
-        Send the messages of one call of sync mode: one request for each broker.
+        Send the messages of one sync call, one request for each broker.
 
-        @param groups: messages of one topic and key each.
+        @param groups: batches of one topic and key each.
         """
         self.run(self._sendSync(groups))
 
     async def _sendSync(self, groups: list[PartitionBatch]) -> None:
         topics = {group.topic for group in groups}
-        holds = {
-            id(self.holds[topic]): self.holds[topic] for topic in topics if topic in self.holds
-        }
-        mine: Deferred[None] = Deferred()
+        holds = {self.holds[topic] for topic in topics if topic in self.holds}
+        mine: Waiters[None] = Waiters()
         if len(topics) > 1:
             self.holds.update(dict.fromkeys(topics, mine))
-        try:
-            for hold in holds.values():
-                await _after(hold)
-            byBroker = await self._routeSync(groups)
-        except CancelledError:
-            self._completions.complete(groups, Failure(ClosedError("sending was given up")))
-            byBroker = {}
-        sendings = [
-            Deferred.fromCoroutine(self._sendSyncTo(number, some))
-            for number, some in byBroker.items()
-        ]
+        await gatherSettled([hold.wait() for hold in holds])
+        byBroker = await self._routeSync(groups)
+        sendings = [self._sendSyncTo(number, some) for number, some in byBroker.items()]
+        settled = Deferred.fromCoroutine(gatherSettled(sendings))
         for topic in topics:
             if self.holds.get(topic) is mine:
                 del self.holds[topic]
-        mine.callback(None)
-        await gatherSettled(sendings)
+        mine.fire(None)
+        await settled
 
     async def _routeSync(self, groups: list[PartitionBatch]) -> dict[int, list[PartitionBatch]]:
         """The groups for each broker. Those that cannot be routed fail."""
@@ -347,10 +333,3 @@ def _groupsByKey(batch: PartitionBatch) -> Iterator[PartitionBatch]:
     for index, key in enumerate(batch.keys):
         if key is not None:
             yield batch.select([index])
-
-
-def _after(hold: Deferred[None]) -> Deferred[None]:
-    """Fires when C{hold} does. Cancelling it leaves C{hold} alone."""
-    turn: Deferred[None] = Deferred()
-    hold.addCallback(lambda _nothing: None if turn.called else turn.callback(None))
-    return turn
