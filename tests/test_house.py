@@ -1,7 +1,9 @@
 """
-The house rules that a tool can read: names, rooms and their tests, docstrings, what lies at the top.
+The house rules that a tool can read: names, rooms and their tests, docstrings, what lies at the
+top.
 
-The import contracts themselves are import-linter's (C{pyproject.toml}); here is checked that no room was left out of them.
+The import contracts themselves are import-linter's (C{pyproject.toml}); here is checked that no
+room was left out of them.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ TESTS = ROOT / "tests"
 
 MEANINGLESS = ("helper", "util", "common", "misc")
 FLOORS_WITHOUT_TWISTED = {
-    "errors", "types", "limits", "retry", "interfaces", "records", "protocol", "storage", "cluster", "config", "schemas", "audit", "metrics", "lake",
+    "errors", "types", "limits", "retry", "interfaces", "records", "protocol", "storage", "cluster",
+    "config", "schemas", "audit", "metrics", "lake",
 }  # fmt: skip
 ROOMS_WITHOUT_TWISTED = {"syncclient", "spark"}
 BESIDE_THE_ROOMS = {
@@ -69,8 +72,8 @@ OVERRIDDEN = {"do_handshake", "create_connection"}
 """What we override of OpenSSL's and kazoo's."""
 
 TXZOOKEEPERS = {
-    "add_auth", "add_session_listener", "exists_and_watch", "get_and_watch", "get_children", "get_children_and_watch", "session_timeout",
-    "set_session_callback",
+    "add_auth", "add_session_listener", "exists_and_watch", "get_and_watch", "get_children",
+    "get_children_and_watch", "session_timeout", "set_session_callback",
 }  # fmt: skip
 """Names that applications written for txzookeeper know, and what stands beside them."""
 
@@ -161,7 +164,9 @@ NOT_YET_REASONED: set[str] = {
 
 @cache
 def moduleFiles() -> dict[str, Path]:
-    """Every module of the package, by its dotted name; a folder's C{__init__} has the folder's name."""
+    """
+    Every module of the package, by its dotted name; a folder's C{__init__} has the folder's name.
+    """
     return {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
         for path in modules()
@@ -174,7 +179,10 @@ def room(module: str) -> str:
 
 
 def importersOf() -> dict[str, set[str]]:
-    """For each module those that import it, or a name from it; modules that are loaded by name, like plugins, have none."""
+    """
+    For each module those that import it, or a name from it; modules that are loaded by name, like
+    plugins, have none.
+    """
     importers: dict[str, set[str]] = {name: set() for name in moduleFiles()}
     others = {"pyspark_pylogbroker": ROOT / "pyspark_pylogbroker.py"}
     for importer, path in {**moduleFiles(), **others}.items():
@@ -210,7 +218,9 @@ class NameTests(SynchronousTestCase):
     """Names mean something and are camelCase."""
 
     def test_noMeaninglessWords(self) -> None:
-        """No class, function, parameter or module of ours has a word in its name that says nothing."""
+        """
+        No class, function, parameter or module of ours has a word in its name that says nothing.
+        """
         found = []
         for path in modules():
             where = path.relative_to(ROOT)
@@ -296,8 +306,10 @@ class ModuleTests(SynchronousTestCase):
 
     def test_singleImportersGiveAReason(self) -> None:
         """
-        A module that one other module imports says in its opening paragraph why it is "a module of its own, since ..." (or "because", "so
-        that"). Commands do not, nor do modules that applications import: those that the API page names, and those that the C{__init__} of their folder offers.
+        A module that one other module imports says in its opening paragraph why it is "a module of
+        its own, since ..." (or "because", "so that"). Commands do not, nor do modules that
+        applications import: those that the API page names, and those that the C{__init__} of their
+        folder offers.
         """
         offered = set(re.findall(r"pylogbroker(?:\.\w+)+", API_PAGE.read_text(encoding="utf-8")))
         found = set()
@@ -360,13 +372,19 @@ class MirrorTests(SynchronousTestCase):
         )
 
     def test_everyModuleOfFloor0HasTests(self) -> None:
-        """C{pylogbroker/x.py}, which is in no room, has C{tests/test_x.py}, unless it does nothing by itself."""
+        """
+        C{pylogbroker/x.py}, which is in no room, has C{tests/test_x.py}, unless it does nothing by
+        itself.
+        """
         alone = {path.stem for path in PACKAGE.glob("*.py")} - WITHOUT_TESTS
         tested = {path.stem.removeprefix("test_") for path in TESTS.glob("test_*.py")}
         self.assertEqual(alone ^ tested, {"house"})
 
     def test_everyFolderIsARoom(self) -> None:
-        """A folder in C{tests/} bears the name of a room, or is one of those for what concerns several rooms."""
+        """
+        A folder in C{tests/} bears the name of a room, or is one of those for what concerns several
+        rooms.
+        """
         folders = {path.name for path in TESTS.iterdir() if any(path.glob("*.py"))}
         self.assertEqual(folders - set(rooms()) - BESIDE_THE_ROOMS, set())
 
@@ -387,7 +405,10 @@ class TopLevelTests(SynchronousTestCase):
         self.assertEqual(found - TOP_LEVEL, set())
 
     def test_twistedFoldersAreNoPackages(self) -> None:
-        """C{twisted/} and C{twisted/plugins/} have no C{__init__.py}, or they would hide Twisted itself."""
+        """
+        C{twisted/} and C{twisted/plugins/} have no C{__init__.py}, or they would hide Twisted
+        itself.
+        """
         self.assertEqual(
             sorted(str(path.relative_to(ROOT)) for path in (ROOT / "twisted").rglob("__init__.py")),
             [],
@@ -399,7 +420,10 @@ class ImportTests(SynchronousTestCase):
 
     def test_packageImportsNothing(self) -> None:
         """C{import pylogbroker} imports nothing else."""
-        code = "import sys; before = set(sys.modules); import pylogbroker; print(sorted(set(sys.modules) - before))"
+        code = (
+            "import sys; before = set(sys.modules); import pylogbroker; "
+            "print(sorted(set(sys.modules) - before))"
+        )
         out = subprocess.run(
             [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
         ).stdout

@@ -1,11 +1,14 @@
 """
-Runs the tests, and with C{--checks} all that must hold besides, and closes with one line: C{N passed, N failed}.
+Runs the tests, and with C{--checks} all that must hold besides, and closes with one line: C{N
+passed, N failed}.
 
-Every test counts once, by its worst outcome. Anything but a pass is a failure, a skipped test included. Each check (ruff, format, mypy, the import
-contracts, the coverage of the rooms, the list of features) counts as one more. A run that breaks off or is interrupted is a failure by itself.
+Every test counts once, by its worst outcome. Anything but a pass is a failure, a skipped test
+included. Each check (ruff, format, mypy, the import contracts, the coverage of the rooms, the list
+of features) counts as one more. A run that breaks off or is interrupted is a failure by itself.
 
-Tests run in two processes, under C{coverage} with C{--checks}. The benchmarks run by themselves afterwards, in one process and without C{coverage}, since
-both a neighbour and a tracer would distort a ratio of CPU times.
+Tests run in two processes, under C{coverage} with C{--checks}. The benchmarks run by themselves
+afterwards, in one process and without C{coverage}, since both a neighbour and a tracer would
+distort a ratio of CPU times.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from tests.gate.selection import BENCHMARKS, UnknownTestsError, chosenNames, mod
 
 RUN_SECONDS_MAX = 3600
 SLOWEST_COUNT = 8
-"""So many modules are named after C{--quick}."""
+"""How many modules are named after C{--quick}."""
 
 CHECKS = {
     "ruff": ["-m", "ruff", "check", "."],

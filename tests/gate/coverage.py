@@ -1,5 +1,6 @@
 """
-How much of each room the tests must reach. This is the only place that names rooms and their floors.
+How much of each room the tests must reach. This is the only place that names rooms and their
+floors.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 FLOOR = 95.0
-"""Per cent of lines and branches that tests reach in each room, and in each module beside the rooms."""
+"""
+Per cent of lines and branches that tests reach in each room, and in each module beside the rooms.
+"""
 
 FLOORS = {"records": 100.0, "protocol": 100.0, "cluster": 100.0, "config": 100.0}
 """Higher floors, by room."""
@@ -36,7 +39,8 @@ def shares(files: Mapping[str, Any]) -> dict[str, float]:
 
 def faults(found: Mapping[str, float], say: Callable[[str], object]) -> list[str]:
     """
-    What is wrong with the coverage: a room below its floor, a floor for a room that is not there, or nothing measured.
+    What is wrong with the coverage: a room below its floor, a floor for a room that is not there,
+    or nothing measured.
 
     @param found: per cent by room.
     @param say: prints a line.

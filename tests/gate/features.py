@@ -1,8 +1,9 @@
 """
 Which features there are, and which test shows each: C{docs/features.md} as values.
 
-A row of that page is C{| what | sentence | `id of a test`, `id of another` |}. What begins with a number is a row of the first table of the
-0.7 feature checklist, else a scenario of its second table.
+A row of that page is C{| what | sentence | `id of a test`, `id of another` |}. What begins with a
+number is a row of the first table of the 0.7 feature checklist, else a scenario of its second
+table.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """
 What the tests need of the machine besides Python packages, and which tests need it.
 
-A module under C{tests/} that uses a program of the machine says so in a constant, C{NEEDS = ("java",)}. A test module needs what it says, and
-what the modules of C{tests/} say that it imports, directly or through others. So a run of a few unit tests asks for no browser.
+A module under C{tests/} that uses a program of the machine says so in a constant, C{NEEDS =
+("java",)}. A test module needs what it says, and what the modules of C{tests/} say that it imports,
+directly or through others. So a run of a few unit tests asks for no browser.
 
 Imports nothing but the standard library, since C{tests/run} asks before there is an environment.
 """

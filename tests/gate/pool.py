@@ -1,8 +1,8 @@
 """
 The processes that run the tests, and the loop that hands out batches to them.
 
-Each process is the leader of a process group and a session of its own, so Ctrl-C reaches the gate alone, and whatever tests have started ends with the
-process that started it.
+Each process is the leader of a process group and a session of its own, so Ctrl-C reaches the gate
+alone, and whatever tests have started ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -263,7 +263,8 @@ class Pool:
 
     def _ended(self, process: RunProcess, pending: list[Batch]) -> None:
         """
-        A process has ended. If that was in the middle of its work, the test that it ran has failed, and another process does the rest.
+        A process has ended. If that was in the middle of its work, the test that it ran has failed,
+        and another process does the rest.
         """
         assert self.progress is not None
         self._forget(process)

@@ -1,8 +1,10 @@
 """
-Installs the programs that the chosen tests need and that the machine does not have; C{tests/run} begins with it.
+Installs the programs that the chosen tests need and that the machine does not have; C{tests/run}
+begins with it.
 
-With root's rights and C{apt-get} it installs Debian packages, and adds C{localhost} to C{/etc/hosts}. Otherwise it names everything that is
-missing at once, and ends with 1. Imports nothing but the standard library.
+With root's rights and C{apt-get} it installs Debian packages, and adds C{localhost} to
+C{/etc/hosts}. Otherwise it names everything that is missing at once, and ends with 1. Imports
+nothing but the standard library.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """
-What a run of the tests says while it runs: how many tests have ended, how long the rest will take, and what runs now.
+What a run of the tests says while it runs: how many tests have ended, how long the rest will take,
+and what runs now.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def duration(seconds: float) -> str:
 
 class Progress:
     """
-    Prints one line when a module has ended, what fails at once, and a sign of life at the latest after C{SILENCE_SECONDS_MAX}.
+    Prints one line when a module has ended, what fails at once, and a sign of life at the latest
+    after C{SILENCE_SECONDS_MAX}.
 
     @ivar outcomes: what became of the tests so far.
     @ivar running: the test that each process runs, and when it began.

@@ -1,12 +1,13 @@
 """
 The order in which tests run, and how long the rest will take.
 
-What must be true: all processes end together, so long modules run first, and a module that takes longer than C{SPLIT_SECONDS} is
-handed out test by test. Modules that use Spark go to one process only, since each process that uses Spark starts a session of its own,
-which costs 15 s and 1 GB.
+What must be true: all processes end together, so long modules run first, and a module that takes
+longer than C{SPLIT_SECONDS} is handed out test by test. Modules that use Spark go to one process
+only, since each process that uses Spark starts a session of its own, which costs 15 s and 1 GB.
 
-C{seconds.txt} in this folder says how long modules take: a dotted name and seconds per line. C{tests/run --checks --remember} writes it. A module that is
-not in it counts C{DEFAULT_SECONDS} per test. The table decides on order, C{--quick} and the estimate only, so it need not be exact.
+C{seconds.txt} in this folder says how long modules take: a dotted name and seconds per line.
+C{tests/run --checks --remember} writes it. A module that is not in it counts C{DEFAULT_SECONDS} per
+test. The table decides on order, C{--quick} and the estimate only, so it need not be exact.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ class Batch(NamedTuple):
 
 
 def moduleOf(testId: str) -> str:
-    """C{"tests.a.test_b.Class.test_c"} → C{"tests.a.test_b"}; the id of a module that cannot be imported is the module's name."""
+    """
+    C{"tests.a.test_b.Class.test_c"} → C{"tests.a.test_b"}; the id of a module that cannot be
+    imported is the module's name.
+    """
     parts = testId.split(".")
     classes = [index for index, part in enumerate(parts) if part[:1].isupper()]
     return ".".join(parts[: classes[0]]) if classes else testId

@@ -1,7 +1,9 @@
 """
-Which tests to run: the command line of C{tests/run}, rooms by name, and the modules that a name stands for.
+Which tests to run: the command line of C{tests/run}, rooms by name, and the modules that a name
+stands for.
 
-Imports nothing but the standard library, since C{tests/run} asks what to install before there is an environment.
+Imports nothing but the standard library, since C{tests/run} asks what to install before there is an
+environment.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ QUICK_SECONDS_MAX = 6.0
 """C{--quick} leaves out modules that take longer, by the gate's table of durations."""
 
 EPILOG = """\
-NAME is a room (storage), a test module (storage.test_segments), or a class or method in one. Without
-NAME all tests run. The last line is "N passed, N failed"; the exit status is 0 if nothing failed.
+NAME is a room (storage), a test module (storage.test_partitionlog), or a class or method in one.
+Without NAME all tests run. The last line is "N passed, N failed"; the exit status is 0 if nothing
+failed.
 
 What the chosen tests need is installed first. Python packages go into .venv in this checkout. With
 root's rights and apt-get, missing programs are installed as Debian packages:
@@ -76,7 +79,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def rooms() -> list[str]:
-    """The folders of C{tests/} that have tests, and the modules beside them, as C{tests/run} takes them."""
+    """
+    The folders of C{tests/} that have tests, and the modules beside them, as C{tests/run} takes
+    them.
+    """
     first = {name.split(".")[1] for name in testModules()}
     return sorted(name.removeprefix("test_") for name in first)
 
@@ -87,7 +93,10 @@ def testModules() -> list[str]:
 
 
 def _modulesOf(name: str) -> list[str]:
-    """The test modules that a dotted name stands for: of a package all; of a class or method the one where it is."""
+    """
+    The test modules that a dotted name stands for: of a package all; of a class or method the one
+    where it is.
+    """
     modules = testModules()
     under = [module for module in modules if module == name or module.startswith(f"{name}.")]
     return under or [module for module in modules if name.startswith(f"{module}.")]
@@ -97,7 +106,8 @@ def resolve(given: str) -> str:
     """
     A name for trial.
 
-    @param given: as on the command line: C{storage}, C{tests/storage/}, C{storage.test_segments.SegmentTests}, C{house}.
+    @param given: as on the command line: C{storage}, C{tests/storage/},
+        C{storage.test_segments.SegmentTests}, C{house}.
     @raise UnknownTestsError: there are no such tests.
     """
     name = given.removesuffix(".py").strip("/").replace(os.sep, ".").removeprefix("tests.")

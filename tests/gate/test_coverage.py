@@ -35,7 +35,9 @@ class CoverageTests(SynchronousTestCase):
         self.assertEqual(shares(files), {"a": 75.0, "e": 100.0})
 
     def test_floors(self) -> None:
-        """A room below its floor is a fault, and so is a floor whose room has gone, be it by a rename."""
+        """
+        A room below its floor is a fault, and so is a floor whose room has gone, be it by a rename.
+        """
         lines: list[str] = []
         good = dict.fromkeys(FLOORS, 100.0)
         self.assertEqual(faults({**good, "other": FLOOR}, lines.append), [])

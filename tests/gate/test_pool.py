@@ -1,5 +1,6 @@
 """
-Tests for L{tests.gate.pool} and the processes that it starts: a sample is run as the gate runs its tests.
+Tests for L{tests.gate.pool} and the processes that it starts: a sample is run as the gate runs its
+tests.
 """
 
 from __future__ import annotations
@@ -142,7 +143,10 @@ class OutcomeTests(PoolCase):
         self.sample(2)
 
     def test_brokeOff(self) -> None:
-        """A test in which the process dies has failed, with what it printed; the tests after it run all the same."""
+        """
+        A test in which the process dies has failed, with what it printed; the tests after it run
+        all the same.
+        """
         self.write("test_deadly", DEADLY)
         pool = self.runPool(["test_deadly"], 1)
         tests = {name: f"test_deadly.Tests.test_{name}" for name in "abc"}
@@ -170,7 +174,8 @@ class InterruptTests(PoolCase):
 
     def test_interrupted(self) -> None:
         """
-        What has passed is counted, the interruption is a failure that says what is missing, there is no traceback, and no process stays behind.
+        What has passed is counted, the interruption is a failure that says what is missing, there
+        is no traceback, and no process stays behind.
         """
         path = str(self.folder / "alive")
         os.mkfifo(path)

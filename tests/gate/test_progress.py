@@ -1,5 +1,6 @@
 """
-Tests for the order of the tests, L{tests.gate.schedule}, and for what a run says, L{tests.gate.progress}.
+Tests for the order of the tests, L{tests.gate.schedule}, and for what a run says,
+L{tests.gate.progress}.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ class PlanTests(SynchronousTestCase):
         self.assertEqual(moduleOf("tests.a.test_b"), "tests.a.test_b")
 
     def test_longestFirst(self) -> None:
-        """Long modules begin first; one of which nothing is known counts by its tests; one that uses Spark begins before all."""
+        """
+        Long modules begin first; one of which nothing is known counts by its tests; one that uses
+        Spark begins before all.
+        """
         tests = [*ids("a", 1), *ids("b", 1), *ids("c", 1000), *ids("d", 1), *ids("spark", 1)]
         batches = plan(tests, {"a": 1.0, "b": 5.0}, lambda module: module == "spark")
         self.assertEqual([batch.module for batch in batches], ["spark", "c", "b", "a", "d"])
@@ -50,7 +54,10 @@ class PlanTests(SynchronousTestCase):
         self.assertAlmostEqual(batches[0].seconds, (SPLIT_SECONDS + 3) / 3)
 
     def test_oneProcessForSpark(self) -> None:
-        """Only the process that has a Spark session gets tests that use one; another gets what comes after them."""
+        """
+        Only the process that has a Spark session gets tests that use one; another gets what comes
+        after them.
+        """
         sparks = [Batch(f"s{number}", ("t",), 1.0, True) for number in range(2)]
         other = Batch("o", ("t",), 1.0, False)
         pending = [*sparks, other]
@@ -86,7 +93,9 @@ class ProgressTests(SynchronousTestCase):
         self.progress.end(process, test)
 
     def test_modules(self) -> None:
-        """A line when a module has ended: how many of all, its time, and how long the rest takes."""
+        """
+        A line when a module has ended: how many of all, its time, and how long the rest takes.
+        """
         first, second = ids("tests.a", 2)
         self.pass_(first, 5.0)
         self.assertEqual(self.lines, [])

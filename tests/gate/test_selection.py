@@ -1,5 +1,6 @@
 """
-Tests for what C{tests/run} chooses and what it asks of the machine: L{tests.gate.selection}, L{tests.gate.needs}, L{tests.gate.prepare}.
+Tests for what C{tests/run} chooses and what it asks of the machine: L{tests.gate.selection},
+L{tests.gate.needs}, L{tests.gate.prepare}.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ class NameTests(SynchronousTestCase):
     """Names on the command line."""
 
     def test_rooms(self) -> None:
-        """A room stands for its tests, as a word, a folder or a dotted name; so does a module beside the rooms."""
+        """
+        A room stands for its tests, as a word, a folder or a dotted name; so does a module beside
+        the rooms.
+        """
         for given in ("storage", "tests/storage/", "tests.storage", "tests/storage"):
             self.assertEqual(resolve(given), "tests.storage")
         self.assertEqual(resolve("errors"), "tests.test_errors")
@@ -43,14 +47,18 @@ class NameTests(SynchronousTestCase):
         self.assertEqual(modulesOf([name]), ["tests.gate.test_selection"])
 
     def test_unknown(self) -> None:
-        """A name without tests is an error that lists the rooms; a folder without tests has none."""
+        """
+        A name without tests is an error that lists the rooms; a folder without tests has none.
+        """
         for given in ("storge", "golden", "gate.test_nothing", ""):
             error = self.assertRaises(UnknownTestsError, resolve, given)
             self.assertIn(repr(given), str(error))
             self.assertIn("producer, ", str(error))
 
     def test_command(self) -> None:
-        """C{tests/run} ends with the count and a failure for such a name, and installs nothing for it."""
+        """
+        C{tests/run} ends with the count and a failure for such a name, and installs nothing for it.
+        """
         done = subprocess.run(
             [ROOT / "tests" / "run", "storge"],
             stdin=subprocess.DEVNULL,
@@ -142,16 +150,19 @@ class NeedTests(SynchronousTestCase):
         )
 
     def test_withoutEnvironment(self) -> None:
-        """What prepares the machine imports the standard library only: there is no environment yet."""
+        """
+        What prepares the machine imports the standard library only: there is no environment yet.
+        """
         code = (
-            "import sys, tests.gate.prepare as prepare; "
+            f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
+            "import tests.gate.prepare as prepare; "
             "prepare.main(['errors']); "
             "print([name for name in sys.modules if name.startswith(('twisted', 'hypothesis'))])"
         )
         done = subprocess.run(
-            [os.path.realpath(sys.executable), "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}"],
+            [os.path.realpath(sys.executable), "-I", "-S", "-c", code],
             capture_output=True,
             text=True,
             check=True,
-        )  # fmt: skip
+        )
         self.assertEqual(done.stdout, "[]\n")

@@ -45,7 +45,10 @@ class TestModulesTests(SynchronousTestCase):
         )
 
     def test_merged(self) -> None:
-        """Modules that became one are one group: by git's renames, by a note, and by a test that bears the same name."""
+        """
+        Modules that became one are one group: by git's renames, by a note, and by a test that bears
+        the same name.
+        """
         old = {
             "tests.a": content(1, "A.test_a"),
             "tests.m": content(2, "M.test_m"),

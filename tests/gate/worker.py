@@ -1,17 +1,19 @@
 """
 A process that loads and runs tests for the gate, and reports each outcome as a line of JSON.
 
-Trial's own closing line cannot be counted. An error in a clean-up is one more error of a test that is counted already. An error while
-importing a module is an error of no test. Skipped tests leave the run successful. Trial's C{--jobs} also says nothing while a test runs.
-Here the process that runs the tests reports when each test begins and ends, with every outcome that it has.
+Trial's own closing line cannot be counted. An error in a clean-up is one more error of a test that
+is counted already. An error while importing a module is an error of no test. Skipped tests leave
+the run successful. Trial's C{--jobs} also says nothing while a test runs. Here the process that
+runs the tests reports when each test begins and ends, with every outcome that it has.
 
 The gate writes one command to the standard input per line, a JSON object:
 
   - C{{"list": [name, ...]}} loads what the names stand for, and reports C{{"listed": [id, ...]}};
   - C{{"run": [id, ...]}} runs tests, and reports C{{"ran": true}} when they have ended.
 
-Between the two the process reports C{{"begin": id}}, C{{"outcome": [id, outcome, text]}} and C{{"end": id}}. The end of the input ends the
-process. Whatever a test prints goes to the standard error output. The only argument is the folder in which the tests run.
+Between the two the process reports C{{"begin": id}}, C{{"outcome": [id, outcome, text]}} and
+C{{"end": id}}. The end of the input ends the process. Whatever a test prints goes to the standard
+error output. The only argument is the folder in which the tests run.
 """
 
 from __future__ import annotations
@@ -31,8 +33,9 @@ from tests.gate.outcomes import PASSED
 
 TEST_SECONDS_MAX = 900.0
 """
-A test whose result comes later than after this time has failed. Tests ask for less, with trial's C{timeout}, for a person who runs one of them. Here no
-limit may be so short that a machine with other work exceeds it.
+A test whose result comes later than after this time has failed. Tests ask for less, with trial's
+C{timeout}, for a person who runs one of them. Here no limit may be so short that a machine with
+other work exceeds it.
 """
 
 Report = Callable[[dict[str, Any]], None]

@@ -1,8 +1,9 @@
 """
-C{twistd pylogbroker} as a process, for tests: started on a free port of the loopback interface, its log read line by line as it comes, its
-memory looked up in C{/proc}.
+C{twistd pylogbroker} as a process, for tests: started on a free port of the loopback interface, its
+log read line by line as it comes, its memory looked up in C{/proc}.
 
-Nothing here sleeps: a thread reads the log and wakes up who waits for a line; everything that waits has a deadline.
+Nothing here sleeps: a thread reads the log and wakes up who waits for a line; everything that waits
+has a deadline.
 """
 
 from __future__ import annotations
@@ -55,12 +56,15 @@ class BrokerProcess:
         programs: Path | None = None,
     ) -> None:
         """
-        @param directory: C{log.dir}; beside it, in C{<directory>.properties}, its property file is written.
+        @param directory: C{log.dir}; beside it, in C{<directory>.properties}, its property file is
+            written.
         @param properties: over the L{DEFAULTS}, or over those of C{config}.
         @param config: a property file to use instead of the L{DEFAULTS}.
-        @param descriptorCounts: the soft and the hard limit on descriptors that it is started with; L{None}: the test's own.
+        @param descriptorCounts: the soft and the hard limit on descriptors that it is started with;
+            L{None}: the test's own.
         @param options: more of the command line.
-        @param programs: the folder of C{twistd} in another environment, which then does not find this tree.
+        @param programs: the folder of C{twistd} in another environment, which then does not find
+            this tree.
         """
         self.directory = directory
         self.lines: list[str] = []
@@ -214,8 +218,9 @@ class BrokerProcess:
         with self._news:
             self._news.wait_for(look, secondsMax)
         if not found:
+            state = "has ended" if self._ended else "goes on"
             raise AssertionError(
-                f"the broker {'has ended' if self._ended else 'goes on'} without saying {pattern!r}; it said:\n{self.log}"
+                f"the broker {state} without saying {pattern!r}; it said:\n{self.log}"
             )
         return found[0]
 

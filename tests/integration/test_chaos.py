@@ -1,5 +1,6 @@
 """
-A cluster of processes that is given no rest, and whether the books balance in the end; the long form is C{python -m tests.long.chaos}.
+A cluster of processes that is given no rest, and whether the books balance in the end; the long
+form is C{python -m tests.long.chaos}.
 """
 
 from __future__ import annotations
@@ -67,8 +68,10 @@ class ChaosTests(SynchronousTestCase):
 
     def test_firstSeed(self) -> None:
         """
-        Members join, leave, are killed and stopped, brokers too, sessions end, ZooKeeper is restarted, connections are cut inside a frame: all that was sent is
-        in the logs or was reported, each group got all that is there, in order, and twice only for a reason; in the end each partition has its one owner.
+        Members join, leave, are killed and stopped, brokers too, sessions end, ZooKeeper is
+        restarted, connections are cut inside a frame: all that was sent is in the logs or was
+        reported, each group got all that is there, in order, and twice only for a reason; in the
+        end each partition has its one owner.
         """
         self.chaos()
 
@@ -101,7 +104,10 @@ class JudgeTests(SynchronousTestCase):
         self.assertEqual(judgeGroup(LOGS, DELIVERIES, [], BOUNDS), ([], {}))
 
     def test_outcomes(self) -> None:
-        """What was confirmed and is in no log is found, as is what was reported failed and is in one, what nobody sent, and what was never told of."""
+        """
+        What was confirmed and is in no log is found, as is what was reported failed and is in one,
+        what nobody sent, and what was never told of.
+        """
         self.assertIn(
             "confirmed, and in no log: 1: p0.5",
             judgeLogs({"p0": SENT._replace(outcomes={**SENT.outcomes, 5: "ok"})}, LOGS)[0],
@@ -128,7 +134,10 @@ class JudgeTests(SynchronousTestCase):
         )
 
     def test_keysOutOfOrder(self) -> None:
-        """A key's messages that stand in another order than they were sent in are found, unless one is unknown or the producer tries again."""
+        """
+        A key's messages that stand in another order than they were sent in are found, unless one is
+        unknown or the producer tries again.
+        """
         logs = {**LOGS, "t/0-0": [LOGS["t/0-0"][2], LOGS["t/0-0"][1], LOGS["t/0-0"][0]]}
         self.assertEqual(judgeLogs({"p0": SENT}, logs), [])
         confirmed = SENT._replace(outcomes={**SENT.outcomes, 2: "ok"})
@@ -136,7 +145,10 @@ class JudgeTests(SynchronousTestCase):
         self.assertEqual(judgeLogs({"p0": confirmed._replace(isRetrying=True)}, logs), [])
 
     def test_keysOfMovedMessages(self) -> None:
-        """One that waited while a broker came or went may stand behind later ones; one that did not wait, or while nothing happened, may not."""
+        """
+        One that waited while a broker came or went may stand behind later ones; one that did not
+        wait, or while nothing happened, may not.
+        """
         logs = {**LOGS, "t/0-0": [LOGS["t/0-0"][2], LOGS["t/0-0"][1], LOGS["t/0-0"][0]]}
         outcomes = {**SENT.outcomes, 2: "ok"}
         broker = Fault("broker", "broker1", 98, 99)
@@ -170,7 +182,10 @@ class JudgeTests(SynchronousTestCase):
         )
 
     def test_twice(self) -> None:
-        """A message that came twice is found, unless a member that got it was disturbed at the right time, or it stands in a compressed set."""
+        """
+        A message that came twice is found, unless a member that got it was disturbed at the right
+        time, or it stands in a compressed set.
+        """
         again = DELIVERIES[1]._replace(seconds=110, member="c1")
         self.assertIn("without a reason: 1: p0.1.2", self.judged([*DELIVERIES, again]))
         for fault in (
@@ -191,7 +206,10 @@ class JudgeTests(SynchronousTestCase):
             self.assertIn("without a reason", self.judged([*DELIVERIES, again], fault))
 
     def test_twiceInsideACompressedSet(self) -> None:
-        """A message of a compressed set may come twice if the member that got it did not come to the set's end before, and not else."""
+        """
+        A message of a compressed set may come twice if the member that got it did not come to the
+        set's end before, and not else.
+        """
         first, last = DELIVERIES[3:]
         again = [first._replace(seconds=200, member="c1"), last._replace(seconds=201, member="c1")]
         self.assertEqual(self.judged([*DELIVERIES[:3], first, *again]), "")
@@ -202,7 +220,10 @@ class ProxyTests(SynchronousTestCase):
     """The proxy that cuts."""
 
     def test_cutsInsideAFrame(self) -> None:
-        """Frames go through as they are, until one is cut: some bytes of it come, and then the end, on both sides."""
+        """
+        Frames go through as they are, until one is cut: some bytes of it come, and then the end, on
+        both sides.
+        """
         frame = struct.pack(">i", 1000) + b"x" * 1000
         for direction in (REQUEST, ANSWER):
             listening = socket.create_server(("127.0.0.1", 0))

@@ -40,8 +40,8 @@ class WheelTests(SynchronousTestCase):
 
     def test_contents(self) -> None:
         """
-        Every module, the plugin, the sample configuration, the console's page, the mark that types are there; no tests, no C{__init__.py} of Twisted's,
-        nothing stale.
+        Every module, the plugin, the sample configuration, the console's page, the mark that types
+        are there; no tests, no C{__init__.py} of Twisted's, nothing stale.
         """
         modules = {str(path.relative_to(ROOT)) for path in (ROOT / "pylogbroker").rglob("*.py")}
         others = {
@@ -96,7 +96,9 @@ class WheelTests(SynchronousTestCase):
 
 
 class FreshEnvironmentTests(SynchronousTestCase):
-    """A new environment, which gets the wheel with its requirements, and then the sdist in its place."""
+    """
+    A new environment, which gets the wheel with its requirements, and then the sdist in its place.
+    """
 
     def setUp(self) -> None:
         self.folder = Path(self.mktemp()).absolute()
@@ -148,7 +150,10 @@ class FreshEnvironmentTests(SynchronousTestCase):
         self.assertEqual(broker.stop(), 0)
 
     def test_wheelAndSdist(self) -> None:
-        """Both install the same files, with what they need; the commands and the plugin of twistd work."""
+        """
+        Both install the same files, with what they need; the commands and the plugin of twistd
+        work.
+        """
         tree = self.folder / "tree"
         ofWheel = self.install(str(buildWheel(tree, self.folder)))
         self.tryOut("wheel")

@@ -75,8 +75,8 @@ def buildSdist(tree: Path, folder: Path) -> Path:
 
 def cleanEnvironment() -> dict[str, str]:
     """
-    The environment variables of this process without those that bring this tree, or Spark, to a Python that is started: pip, too, would take what
-    lies in C{PYTHONPATH} for installed.
+    The environment variables of this process without those that bring this tree, or Spark, to a
+    Python that is started: pip, too, would take what lies in C{PYTHONPATH} for installed.
     """
     return {
         name: value

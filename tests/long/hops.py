@@ -3,13 +3,16 @@ Through which modules does one message pass? C{python -m tests.long.hops} prints
 
 Two ways are traced in one process, with a real broker on a real port:
 
-  - from C{producer.send} to the C{write} of the transport of the client's socket, with a L{Producer} in both of its modes;
+  - from C{producer.send} to the C{write} of the transport of the client's socket, with a
+    L{Producer} in both of its modes;
   - from the C{recv} on the broker's socket to the C{fsync} of the segment file.
 
-What is needed only once has been done before: earlier messages have gone the same way, so connections, topic, files and threads are there. A
-profile function (C{sys.setprofile}) sees each call in each thread. It notes every module of the package in which a function is entered while the
-message is on its way. Modules of floor 0 (errors, types, limits, interfaces, retry) do not count. A timer that happens to fire in
-between would add its modules, so each way is traced several times, and the shortest trace is printed.
+What is needed only once has been done before: earlier messages have gone the same way, so
+connections, topic, files and threads are there. A profile function (C{sys.setprofile}) sees each
+call in each thread. It notes every module of the package in which a function is entered while the
+message is on its way. Modules of floor 0 (errors, types, limits, interfaces, retry) do not count. A
+timer that happens to fire in between would add its modules, so each way is traced several times,
+and the shortest trace is printed.
 """
 
 from __future__ import annotations
@@ -111,7 +114,10 @@ class Tracer:
         return self._names[file]
 
     def _isBrokers(self, frame: FrameType | None) -> bool:
-        """Whether the broker calls this, in a thread of its own or in ours, while the client's way is traced."""
+        """
+        Whether the broker calls this, in a thread of its own or in ours, while the client's way is
+        traced.
+        """
         if self._isClient and threading.current_thread() is not threading.main_thread():
             return True
         while frame is not None and self._isClient:
@@ -127,7 +133,9 @@ class Tracer:
 
 
 def moduleName(file: str) -> str | None:
-    """C{".../pylogbroker/storage/segment.py"} → C{"storage.segment"}; L{None} for what does not count."""
+    """
+    C{".../pylogbroker/storage/segment.py"} → C{"storage.segment"}; L{None} for what does not count.
+    """
     path = Path(file)
     if not path.is_relative_to(PACKAGE):
         return None
@@ -212,7 +220,10 @@ async def clientWay(
 
 
 async def brokerWay(tracer: Tracer, port: int) -> dict[str, str]:
-    """From the broker's socket to the disk. The client is a bare socket, so none of our client code runs."""
+    """
+    From the broker's socket to the disk. The client is a bare socket, so none of our client code
+    runs.
+    """
     with socket.create_connection(("127.0.0.1", port)) as client:
 
         async def trace() -> None:

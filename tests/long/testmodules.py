@@ -1,16 +1,19 @@
 """
-Where are the tests of an earlier commit now, and was one lost? C{python -m tests.long.testmodules} compares and prints; C{--output} writes the table.
+Where are the tests of an earlier commit now, and was one lost? C{python -m tests.long.testmodules}
+compares and prints; C{--output} writes the table.
 
 A test module of the baseline is found again in three ways, all of which count:
 
   - git saw that its file was renamed, in one commit or in several;
-  - a note says so: a line C{old.module -> new.module (reason)} in a C{.txt} file of the folder that C{--notes} names. A line without C{->} is a reason only;
+  - a note says so: a line C{old.module -> new.module (reason)} in a C{.txt} file of the folder that
+    C{--notes} names. A line without C{->} is a reason only;
   - a test of it, which is not where these two say, stands elsewhere under the same name.
 
-Old and new modules that belong together form a group, since several may have become one and one several. For each group, and for all, the tests
-(methods whose names begin with C{test_}) and the calls of C{assert*} and C{fail} are counted before and now. Helpers without tests take part, since they
-assert, too. The exit status is 1 if a group has fewer tests or fewer assertions than before; these groups are named with the tests whose names are gone,
-and a note should give the reason.
+Old and new modules that belong together form a group, since several may have become one and one
+several. For each group, and for all, the tests (methods whose names begin with C{test_}) and the
+calls of C{assert*} and C{fail} are counted before and now. Helpers without tests take part, since
+they assert, too. The exit status is 1 if a group has fewer tests or fewer assertions than before;
+these groups are named with the tests whose names are gone, and a note should give the reason.
 """
 
 from __future__ import annotations
@@ -33,9 +36,9 @@ _NOT_TESTS = ("tests/golden/", "tests/run")
 _HEAD = """\
 # Test modules, before and after
 
-Written by `python -m tests.long.testmodules`: where the tests of {baseline} are now. *Tests* are methods
-whose names begin with `test_`; *asserts* are calls of `assert*` and `fail`. Old and new modules that
-belong together are one row.
+Written by `python -m tests.long.testmodules`: where the tests of {baseline} are now. *Tests* are
+methods whose names begin with `test_`; *asserts* are calls of `assert*` and `fail`. Old and new
+modules that belong together are one row.
 
 | old | now | tests | asserts |
 |---|---|---|---|
@@ -126,8 +129,8 @@ def newContents() -> dict[str, Content]:
 def renames(baseline: str) -> list[tuple[str, str]]:
     """What git calls a rename, in the order of the commits."""
     log = git(
-        "log", "--reverse", "--topo-order", "--format=", "--name-status", "-M40%", "--diff-filter=R",
-        f"{baseline}..HEAD", "--", "tests",
+        "log", "--reverse", "--topo-order", "--format=", "--name-status", "-M40%",
+        "--diff-filter=R", f"{baseline}..HEAD", "--", "tests",
     )  # fmt: skip
     pairs = [line.split("\t") for line in log.splitlines() if line]
     return [(moduleName(old), moduleName(new)) for _, old, new in pairs]
@@ -166,7 +169,10 @@ def readNotes(text: str, old: Iterable[str], new: Iterable[str]) -> list[tuple[s
 def strays(
     old: Mapping[str, Content], new: Mapping[str, Content], pairs: Iterable[tuple[str, str]]
 ) -> list[tuple[str, str]]:
-    """Pairs for tests that are not in the modules that belong to theirs, but under the same name in one other module."""
+    """
+    Pairs for tests that are not in the modules that belong to theirs, but under the same name in
+    one other module.
+    """
     targets: defaultdict[str, set[str]] = defaultdict(set)
     for before, after in pairs:
         targets[before].add(after)
@@ -188,7 +194,9 @@ def strays(
 def grouped(
     old: Iterable[str], new: Iterable[str], pairs: Iterable[tuple[str, str]]
 ) -> list[Group]:
-    """Old and new modules that the pairs connect. One that nothing connects is a group by itself."""
+    """
+    Old and new modules that the pairs connect. One that nothing connects is a group by itself.
+    """
     parent: dict[tuple[str, str], tuple[str, str]] = {}
     nodes = [*(("old", name) for name in old), *(("new", name) for name in new)]
     for node in nodes:
@@ -280,7 +288,10 @@ class Comparison:
         return found
 
     def table(self, baseline: str) -> str:
-        """The page to commit: a row for each group that had tests, the sum, and the reasons from the notes."""
+        """
+        The page to commit: a row for each group that had tests, the sum, and the reasons from the
+        notes.
+        """
         rows = []
         for group in self.groups:
             before, now = self.counts(group)
