@@ -98,7 +98,6 @@ API_PAGE = ROOT / "docs" / "api.md"
 NOT_YET_UNIQUE: set[str] = {
     "Entry",
     "Fetch",
-    "Member",
 }
 NOT_YET_NOUNS: set[str] = {
     "pylogbroker.audit.reporting",
@@ -124,7 +123,6 @@ NOT_YET_REASONED: set[str] = {
     "pylogbroker.broker.protocolsniffer",
     "pylogbroker.broker.registration",
     "pylogbroker.broker.status",
-    "pylogbroker.client.registryclient",
     "pylogbroker.config.referencepage",
     "pylogbroker.console.peek",
     "pylogbroker.console.singleflight",
@@ -157,8 +155,6 @@ NOT_YET_REASONED: set[str] = {
     "pylogbroker.spark.sink",
     "pylogbroker.spark.streaming",
     "pylogbroker.spark.taskwriter",
-    "pylogbroker.syncclient.registryclient",
-    "pylogbroker.zookeeper.kazoothreads",
 }
 
 

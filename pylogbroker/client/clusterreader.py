@@ -15,7 +15,14 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 from pylogbroker.cluster import metadata, paths
-from pylogbroker.cluster.metadata import Children, Member, Node, Query, Value, ZnodeWarnings
+from pylogbroker.cluster.metadata import (
+    Children,
+    MemberRegistration,
+    Node,
+    Query,
+    Value,
+    ZnodeWarnings,
+)
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.znodes import BrokerRegistration, decodeBroker
 from pylogbroker.errors import NoBrokersError, NoNodeException
@@ -117,7 +124,7 @@ class ClusterReader:
         """See L{metadata.groups}."""
         return await self.read(metadata.groups())
 
-    async def members(self, group: GroupPaths) -> dict[str, Member]:
+    async def members(self, group: GroupPaths) -> dict[str, MemberRegistration]:
         """See L{metadata.members}."""
         return await self.read(metadata.members(group))
 

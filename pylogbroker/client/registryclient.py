@@ -1,5 +1,6 @@
 """
-A schema registry's client on Twisted; L{pylogbroker.syncclient.registryclient} says what is cached.
+A schema registry's client on Twisted, in a module of its own, since applications import it;
+L{pylogbroker.syncclient.registryclient} says what is cached.
 
 Each request has its own connection, so there is nothing to close. Callers that want the same schema
 at the same time share one request.

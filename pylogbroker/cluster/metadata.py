@@ -156,7 +156,7 @@ Query = Generator[Sequence[Node], list[Any], T]
 """Yields nodes to read side by side, is sent a list of what they hold, and returns a T."""
 
 
-class Member(NamedTuple):
+class MemberRegistration(NamedTuple):
     """
     A member of a consumer group.
 
@@ -234,7 +234,7 @@ def groups() -> Query[list[str]]:
     return sorted(names)
 
 
-def members(group: GroupPaths) -> Query[dict[str, Member]]:
+def members(group: GroupPaths) -> Query[dict[str, MemberRegistration]]:
     """A group's members by id, sorted, without those whose registration cannot be used."""
     (names,) = yield [Children(group.ids, _name)]
     names.sort()
@@ -278,8 +278,8 @@ def _partitionNode(path: str, name: str) -> tuple[BrokerPartition, str]:
     return decodePartition(path, name), path
 
 
-def _decodeMember(path: str, data: bytes | None) -> Member:
-    return Member(decodeText(path, data), decodeSubscription(path, data))
+def _decodeMember(path: str, data: bytes | None) -> MemberRegistration:
+    return MemberRegistration(decodeText(path, data), decodeSubscription(path, data))
 
 
 def _present(keys: Iterable[K], values: Iterable[T | None]) -> dict[K, T]:

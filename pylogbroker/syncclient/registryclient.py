@@ -1,5 +1,6 @@
 """
-A schema registry's client for threads and for Spark's workers.
+A schema registry's client for threads and for Spark's workers, in a module of its own, since
+applications import it.
 
 Ids last for ever, so the schema of an id and the id of a schema in a subject are cached, within a
 limit; nothing else is. A request without an answer is sent again, to the next address if there are

@@ -98,7 +98,7 @@ class CommandTests(SynchronousTestCase):
     def test_apiNamesExist(self) -> None:
         """Every name that the API page promises can be imported, and has a docstring."""
         page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-        names = re.findall(r"^\| `(pylogbroker[\w.]+)`", page, re.MULTILINE)
+        names = re.findall(r"^- `(pylogbroker[\w.]+)`", page, re.MULTILINE)
         self.assertGreater(len(names), 10)
         self.assertEqual([name for name in names if not namedAny(name).__doc__], [])
 
