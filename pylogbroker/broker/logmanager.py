@@ -1,5 +1,5 @@
 """
-L{LogManager} moves the data of partitions to the disk: it writes at the end of each reactor turn,
+L{Partition} admits appends, and L{LogManager} moves the data of partitions to the disk: it writes at the end of each reactor turn,
 flushes, rolls and deletes by the clock and on worker threads, and throttles producers.
 
 The states of a partition's data:
@@ -34,10 +34,10 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 
-from pylogbroker.broker.partition import Partition
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.errors import StorageError
-from pylogbroker.metrics.counters import FlushCounters
+from pylogbroker.interfaces import AppendResult, ValidatedBatches
+from pylogbroker.metrics.counters import FlushCounters, TopicCounters
 from pylogbroker.net.deferreds import Waiters
 from pylogbroker.net.pagecache import PageCache
 from pylogbroker.net.workers import IWorker
@@ -49,6 +49,95 @@ from pylogbroker.types import TopicPartition
 WRITE_SIZE_MAX = 256 << 10
 RETENTION_DELAY_MS = 60_000
 _MINUTE_MS = 60_000
+
+
+class Partition:
+    """
+    One partition of this broker. It alone admits appends; L{LogManager} moves its data to the disk.
+
+    @ivar accountedSize: the unflushed bytes that the sum over all partitions contains.
+    @ivar isDiskBlocked: accepted bytes, or a roll, wait for room on the disk.
+    @ivar isRolling: a roll is requested or under way.
+    @ivar isRetaining: retention is under way.
+    @ivar afterJob: calls for the end of the job that is under way; L{None}: no job is.
+    @ivar capacityWaiters: fire when this partition admits appends again, or fails.
+    @ivar rollWaiters: fire when the roll has ended, however it ended.
+    @ivar topicCounters: of its topic, once something was produced.
+    """
+
+    __slots__ = (
+        "_manager",
+        "accountedSize",
+        "afterJob",
+        "capacityWaiters",
+        "isDiskBlocked",
+        "isRetaining",
+        "isRolling",
+        "log",
+        "rollWaiters",
+        "topicCounters",
+    )
+
+    def __init__(self, log: PartitionLog, manager: LogManager) -> None:
+        self.log = log
+        self._manager = manager
+        self.accountedSize = 0
+        self.isDiskBlocked = self.isRolling = self.isRetaining = False
+        self.afterJob: list[Callable[[], None]] | None = None
+        self.capacityWaiters: Waiters[None] = Waiters()
+        self.rollWaiters: Waiters[None] = Waiters()
+        self.topicCounters: TopicCounters | None = None
+
+    @property
+    def topicPartition(self) -> TopicPartition:
+        return self.log.topicPartition
+
+    @property
+    def isOverLimit(self) -> bool:
+        """Whether too many bytes of this partition are unflushed."""
+        return self.log.unflushedSize > self._manager.partitionUnflushedSizeMax
+
+    @property
+    def isThrottled(self) -> bool:
+        """Whether appends must wait: too many bytes are unflushed, here or in all, or the disk is full."""
+        manager = self._manager
+        return (
+            self.log.unflushedSize > manager.partitionUnflushedSizeMax
+            or manager.unflushedSize > manager.unflushedSizeMax
+            or self.isDiskBlocked
+        )
+
+    def append(self, batches: ValidatedBatches, nowMs: int) -> AppendResult | None:
+        """
+        Append if the partition admits it now.
+
+        @return: L{None}: wait for L{awaitAdmission} and call again; a run of several batches must
+            be appended batch by batch, since the segment may have to be rolled between two.
+        @raise PartitionOfflineError: the partition has failed or is closed.
+        """
+        log = self.log
+        if (
+            log.failure is None
+            and not log.closed
+            and (
+                log.rolling
+                or (batches.size > log.bytesUntilRoll and len(batches.buffers) > 1)
+                or log.rollDue(nowMs)
+                or self.isThrottled
+            )
+        ):
+            return None
+        result = log.append(batches, nowMs)
+        self._manager.onAppend(self)
+        return result
+
+    def awaitAdmission(self) -> Deferred[None]:
+        """
+        @return: fires with L{None} when an append may be tried again. Can be cancelled.
+        """
+        if self.isThrottled:
+            return self._manager.awaitCapacity(self)
+        return self._manager.roll(self)
 
 
 class LogManager:
@@ -190,8 +279,6 @@ class LogManager:
 
     def _write(self, partition: Partition) -> None:
         log = partition.log
-        segment = log.segments[-1]
-        position = segment.writtenSize
         log.write()
         if log.failure is not None:
             self._onFailure(partition)
@@ -199,8 +286,6 @@ class LogManager:
         if log.pendingSize and log.blocked is not None:
             self._blockOnDisk(partition, log.blocked)
             return
-        if segment.writtenSize > position:
-            self._pageCache.markCached(segment.path, position, segment.writtenSize - position)
         if log.flushDueOffset > log.highWatermark or partition.isOverLimit:
             self.flush(partition)
         elif self.unflushedSize > self.unflushedSizeMax:
@@ -349,12 +434,14 @@ class LogManager:
         job = log.beginFlush()
         if job is None:
             return
-        started = self._clock.seconds()
+        started, before, after = self._clock.seconds(), log.flushed, job.position
 
         def finish(error: StorageError | None) -> None:
             log.finishFlush(job, error, self.nowMs())
             if error is None:
                 self._counters.flushed(int((self._clock.seconds() - started) * 1000))
+                start = before.byte if before.segment == after.segment else 0
+                self._pageCache.markCached(job.segment.file.path, start, after.byte - start)
             else:
                 self._counters.failedCount += 1
 

@@ -19,8 +19,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from pylogbroker.broker.logmanager import LogManager
-from pylogbroker.broker.partition import Partition
+from pylogbroker.broker.logmanager import LogManager, Partition
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.errors import (
     DecompressionLimitError,

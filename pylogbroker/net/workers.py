@@ -10,6 +10,7 @@ connection, a memory budget for decompression.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred
@@ -42,11 +43,8 @@ class ThreadWorker:
     """An L{IWorker} with a pool of threads."""
 
     def __init__(self, reactor: Any, name: str, threadCount: int) -> None:
-        self._reactor = reactor
         self._pool = ThreadPool(0, threadCount, name)
-
-    def submit(self, work: Callable[[], T]) -> Deferred[T]:
-        return deferToThreadPool(self._reactor, self._pool, work)
+        self.submit: Callable[..., Deferred[Any]] = partial(deferToThreadPool, reactor, self._pool)
 
     def start(self) -> None:
         if not self._pool.started:

@@ -106,8 +106,10 @@ class WriteTests(UpkeepTestCase):
         self.assertEqual((self.lead.contents(), log.pendingSize), (data + more, 0))
 
     def test_warm(self) -> None:
-        """What was just written counts as warm: it goes out without a look at the page cache."""
+        """What was just flushed counts as cached: it goes out without a look at the page cache."""
         self.peer.send(produce(b"a"))
+        self.lead.logManager.flush(self.lead.partition())
+        self.lead.settle()
         warmth: Any = self.lead.service.connections.sendContext.pageCache
         self.assertTrue(warmth.isCached(self.path(), -1, 0, 11))
 

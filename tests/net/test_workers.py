@@ -54,7 +54,7 @@ class ThreadWorkerTests(TestCase):
         ThreadWorker(reactor, "idle", 1).stop()
         self.worker.start()
         ends: list[int] = []
-        all_ = gatherResults([self.worker.submit(lambda n=n: ends.append(n)) for n in range(20)])  # type: ignore[misc]
+        all_ = gatherResults([self.worker.submit(lambda n=n: ends.append(n)) for n in range(20)])
         self.worker.stop()
         self.assertEqual(sorted(ends), list(range(20)))
         return all_
