@@ -18,7 +18,7 @@ import os
 import resource
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random, SystemRandom
 from typing import Any
 
@@ -48,7 +48,7 @@ from pylogbroker.errors import (
     UnknownPartitionError,
     ZookeeperError,
 )
-from pylogbroker.interfaces import IFileSystem, IZookeeper
+from pylogbroker.interfaces import IFileSystem, IRecordFormat, IZookeeper
 from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.metrics.snapshot import BrokerSnapshot
 from pylogbroker.net.listeners import formatAddress, listenError, serverEndpoint
@@ -158,6 +158,7 @@ class BrokerService(Service):
         random: Random | None = None,
         worker: Callable[[Any, str, int], IWorker] = ThreadWorker,
         zookeeper: Callable[[], IZookeeper] | None = None,
+        formats: Sequence[IRecordFormat] = (Kafka07Format(),),
     ) -> None:
         """
         @param reactor: provides time, threads and listening.
@@ -165,6 +166,7 @@ class BrokerService(Service):
         @param random: picks partitions for producers that leave that to the broker.
         @param worker: makes the workers: called with the reactor, a name and a number of threads.
         @param zookeeper: makes the client, not connected, for each start with C{enable.zookeeper}; by default one of C{zk.connect}.
+        @param formats: of the partitions; new ones have the first.
         """
         self._reactor = reactor
         self._settings = settings
@@ -183,7 +185,7 @@ class BrokerService(Service):
         )
         self.directory = LogDirectory(
             settings.logDir,
-            [Kafka07Format()],
+            formats,
             fileSystem or RealFileSystem(),
             logSettings(settings),
             self.logManager.nowMs,

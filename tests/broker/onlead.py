@@ -25,10 +25,11 @@ from pylogbroker.broker.logmanager import Partition
 from pylogbroker.broker.service import BrokerService
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.errors import FrameSizeError
-from pylogbroker.interfaces import CheckLimits
+from pylogbroker.interfaces import CheckLimits, IRecordFormat
 from pylogbroker.net.sendfile import SendfileTransport
 from pylogbroker.protocol.framing import FrameDecoder
 from pylogbroker.protocol.kafka07.responses import decodeFetch, decodeMultiFetch, decodeOffsets
+from pylogbroker.records.kafka07format import Kafka07Format
 from pylogbroker.storage.partitionlog import PartitionLog
 from pylogbroker.testing.powercut import PowerCutFileSystem
 from pylogbroker.testing.worker import ManualWorker
@@ -224,6 +225,7 @@ class LeadBroker:
         fileSystem: Any = None,
         reactor: LeadReactor | None = None,
         seed: int = 7,
+        formats: Sequence[IRecordFormat] = (Kafka07Format(),),
     ) -> None:
         if reactor is None:
             reactor = LeadReactor()
@@ -246,6 +248,7 @@ class LeadBroker:
             fileSystem=self.fileSystem,
             random=Random(seed),
             worker=newWorker,
+            formats=formats,
         )
         self.flushWorker = workers[FLUSH]
         self.readWorker = workers[COLD]
