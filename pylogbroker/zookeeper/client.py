@@ -235,8 +235,8 @@ class ZookeeperClient:
         """
         A client for the settings of any role.
 
-        @param settings: with C{zkDigest} and C{zkAcl}; C{zkSessionTimeoutMs} and C{zkConnect} count
-            if they exist.
+        @param settings: with C{zkDigest}; C{zkAcl}, C{zkSessionTimeoutMs} and C{zkConnect} count if
+            they exist. (An auditor creates no nodes and has no C{zkAcl}.)
         @param servers: replaces C{zkConnect}.
         """
         return cls(
@@ -244,7 +244,7 @@ class ZookeeperClient:
             settings.zkConnect if servers is None else servers,
             getattr(settings, "zkSessionTimeoutMs", SESSION_TIMEOUT_MS),
             digest=settings.zkDigest,
-            acl=settings.zkAcl,
+            acl=getattr(settings, "zkAcl", READABLE),
         )
 
     def __repr__(self) -> str:

@@ -5,6 +5,7 @@ Tests for L{pylogbroker.auditor.tierreader}, at brokers without ZooKeeper.
 from __future__ import annotations
 
 from twisted.internet import reactor
+from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.auditor.tierreader import TierReader, _TierMember
 from pylogbroker.client.syncproducer import SyncProducer
@@ -22,6 +23,7 @@ from pylogbroker.records.messageset import MessageSet
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.testing.zookeeper import FakeZookeeper
 from pylogbroker.types import TopicPartition
+from pylogbroker.zookeeper.client import ZookeeperClient
 from pylogbroker.zookeeper.ephemeral import write
 from tests.cli.commands import CommandCase
 from tests.contracts.scriptedbroker import ScriptedBroker, ScriptedConnection
@@ -179,6 +181,16 @@ class TierReaderTests(CommandCase):
         reader = self.reader(timeout_ms="300")
         await self.broker.stop()
         await self.refused(self.read(reader), BrokerConnectionError)
+
+
+class SettingsTests(SynchronousTestCase):
+    """What the settings of an auditor are good for."""
+
+    def test_zookeeperClient(self) -> None:
+        """They make a ZooKeeper client for a tier, though they have no C{zk.acl}."""
+        settings = AuditorSettings.fromProperties({"tiers": "live=z:2181"}, self.fail)
+        client = ZookeeperClient.fromSettings(reactor, settings, "z:2181")
+        self.assertEqual(client.servers, "z:2181")
 
 
 class ZookeeperTests(CommandCase):
