@@ -11,6 +11,7 @@ Imports nothing but the standard library, since C{tests/run} asks before there i
 from __future__ import annotations
 
 import ast
+import os
 import shutil
 import socket
 import subprocess
@@ -56,7 +57,7 @@ def _compiles() -> bool:
 
 def _hasZookeeper() -> bool:
     jars = ROOT.glob(".venv/lib/python3*/site-packages/pyspark/jars/zookeeper-*.jar")
-    return DEBIANS_ZOOKEEPER.exists() or any(jars)
+    return os.path.exists(DEBIANS_ZOOKEEPER) or any(jars)
 
 
 def _knowsLocalhost() -> bool:

@@ -26,7 +26,7 @@ APT = ("apt-get", "install", "-y", "-q", "--no-install-recommends")
 
 def canMakeEnvironment() -> bool:
     """True if this Python can make a virtual environment, or there is one."""
-    return (ROOT / ".venv" / "bin" / "python").exists() or (
+    return os.path.exists(ROOT / ".venv" / "bin" / "python") or (
         importlib.util.find_spec("ensurepip") is not None
     )
 
