@@ -104,8 +104,6 @@ class _Caller:
 
 
 class _ConnectionFactory(Factory):
-    """Makes connections that report to a client."""
-
     noisy = False
 
     def __init__(self, build: Callable[[], ClientConnection]) -> None:
@@ -116,8 +114,6 @@ class _ConnectionFactory(Factory):
 
 
 class _ConnectEvents(Protocol):
-    """The events on the way to a connection."""
-
     def connect(self) -> None:
         """A caller waits, and an attempt may be made now."""
 
@@ -318,9 +314,6 @@ class BrokerClient:
             caller.waiter.errback(reason)
 
     def _serve(self) -> None:
-        """
-        Give the connection to the waiting callers, in order, also to those that come meanwhile.
-        """
         while self._callers and self._connection is not None:
             caller = self._callers.popleft()
             caller.timer.stop()
@@ -328,7 +321,6 @@ class BrokerClient:
         self.current = self._connection
 
     def _ensureConnection(self) -> None:
-        """See to it that there will be a connection."""
         waitMs = self._dueAtMs - self._nowMs()
         if waitMs > 0:
             self._machine.hold(waitMs)
@@ -357,7 +349,6 @@ class BrokerClient:
         )
 
     def _report(self, error: object) -> None:
-        """Log that callers go on waiting, once an outage."""
         self._reportTimer.stop()
         if not self._isReported:
             self._isReported = True

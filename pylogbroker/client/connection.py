@@ -142,8 +142,6 @@ def _nothing(_result: object) -> None:
 
 
 class _ConnectionEvents(TypingProtocol):
-    """The events of a connection's life."""
-
     def made(self) -> None:
         """The transport is connected."""
 
@@ -272,7 +270,6 @@ class ClientConnection(Protocol):
         )
 
     def _enqueue(self, exchange: _Exchange) -> Deferred[bytes]:
-        """Queue a frame, and write what can be written."""
         if self.refusal is not None:
             return fail(copyForReraise(self.refusal))
         if not self.canTake(len(exchange.frame)):
@@ -325,7 +322,6 @@ class ClientConnection(Protocol):
         self.lastUnackedAt = self._clock.seconds()
 
     def _write(self, data: bytes) -> bool:
-        """Write. Returns whether the transport takes more."""
         cast(ITCPTransport, self.transport).write(data)
         return self._isFlowing
 
@@ -338,7 +334,6 @@ class ClientConnection(Protocol):
         waiter.errback(TimedOutError(f"no answer from {self.name} within {timeoutMs:.0f} ms"))
 
     def _withdraw(self, exchange: _Exchange) -> None:
-        """Withdraw a frame, or abandon its answer."""
         exchange.takeWaiter()
         if exchange in self._beingSent:
             self._beingSent.remove(exchange)
@@ -383,7 +378,6 @@ class ClientConnection(Protocol):
         self._machine.made()
 
     def _sizeBuffers(self, made: Any) -> None:
-        """Set the buffers of a socket, also under TLS."""
         for option, size in (
             (socket.SO_SNDBUF, self.limits.sendBufferSize),
             (socket.SO_RCVBUF, self.limits.receiveBufferSize),

@@ -355,7 +355,6 @@ class ZookeeperDiscovery:
             each.stop()
 
     def _follow(self, node: Children[Any] | Value[Any], apply: Apply) -> Deferred[None]:
-        """Follow a path, unless it is followed already. Fires when it has been read."""
         path = node.path
         if path in self._followed or self._isStopped:
             return succeed(None)
@@ -434,7 +433,6 @@ class ZookeeperDiscovery:
         return self._follow(Children(topic(name), decodeBrokerNumber), apply)
 
     async def _readCounts(self, name: str, numbers: list[int], isAnew: bool) -> None:
-        """Read how many partitions each broker has, side by side."""
         found = await gatherAll(
             [self._reader.value(topicBroker(name, number), decodeCount) for number in numbers]
         )
@@ -445,7 +443,6 @@ class ZookeeperDiscovery:
         self._merge(name, counts)
 
     def _merge(self, name: str, counts: Mapping[int, int]) -> None:
-        """Add new partitions of brokers that are alive."""
         self.version += 1
         known = self._known.setdefault(name, {})
         for number, count in counts.items():

@@ -55,8 +55,6 @@ ASKED_COUNT_MAX = 1_000
 
 @implementer(IBodyProducer)
 class _Body:
-    """The small body of a request."""
-
     def __init__(self, data: bytes) -> None:
         self.length = len(data)
         self._data = data
@@ -72,8 +70,6 @@ class _Body:
 
 
 class _Collecting(Protocol):
-    """Collects the body of an answer, up to a size."""
-
     def __init__(self) -> None:
         self._data = bytearray()
         self.over: Deferred[bytes] = Deferred(lambda _over: self._drop())

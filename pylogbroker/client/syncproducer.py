@@ -168,16 +168,15 @@ class SyncProducer:
         @param messages: an iterable of payloads; or an encoded message set of whole entries (the
             broker silently leaves out a last one that is cut, and C{confirm} does not notice).
         @param codec: to compress with; see L{pylogbroker.records.compression}.
-        @return: fires when the transport has the bytes and does not push back. They are in its
+        @return: fires when the transport has the bytes and does not push back: they are in its
             buffer of at most 64 KiB, in the kernel's, or on their way. *There is no
             acknowledgement*: the broker may still drop them (a payload over its limit), close the
             connection (an invalid topic or partition), or crash; see C{confirm}. Fails with
             L{pylogbroker.errors.BrokerConnectionError} without a connection (nothing was sent), or
-            when it is lost before that (the broker may have it or not); the request is not sent
-            again. Fails with L{pylogbroker.errors.BackpressureError} when too much waits (nothing
-            was sent): wait for earlier L{Deferred}s. Fails with L{pylogbroker.errors.ClosedError}
-            after C{close}. Cancelling withdraws a request of which nothing has left, and has no
-            effect on others.
+            when it is lost before that (the broker may have the request, which is not sent again);
+            with L{pylogbroker.errors.BackpressureError} when too much waits (nothing was sent):
+            wait for earlier L{Deferred}s; with L{pylogbroker.errors.ClosedError} after C{close}.
+            Cancelling withdraws a request of which nothing has left.
         @raise pylogbroker.errors.MessageTooLargeError: a top-level payload is larger than
             C{payloadSizeMax}; the text says which. Nothing was sent.
         @raise pylogbroker.errors.UnknownCodecError: C{codec} is unknown.
@@ -267,7 +266,6 @@ class SyncProducer:
         return unacked
 
     def _leave(self) -> None:
-        """The connection over which was sent is not there any more."""
         unacked, self._unacked = self._unacked, None
         if unacked is not None and unacked.unconfirmedCount:
             self._unknownOutcome = self._unknown(unacked, unacked.connection.refusal)
@@ -284,7 +282,6 @@ class SyncProducer:
         return unknown
 
     def _replace(self, unacked: _UnackedSends) -> None:
-        """The connection is old."""
         self._unacked = None
         self._confirmBeforeClosing(unacked)
         self._client.replace().addErrback(lambda _reason: None)
@@ -388,6 +385,5 @@ class SyncProducer:
         return self._client.close().addBoth(self._closed)
 
     def _closed(self, _result: object) -> None:
-        """The connection is gone; only what was confirmed before counts."""
         if self._unknownOutcome is not None:
             raise self._unknownOutcome

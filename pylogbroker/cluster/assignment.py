@@ -128,7 +128,6 @@ def ownershipFaults(
 
 
 def _isThread(owner: str, threadCounts: Mapping[str, int]) -> bool:
-    """Whether an owner is C{<member>-<number>}, a thread of that member."""
     member, _, number = owner.rpartition("-")
     return (
         number.isascii()

@@ -111,7 +111,6 @@ class TopicPattern:
 
 
 def _translated(pattern: str) -> str:
-    """A pattern in RE2's spelling."""
     position, tokens = 0, []
     isInside = False
     while position < len(pattern):
@@ -152,7 +151,6 @@ def _check(pattern: str, position: int, token: str) -> None:
 
 
 def _difference(pattern: str, position: int, isInside: bool) -> str:
-    """What Java and RE2 do not read alike at a position."""
     where = " in a character class" if isInside else ""
     if pattern.startswith("&&", position):
         return f"it has an intersection (&&){where}, which only Java knows"

@@ -34,7 +34,6 @@ _INT_MIN = -(2**31)
 
 
 def _signed(value: int) -> int:
-    """The low 32 bits as a signed number."""
     value &= _INT_MASK
     return value - 2**32 if value >= 2**31 else value
 

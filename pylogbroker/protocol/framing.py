@@ -103,7 +103,6 @@ class FrameDecoder:
         return frame
 
     def _advance(self, position: int) -> None:
-        """Drop what is before a position."""
         self._heldSize -= position - self._position
         self._position = position
         self._neededSize = SIZE_FIELD_SIZE

@@ -158,7 +158,6 @@ class ZookeeperMetadata(_View):
             return result
 
     def _nodes(self, nodes: Sequence[Node]) -> list[Any]:
-        """Read nodes, L{IN_FLIGHT_COUNT_MAX} at a time."""
         client, found = self._connected(), []
         for start in range(0, len(nodes), IN_FLIGHT_COUNT_MAX):
             asked = [

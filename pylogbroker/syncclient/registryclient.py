@@ -132,7 +132,6 @@ class RegistryClient:
     def _exchange(
         self, host: str, port: int, isTls: bool, prefix: str, call: RegistryCall[T]
     ) -> tuple[int, bytes]:
-        """Send a request over a connection of its own; the cache makes them rare."""
         if isTls:
             connection: HTTPConnection = HTTPSConnection(
                 host, port, timeout=self._timeoutSeconds, context=self._context
@@ -156,7 +155,6 @@ class RegistryClient:
 
 
 def _base(url: str) -> tuple[str, int, bool, str]:
-    """Host, port, whether TLS, and the prefix of each path."""
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -37,11 +37,8 @@ class SimpleConsumer:
     threads wait.
 
     When the connection is lost, a call is sent once more over a new one, since it only reads. Calls
-    raise L{pylogbroker.errors.TimedOutError} after C{timeoutMs} (and drop the connection),
-    L{pylogbroker.errors.BrokerConnectionError} when no connection can be made, or it was lost
-    twice, and L{pylogbroker.errors.WireError} when the answer cannot be decoded.
-
-    A context manager: leaving it closes the connection.
+    raise the errors of L{pylogbroker.client.simpleconsumer.SimpleConsumer}; a time-out drops the
+    connection. A context manager: leaving it closes the connection.
 
     @ivar socket: its L{BrokerSocket}.
     """
@@ -102,18 +99,17 @@ class SimpleConsumer:
         The messages from an offset on; see
         L{pylogbroker.client.simpleconsumer.SimpleConsumer.fetch}.
 
-        @return: the set, also for an error code. That is then its C{error}, and is raised when the
-            set is iterated.
+        @return: the set; an error code is its C{error}, which is raised when the set is iterated.
         @raise ValueError: C{sizeMax} is negative or more than is accepted.
         """
         return self._ask(fetchCall(topic, partition, offset, sizeMax, self._responseSizeMax))
 
     def multifetch(self, fetches: Iterable[FetchRange]) -> list[MessageSet]:
         """
-        Several fetches in one request.
+        Several fetches in one request; see
+        L{pylogbroker.client.simpleconsumer.SimpleConsumer.multifetch}.
 
         @param fetches: of (topic, partition, offset, sizeMax); at most 32,767.
-        @return: a set for each, in the same order, each with its own C{error}.
         @raise ValueError: a C{sizeMax} is negative, their sum is more than is accepted, or there
             are too many.
         """

@@ -201,7 +201,6 @@ class SyncProducer:
             self._leave(None)
 
     def _leave(self, cause: Exception | None) -> None:
-        """Remember that the connection is gone, and unconfirmed sends with it."""
         if self._unconfirmedCount:
             self._unknownOutcome = self._unknown(cause)
             self._unconfirmedCount = 0
@@ -215,7 +214,6 @@ class SyncProducer:
         return unknown
 
     def _end(self) -> None:
-        """Confirm what was sent, and close."""
         if self._unconfirmedCount and not self.socket.isConnected:
             self._leave(None)
         elif self._unconfirmedCount:
@@ -249,16 +247,9 @@ class SyncProducer:
 
     def confirm(self, topic: str, partition: int) -> int:
         """
-        Find out whether the broker is done with everything that was sent before; see
-        L{pylogbroker.client.syncproducer.SyncProducer.confirm}.
-
-        @param topic: any; the result is its offset. The proof is for all topics and partitions.
-        @param partition: one of the topic's; not -1.
-        @return: the partition's high watermark.
-        @raise pylogbroker.errors.BrokerConnectionError: the connection was lost before the answer,
-            or before this call and after an unconfirmed send: the fate of those is *unknown*. A
-            time-out loses the connection, too.
-        @raise ValueError: C{partition} is negative.
+        Find out whether the broker is done with everything that was sent before. Arguments, result
+        and errors are those of L{pylogbroker.client.syncproducer.SyncProducer.confirm}, but for a
+        time-out, which loses the connection.
         """
         call = offsetsCall(topic, checkedPartition(partition), LATEST, 1)
         with self._lock:
@@ -280,7 +271,7 @@ class SyncProducer:
         that is under way. No call is taken any more.
 
         @raise pylogbroker.errors.BrokerConnectionError: there was no answer within C{closeMs}, or
-            an earlier connection was lost with unconfirmed sends, whose fate is unknown.
+            the fate of sends over an earlier connection is unknown.
         """
         with self._lock:
             self._refusal = ClosedError(f"the producer for {self.socket.name} was closed")

@@ -341,7 +341,6 @@ class PowerCutFileSystem:
                 raise _error(path, action, fault.code)
 
     def _room(self, inPlaceSize: int) -> int:
-        """Bytes that a write may have that overwrites some."""
         if self.sizeMax is None:
             return 1 << 62
         return max(0, inPlaceSize) + max(0, self.sizeMax - self.usedSize)

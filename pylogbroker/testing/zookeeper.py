@@ -148,13 +148,11 @@ class FakeZookeeper:
         return session
 
     def _drop(self, client: FakeZookeeperClient) -> None:
-        """Forget the watches of a connection."""
         for watchers in self._watchers.values():
             for seen in [seen for seen, owner in watchers.items() if owner is client]:
                 del watchers[seen]
 
     def _end(self, session: int) -> None:
-        """End a session, and delete its ephemeral nodes."""
         self._expiries.pop(session, None)
         if self._sessions.pop(session, None) is not None:
             for path, (_data, owner) in self.tree().items():
@@ -376,7 +374,6 @@ class FakeZookeeperClient:
     # -- requests
 
     def _deliver(self, event: Callable[[], None]) -> None:
-        """Deliver from the server, if the connection is still the same."""
         generation = self._generation
 
         def arrive() -> None:

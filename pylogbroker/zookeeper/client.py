@@ -119,12 +119,6 @@ def _stat(stat: Any) -> Stat:
 
 
 class _Request(NamedTuple):
-    """
-    A request for kazoo.
-
-    @ivar begin: calls one of kazoo's C{…_async}.
-    """
-
     what: str
     path: str
     begin: Callable[[], Any]
@@ -298,12 +292,9 @@ class ZookeeperClient:
         return connected.addCallback(self._checkChroot).addErrback(self._notConnected)
 
     def _reason(self) -> str:
-        """kazoo's last warning, in brackets."""
         return f" ({self._kazooLog.warning})" if self._kazooLog.warning else ""
 
     def _reportSlow(self, connected: Deferred[ZookeeperClient], timeoutMs: int) -> None:
-        """Log a warning, once, when a connection takes longer than L{REPORT_AFTER_MS}."""
-
         def report() -> None:
             self._log.warn(
                 "No connection to ZooKeeper at {servers} yet{reason}; trying for {seconds:g} s",
@@ -336,7 +327,6 @@ class ZookeeperClient:
             self._restartLater()
 
     def _failConnecting(self, error: ZookeeperError) -> bool:
-        """Fail the callers of C{connect}. Returns whether there were any."""
         waiting, self._connecting = self._connecting, []
         for each in waiting:
             if not each.called:
@@ -531,11 +521,6 @@ class ZookeeperClient:
     # -- requests
 
     def _ask(self, what: str, path: str, begin: Callable[[], Any]) -> Deferred[Any]:
-        """
-        Send one request, or queue it.
-
-        @param begin: calls one of kazoo's C{…_async}.
-        """
         if self._closed:
             return fail(ClosingException(f"{what} {path}: the client was closed"))
         if len(self._waiting) >= WAITING_COUNT_MAX:

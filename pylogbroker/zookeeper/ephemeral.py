@@ -156,7 +156,6 @@ async def claimWithin(
 
 
 async def _firstOf(clock: Any, watch: Deferred[Any], seconds: float) -> None:
-    """Wait for a watch, C{seconds} at most."""
     waiting: Deferred[None] = Deferred()
 
     def over(result: object) -> None:

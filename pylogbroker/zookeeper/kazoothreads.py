@@ -1,6 +1,6 @@
 """
 The handler that connects kazoo's threads to the reactor's, and the watchdog. It is a module of its
-own, since kazoo's handlers are semi-public.
+own, since it alone depends on kazoo's handlers.
 
 kazoo calls back from threads of its own, out of two queues: answers and watches. L{ReactorQueue}
 takes their place and hands each callback to the reactor, in kazoo's order.

@@ -117,13 +117,6 @@ def freePort() -> int:
 
 
 class _Child(ProcessProtocol):
-    """
-    The process.
-
-    @ivar lines: its last lines of output.
-    @ivar ended: Deferreds to fire when it has ended.
-    """
-
     def __init__(self) -> None:
         self.lines: deque[str] = deque(maxlen=_LINE_COUNT_MAX)
         self.hasEnded = False
@@ -148,8 +141,6 @@ class _Child(ProcessProtocol):
 
 
 class _Answer(Protocol):
-    """Sends a four-letter word and collects the answer up to the end of the connection."""
-
     def __init__(self, word: bytes) -> None:
         self.text: Deferred[bytes] = Deferred()
         self._word = word
@@ -311,9 +302,6 @@ class ZookeeperServer:
             ) from error
 
     def _takeData(self) -> int:
-        """
-        Lock the directory and write the configuration. The returned descriptor holds the lock.
-        """
         try:
             os.makedirs(self._directory, exist_ok=True)
             with open(f"{self._directory}/{CONFIGURATION}", "a", encoding="utf-8") as file:

@@ -149,7 +149,6 @@ class Watch:
         self._over()
 
     def _over(self) -> bool:
-        """End the watch. Returns whether it was not over before."""
         if self._isOver:
             return False
         self._isOver = True
