@@ -1,7 +1,5 @@
 """
-The command C{pylogbroker}: publish the lines of a file, read messages, ask for offsets, look into a segment file, see it all work.
-
-L{pylogbroker.cli.main} knows the arguments, the exit codes and the errors; each command is a module of its own.
+The command C{pylogbroker}: L{pylogbroker.cli.main} holds the table of its commands.
 """
 
 from __future__ import annotations
@@ -10,4 +8,4 @@ from pylogbroker.errors import PylogbrokerError
 
 
 class CommandError(PylogbrokerError):
-    """A command ends with exit code 1; the text is for the person who typed it."""
+    """A command failed: its exit code is 1, and the text is for the person who typed it."""

@@ -1,5 +1,5 @@
 """
-Arguments that several commands have, and the types of arguments.
+Arguments that several commands share, and the types of arguments.
 """
 
 from __future__ import annotations
@@ -8,31 +8,33 @@ import argparse
 import os
 from collections.abc import Callable
 from datetime import datetime
+from typing import TypeVar
 
 from pylogbroker.cluster.paths import GroupPaths
-from pylogbroker.cluster.subscription import WildcardSubscription, blacklist, whitelist
+from pylogbroker.cluster.subscription import blacklist, whitelist
 from pylogbroker.cluster.znodes import decodePartition
 from pylogbroker.config.connectionsettings import AccessSettings
-from pylogbroker.errors import (
-    ConfigurationError,
-    FormatError,
-    InvalidNameError,
-    InvalidPatternError,
-    InvalidTopicError,
-    ZnodeError,
-)
+from pylogbroker.errors import ConfigurationError, FormatError, PylogbrokerError
 from pylogbroker.net.endpoints import brokerEndpoint
 from pylogbroker.records.compression import codecByName
 from pylogbroker.storage.filenames import validateTopic
 from pylogbroker.types import EARLIEST, LATEST, BrokerPartition
 
+T = TypeVar("T")
+
 DEFAULT_BROKER = "127.0.0.1:9092"
+TIMEOUT_MS = 30_000
+PAYLOAD_SIZE_MAX = 1_000_000
+"""Default of C{--max-message-size}: the broker's default of C{max.message.size}."""
+
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
+# -- types -------------------------------------------------------------------------------------
 
-def whole(low: int, high: int = LONG_MAX) -> Callable[[str], int]:
-    """The type of a whole number in a range."""
+
+def intRange(low: int, high: int = LONG_MAX) -> Callable[[str], int]:
+    """The type of an integer from C{low} to C{high}."""
 
     def parse(text: str) -> int:
         try:
@@ -46,138 +48,169 @@ def whole(low: int, high: int = LONG_MAX) -> Callable[[str], int]:
     return parse
 
 
-positive = whole(1, INT_MAX)
+positive = intRange(1, INT_MAX)
+port = intRange(0, 65535)
 
 
-def topic(text: str) -> str:
-    """The type of a topic name."""
-    try:
-        validateTopic(text)
-    except InvalidTopicError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
+def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """The type of what C{parse} returns; its errors become argparse's."""
 
-
-def group(text: str) -> str:
-    """The type of a consumer group's name."""
-    try:
-        GroupPaths(text)
-    except InvalidNameError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
-
-
-def _filter(make: Callable[[str], WildcardSubscription]) -> Callable[[str], WildcardSubscription]:
-    def parse(text: str) -> WildcardSubscription:
+    def parseArgument(text: str) -> T:
         try:
-            return make(text)
-        except InvalidPatternError as error:
+            return parse(text)
+        except FormatError as error:
+            raise argparse.ArgumentTypeError(error.reason) from None
+        except PylogbrokerError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
-    return parse
+    return parseArgument
 
 
-topicsThatMatch = _filter(whitelist)
-"""The type of a pattern of topic names that are wanted."""
+def _topic(text: str) -> str:
+    validateTopic(text)
+    return text
 
-topicsThatDoNot = _filter(blacklist)
-"""The type of a pattern of topic names that are not."""
+
+def _group(text: str) -> str:
+    GroupPaths(text)
+    return text
+
+
+def _brokerPartition(text: str) -> BrokerPartition:
+    return decodePartition("a partition", text)
+
+
+topic = _checked(_topic)
+group = _checked(_group)
+codec = _checked(codecByName)
+whitelistPattern = _checked(whitelist)
+blacklistPattern = _checked(blacklist)
+brokerPartition = _checked(_brokerPartition)
+"""The type of a partition of a cluster, such as C{0-1}: broker 0, partition 1."""
 
 
 def separator(text: str) -> bytes:
-    """The type of what stands between a key and its message; C{\\t} is a tab."""
+    """The type of the text between a key and its message; C{\\t} is a tab."""
     if not text:
         raise argparse.ArgumentTypeError("an empty text separates nothing")
     return os.fsencode(text.replace("\\t", "\t"))
 
 
-def codec(text: str) -> int:
-    """The type of a codec's name."""
-    try:
-        return codecByName(text)
-    except FormatError as error:
-        raise argparse.ArgumentTypeError(error.reason) from None
-
-
 def time(text: str) -> int:
-    """The type of a time: a word, milliseconds since the epoch, or a date as ISO 8601 has it, local unless it says otherwise."""
+    """
+    The type of a time: C{latest}, C{earliest}, milliseconds since the epoch, or an ISO 8601 date,
+    which is local unless it names a zone.
+    """
     words = {"latest": LATEST, "earliest": EARLIEST}
     if text in words:
         return words[text]
     try:
-        return (
-            int(text)
-            if text.isascii() and text.isdigit()
-            else int(datetime.fromisoformat(text).timestamp() * 1000)
-        )
+        if text.isascii() and text.isdigit():
+            return int(text)
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is none of latest, earliest, milliseconds since 1970, a date like 2026-01-31T12:00"
+            f"{text!r} is none of latest, earliest, milliseconds since 1970, "
+            "a date like 2026-01-31T12:00"
         ) from None
+
+
+# -- shared arguments --------------------------------------------------------------------------
 
 
 def addBroker(parser: argparse.ArgumentParser, hasCluster: bool = False) -> None:
     """
-    Where the broker is, and how long to wait for it.
+    Add C{--broker}, C{--timeout-ms} and the arguments of L{addAccess}.
 
-    @param hasCluster: whether ZooKeeper may be given instead, in which all brokers are found.
+    @param hasCluster: whether C{--zookeeper} may stand instead of C{--broker}.
     """
-    place = parser.add_mutually_exclusive_group() if hasCluster else parser
-    place.add_argument(
-        "--broker", metavar="HOST:PORT", default=DEFAULT_BROKER,
+    where = parser.add_mutually_exclusive_group() if hasCluster else parser
+    where.add_argument(
+        "--broker",
+        metavar="HOST:PORT",
+        default=DEFAULT_BROKER,
         help="the broker, or a Twisted client endpoint string such as tls:log1:9093 (%(default)s)",
-    )  # fmt: skip
+    )
     if hasCluster:
-        addZookeeper(place, False, "; all brokers are found there")
+        addZookeeper(where, False, "; all brokers are found there")
+    _addTimeout(parser, "for connecting and for each answer")
+
+
+def addRequiredZookeeper(parser: argparse.ArgumentParser) -> None:
+    """Add C{--zookeeper}, C{--timeout-ms} and the arguments of L{addAccess}."""
+    addZookeeper(parser, True)
+    _addTimeout(parser, "for ZooKeeper and for each answer")
+
+
+def _addTimeout(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument(
         "--timeout-ms",
         dest="timeoutMs",
         metavar="MS",
         type=positive,
-        default=30_000,
-        help="for connecting and for each answer (%(default)s)",
+        default=TIMEOUT_MS,
+        help=f"time-out {text} (%(default)s)",
     )
     addAccess(parser)
 
 
 def addZookeeper(parser: argparse._ActionsContainer, isRequired: bool, more: str = "") -> None:
-    """Where ZooKeeper is."""
+    """Add C{--zookeeper}."""
     parser.add_argument(
-        "--zookeeper", metavar="HOST:PORT", required=isRequired, help=f"ZooKeeper's servers, host:port[,host:port…][/chroot]{more}"
-    )  # fmt: skip
+        "--zookeeper",
+        metavar="HOST:PORT",
+        required=isRequired,
+        help=f"ZooKeeper's servers, host:port[,host:port…][/chroot]{more}",
+    )
 
 
-def addTopic(parser: argparse._ActionsContainer, isRequired: bool = True) -> None:
-    """Which topic."""
-    parser.add_argument("--topic", type=topic, required=isRequired, help="the topic")
+def addTopic(
+    parser: argparse._ActionsContainer, isRequired: bool = True, text: str = "the topic"
+) -> None:
+    """Add C{--topic}."""
+    parser.add_argument("--topic", type=topic, required=isRequired, help=text)
 
 
 def addPartition(parser: argparse.ArgumentParser, default: int | None = 0, more: str = "") -> None:
-    """Which partition of a broker."""
+    """Add C{--partition} of a single broker; with C{more} it may be -1."""
     parser.add_argument(
         "--partition",
         metavar="N",
-        type=whole(-1 if more else 0, INT_MAX),
+        type=intRange(-1 if more else 0, INT_MAX),
         default=default,
         help=f"the partition of the topic (0{more})",
     )
 
 
-def rejectOptions(
-    parser: argparse.ArgumentParser, options: argparse.Namespace, words: dict[str, str], reason: str
+def addMaxMessages(
+    parser: argparse.ArgumentParser, option: str = "--max-messages", low: int = 0
 ) -> None:
-    """
-    Exit when options were given that mean nothing now.
+    """Add an option that limits the number of messages, as C{countMax}."""
+    parser.add_argument(
+        option,
+        dest="countMax",
+        metavar="N",
+        type=intRange(low),
+        default=LONG_MAX,
+        help="stop after N messages; by default, at the end",
+    )
 
-    @param words: attributes of C{options}, and what people call them.
-    """
-    given = [word for name, word in words.items() if getattr(options, name) is not None]
-    if given:
-        parser.error(f"{', '.join(given)}: {reason}")
+
+def addMaxMessageSize(parser: argparse.ArgumentParser, what: str, whose: str) -> None:
+    """Add C{--max-message-size}, as C{payloadSizeMax}."""
+    parser.add_argument(
+        "--max-message-size",
+        dest="payloadSizeMax",
+        metavar="BYTES",
+        type=positive,
+        default=PAYLOAD_SIZE_MAX,
+        help=f"a longer {what} is an error; must not be above {whose} max.message.size, "
+        "or the broker silently drops it (%(default)s)",
+    )
 
 
 def addBatching(parser: argparse.ArgumentParser) -> None:
-    """How messages are sent."""
+    """Add C{--batch-size} and C{--compression}."""
     parser.add_argument(
         "--batch-size",
         dest="batchCount",
@@ -192,56 +225,96 @@ def addBatching(parser: argparse.ArgumentParser) -> None:
         metavar="none|gzip|snappy",
         type=codec,
         default=0,
-        help="how each batch is compressed (none)",
+        help="compression of each batch (none)",
     )
 
 
-def addRequiredZookeeper(parser: argparse.ArgumentParser) -> None:
-    """Where ZooKeeper is, and how long to wait for it and for the brokers."""
-    addZookeeper(parser, True)
+def addJson(
+    parser: argparse.ArgumentParser, text: str = "print one JSON document instead of a table"
+) -> None:
+    """Add C{--json}."""
+    parser.add_argument("--json", dest="isJson", action="store_true", help=text)
+
+
+def addPort(parser: argparse.ArgumentParser, option: str, default: int, what: str) -> None:
+    """Add a port to listen on."""
+    first, *words = option.lstrip("-").split("-")
+    dest = first + "".join(map(str.capitalize, words))
     parser.add_argument(
-        "--timeout-ms",
-        dest="timeoutMs",
-        metavar="MS",
-        type=positive,
-        default=30_000,
-        help="for ZooKeeper and for each answer (%(default)s)",
+        option,
+        dest=dest,
+        metavar="N",
+        type=port,
+        default=default,
+        help=f"{what}; 0 takes a free one (%(default)s)",
     )
-    addAccess(parser)
 
 
-_ACCESS_KEYS = ", ".join(key.key for key in AccessSettings.keys)
+def addProperties(parser: argparse.ArgumentParser, config: str | None, changes: str) -> None:
+    """
+    Add C{--config}, unless L{None}, and C{--set}, as C{changes}.
+
+    @param config: help text of C{--config}.
+    @param changes: help text of C{--set}.
+    """
+    if config is not None:
+        parser.add_argument("--config", metavar="FILE", help=config)
+    parser.add_argument(
+        "--set",
+        dest="changes",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help=f"{changes}; can be repeated",
+    )
+
+
+# -- access to secured clusters ----------------------------------------------------------------
+
+_ACCESS_KEYS = ", ".join(each.key for each in AccessSettings.keys)
 
 
 def addAccess(parser: argparse.ArgumentParser) -> None:
-    """Credentials for ZooKeeper, and TLS at the brokers: what L{loadAccess} makes settings of."""
+    """Add C{--config} and C{--set}, from which L{loadAccess} makes settings."""
     parser.add_argument(
-        "--config", dest="accessFile", metavar="FILE",
-        help=f"how to get at a secured cluster: a property file, of which {_ACCESS_KEYS} are heeded; a producer's or a consumer's own will do",
-    )  # fmt: skip
+        "--config",
+        dest="accessFile",
+        metavar="FILE",
+        help=f"a property file with access to a secured cluster: {_ACCESS_KEYS} have an effect; "
+        "a producer's or a consumer's file will do",
+    )
     parser.add_argument(
-        "--set", dest="accessChanges", metavar="KEY=VALUE", action="append", default=[],
-        help="one of these keys, over the file's; can be repeated. Others on this machine can see it: passwords belong into the file",
-    )  # fmt: skip
+        "--set",
+        dest="accessChanges",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="one of these keys, which overrides the file; can be repeated. Other users of this "
+        "machine can see it: passwords belong in the file",
+    )
 
 
 def addOtherAccess(parser: argparse.ArgumentParser, word: str, cluster: str) -> None:
     """
-    The same for a second cluster.
+    Add C{--WORD-config} for a second cluster.
 
-    @param word: that the argument begins with.
-    @param cluster: which it is, for people.
+    @param cluster: the second cluster, for people.
     """
     parser.add_argument(
         f"--{word}-config",
         dest="otherAccessFile",
         metavar="FILE",
-        help=f"as --config, of {cluster}; without, the same for both",
+        help=f"as --config, for {cluster}; by default, the same for both",
     )
 
 
-def loadAccess(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Read the file; put into C{options.access} how to get at the cluster, and into C{options.otherAccess} how at the second, if there can be one."""
+def loadAccess(options: argparse.Namespace) -> None:
+    """
+    Read the file of L{addAccess} into C{options.access} and that of L{addOtherAccess} into
+    C{options.otherAccess}.
+
+    @raise SystemExit: a file or a change is wrong.
+    """
     if not hasattr(options, "accessFile"):
         return
     try:
@@ -249,27 +322,22 @@ def loadAccess(parser: argparse.ArgumentParser, options: argparse.Namespace) -> 
         other = getattr(options, "otherAccessFile", None)
         options.otherAccess = options.access if other is None else AccessSettings.read(other, ())
     except ConfigurationError as error:
-        parser.error(str(error))
+        options.parser.error(str(error))
 
 
 def endpointOf(options: argparse.Namespace) -> str:
-    """Where C{--broker} is, by C{broker.endpoint} if that was given."""
+    """The endpoint of C{--broker}, made by C{broker.endpoint} if that is set."""
     template: str = options.access.brokerEndpoint
-    return (
-        brokerEndpoint(template, options.broker) if template else str(options.broker)
-    )  # what somebody typed may be a mistake: tcp:9092 is no host
+    # The text may be a mistake: tcp:9092 is no host.
+    return brokerEndpoint(template, options.broker) if template else str(options.broker)
 
 
-def addJson(
-    parser: argparse.ArgumentParser, what: str = "one JSON document instead of a table"
-) -> None:
-    """For machines."""
-    parser.add_argument("--json", dest="isJson", action="store_true", help=what)
+def rejectOptions(options: argparse.Namespace, words: dict[str, str], reason: str) -> None:
+    """
+    Exit when options were given that have no effect here.
 
-
-def brokerPartition(text: str) -> BrokerPartition:
-    """The type of a partition of a cluster."""
-    try:
-        return decodePartition("a partition", text)
-    except ZnodeError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    @param words: names in C{options}, and the options that people type.
+    """
+    given = [word for name, word in words.items() if getattr(options, name) is not None]
+    if given:
+        options.parser.error(f"{', '.join(given)}: {reason}")

@@ -1,20 +1,22 @@
 """
-The command C{pylogbroker}: arguments, errors and exit codes.
+The command C{pylogbroker}: the table of commands, errors and exit codes.
 
-Exit codes: 0, it worked; 1, it did not, and standard error says why in a line or two, never in a traceback; 2, the arguments are wrong; 130 and 143, somebody
-ended it with Ctrl-C or C{SIGTERM} before it was done. C{consume --follow} is never done, so that ending it is 0. Whoever reads our output may leave
-at any time: a broken pipe is 0, too.
+Exit codes: 0, success; 1, failure, with a line or two on standard error and no traceback; 2, wrong
+arguments; 130 and 143, ended by Ctrl-C or C{SIGTERM} before the command was done. A command that never
+ends by itself, such as C{consume --follow}, exits with 0 then. So does one whose reader has left: a
+broken pipe is no error.
 
-Results go to standard output and everything else to standard error.
+Results go to standard output, everything else to standard error.
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import io
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -23,34 +25,29 @@ from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, global
 from zope.interface import directlyProvides
 
 from pylogbroker import __version__
-from pylogbroker.cli import (
+from pylogbroker.cli.arguments import loadAccess
+from pylogbroker.cli.commands import (
     audit,
-    brokers,
+    cluster,
     consume,
     demo,
     dev,
     dump,
-    groupoffsets,
-    groups,
-    grouptranslate,
-    groupverify,
+    group,
     load,
-    loadcompact,
     metrics,
-    offsets,
-    perfconsume,
-    perfproduce,
+    perf,
     produce,
     replay,
-    topics,
-    verify,
-    zookeeper,
 )
-from pylogbroker.cli.arguments import loadAccess
 from pylogbroker.cli.streams import Streams, keepStandardDescriptors
 from pylogbroker.errors import PylogbrokerError
 
-_DESCRIPTION = "Publish to a pylogbroker or Kafka 0.7 broker, read from it, and see it work. The broker itself is started with: twistd pylogbroker"
+PROGRAM = "pylogbroker"
+_DESCRIPTION = """\
+Publish to a pylogbroker or Kafka 0.7 broker, read from it, and administer a cluster.
+The broker itself is started with: twistd pylogbroker
+"""
 _EXAMPLES = """\
 examples:
   pylogbroker demo
@@ -58,247 +55,348 @@ examples:
   pylogbroker produce /var/log/dpkg.log --topic dpkg
   pylogbroker consume --topic dpkg --from-beginning
 
-pylogbroker COMMAND --help has the options of a command, and examples of it. docs/tools.md says which of Kafka 0.7's scripts each stands for.
+pylogbroker COMMAND --help shows options and examples. docs/tools.md maps Kafka 0.7's scripts to
+commands.
 """
 
-_Command = Callable[[Any, argparse.Namespace, Streams], Coroutine[Deferred[Any], Any, int]]
+CANCELLED = -1
+"""What L{runCommand} returns for a cancelled command."""
+
+FORCE_QUIT_SECONDS = 0.5
+"""A second signal after this time kills. An earlier one belongs to the first: C{timeout} sends two."""
 
 
-class _Subject(NamedTuple):
-    """One of several commands of a module."""
+def _nothing(_options: argparse.Namespace, _streams: Streams) -> None:
+    """Most commands have nothing to prepare."""
 
+
+class Command(NamedTuple):
+    """
+    A command.
+
+    @ivar name: one word, or two: a noun and a verb.
+    @ivar text: one sentence of help.
+    @ivar addArguments: adds its arguments to a parser.
+    @ivar run: returns the exit code: a coroutine function of reactor, options and streams; or a
+        function of options and streams, if C{isBlocking}.
+    @ivar prepare: called before the reactor runs; checks options, and may exit.
+    @ivar isBlocking: whether the command runs without a reactor.
+    """
+
+    name: str
+    text: str
     addArguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[..., Any]
+    prepare: Callable[[argparse.Namespace, Streams], None] = _nothing
+    isBlocking: bool = False
 
 
-_COMMANDS: tuple[tuple[str, Any, str], ...] = (
-    (
+COMMANDS = (
+    Command(
         "demo",
-        demo,
-        "Run a broker in this process, publish a log file to it, read it back, compare it byte for byte, and stop again.",
+        "Run a broker in this process, publish a file, read it back, and compare the bytes.",
+        demo.addArguments,
+        demo.demo,
     ),
-    ("produce", produce, "Publish each line of a file, or of standard input, as a message."),
-    ("consume", consume, "Print messages on standard output, one a line."),
-    ("offsets", offsets, "Print where a partition begins or ends, or where it was at a time."),
-    (
-        "audit",
-        audit,
-        "Count what is in clusters, compare it with what producers say they have sent, and tell whether anything is missing.",
+    Command(
+        "produce",
+        "Publish each line of a file, or of standard input, as a message.",
+        produce.addArguments,
+        produce.produce,
+        produce.prepare,
     ),
-    (
-        "groups",
-        groups,
-        "Print the consumer groups: who is in them, where they are, and how far they are behind.",
+    Command(
+        "consume",
+        "Print messages on standard output, one a line.",
+        consume.addArguments,
+        consume.consume,
+        consume.prepare,
     ),
-    (
-        "groups export",
-        _Subject(groupoffsets.addExportArguments),
-        "Write the committed offsets of consumer groups, a line each.",
+    Command(
+        "topic list",
+        "Print the topics of a cluster.",
+        cluster.addListArguments,
+        cluster.listTopics,
     ),
-    (
-        "groups import",
-        _Subject(groupoffsets.addImportArguments),
-        "Set committed offsets to what groups export has written; a dry run, unless told.",
+    Command(
+        "topic describe",
+        "Print the partitions of topics, and where their logs begin and end.",
+        cluster.addDescribeArguments,
+        cluster.describeTopics,
     ),
-    (
-        "groups reset",
-        _Subject(groupoffsets.addResetArguments),
-        "Set a group's offsets to earliest, latest, a time or a number; a dry run, unless told.",
+    Command(
+        "broker list",
+        "Print the brokers of a cluster, and whether they answer.",
+        cluster.addBrokerArguments,
+        cluster.listBrokers,
     ),
-    (
-        "groups translate",
-        grouptranslate,
-        "Set a group's offsets in a mirror's target to where it stands in the source; a dry run, unless told.",
+    Command(
+        "offset list",
+        "Print where a partition begins or ends, or where it was at a time.",
+        cluster.addOffsetArguments,
+        cluster.listOffsets,
     ),
-    (
-        "groups verify",
-        groupverify,
-        "Say whether every partition that a group wants has an owner among its members.",
+    Command(
+        "group list",
+        "Print the consumer groups of a cluster.",
+        group.addListArguments,
+        group.listGroups,
     ),
-    (
-        "load",
-        load,
-        "Load what is new in topics to a table of Parquet files, so that no message is lost or there twice (needs Spark).",
+    Command(
+        "group describe",
+        "Print members, offsets and lag of consumer groups.",
+        group.addDescribeArguments,
+        group.describeGroups,
     ),
-    (
-        "load compact",
-        loadcompact,
-        "Make few files of many in a table, a day at a time (needs Spark).",
+    Command(
+        "group verify",
+        "Check that each partition that a group reads has an owner among its members.",
+        group.addVerifyArguments,
+        group.verifyGroups,
     ),
-    ("replay", replay, "Copy the messages of a topic into another, from the oldest on."),
-    (
-        "topics",
-        topics,
-        "Print the topics of a cluster, and where the logs of their partitions begin and end.",
+    Command(
+        "group export",
+        "Write the committed offsets of consumer groups, one a line.",
+        group.addExportArguments,
+        group.exportOffsets,
     ),
-    ("brokers", brokers, "Print the brokers of a cluster, and whether they answer."),
-    (
-        "metrics",
-        metrics,
-        "Print the figures of a broker as rows of comma-separated values, again and again.",
+    Command(
+        "group import",
+        "Set committed offsets to the output of group export; a dry run without --execute.",
+        group.addImportArguments,
+        group.importOffsets,
     ),
-    (
-        "dev",
-        dev,
-        "Run a ZooKeeper and a broker in the foreground, on this machine only, and say what to do next.",
+    Command(
+        "group reset",
+        "Set a group's offsets to earliest, latest, a time or a number; a dry run without --execute.",
+        group.addResetArguments,
+        group.resetOffsets,
     ),
-    (
-        "zookeeper",
-        zookeeper,
-        "Run a ZooKeeper for development and tests in the foreground, on this machine only.",
+    Command(
+        "group translate",
+        "Move a group's offsets to the target of a mirror; a dry run without --execute.",
+        group.addTranslateArguments,
+        group.translateOffsets,
     ),
-    ("dump", dump, "Print what stands in segment files, and whether they are valid to their ends."),
-    ("verify", verify, "Say whether the segment files of partitions are whole and fit together."),
-    (
+    Command(
         "perf produce",
-        perfproduce,
         "Publish messages and print how fast that was, with Kafka 0.7's columns.",
+        perf.addProduceArguments,
+        perf.perfProduce,
     ),
-    (
+    Command(
         "perf consume",
-        _Subject(perfconsume.addGroupArguments),
         "Read as a consumer group and print how fast that was, with Kafka 0.7's columns.",
+        perf.addConsumeArguments,
+        perf.perfConsume,
     ),
-    (
+    Command(
         "perf simple-consume",
-        _Subject(perfconsume.addSimpleArguments),
         "Read one partition and print how fast that was, with Kafka 0.7's columns.",
+        perf.addSimpleConsumeArguments,
+        perf.perfSimpleConsume,
+    ),
+    Command(
+        "load",
+        "Load new messages of topics into a table of Parquet files, exactly once (needs Spark).",
+        load.addLoadArguments,
+        load.load,
+        load.prepareLoad,
+        isBlocking=True,
+    ),
+    Command(
+        "table compact",
+        "Merge the small files of a table, a day at a time (needs Spark).",
+        load.addCompactArguments,
+        load.compactTable,
+        isBlocking=True,
+    ),
+    Command(
+        "replay",
+        "Copy the messages of a topic into another one, the oldest first.",
+        replay.addArguments,
+        replay.replay,
+    ),
+    Command(
+        "audit",
+        "Count the messages of clusters, and compare them with what producers have reported.",
+        audit.addArguments,
+        audit.audit,
+    ),
+    Command(
+        "metrics",
+        "Print the metrics of a broker as rows of comma-separated values, at an interval.",
+        metrics.addArguments,
+        metrics.metrics,
+        metrics.prepare,
+    ),
+    Command(
+        "dump",
+        "Print the entries of segment files, and whether they are valid to the end.",
+        dump.addDumpArguments,
+        dump.dump,
+        isBlocking=True,
+    ),
+    Command(
+        "verify",
+        "Check that the segment files of partitions are valid and contiguous.",
+        dump.addVerifyArguments,
+        dump.verifyFiles,
+        isBlocking=True,
+    ),
+    Command(
+        "dev",
+        "Run a ZooKeeper and a broker for development, on this machine only.",
+        dev.addDevArguments,
+        dev.dev,
+    ),
+    Command(
+        "zookeeper",
+        "Run a ZooKeeper for development and tests, on this machine only.",
+        dev.addZookeeperArguments,
+        dev.zookeeper,
     ),
 )
+"""All commands, in the order of the help."""
 
+_NOUNS = {
+    "topic": "Topics of a cluster.",
+    "broker": "Brokers of a cluster.",
+    "offset": "Offsets of a partition.",
+    "group": "Consumer groups: members, lag, and changes of committed offsets.",
+    "perf": "How fast messages can be published and read.",
+    "table": "Tables that load has filled.",
+}
+"""Help of the first words of commands of two words."""
 
-_TWO_WORDS = frozenset(name for name, _module, _sentence in _COMMANDS if " " in name)
+# -- arguments ---------------------------------------------------------------------------------
 
 
 def buildParser() -> argparse.ArgumentParser:
     """The parser of all arguments."""
     parser = argparse.ArgumentParser(
-        prog="pylogbroker",
+        prog=PROGRAM,
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"pylogbroker {__version__}")
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     _addCommands(parser)
     return parser
 
 
 def _addCommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, module, sentence in _COMMANDS:
-        command = commands.add_parser(
-            name,
-            help=sentence,
-            description=sentence,
+    """Add a parser for each command, and one for each noun. Returns those of the commands."""
+    subparsers = {"": parser.add_subparsers(metavar="COMMAND", required=True)}
+    found = {}
+    for command in COMMANDS:
+        noun, _, verb = command.name.rpartition(" ")
+        if noun not in subparsers:
+            text = _NOUNS[noun]
+            nounParser = subparsers[""].add_parser(noun, help=text, description=text)
+            subparsers[noun] = nounParser.add_subparsers(metavar="COMMAND", required=True)
+        commandParser = subparsers[noun].add_parser(
+            verb,
+            help=command.text,
+            description=command.text,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        module.addArguments(command)
-        command.set_defaults(parser=command)
-    return dict(commands.choices)
+        command.addArguments(commandParser)
+        commandParser.set_defaults(parser=commandParser, command=command)
+        found[command.name] = commandParser
+    return found
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
-    """The parser of each command, by its name of one word or two."""
-    return _addCommands(argparse.ArgumentParser(prog="pylogbroker"))
-
-
-_COROUTINES: dict[str, _Command] = {
-    "demo": demo.demo,
-    "produce": produce.produce,
-    "consume": consume.consume,
-    "offsets": offsets.offsets,
-    "audit": audit.audit,
-    "groups": groups.groups,
-    "groups export": groupoffsets.exportOffsets,
-    "groups import": groupoffsets.importOffsets,
-    "groups reset": groupoffsets.resetOffsets,
-    "groups translate": grouptranslate.translateOffsets,
-    "groups verify": groupverify.verifyGroups,
-    "replay": replay.replay,
-    "topics": topics.topics,
-    "brokers": brokers.brokers,
-    "metrics": metrics.metrics,
-    "dev": dev.dev,
-    "zookeeper": zookeeper.zookeeper,
-    "perf produce": perfproduce.perfProduce,
-    "perf consume": perfconsume.perfConsume,
-    "perf simple-consume": perfconsume.perfSimpleConsume,
-}
-
-_WITHOUT_REACTOR: dict[str, Callable[[argparse.Namespace, Streams], int]] = {
-    "dump": dump.dump, "verify": verify.verifyFiles, "load": load.load, "load compact": loadcompact.loadCompact,
-}  # fmt: skip
+    """The parser of each command, by the command's name."""
+    return _addCommands(argparse.ArgumentParser(prog=PROGRAM))
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """
-    Options, of commands of one word and of two.
+    The options of a command line.
 
-    @param arguments: without the program's name; by default the process's own.
+    @param arguments: without the program's name; by default, the process's own.
     @raise SystemExit: the arguments are wrong, or ask for help.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if " ".join(words[:2]) in _TWO_WORDS:
-        words[:2] = [" ".join(words[:2])]
-    return buildParser().parse_args(words)
+    parser = buildParser()
+    problem = _misspelt(words)
+    if problem:
+        parser.error(problem)
+    return parser.parse_args(words)
 
 
-def prepare(
-    arguments: Sequence[str] | None, streams: Streams
-) -> tuple[argparse.Namespace, _Command | None]:
+def _misspelt(words: Sequence[str]) -> str:
+    """What to say about the name of a command that does not exist; empty if it does."""
+    names = [command.name.split() for command in COMMANDS]
+    path: list[str] = []
+    for word in words[:2]:
+        candidates = sorted(
+            {
+                name[len(path)]
+                for name in names
+                if name[: len(path)] == path and len(name) > len(path)
+            }
+        )
+        if word.startswith("-") or not candidates:
+            break
+        path.append(word)
+        if word not in candidates:
+            close = difflib.get_close_matches(word, candidates, 1)
+            advice = f"did you mean {close[0]}?" if close else f"there are: {', '.join(candidates)}"
+            return f"there is no command {' '.join(path)}; {advice}"
+    return ""
+
+
+# -- execution ---------------------------------------------------------------------------------
+
+
+def prepare(arguments: Sequence[str] | None, streams: Streams) -> argparse.Namespace:
     """
-    All that is done before there is a reactor.
+    Parse the arguments, and do what comes before the reactor.
 
-    @param arguments: without the program's name; by default the process's own.
-    @return: (the options; the command, or L{None} for one that needs no reactor).
+    @param arguments: without the program's name; by default, the process's own.
+    @return: the options; C{options.command} is the L{Command}.
     @raise SystemExit: the arguments are wrong, or ask for help.
     @raise PylogbrokerError: a file cannot be opened.
     """
     options = parse(arguments)
-    loadAccess(options.parser, options)
-    if options.command == "produce":
-        produce.check(options.parser, options)
-        produce.prepare(options, streams)
-    elif options.command == "consume":
-        consume.check(options.parser, options)
-    elif options.command == "metrics":
-        metrics.check(options)
-    elif options.command == "load":
-        load.check(options.parser, options)
-    return options, _COROUTINES.get(options.command)
+    loadAccess(options)
+    options.command.prepare(options, streams)
+    return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """
     Run a command.
 
-    @param arguments: without the program's name; by default the process's own.
-    @return: the exit code; a command that needs the reactor exits with it instead.
+    @param arguments: without the program's name; by default, the process's own.
+    @return: the exit code of a blocking command. Other commands exit the process.
     """
     keepStandardDescriptors()
-    streams = Streams(
-        0, 1, sys.stderr or io.StringIO()
-    )  # Python has none when it was started without
+    # sys.stderr is None when the process was started without standard error.
+    streams = Streams(0, 1, sys.stderr or io.StringIO())
     try:
-        options, command = prepare(arguments, streams)
-        if command is None:
-            return _WITHOUT_REACTOR[options.command](options, streams)
+        options = prepare(arguments, streams)
+        if options.command.isBlocking:
+            code: int = options.command.run(options, streams)
+            return code
     except BrokenPipeError:
         return 0
     except PylogbrokerError as error:
-        streams.say(f"pylogbroker: {error}")
+        streams.warn(str(error))
         return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    globalLogBeginner.beginLoggingTo([reporter(streams)], redirectStandardIO=False)
-    react(_run, (command, options, streams))
+    globalLogBeginner.beginLoggingTo([logObserver(streams)], redirectStandardIO=False)
+    react(_run, (options, streams))
     raise AssertionError("react exits")
 
 
-async def _run(
-    reactor: Any, command: _Command, options: argparse.Namespace, streams: Streams
-) -> None:
-    """Under L{react}: a command, which signals may end."""
-    signals: list[tuple[int, float]] = []  # which, and when
+async def _run(reactor: Any, options: argparse.Namespace, streams: Streams) -> None:
+    """Run a command under L{react}, which signals may end."""
+    signals: list[tuple[int, float]] = []  # numbers and times
     running: Deferred[int] = Deferred()
 
     def end(number: int, _frame: object) -> None:
@@ -315,54 +413,43 @@ async def _run(
             signal.signal(number, end)
 
     reactor.callWhenRunning(begin)  # after the reactor has installed its own
-    running = Deferred.fromCoroutine(runCommand(reactor, command, options, streams))
+    running = Deferred.fromCoroutine(runCommand(reactor, options, streams))
     code = await running
-    if code == ENDED:
+    if code == CANCELLED:
         code = 0 if getattr(options, "isFollowing", False) else 128 + signals[0][0]
     if code:
         raise SystemExit(code)
 
 
-ENDED = -1
-
-FORCE_QUIT_SECONDS = 0.5
-"""Who sends a second signal after this does not want to wait for an orderly end. (Before, it is the same one: C{timeout} and others send it twice.)"""
-
-
-async def runCommand(
-    reactor: Any, command: _Command, options: argparse.Namespace, streams: Streams
-) -> int:
+async def runCommand(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
     """
-    Carry out a command.
+    Run C{options.command}, and report its error on C{streams.errors}.
 
-    @return: its exit code; L{ENDED} when it was cancelled. What a person did wrong, or a machine, was said on C{streams.errors}.
+    @return: the exit code; L{CANCELLED} when it was cancelled.
     """
     try:
-        return await command(reactor, options, streams)
+        code: int = await options.command.run(reactor, options, streams)
+        return code
     except BrokenPipeError:
         return 0
     except PylogbrokerError as error:
-        streams.say(f"pylogbroker: {error}")
+        streams.warn(str(error))
         return 1
     except CancelledError:
-        return ENDED
+        return CANCELLED
 
 
-def reporter(streams: Streams) -> ILogObserver:
-    """Shows log events that a person should know of: warnings in a line, failures of the program itself with their traceback."""
+def logObserver(streams: Streams) -> ILogObserver:
+    """Prints warnings in a line, and failures of the program itself with their traceback."""
 
-    def report(event: LogEvent) -> None:
+    def observe(event: LogEvent) -> None:
         level = event.get("log_level")
         if level is not None and level >= LogLevel.warn:
             failure = event.get("log_failure")
-            streams.say(
-                f"pylogbroker: {formatEvent(event)}"
-                + (
-                    f"\n{failure.getTraceback()}"
-                    if failure is not None and level is LogLevel.critical
-                    else ""
-                )
-            )
+            text = formatEvent(event)
+            if failure is not None and level is LogLevel.critical:
+                text += f"\n{failure.getTraceback()}"
+            streams.warn(text)
 
-    directlyProvides(report, ILogObserver)
-    return report  # type: ignore[return-value] # mypy does not see what zope declares
+    directlyProvides(observe, ILogObserver)
+    return observe  # type: ignore[return-value] # mypy does not see what zope declares

@@ -1,10 +1,13 @@
 """
-Standard input and output under a reactor.
+Standard input and output under a reactor, and lines of bytes.
 
-What must be true: a slow other side, a terminal at which nobody types, a pager that nobody scrolls, must not stop the reactor, or Ctrl-C would wait for
-it, too. Rejected: non-blocking mode, which belongs to the open file and not to us: the shell, and our own standard error, share it. So we wait until
-the reactor says that a pipe, socket or terminal is ready, and then read what is there, or write no more than C{PIPE_BUF} bytes, which never
-blocks. Files are always ready, and are read and written at once.
+What must be true: a slow peer (an idle terminal, a pager that nobody scrolls) must not stop the
+reactor, or Ctrl-C would wait for it, too. We wait until the reactor says that a pipe, socket or
+terminal is ready. Then we read what is there, or write at most C{PIPE_BUF} bytes, which never
+blocks. Files are always ready; we read and write them at once.
+
+Rejected: non-blocking mode. It belongs to the open file, which the shell and our own standard
+error share.
 """
 
 from __future__ import annotations
@@ -28,19 +31,23 @@ READ_SIZE = 256 << 10
 
 class Streams(NamedTuple):
     """
-    What a command talks to.
+    The standard streams of a command.
 
     @ivar input: descriptor to read from.
     @ivar output: descriptor to write results to.
-    @ivar errors: where everything else is said.
+    @ivar errors: text stream for everything else.
     """
 
     input: int
     output: int
     errors: TextIO
 
+    def warn(self, text: str) -> None:
+        """Print a line for people, with the program's name before it."""
+        self.say(f"pylogbroker: {text}")
+
     def say(self, text: str) -> None:
-        """A line for people, or some; names in it may come from anywhere (L{escapeUnprintable}). That nobody listens is no error."""
+        """Print lines for people, with unprintable characters escaped. A closed stream is no error."""
         try:
             print("\n".join(map(escapeUnprintable, text.split("\n"))), file=self.errors, flush=True)
         except (OSError, ValueError):
@@ -49,8 +56,8 @@ class Streams(NamedTuple):
 
 def keepStandardDescriptors() -> None:
     """
-    Occupy the numbers 0 to 2 where we were started without them, or the next socket would get one, and our messages with it. Reading and writing
-    fails then, as it should: what is opened here can do the opposite only.
+    Occupy the descriptors 0 to 2 that are closed, or the next socket would get one of the numbers,
+    and our output with it. Each is opened for the opposite direction, so that using it fails.
     """
     for descriptor, flags in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_RDONLY)):
         try:
@@ -61,7 +68,7 @@ def keepStandardDescriptors() -> None:
 
 @implementer(IReadDescriptor, IWriteDescriptor)
 class _Readiness:
-    """A descriptor that a reactor watches once."""
+    """A descriptor that a reactor watches until it is ready once."""
 
     def __init__(self, descriptor: int, fired: Deferred[None]) -> None:
         self._descriptor = descriptor
@@ -80,7 +87,7 @@ class _Readiness:
         self._fire()
 
     def connectionLost(self, reason: Failure) -> None:
-        """The other side is gone: the next read or write will say so."""
+        """The peer is gone: the next read or write fails."""
         self._fire()
 
     def _fire(self) -> None:
@@ -90,7 +97,7 @@ class _Readiness:
 
 
 def _isSlow(descriptor: int) -> bool:
-    """Whether it can keep us waiting for somebody: a pipe, a socket, a terminal. One that is not open cannot."""
+    """Whether using a descriptor may block: it is a pipe, a socket or a terminal."""
     try:
         mode = os.fstat(descriptor).st_mode
     except OSError:
@@ -102,7 +109,10 @@ def _isSlow(descriptor: int) -> bool:
 
 async def _ready(descriptor: int, add: Any, remove: Any) -> None:
     """
-    Wait until a descriptor is ready, with a reactor's C{addReader} and C{removeReader}, or C{addWriter} and C{removeWriter}. Files are.
+    Wait until a descriptor is ready. Files always are.
+
+    @param add: a reactor's C{addReader} or C{addWriter}.
+    @param remove: C{removeReader} or C{removeWriter}.
     """
     if not _isSlow(descriptor):
         return
@@ -117,10 +127,10 @@ async def _ready(descriptor: int, add: Any, remove: Any) -> None:
 
 async def read(reactor: Any, descriptor: int) -> bytes:
     """
-    Some bytes, as soon as there are any.
+    Read up to L{READ_SIZE} bytes as soon as there are any.
 
     @return: C{b""} at the end.
-    @raise OSError: they cannot be read.
+    @raise OSError: the descriptor cannot be read.
     """
     await _ready(descriptor, reactor.addReader, reactor.removeReader)
     return os.read(descriptor, READ_SIZE)
@@ -128,10 +138,10 @@ async def read(reactor: Any, descriptor: int) -> bytes:
 
 async def write(reactor: Any, descriptor: int, data: bytes) -> None:
     """
-    Write results, all of them, waiting as often as need be.
+    Write all bytes of a result.
 
-    @raise BrokenPipeError: nobody reads any more.
-    @raise StorageError: they cannot be written.
+    @raise BrokenPipeError: the reader has closed its end.
+    @raise StorageError: the bytes cannot be written.
     """
     view = memoryview(data)
     while view:
@@ -140,7 +150,7 @@ async def write(reactor: Any, descriptor: int, data: bytes) -> None:
 
 
 def writeAtOnce(descriptor: int, data: bytes) -> None:
-    """Write results, and block meanwhile. Raises as L{write}."""
+    """Write all bytes of a result, and block meanwhile. Raises as L{write}."""
     view = memoryview(data)
     while view:
         view = view[_write(descriptor, view) :]
@@ -159,10 +169,10 @@ def _write(descriptor: int, data: memoryview) -> int:
 
 def openInput(path: str, input: int) -> tuple[int, str]:
     """
-    Open a file to read lines from; C{-} is standard input.
+    Open a file to read; C{-} is standard input.
 
-    @return: (its descriptor; its name for people).
-    @raise OSError: it cannot be opened, or is a directory.
+    @return: (the descriptor; the name for people).
+    @raise OSError: the file cannot be opened, or is a directory.
     """
     if path == "-":
         return input, "standard input"
@@ -174,9 +184,63 @@ def openInput(path: str, input: int) -> tuple[int, str]:
 
 
 def inputSize(descriptor: int) -> int | None:
-    """Bytes that a file has; L{None} for what has no end yet, and for what cannot be read, as reading it will say."""
+    """The size of a file; L{None} for a pipe, and for a descriptor that cannot be read."""
     try:
         status = os.fstat(descriptor)
     except OSError:
         return None
     return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+class LineDecoder:
+    """
+    Splits bytes into lines, which become messages.
+
+    Only C{\\n} ends a line. A carriage return before it, NUL bytes and bytes that are not UTF-8
+    are content, and an empty line is an empty message. So C{b"\\n".join(messages)} is the file
+    again, apart from a line feed at its end (L{isEnded}).
+
+    @ivar sizeMax: bytes in a line, without its end.
+    @ivar count: lines returned so far.
+    @ivar overlong: the number, from 1, of the first line above C{sizeMax}; it ends the decoding.
+    @ivar isEnded: whether the last line had a line feed; C{True} before the first.
+    """
+
+    def __init__(self, sizeMax: int) -> None:
+        self.sizeMax = sizeMax
+        self.count = 0
+        self.overlong: int | None = None
+        self.isEnded = True
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """
+        @return: the lines that end in these bytes, without their ends, up to an overlong one.
+        """
+        if self.overlong is not None:
+            return []
+        *lines, rest = data.split(b"\n")
+        if lines and self._rest:
+            lines[0] = bytes(self._rest) + lines[0]
+            self._rest.clear()
+        self._rest += rest
+        sizeMax = self.sizeMax
+        for index, line in enumerate(lines):
+            if len(line) > sizeMax:
+                self.overlong = self.count + index + 1
+                del lines[index:]
+                break
+        self.count += len(lines)
+        if self.overlong is None and len(self._rest) > sizeMax:
+            self.overlong = self.count + 1
+        return lines
+
+    def finish(self) -> list[bytes]:
+        """
+        @return: the last line, if no line feed ends it.
+        """
+        if self.overlong is not None or not self._rest:
+            return []
+        self.count += 1
+        self.isEnded = False
+        return [bytes(self._rest)]

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 
+from pylogbroker.net.timer import Timer
 from pylogbroker.types import RANDOM_PARTITION
 
 _BYTES = {bytes}
@@ -174,7 +175,7 @@ class BatchAccumulator:
         self._dispatch = dispatch
         self._onPoll = onPoll
         self._batches: dict[tuple[str, int], PartitionBatch] = {}
-        self._timer: IDelayedCall | None = None
+        self._timer = Timer(clock)
         self._lastDispatch = clock.seconds()
         if onPoll is not None:
             self._startTimer()
@@ -217,12 +218,10 @@ class BatchAccumulator:
         if late >= self._queueTime:  # empty polls have passed meanwhile
             self._lastDispatch = now - late % self._queueTime
         self.isTiming = True
-        self._timer = self._clock.callLater(
-            self._lastDispatch + self._queueTime - now, self._onTimer
-        )
+        self._timer.start((self._lastDispatch + self._queueTime - now) * 1000, self._onTimer)
 
     def _onTimer(self) -> None:
-        self.isTiming, self._timer = False, None
+        self.isTiming = False
         if self._onPoll is not None:
             self._onPoll()
         self.flush()
@@ -239,9 +238,9 @@ class BatchAccumulator:
     def _take(self) -> list[PartitionBatch]:
         batches, self._batches = [batch.close() for batch in self._batches.values()], {}
         self.count = self.size = 0
-        if self._timer is not None:
-            self._timer.cancel()
-            self.isTiming, self._timer = False, None
+        if self.isTiming:
+            self.isTiming = False
+            self._timer.stop()
         return batches
 
     def close(self) -> list[PartitionBatch]:

@@ -1,18 +1,15 @@
 """
 A column of payloads to a column of values, by the schemas of a registry.
 
-    from pylogbroker.spark.avro import fromAvro clicks = df.select(fromAvro("value",
-    registry="http://registry:8081", subject="clicks-value").alias("click"))
+    from pylogbroker.spark.avro import fromAvro
+    clicks = df.select(fromAvro("value", registry="http://registry:8081", subject="clicks-value").alias("click"))
 
-The column's type has to be known before anything is read, so the values come as one schema wants
-them, the reader's; each was written by its own. What wrote a payload is looked up by its id on the
-executors, once a process. A payload that cannot be read is null, or beside it stands why, or it
-stops the query: as asked. That the registry cannot be reached is none of these: the task fails, and
-Spark tries it again; nulls would tell of broken data.
+The column's type has to be known before anything is read, so the values come as one schema wants them, the reader's; each was written by its own. What wrote
+a payload is looked up by its id on the executors, once a process. A payload that cannot be read is null, or beside it stands why, or it stops the
+query: as asked. That the registry cannot be reached is none of these: the task fails, and Spark tries it again; nulls would tell of broken data.
 
-Types are those of Spark's own C{from_avro}: a union with null is what may be null; days, timestamps
-and decimals are Spark's, a UUID is its text. Other unions, times of day and recursive schemas are
-refused when the query is made, since a column of several types would have to be guessed at.
+Types are those of Spark's own C{from_avro}: a union with null is what may be null; days, timestamps and decimals are Spark's, a UUID is its text. Other
+unions, times of day and recursive schemas are refused when the query is made, since a column of several types would have to be guessed at.
 """
 
 from __future__ import annotations
@@ -61,8 +58,7 @@ def sparkType(text: str) -> types.DataType:
     """
     What values of a schema are in Spark.
 
-    @raise InvalidSchemaError: it is none, or one that Spark has no type for: a recursive one, or
-        one with a time of day.
+    @raise InvalidSchemaError: it is none, or one that Spark has no type for: a recursive one, or one with a time of day.
     """
     parsed = parseSchema(text)
     if parsed.isRecursive:
@@ -128,14 +124,10 @@ def fromAvro(
     @param column: of type binary.
     @param registry: C{http://HOST:PORT}, as the executors reach it; several with commas between.
     @param readerSchema: how values are wanted.
-    @param subject: instead: as this subject's latest schema has them, which the driver asks for
-        now.
-    @param mode: C{PERMISSIVE}: what cannot be read is null; C{FAILFAST}: it fails the query, with
-        what is wrong.
-    @param withErrors: give a struct of C{value} and C{error}, a text that says why the value is
-        null: for a dead-letter table.
-    @raise ConfigurationError: the mode is none, or there is not one of C{readerSchema} and
-        C{subject}.
+    @param subject: instead: as this subject's latest schema has them, which the driver asks for now.
+    @param mode: C{PERMISSIVE}: what cannot be read is null; C{FAILFAST}: it fails the query, with what is wrong.
+    @param withErrors: give a struct of C{value} and C{error}, a text that says why the value is null: for a dead-letter table.
+    @raise ConfigurationError: the mode is none, or there is not one of C{readerSchema} and C{subject}.
     @raise InvalidSchemaError: values of the schema have no type in Spark.
     """
     if mode not in MODES:
@@ -188,8 +180,7 @@ def _decoded(
     """
     A value, or what is wrong.
 
-    @param unknown: schemas that the registry was found not to have, which are asked for once a
-        batch; this adds to it.
+    @param unknown: schemas that the registry was found not to have, which are asked for once a batch; this adds to it.
     """
     if payload is None:
         return None, None
@@ -229,8 +220,5 @@ def _asArray(
 
 @lru_cache(64)
 def _decoder(registry: str, readerSchema: str) -> AvroDecoder:
-    """
-    One a process, with its schemas. A UUID is wanted as its text, whatever the writer's schema
-    says.
-    """
+    """One a process, with its schemas. A UUID is wanted as its text, whatever the writer's schema says."""
     return AvroDecoder(withoutLogicalType(readerSchema, "uuid"), RegistryClient(registry).schema)

@@ -196,9 +196,7 @@ class CommandCase(TestCase):
         path = self.mktemp()
         with open(path, "wb") as file:
             streams = Streams(descriptor, file.fileno() if output < 0 else output, errors)
-            options, command = prepare(arguments, streams)
-            assert command is not None
-            code = await runCommand(reactor, command, options, streams)
+            code = await runCommand(reactor, prepare(arguments, streams), streams)
         with open(path, "rb") as file:
             return Outcome(code, file.read(), errors.getvalue())
 

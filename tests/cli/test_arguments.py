@@ -10,18 +10,18 @@ from datetime import datetime
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cli.arguments import (
+    blacklistPattern,
     brokerPartition,
     codec,
     endpointOf,
     group,
+    intRange,
     loadAccess,
     positive,
     separator,
     time,
     topic,
-    topicsThatDoNot,
-    topicsThatMatch,
-    whole,
+    whitelistPattern,
 )
 from pylogbroker.cli.main import parse
 from pylogbroker.config.connectionsettings import PLAIN
@@ -36,7 +36,7 @@ class AccessTests(SynchronousTestCase):
         with contextlib.redirect_stderr(io.StringIO()) as errors:
             try:
                 options = parse(arguments)
-                loadAccess(options.parser, options)
+                loadAccess(options)
                 return options
             except SystemExit as error:
                 raise SystemExit(f"{error.code}: {errors.getvalue()}") from error
@@ -49,7 +49,7 @@ class AccessTests(SynchronousTestCase):
 
     def test_none(self) -> None:
         """Without anything, plain; and the broker is where it was said."""
-        options = self.options("offsets", "--topic", "t", "--broker", "log1:9092")
+        options = self.options("offset", "list", "--topic", "t", "--broker", "log1:9092")
         self.assertEqual((options.access, endpointOf(options)), (PLAIN, "log1:9092"))
         self.assertFalse(hasattr(self.options("dump", "file"), "access"))
 
@@ -62,7 +62,9 @@ class AccessTests(SynchronousTestCase):
             ("unix:/run/b", "unix:/run/b"),
         ):
             self.assertEqual(
-                endpointOf(self.options("offsets", "--topic", "t", "--broker", broker, change)),
+                endpointOf(
+                    self.options("offset", "list", "--topic", "t", "--broker", broker, change)
+                ),
                 endpoint,
             )
 
@@ -97,7 +99,7 @@ class AccessTests(SynchronousTestCase):
             (("--config", "/none"), "cannot read /none"),
         ):
             error = self.assertRaises(
-                SystemExit, self.options, "topics", "--zookeeper", "zk1", *more
+                SystemExit, self.options, "topic", "list", "--zookeeper", "zk1", *more
             )
             self.assertEqual(str(error)[:2], "2:")
             self.assertIn(part, str(error))
@@ -114,8 +116,8 @@ class TypeTests(SynchronousTestCase):
 
     def test_numbers(self) -> None:
         """A number lies in its range."""
-        self.assertEqual([whole(-1, 5)(text) for text in ("-1", "5")], [-1, 5])
-        self.refused(whole(-1, 5), "-2", "6", "x", "1.5")
+        self.assertEqual([intRange(-1, 5)(text) for text in ("-1", "5")], [-1, 5])
+        self.refused(intRange(-1, 5), "-2", "6", "x", "1.5")
         self.refused(positive, "2147483648")
 
     def test_topic(self) -> None:
@@ -139,10 +141,10 @@ class TypeTests(SynchronousTestCase):
     def test_patterns(self) -> None:
         """A pattern means to us what it means to Java, or is refused by name."""
         self.assertEqual(
-            list(topicsThatMatch("a.*, b").streamCounts(["ab", "b", "c"])), ["ab", "b"]
+            list(whitelistPattern("a.*, b").streamCounts(["ab", "b", "c"])), ["ab", "b"]
         )
-        self.assertEqual(list(topicsThatDoNot("a.*, b").streamCounts(["ab", "b", "c"])), ["c"])
-        for make in (topicsThatMatch, topicsThatDoNot):
+        self.assertEqual(list(blacklistPattern("a.*, b").streamCounts(["ab", "b", "c"])), ["c"])
+        for make in (whitelistPattern, blacklistPattern):
             self.refused(make, "[a&&[b]]", "(", r"\p{Lu}")
 
     def test_separator(self) -> None:

@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.cli.audit}: C{pylogbroker audit}.
+Tests for L{pylogbroker.cli.commands.audit}: C{pylogbroker audit}.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.cli.brokerchecks}."""
+"""Tests for L{pylogbroker.cli.session}."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.brokerchecks import closeAll, requirePartition
+from pylogbroker.cli.session import closeAll, requirePartition
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.errors import BrokerConnectionError
 from tests.cli.commands import CommandCase, reactor

@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.cli.brokers}, with a real ZooKeeper and brokers that are registered in it."""
+"""Tests for L{pylogbroker.cli.commands.cluster}, with a real ZooKeeper and brokers that are registered in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class BrokersTests(ClusterCase):
     """Who is there."""
 
     async def show(self, *arguments: str) -> Outcome:
-        return await self.perform("brokers", "--zookeeper", self.servers, *arguments)
+        return await self.perform("broker", "list", "--zookeeper", self.servers, *arguments)
 
     async def test_table(self) -> None:
         """Each broker with its address, what it holds, and that it answers."""

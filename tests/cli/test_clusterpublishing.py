@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.cli.clusterpublishing}, with a real ZooKeeper and brokers that are registered in it."""
+"""Tests for L{pylogbroker.cli.publisher}, with a real ZooKeeper and brokers that are registered in it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import random
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
-from pylogbroker.cli.clusterpublishing import ClusterPublisher
-from pylogbroker.cli.main import ENDED
+from pylogbroker.cli.main import CANCELLED
+from pylogbroker.cli.publisher import ClusterPublisher
 from pylogbroker.cluster.partitioner import defaultPartitioner
 from pylogbroker.errors import ConfigurationError
 from tests.cli.clustercase import ClusterCase
@@ -83,7 +83,7 @@ class ClusterPublisherTests(ClusterCase):
             while sum(map(len, (await self.stored("t")).values())) <= number:
                 await deferLater(reactor, 0.01)
         producing.cancel()
-        self.assertEqual(await producing, Outcome(ENDED, b"", "ended after 3 messages\n"))
+        self.assertEqual(await producing, Outcome(CANCELLED, b"", "ended after 3 messages\n"))
 
     async def test_unreachable(self) -> None:
         """A ZooKeeper that is not there is an error that names it, within the time-out."""

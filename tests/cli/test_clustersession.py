@@ -1,13 +1,17 @@
-"""Tests for L{pylogbroker.cli.clustersession}, with a real ZooKeeper."""
+"""Tests for L{pylogbroker.cli.session}, with a real ZooKeeper."""
 
 from __future__ import annotations
 
+import argparse
+import io
 from typing import Any
 
 from twisted.internet.defer import Deferred
 
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.clustersession import ClusterSession
+from pylogbroker.cli.session import ClusterSession
+from pylogbroker.cli.streams import Streams
+from pylogbroker.config.connectionsettings import PLAIN
 from pylogbroker.errors import NoBrokersError, ZookeeperError
 from pylogbroker.types import BrokerPartition
 from tests.cli.clustercase import ClusterCase
@@ -17,9 +21,13 @@ from tests.cli.commands import reactor
 class ClusterReadingTests(ClusterCase):
     """A cluster, for as long as a command looks at it."""
 
+    def session(self, servers: str) -> ClusterSession:
+        options = argparse.Namespace(zookeeper=servers, timeoutMs=20_000, access=PLAIN)
+        return ClusterSession(reactor, options, Streams(-1, -1, io.StringIO()))
+
     async def open(self) -> ClusterSession:
         """A reading, to the end of the test."""
-        reading = ClusterSession(reactor, self.servers, 20_000)
+        reading = self.session(self.servers)
         await reading.__aenter__()
         self.addCleanup(lambda: self.end(reading))
         return reading
@@ -32,11 +40,11 @@ class ClusterReadingTests(ClusterCase):
         await self.startBrokers(1)
         await self.establish("t")
         cluster = await self.open()
-        error = await self.refused(cluster.ends.end("t", BrokerPartition(1, 0)), NoBrokersError)
+        error = await self.refused(cluster.offsets.end("t", BrokerPartition(1, 0)), NoBrokersError)
         self.assertEqual(str(error), "broker 1 is not registered")
-        self.assertEqual(await cluster.ends.end("t", BrokerPartition(0, 0)), 15)
+        self.assertEqual(await cluster.offsets.end("t", BrokerPartition(0, 0)), 15)
         await self.admin.delete("/brokers/ids/0")
-        self.assertEqual(await cluster.ends.start("t", BrokerPartition(0, 0)), 0)
+        self.assertEqual(await cluster.offsets.start("t", BrokerPartition(0, 0)), 0)
         self.assertEqual(cluster.problems, [])
 
     async def test_problems(self) -> None:
@@ -44,7 +52,7 @@ class ClusterReadingTests(ClusterCase):
         await self.node("/brokers/topics/t/0", b"1")
         await self.node("/brokers/topics/t/1", b"many")
         cluster = await self.open()
-        self.assertEqual(await cluster.registries.partitions(["t"]), [("t", BrokerPartition(0, 0))])
+        self.assertEqual(await cluster.reader.partitions(["t"]), [("t", BrokerPartition(0, 0))])
         [problem] = cluster.problems
         self.assertIn("/brokers/topics/t/1", problem)
 
@@ -60,6 +68,4 @@ class ClusterReadingTests(ClusterCase):
 
     async def test_unreachable(self) -> None:
         """A chroot that does not exist is an error, and nothing is left open."""
-        await self.refused(
-            ClusterSession(reactor, self.servers + "/nowhere", 20_000).__aenter__(), ZookeeperError
-        )
+        await self.refused(self.session(self.servers + "/nowhere").__aenter__(), ZookeeperError)

@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.cli.consume}."""
+"""Tests for L{pylogbroker.cli.commands.consume}."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from contextlib import redirect_stderr
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
-from pylogbroker.cli import brokerchecks, consume
-from pylogbroker.cli.main import ENDED
+from pylogbroker.cli import session
+from pylogbroker.cli.commands import consume
+from pylogbroker.cli.main import CANCELLED
 from pylogbroker.cli.streams import read
 from pylogbroker.records.compression import GZIP
 from pylogbroker.records.messageset import encodeMessage
@@ -169,12 +170,12 @@ class ConsumeTests(CommandCase):
         await self.publish("t", b"first")
         self.assertEqual(await read(reactor, source), b"first\n")
         following.cancel()
-        self.assertEqual((await following).code, ENDED)
+        self.assertEqual((await following).code, CANCELLED)
 
     async def test_silentBroker(self) -> None:
         """When the broker is gone, that is said before the command gives up, and when it will."""
         await self.startBroker()
-        self.patch(brokerchecks, "NOTICE_SECONDS", 0.01)
+        self.patch(session, "NOTICE_SECONDS", 0.01)
         self.patch(consume, "POLL_SECONDS", 0.01)
         await self.publish("t", b"old")
         endpoint = self.broker.endpoint
@@ -208,7 +209,7 @@ class ConsumeTests(CommandCase):
             self.assertEqual(await read(reactor, source), payload + b"\n")
         following.cancel()
         self.assertEqual(
-            await following, Outcome(ENDED, b"", "read 3 messages; the next offset is 41\n")
+            await following, Outcome(CANCELLED, b"", "read 3 messages; the next offset is 41\n")
         )
 
     async def test_followFromTheEnd(self) -> None:
@@ -241,7 +242,7 @@ class ConsumeTests(CommandCase):
         await read(reactor, source)
         reading.cancel()
         self.assertEqual(
-            await reading, Outcome(ENDED, b"", "read 0 messages; the next offset is 0\n")
+            await reading, Outcome(CANCELLED, b"", "read 0 messages; the next offset is 0\n")
         )
 
     async def test_brokenPipe(self) -> None:
@@ -280,7 +281,7 @@ class ConsumeTests(CommandCase):
         result = await self.consume("--from-beginning", "--fetch-size", "50")
         self.assertEqual((result.code, result.output), (1, b"one\n"))
         self.assertIn(
-            "at offset 13 stands a message that is larger than 50 bytes (then give a larger --fetch-size)",
+            "the message at offset 13 is larger than 50 bytes (then give a larger --fetch-size)",
             result.errors,
         )
 
@@ -294,7 +295,7 @@ class ConsumeTests(CommandCase):
             file.write(b"?")
         result = await self.consume("--from-beginning")
         self.assertEqual((result.code, result.output), (1, b"one\n"))
-        self.assertIn("pylogbroker: at offset 13 stands no valid message: checksum", result.errors)
+        self.assertIn("pylogbroker: the message at offset 13 is not valid: checksum", result.errors)
 
     async def test_nothingToRead(self) -> None:
         """Neither a start nor following would print nothing, and is a mistake."""

@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.cli.demo}."""
+"""Tests for L{pylogbroker.cli.commands.demo}."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import tempfile
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cli import CommandError, demo
-from pylogbroker.cli.demo import findLog, goOn, program, rates, readFile, shortest
+from pylogbroker.cli import CommandError
+from pylogbroker.cli.commands import demo
+from pylogbroker.cli.commands.demo import findLog, nextSteps, program, rates, readFile, shortest
 from pylogbroker.config.brokersettings import samplePath
 from pylogbroker.config.properties import readProperties
 from tests.cli.commands import CommandCase, Outcome
@@ -177,12 +178,12 @@ class DemoTests(CommandCase):
     async def test_difference(self) -> None:
         """When something else comes back, the exit code is 1 and the first byte that differs is named."""
         path = self.write(b"one\ntwo\n")
-        original = demo._Show._readBack
+        original = demo._Demo._readBack
 
-        async def spoiled(show: demo._Show, count: int) -> list[bytes]:
+        async def spoiled(show: demo._Demo, count: int) -> list[bytes]:
             return [payload.replace(b"w", b"W") for payload in await original(show, count)]
 
-        self.patch(demo._Show, "_readBack", spoiled)
+        self.patch(demo._Demo, "_readBack", spoiled)
         result = await self.demo(path)
         self.assertEqual(
             (result.code, result.errors),
@@ -251,10 +252,10 @@ class FileTests(SynchronousTestCase):
 class GoOnTests(SynchronousTestCase):
     """Commands to go on with."""
 
-    def goOn(
+    def nextSteps(
         self, isEnded: bool = True, changes: tuple[str, ...] = (), path: str = "/var/log/dpkg.log"
     ) -> list[str]:
-        return goOn(
+        return nextSteps(
             path,
             isEnded,
             "/some/broker.properties",
@@ -264,30 +265,30 @@ class GoOnTests(SynchronousTestCase):
 
     def test_lines(self) -> None:
         """They start a broker, publish, read and compare, and look into its files, with the addresses of the configuration."""
-        lines = [line.split(" ", 1)[1] for line in self.goOn()]
+        lines = [line.split(" ", 1)[1] for line in self.nextSteps()]
         self.assertEqual(
             lines,
             [
                 "-n pylogbroker --config /some/broker.properties    # in another terminal",
                 "produce /var/log/dpkg.log --topic demo",
                 "consume --topic demo --from-beginning | cmp - /var/log/dpkg.log && echo identical",
-                "offsets --topic demo",
+                "offset list --topic demo",
                 "dump --no-print /tmp/pylogbroker-logs/demo-0/00000000000000000000.kafka | tail -n 3",
             ],
         )
 
     def test_withoutLastLineFeed(self) -> None:
         """A file without a line feed at its end is not what C{consume} prints, and not compared with it."""
-        self.assertTrue(self.goOn(isEnded=False)[2].endswith("--from-beginning | tail"))
+        self.assertTrue(self.nextSteps(isEnded=False)[2].endswith("--from-beginning | tail"))
 
     def test_otherAddress(self) -> None:
         """Another address is given to each command, and to the broker; so are names that a shell would take apart."""
-        lines = self.goOn(changes=("port=1234", "listen.interface=::1"), path="/a b")
+        lines = self.nextSteps(changes=("port=1234", "listen.interface=::1"), path="/a b")
         self.assertIn("--set port=1234 --set listen.interface=::1", lines[0])
         self.assertIn("produce '/a b' --broker [::1]:1234 --topic demo", lines[1])
         self.assertEqual(
-            self.goOn(changes=("listen.interface=",))[3],
-            self.goOn()[3],
+            self.nextSteps(changes=("listen.interface=",))[3],
+            self.nextSteps()[3],
             "all addresses are as good as loopback",
         )
 

@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.cli.dev}, with a real ZooKeeper.
+Tests for L{pylogbroker.cli.commands.dev}, with a real ZooKeeper.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import signal
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cli.dev import page
+from pylogbroker.cli.commands.dev import page
 from pylogbroker.cli.main import prepare
 from pylogbroker.cli.streams import Streams
 from pylogbroker.client.syncproducer import SyncProducer
@@ -110,7 +110,7 @@ class PageTests(SynchronousTestCase):
                 )
             self.assertEqual(
                 [line[1] for line in lines[:-1]],
-                ["produce", "consume", "offsets", "produce", "consume", "groups"],
+                ["produce", "consume", "offset", "produce", "consume", "group"],
             )
             options = Options()
             options.parseOptions(lines[-1][lines[-1].index("pylogbroker") + 1 :])

@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.cli.dump}."""
+"""Tests for L{pylogbroker.cli.commands.dump}."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cli.dump import READ_SIZE, dump
+from pylogbroker.cli.commands.dump import READ_SIZE, dump
 from pylogbroker.cli.main import prepare
 from pylogbroker.cli.streams import Streams
 from pylogbroker.errors import StorageError
@@ -34,8 +34,8 @@ class DumpCase(SynchronousTestCase):
         errors, path = io.StringIO(), self.mktemp()
         with open(path, "wb") as file:
             streams = Streams(-1, file.fileno(), errors)
-            options, command = prepare(["dump", *arguments], streams)
-            self.assertIs(command, None)
+            options = prepare(["dump", *arguments], streams)
+            self.assertTrue(options.command.isBlocking)
             code = dump(options, streams)
         with open(path, encoding="utf-8", newline="\n") as file:
             return code, file.read().splitlines(), errors.getvalue()
@@ -263,7 +263,7 @@ class FaultTests(DumpCase):
         path = self.segment(encodeMessage(b"good"))
         with open("/dev/full", "wb", 0) as full:
             streams = Streams(-1, full.fileno(), io.StringIO())
-            options, _ = prepare(["dump", path], streams)
+            options = prepare(["dump", path], streams)
             self.assertRaises(StorageError, dump, options, streams)
         source, sink = os.pipe()
         os.close(source)

@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.cli.groupconsume}, with a real ZooKeeper and brokers that are registered in it."""
+"""Tests for L{pylogbroker.cli.commands.consume}, with a real ZooKeeper and brokers that are registered in it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from pylogbroker.cli import groupconsume, groupmember
-from pylogbroker.cli.main import ENDED
+from pylogbroker.cli import session
+from pylogbroker.cli.commands import consume
+from pylogbroker.cli.main import CANCELLED
 from pylogbroker.cli.streams import read
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
@@ -208,7 +209,7 @@ class GroupConsumeTests(ClusterCase):
         await read(reactor, source)
         reading.cancel()
         result = await reading
-        self.assertEqual(result.code, ENDED)
+        self.assertEqual(result.code, CANCELLED)
         self.assertRegex(result.errors, "^read 1 messages as g_")
         self.assertEqual(await self.committed("g"), self.size([b"first"]))
 
@@ -221,7 +222,7 @@ class GroupConsumeTests(ClusterCase):
                 super().__init__(*arguments, **keywords)
                 made.append(self)
 
-        self.patch(groupmember, "ConsumerConnector", Known)
+        self.patch(session, "ConsumerConnector", Known)
         reading, source = await self.following()
         payloads = [b"%d" % number + b"x" * 10_000 for number in range(30)]
         await self.publish("t", *payloads)
@@ -309,7 +310,7 @@ class GroupConsumeTests(ClusterCase):
         [self.broker] = self.brokers
         await self.publish("t", b"one")
         await self.node("/consumers/g/owners/t/0-1", b"g_somebody-0")
-        self.patch(groupconsume, "BACKOFF_MS", 20)
+        self.patch(consume, "BACKOFF_MS", 20)
         result = await self.consumed(
             "--topic", "t", "--from-beginning", "--group", "g", "--timeout-ms", "1500"
         )
@@ -336,7 +337,10 @@ class GroupConsumeTests(ClusterCase):
         await self.publish("t", b"first")
         self.assertEqual(await read(reactor, source), b"first\n")
         reading.cancel()
-        self.assertIn("there is no topic t; there are: u; waiting for it\n", (await reading).errors)
+        self.assertIn(
+            "there is no topic t; there are: u; waiting for the first message\n",
+            (await reading).errors,
+        )
 
     async def isJoined(self) -> bool:
         """Whether a member of a group is registered."""

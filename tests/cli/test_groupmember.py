@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.cli.groupmember}, with a real ZooKeeper."""
+"""Tests for L{pylogbroker.cli.session}, with a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 
 from twisted.internet.defer import Deferred
 
-from pylogbroker.cli.groupmember import GroupMember
+from pylogbroker.cli.session import GroupMember
 from pylogbroker.cli.streams import Streams
 from pylogbroker.config.connectionsettings import AccessSettings
 from pylogbroker.errors import ZookeeperError

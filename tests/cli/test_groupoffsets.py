@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.cli.groupoffsets}, with a real ZooKeeper and brokers that are registered in it."""
+"""Tests for L{pylogbroker.cli.commands.group}, with a real ZooKeeper and brokers that are registered in it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class OffsetsCase(ClusterCase):
         await consumer.createMessageStreams({topic: 1})
 
     async def groups(self, *arguments: str) -> Outcome:
-        return await self.perform("groups", *arguments, "--zookeeper", self.servers)
+        return await self.perform("group", *arguments, "--zookeeper", self.servers)
 
 
 class RoundTripTests(OffsetsCase):
@@ -213,7 +213,7 @@ class ResetTests(OffsetsCase):
             for (broker, partition), found in (await self.stored("t")).items()
         }
         self.assertEqual(len(ends), 4)
-        result = await self.reset("--to", "latest", "--json")
+        result = await self.reset("--to-latest", "--json")
         changes = [
             {"group": "g", "topic": "t", "broker": int(name[0]), "partition": int(name[2]), "old": 15 if name == "0-0" else None, "new": end}
             for name, end in sorted(ends.items())
@@ -223,14 +223,12 @@ class ResetTests(OffsetsCase):
             (0, {"changes": changes, "executed": False}, DRY),
         )
         self.assertEqual(await self.positions("g", "t"), {"0-0": 15})
-        self.assertEqual(
-            (await self.reset("--to", "latest", "--execute")).errors, "set 4 offsets\n"
-        )
+        self.assertEqual((await self.reset("--to-latest", "--execute")).errors, "set 4 offsets\n")
         self.assertEqual(await self.positions("g", "t"), ends)
         self.assertEqual(
             (
                 await self.reset(
-                    "--to", "earliest", "--execute", "--partition", "1-0", "--partition", "0-1"
+                    "--to-earliest", "--execute", "--partition", "1-0", "--partition", "0-1"
                 )
             ).errors,
             "set 2 offsets\n",
@@ -250,7 +248,7 @@ class ResetTests(OffsetsCase):
             ("2026-01-02T12:00Z", 30),
             ("1767441600000", 60),
         ):
-            result = await self.reset("--to", moment, "--topic", "t", "--execute")
+            result = await self.reset("--to-datetime", moment, "--topic", "t", "--execute")
             self.assertEqual((result.code, result.errors), (0, "set 1 offsets\n"), moment)
             self.assertEqual(await self.positions("g", "t"), {"0-0": offset}, moment)
 
@@ -282,11 +280,11 @@ class ResetTests(OffsetsCase):
             (("--topic", "u"), "there is no topic u"),
             (("--topic", "t", "--partition", "5-5"), "there is no partition 5-5 of t"),
         ):
-            result = await self.reset("--to", "latest", *arguments)
+            result = await self.reset("--to-latest", *arguments)
             self.assertEqual((result.code, result.output), (1, b""))
             self.assertIn(reason, result.errors)
         await self.put("g", "gone", p0_0=1)
-        self.assertIn("gone has no partitions", (await self.reset("--to", "latest")).errors)
+        self.assertIn("gone has no partitions", (await self.reset("--to-latest")).errors)
 
     async def test_goesOn(self) -> None:
         """A group that was reset goes on there."""

@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.cli.groups}, with a real ZooKeeper and brokers that are registered in it."""
+"""Tests for L{pylogbroker.cli.commands.group}, with a real ZooKeeper and brokers that are registered in it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cli.groups import shownAges
+from pylogbroker.cli.commands.group import formatAges
 from pylogbroker.client.offsetlookup import MessageAge
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.consumer.connector import ConsumerConnector
@@ -19,7 +19,7 @@ class GroupsTests(ClusterCase):
     """Who is where."""
 
     async def groups(self, *arguments: str) -> Outcome:
-        return await self.perform("groups", *arguments, "--zookeeper", self.servers)
+        return await self.perform("group", "describe", *arguments, "--zookeeper", self.servers)
 
     async def member(self, group: str, consumerId: str) -> ConsumerConnector:
         settings = {
@@ -150,7 +150,7 @@ class GroupsTests(ClusterCase):
         await self.node("/brokers/topics/t/7", b"1")
         await self.node("/brokers/topics/t/8", b"-1")
         result = await self.perform(
-            "groups", "g", "--zookeeper", self.servers, "--timeout-ms", "2000"
+            "group", "describe", "g", "--zookeeper", self.servers, "--timeout-ms", "2000"
         )
         self.assertEqual(result.code, 0)
         for part in (
@@ -175,13 +175,15 @@ class GroupsTests(ClusterCase):
 
     async def test_unreachable(self) -> None:
         """A ZooKeeper that is not there, or has no such chroot, is an error that names it, within the time-out."""
-        result = await self.perform("groups", "--zookeeper", "127.0.0.1:1", "--timeout-ms", "300")
+        result = await self.perform(
+            "group", "describe", "--zookeeper", "127.0.0.1:1", "--timeout-ms", "300"
+        )
         self.assertEqual(result.code, 1)
         self.assertRegex(
             result.errors,
             "^pylogbroker: no connection to ZooKeeper at 127.0.0.1:1 within 300 ms.*\n$",
         )
-        result = await self.perform("groups", "--zookeeper", f"{self.servers}/no")
+        result = await self.perform("group", "describe", "--zookeeper", f"{self.servers}/no")
         self.assertRegex(
             result.errors, r"^pylogbroker: the chroot \S+/no of \S+ does not exist.*\n$"
         )
@@ -201,4 +203,4 @@ class AgesTests(SynchronousTestCase):
             (MessageAge(172_800_000, 10**12), "2d-11575d"),
             (MessageAge(None, None), "-"),
         ):
-            self.assertEqual(shownAges(ages), text)
+            self.assertEqual(formatAges(ages), text)

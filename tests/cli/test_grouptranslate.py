@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.cli.grouptranslate}, with two clusters, a real ZooKeeper, and a mirror."""
+"""Tests for L{pylogbroker.cli.commands.group}, with two clusters, a real ZooKeeper, and a mirror."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class TranslateTests(ClusterCase):
 
     async def translate(self, *arguments: str, group: str = "g", mirror: str = "mirror") -> Outcome:
         words = (
-            "groups",
+            "group",
             "translate",
             group,
             "--from",

@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.cli.groupverify}, with a real ZooKeeper and brokers that are registered in it."""
+"""Tests for L{pylogbroker.cli.commands.group}, with a real ZooKeeper and brokers that are registered in it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class GroupVerifyTests(ClusterCase):
     """Whether a group has shared its partitions out."""
 
     async def verify(self, *arguments: str) -> Outcome:
-        return await self.perform("groups", "verify", *arguments, "--zookeeper", self.servers)
+        return await self.perform("group", "verify", *arguments, "--zookeeper", self.servers)
 
     async def member(self, consumerId: str) -> ConsumerConnector:
         settings = {
@@ -102,4 +102,4 @@ class GroupVerifyTests(ClusterCase):
         await self.node("/brokers/topics/t/0", b"1")
         result = await self.verify()
         self.assertEqual(result.code, 1)
-        self.assertIn("Python reads otherwise", result.errors)
+        self.assertIn("which only Java knows", result.errors)

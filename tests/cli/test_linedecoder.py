@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.cli.linedecoder}."""
+"""Tests for L{pylogbroker.cli.streams}."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cli.linedecoder import LineDecoder
+from pylogbroker.cli.streams import LineDecoder
 
 
 class LineDecoderTests(SynchronousTestCase):

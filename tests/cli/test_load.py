@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.cli.load}: as a person at a terminal sees it. What a load does is tested in L{tests.spark.loader}.
+Tests for L{pylogbroker.cli.commands.load}: as a person at a terminal sees it. What a load does is tested in L{tests.spark.loader}.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql.functions import lit
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cli.load import load
+from pylogbroker.cli.commands.load import load
 from pylogbroker.cli.main import parse, prepare
 from pylogbroker.cli.streams import Streams
 from pylogbroker.errors import (

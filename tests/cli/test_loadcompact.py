@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.cli.loadcompact}.
+Tests for L{pylogbroker.cli.commands.load}.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 from contextlib import redirect_stderr
 from pathlib import Path
 
-from pylogbroker.cli.loadcompact import loadCompact
+from pylogbroker.cli.commands.load import compactTable
 from pylogbroker.cli.main import parse
 from pylogbroker.cli.streams import Streams
 from tests.spark.loader.cases import LoadCase
@@ -23,8 +23,8 @@ class CommandTests(LoadCase):
         path = self.mktemp()
         with open(path, "wb") as file:
             self.assertEqual(
-                loadCompact(
-                    parse(["load", "compact", self.folder, *arguments]),
+                compactTable(
+                    parse(["table", "compact", self.folder, *arguments]),
                     Streams(-1, file.fileno(), io.StringIO()),
                 ),
                 0,
@@ -46,5 +46,5 @@ class CommandTests(LoadCase):
         """What is no date is refused."""
         errors = io.StringIO()
         with redirect_stderr(errors):
-            self.assertRaises(SystemExit, parse, ["load", "compact", "/t", "--date", "2026-13-01"])
+            self.assertRaises(SystemExit, parse, ["table", "compact", "/t", "--date", "2026-13-01"])
         self.assertIn("'2026-13-01' is not a date like 2026-01-31", errors.getvalue())

@@ -14,7 +14,7 @@ from twisted.logger import Logger, LogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker import __version__
-from pylogbroker.cli.main import commands, main, parse, prepare, reporter
+from pylogbroker.cli.main import commands, logObserver, main, parse, prepare
 from pylogbroker.cli.streams import Streams
 from pylogbroker.records.messageset import encodeMessage
 from tests.cli.commands import CommandCase, Outcome, reactor
@@ -43,6 +43,14 @@ class ParserTests(SynchronousTestCase):
                 parse(shlex.split(example))
         self.assertIn("examples:", self.exit("--help")[1])
 
+    def test_helpOfNouns(self) -> None:
+        """The first word of a command of two lists its commands."""
+        for noun, verbs in (("perf", ("produce", "simple-consume")), ("group", ("reset",))):
+            code, output, _ = self.exit(noun, "--help")
+            self.assertEqual(code, 0)
+            for verb in verbs:
+                self.assertIn(verb, output)
+
     def test_version(self) -> None:
         """The version can be asked for."""
         self.assertEqual(self.exit("--version"), (0, f"pylogbroker {__version__}\n", ""))
@@ -51,6 +59,11 @@ class ParserTests(SynchronousTestCase):
         """Wrong arguments exit with 2 and say what is wrong."""
         for arguments, reason in (
             ([], "COMMAND"),
+            (["group"], "COMMAND"),
+            (["consum"], "there is no command consum; did you mean consume?"),
+            (["groups"], "there is no command groups; did you mean group?"),
+            (["group", "rest"], "there is no command group rest; did you mean reset?"),
+            (["group", "xyz"], "there is no command group xyz; there are: describe, export"),
             (["prodcue"], "prodcue"),
             (["consume"], "--topic"),
             (["consume", "--topic", "a/b"], "a/b"),
@@ -60,8 +73,8 @@ class ParserTests(SynchronousTestCase):
             (["produce", "f", "--topic", "t", "--partition", "-2"], "-2"),
             (["produce", "f", "--topic", "t", "--compression", "zip"], "zip"),
             (["demo", "--port", "65536"], "65536"),
-            (["groups"], "--zookeeper"),
-            (["groups", "a/b", "--zookeeper", "z"], "'a/b', has '/' in it"),
+            (["group", "describe"], "--zookeeper"),
+            (["group", "describe", "a/b", "--zookeeper", "z"], "'a/b', has '/' in it"),
             (
                 ["consume", "--zookeeper", "z", "--broker", "b:1", "--topic", "t"],
                 "not allowed with",
@@ -77,7 +90,7 @@ class ParserTests(SynchronousTestCase):
             ),
             (
                 ["consume", "--zookeeper", "z", "--whitelist", "[a[b]]"],
-                "a character class inside another, which Python reads otherwise",
+                "a character class inside another, which only Java knows",
             ),
             (
                 ["consume", "--zookeeper", "z", "--blacklist", r"\p{javaUpperCase}"],
@@ -132,16 +145,22 @@ class ParserTests(SynchronousTestCase):
             self.assertIn(reason, errors.getvalue())
 
     def test_twoWords(self) -> None:
-        """A command of two words is one, and its first word alone another, whatever names stand behind it."""
-        self.assertEqual(parse(["groups", "export", "--zookeeper", "z"]).command, "groups export")
-        self.assertEqual(parse(["groups", "counters", "--zookeeper", "z"]).groups, ["counters"])
-        self.assertEqual(parse(["groups", "--zookeeper", "z", "export"]).groups, ["export"])
+        """A command of two words is a noun and a verb, whatever names stand behind it."""
+        self.assertEqual(
+            parse(["group", "export", "--zookeeper", "z"]).command.name, "group export"
+        )
+        self.assertEqual(
+            parse(["group", "describe", "counters", "--zookeeper", "z"]).groups, ["counters"]
+        )
+        self.assertEqual(
+            parse(["group", "describe", "--zookeeper", "z", "export"]).groups, ["export"]
+        )
 
     def test_prepared(self) -> None:
-        """A command that needs the reactor is given back; the other one is none."""
+        """Some commands need no reactor."""
         streams = Streams(0, 1, io.StringIO())
-        self.assertIs(prepare(["dump", "x"], streams)[1], None)
-        self.assertIsNot(prepare(["offsets", "--topic", "x"], streams)[1], None)
+        self.assertTrue(prepare(["dump", "x"], streams).command.isBlocking)
+        self.assertFalse(prepare(["offset", "list", "--topic", "x"], streams).command.isBlocking)
 
 
 class ReporterTests(SynchronousTestCase):
@@ -150,7 +169,7 @@ class ReporterTests(SynchronousTestCase):
     def test_events(self) -> None:
         """Warnings are a line; failures of the program have a traceback; what is less is not shown."""
         errors = io.StringIO()
-        log = Logger(observer=LogPublisher(reporter(Streams(0, 1, errors))))
+        log = Logger(observer=LogPublisher(logObserver(Streams(0, 1, errors))))
         log.info("nothing")
         log.warn("careful with {what}", what="that")
         self.assertEqual(errors.getvalue(), "pylogbroker: careful with that\n")
@@ -219,7 +238,7 @@ class ProcessTests(CommandCase):
         self.assertEqual((result.code, result.output), (0, b""))
         self.assertEqual((await self.exits("consume", "--from-beginning", *place))[:2], (0, data))
         size = len(data) + 9 * 3000
-        self.assertEqual(await self.exits("offsets", *place), Outcome(0, b"%d\n" % size, ""))
+        self.assertEqual(await self.exits("offset", "list", *place), Outcome(0, b"%d\n" % size, ""))
         result = await self.exits(
             "dump", "--no-print", os.path.join(broker.directory, "t-0", "0" * 20 + ".kafka")
         )
@@ -263,14 +282,16 @@ class ProcessTests(CommandCase):
                 "100",
             ),
             ("produce", "/nonexistent", "--topic", "t"),
-            ("offsets", "--topic", "t", "--broker", "nonsense"),
+            ("offset", "list", "--topic", "t", "--broker", "nonsense"),
             ("dump", "/nonexistent"),
             ("demo", "/nonexistent"),
             ("demo", "--config", "/nonexistent"),
         ):
             result = await self.exits(*arguments)
             self.assertEqual((result.code, result.output), (1, b""), result.errors)
-            self.assertRegex(result.errors, "^pylogbroker: .*\n$")
+            self.assertRegex(
+                result.errors, "^(pylogbroker: No connection to .* yet, .*\n)?pylogbroker: .*\n$"
+            )
 
     async def test_interruptFollow(self) -> None:
         """Ctrl-C is how C{consume --follow} ends: exit code 0, what was read is said."""

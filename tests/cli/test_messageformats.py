@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.cli.messageformats}."""
+"""Tests for L{pylogbroker.cli.output}."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cli.messageformats import MESSAGE_FORMATS, addMessageFormat, payloadAsJson
+from pylogbroker.cli.output import MESSAGE_FORMATS, addMessageFormat, payloadAsJson
 from pylogbroker.records.messageset import MessageSet, encodeMessage
 from pylogbroker.types import BrokerPartition
 

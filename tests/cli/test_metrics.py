@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.cli.metrics}."""
+"""Tests for L{pylogbroker.cli.commands.metrics}."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import Site
 
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.metrics import ANSWER_SIZE_MAX, readSamples
+from pylogbroker.cli.commands.metrics import ANSWER_SIZE_MAX, readSamples
 from tests.cli.commands import CommandCase, Outcome, reactor
 
 
@@ -99,7 +99,7 @@ class MetricsTests(CommandCase):
         self.assertEqual(list(json.loads(result.output).values())[1:], [6, 1.5])
         result = await self.rows(url, "--count", "1", "--name", "nothing")
         self.assertEqual(
-            result, Outcome(1, b"", f"pylogbroker: {url} has none of these figures among 4\n")
+            result, Outcome(1, b"", f"pylogbroker: {url} has none of these metrics among 4\n")
         )
 
     async def test_errors(self) -> None:
@@ -110,7 +110,7 @@ class MetricsTests(CommandCase):
             ("http://127.0.0.1:1/metrics", "refused"),
             ("nonsense", "Unsupported scheme"),
             (f"http://{self.startDeaf(10)}/metrics", "http://127.0.0.1"),
-            (self.serve(b"<html>"), "no text with figures"),
+            (self.serve(b"<html>"), "not Prometheus' text format"),
             (self.serve(b"#" * (ANSWER_SIZE_MAX + 1)), "more than"),
         ):
             result = await self.rows(wrong, "--timeout-ms", "20000")

@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.cli.offsets}."""
+"""Tests for L{pylogbroker.cli.commands.cluster}."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class OffsetsTests(CommandCase):
 
     async def offsets(self, *arguments: str) -> Outcome:
         return await self.perform(
-            "offsets", "--broker", self.broker.endpoint, "--topic", "t", *arguments
+            "offset", "list", "--broker", self.broker.endpoint, "--topic", "t", *arguments
         )
 
     async def test_offsets(self) -> None:

@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.cli.perfconsume}, with a real ZooKeeper and brokers that are registered in it."""
+"""Tests for L{pylogbroker.cli.commands.perf}, with a real ZooKeeper and brokers that are registered in it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 
 from twisted.internet.defer import Deferred
 
-from pylogbroker.cli.perfconsume import (
+from pylogbroker.cli.commands.perf import (
+    CONSUME_COLUMNS,
     GROUP_DETAILED_COLUMNS,
+    MEGABYTE,
     SIMPLE_DETAILED_COLUMNS,
-    SUMMARY_COLUMNS,
 )
-from pylogbroker.cli.perfrows import MEGABYTE
 from tests.cli.clustercase import ClusterCase
 from tests.cli.commands import Outcome
 
@@ -43,7 +43,7 @@ class GroupTests(ClusterCase):
             result = await self.consume("--threads", threads)
             self.assertEqual((result.code, result.errors), (0, ""))
             head, line = result.output.decode().splitlines()
-            self.assertEqual(head, ", ".join(SUMMARY_COLUMNS))
+            self.assertEqual(head, ", ".join(CONSUME_COLUMNS))
             values = line.split(", ")
             self.assertEqual(
                 (values[2], values[3], values[5]), ("1048576", f"{610 / MEGABYTE:.4f}", "202")
@@ -109,7 +109,7 @@ class SimpleTests(ClusterCase):
         result = await self.consume("--fetch-size", "2000")
         self.assertEqual((result.code, result.errors), (0, ""))
         head, line = result.output.decode().splitlines()
-        self.assertEqual(head, ", ".join(SUMMARY_COLUMNS))
+        self.assertEqual(head, ", ".join(CONSUME_COLUMNS))
         values = line.split(", ")
         self.assertEqual(
             (values[2], values[3], values[5]), ("2000", f"{1200 / MEGABYTE:.4f}", "400")

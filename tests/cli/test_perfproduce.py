@@ -1,11 +1,10 @@
-"""Tests for L{pylogbroker.cli.perfproduce}, with a real ZooKeeper and brokers that are registered in it."""
+"""Tests for L{pylogbroker.cli.commands.perf}, with a real ZooKeeper and brokers that are registered in it."""
 
 from __future__ import annotations
 
 import json
 
-from pylogbroker.cli.perfproduce import DETAILED_COLUMNS, SUMMARY_COLUMNS
-from pylogbroker.cli.perfrows import MEGABYTE
+from pylogbroker.cli.commands.perf import MEGABYTE, PRODUCE_COLUMNS, PRODUCE_DETAILED_COLUMNS
 from tests.cli.clustercase import ClusterCase
 from tests.cli.commands import Outcome
 
@@ -42,7 +41,7 @@ class PerfProduceTests(ClusterCase):
             )
             self.assertEqual((result.code, result.errors), (0, ""))
             head, line = result.output.decode().splitlines()
-            self.assertEqual(head, ", ".join(SUMMARY_COLUMNS))
+            self.assertEqual(head, ", ".join(PRODUCE_COLUMNS))
             values = line.split(", ")
             self.assertEqual(values[2:6], ["0", "50", "40", f"{1003 * 50 / MEGABYTE:.2f}"])
             self.assertEqual(values[7], "1003")
@@ -82,7 +81,7 @@ class PerfProduceTests(ClusterCase):
         )
         result = await self.produce("--zookeeper", self.servers, *arguments)
         head, *lines = result.output.decode().splitlines()
-        self.assertEqual(head, ", ".join(DETAILED_COLUMNS))
+        self.assertEqual(head, ", ".join(PRODUCE_DETAILED_COLUMNS))
         self.assertEqual([line.split(", ")[2] for line in lines], ["0"] * 3)
         self.assertEqual([line.split(", ")[7] for line in lines], ["30", "60", "90"])
         result = await self.produce("--zookeeper", self.servers, *arguments, "--hide-header")

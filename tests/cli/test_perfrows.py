@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.cli.perfrows}."""
+"""Tests for L{pylogbroker.cli.commands.perf}."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from datetime import datetime
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cli.perfrows import MEGABYTE, Measuring, addReporting, dateText, header, row
+from pylogbroker.cli.commands.perf import (
+    MEGABYTE,
+    Measurement,
+    addReporting,
+    formatDate,
+    formatHeader,
+    formatRow,
+)
 
 
 class DateTests(SynchronousTestCase):
@@ -17,8 +24,8 @@ class DateTests(SynchronousTestCase):
     def test_fields(self) -> None:
         """Every field that is known is replaced, all else stays."""
         nowMs = int(datetime(2026, 3, 4, 5, 6, 7).timestamp()) * 1000 + 8  # noqa: DTZ001 - local
-        self.assertEqual(dateText("yyyy-MM-dd HH:mm:ss:SSS", nowMs), "2026-03-04 05:06:07:008")
-        self.assertEqual(dateText("on dd.MM. at HH", nowMs), "on 04.03. at 05")
+        self.assertEqual(formatDate("yyyy-MM-dd HH:mm:ss:SSS", nowMs), "2026-03-04 05:06:07:008")
+        self.assertEqual(formatDate("on dd.MM. at HH", nowMs), "on 04.03. at 05")
 
 
 class MeasuringTests(SynchronousTestCase):
@@ -29,7 +36,7 @@ class MeasuringTests(SynchronousTestCase):
 
     def test_total(self) -> None:
         """Of all: megabytes of 2^20 and messages, and their rates up to the last message, however late it is now."""
-        measuring = Measuring(lambda: self.nowMs, 10)
+        measuring = Measurement(lambda: self.nowMs, 10)
         self.nowMs += 500
         measuring.add(4, MEGABYTE)
         self.nowMs += 1_500
@@ -39,7 +46,7 @@ class MeasuringTests(SynchronousTestCase):
 
     def test_rows(self) -> None:
         """A row is due whenever so many more were counted; its rates are those since the row before, its sums those of all."""
-        measuring = Measuring(lambda: self.nowMs, 10)
+        measuring = Measurement(lambda: self.nowMs, 10)
         self.nowMs += 1_000
         self.assertEqual(
             [measuring.add(9, 0), measuring.add(1, MEGABYTE), measuring.add(9, 0)],
@@ -52,7 +59,7 @@ class MeasuringTests(SynchronousTestCase):
 
     def test_noTime(self) -> None:
         """What took no measurable time has a rate all the same."""
-        measuring = Measuring(lambda: self.nowMs, 10)
+        measuring = Measurement(lambda: self.nowMs, 10)
         measuring.add(5, 0)
         self.assertEqual(measuring.total(), (0.0, 0.0, 5, 5_000.0))
 
@@ -68,16 +75,18 @@ class RowTests(SynchronousTestCase):
     def test_text(self) -> None:
         """The first fraction has as many digits as was said, all others four; the separator is 0.7's."""
         self.assertEqual(
-            row(("a", "b", "c", "d"), ("now", 2, 1.23456, 2.34567), 2, False),
+            formatRow(("a", "b", "c", "d"), ("now", 2, 1.23456, 2.34567), 2, False),
             "now, 2, 1.23, 2.3457\n",
         )
 
     def test_json(self) -> None:
         """An object with the names of the columns."""
-        self.assertEqual(json.loads(row(("a", "b"), ("now", 1.5), 2, True)), {"a": "now", "b": 1.5})
+        self.assertEqual(
+            json.loads(formatRow(("a", "b"), ("now", 1.5), 2, True)), {"a": "now", "b": 1.5}
+        )
 
     def test_header(self) -> None:
         """It can be left out, and is not in JSON."""
-        self.assertEqual(header(("a", "b"), self.options()), "a, b\n")
-        self.assertEqual(header(("a", "b"), self.options("--hide-header")), "")
-        self.assertEqual(header(("a", "b"), self.options("--json")), "")
+        self.assertEqual(formatHeader(("a", "b"), self.options()), "a, b\n")
+        self.assertEqual(formatHeader(("a", "b"), self.options("--hide-header")), "")
+        self.assertEqual(formatHeader(("a", "b"), self.options("--json")), "")

@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.cli.produce}."""
+"""Tests for L{pylogbroker.cli.commands.produce}."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import random
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
-from pylogbroker.cli import CommandError, brokerchecks
-from pylogbroker.cli.main import ENDED
+from pylogbroker.cli import CommandError, session
+from pylogbroker.cli.main import CANCELLED
 from tests.cli.commands import CommandCase, Outcome, reactor
 
 
@@ -136,7 +136,7 @@ class ProduceTests(CommandCase):
 
     async def test_announced(self) -> None:
         """While a broker or a ZooKeeper is not there, it is said what the command waits for, and how long."""
-        self.patch(brokerchecks, "NOTICE_SECONDS", 0.01)
+        self.patch(session, "NOTICE_SECONDS", 0.01)
         path = self.write(b"a")
         for option, what in (("--broker", "the broker"), ("--zookeeper", "ZooKeeper")):
             result = await self.perform(
@@ -150,7 +150,7 @@ class ProduceTests(CommandCase):
 
     async def test_announcedTaking(self) -> None:
         """While the broker does not take what was sent, as with a full disk, that is said."""
-        self.patch(brokerchecks, "NOTICE_SECONDS", 0.01)
+        self.patch(session, "NOTICE_SECONDS", 0.01)
         address = self.startSilent()
         result = await self.perform(
             "produce", self.write(b"a"), "--broker", address, "--topic", "t", "--timeout-ms", "300"
@@ -219,4 +219,4 @@ class ProduceTests(CommandCase):
         while len(await self.messages("t")) < 2:
             await deferLater(reactor, 0.005, lambda: None)
         producing.cancel()
-        self.assertEqual(await producing, Outcome(ENDED, b"", "ended after 2 messages\n"))
+        self.assertEqual(await producing, Outcome(CANCELLED, b"", "ended after 2 messages\n"))

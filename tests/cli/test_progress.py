@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.cli.progress}."""
+"""Tests for L{pylogbroker.cli.output}."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cli.progress import Progress, formatBytes
+from pylogbroker.cli.output import Progress, formatBytes
 
 
 class Terminal(io.StringIO):

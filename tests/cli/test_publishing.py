@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.cli.publishing}."""
+"""Tests for L{pylogbroker.cli.publisher}."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from pylogbroker.cli import CommandError, publishing
-from pylogbroker.cli.publishing import BATCH_SIZE_MAX, Publisher
+from pylogbroker.cli import CommandError
+from pylogbroker.cli import publisher as module
+from pylogbroker.cli.publisher import BATCH_SIZE_MAX, BrokerPublisher
 from pylogbroker.errors import BrokerConnectionError, MessageTooLargeError
 from pylogbroker.records.compression import GZIP
 from tests.cli.commands import CommandCase, reactor
@@ -17,9 +18,11 @@ from tests.cli.commands import CommandCase, reactor
 class PublisherTests(CommandCase):
     """Messages go out in batches, and one can say what has arrived."""
 
-    def publisher(self, broker: str = "", partition: int = 0, **more: Any) -> Publisher:
+    def publisher(self, broker: str = "", partition: int = 0, **more: Any) -> BrokerPublisher:
         settings = {"batchCountMax": 3, "payloadSizeMax": 1_000_000, "timeoutMs": 5000} | more
-        publisher = Publisher(reactor, broker or self.broker.endpoint, "t", partition, **settings)
+        publisher = BrokerPublisher(
+            reactor, broker or self.broker.endpoint, "t", partition, **settings
+        )
         self.addCleanup(lambda: Deferred.fromCoroutine(publisher.close()))
         return publisher
 
@@ -93,8 +96,8 @@ class PublisherTests(CommandCase):
     async def test_confirmsOnItsWay(self) -> None:
         """After so many messages, or bytes, the broker is asked without being told to."""
         await self.startBroker()
-        self.patch(publishing, "UNCONFIRMED_COUNT_MAX", 5)
-        self.patch(publishing, "UNCONFIRMED_SIZE_MAX", 100)
+        self.patch(module, "UNCONFIRMED_COUNT_MAX", 5)
+        self.patch(module, "UNCONFIRMED_SIZE_MAX", 100)
         publisher = self.publisher()
         await publisher.add([b"a"] * 6)
         self.assertEqual((publisher.sentCount, publisher.confirmedCount), (6, 6))

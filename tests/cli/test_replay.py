@@ -1,11 +1,11 @@
-"""Tests for L{pylogbroker.cli.replay}, with a real ZooKeeper and brokers that are registered in it."""
+"""Tests for L{pylogbroker.cli.commands.replay}, with a real ZooKeeper and brokers that are registered in it."""
 
 from __future__ import annotations
 
 import json
 import os
 
-from pylogbroker.cli.replay import FETCH_SIZE
+from pylogbroker.cli.commands.replay import FETCH_SIZE
 from pylogbroker.client.syncproducer import SyncProducer
 from tests.cli.clustercase import ClusterCase
 from tests.cli.commands import Outcome, reactor
@@ -92,7 +92,7 @@ class ReplayTests(ClusterCase):
             file.write(b"B")
         result = await self.replay()
         self.assertEqual(result.code, 1)
-        self.assertIn("at offset 14 of t 0-0 stands no valid message: checksum", result.errors)
+        self.assertIn("the message at offset 14 of t 0-0 is not valid: checksum", result.errors)
 
     async def test_away(self) -> None:
         """Without all of its brokers a topic is not copied; nor is one that is not there."""

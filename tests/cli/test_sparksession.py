@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.cli.sparksession}.
+Tests for L{pylogbroker.cli.commands.load}.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from threading import Thread
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cli.sparksession import DEFAULT_MASTER, addSpark, jobProgress, session, settingsOf
+from pylogbroker.cli.commands.load import DEFAULT_MASTER, addSpark, jobProgress, session, settingsOf
 from pylogbroker.cli.streams import Streams
 from pylogbroker.errors import LoadError
-from pylogbroker.spark.loader.sparkjobs import StageProgress
+from pylogbroker.spark.loader.progress import StageProgress
 from tests.cli.commands import ROOT
 from tests.cli.test_progress import Terminal
 from tests.integration.sparksession import sharedSession
@@ -119,9 +119,7 @@ class SessionTests(SynchronousTestCase):
 
     def test_withoutSpark(self) -> None:
         """Where Spark is not installed, the command says how to get it."""
-        self.assertIn(
-            "pip install 'pylogbroker[spark]'", self.fails("sys.modules['pyspark.sql'] = None")
-        )
+        self.assertIn("pip install '.[spark]'", self.fails("sys.modules['pyspark.sql'] = None"))
 
     def test_doesNotStart(self) -> None:
         """A Spark that does not start is an error of a line."""

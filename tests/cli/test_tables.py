@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.cli.tables}."""
+"""Tests for L{pylogbroker.cli.output}."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cli.tables import asJson, asJsonLine, table
+from pylogbroker.cli.output import asJson, asJsonLine, table
 
 
 class TableTests(SynchronousTestCase):

@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.cli.topics}, with a real ZooKeeper and brokers that are registered in it."""
+"""Tests for L{pylogbroker.cli.commands.cluster}, with a real ZooKeeper and brokers that are registered in it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ class TopicsTests(ClusterCase):
     """What there is."""
 
     async def show(self, *arguments: str) -> Outcome:
-        return await self.perform("topics", *arguments, "--zookeeper", self.servers)
+        return await self.perform("topic", "list", *arguments, "--zookeeper", self.servers)
+
+    async def describe(self, *arguments: str) -> Outcome:
+        return await self.perform("topic", "describe", *arguments, "--zookeeper", self.servers)
 
     async def sizes(self, topic: str) -> dict[tuple[int, int], int]:
         """The truth: bytes in each partition."""
@@ -42,7 +45,7 @@ class TopicsTests(ClusterCase):
             ["t", f"{broker}-{partition}", "0", str(size), str(size)]
             for (broker, partition), size in sorted(sizes.items())
         ]
-        result = await self.show("t")
+        result = await self.describe("t")
         self.assertEqual(
             [line.split() for line in result.output.decode().splitlines()],
             [["TOPIC", "PARTITION", "START", "END", "SIZE"], *detailed],
@@ -65,7 +68,7 @@ class TopicsTests(ClusterCase):
         await self.startBrokers(1)
         await self.spread("t", b"one")
         await self.node("/brokers/topics/t/7", b"1")
-        result = await self.show("t")
+        result = await self.describe("t")
         self.assertEqual(
             (result.code, result.errors),
             (0, "pylogbroker: broker 7 cannot be asked: broker 7 is not registered\n"),
@@ -81,6 +84,6 @@ class TopicsTests(ClusterCase):
         """A cluster without topics is no error; a topic that is not there is one."""
         self.assertEqual(await self.show(), Outcome(0, b"", "there are no topics\n"))
         self.assertEqual(
-            await self.show("t"),
+            await self.describe("t"),
             Outcome(1, b"", "pylogbroker: there is no topic t; there are: none\n"),
         )

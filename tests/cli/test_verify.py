@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.cli.verify}."""
+"""Tests for L{pylogbroker.cli.commands.dump}."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import io
 import json
 import os
 
+from pylogbroker.cli.commands.dump import verifyFiles
 from pylogbroker.cli.main import buildParser
 from pylogbroker.cli.streams import Streams
-from pylogbroker.cli.verify import verifyFiles
 from tests.cli.commands import CommandCase, Outcome
 
 

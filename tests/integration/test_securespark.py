@@ -14,7 +14,7 @@ from kazoo.client import KazooClient
 from pyspark.errors import PySparkException
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cli.load import load
+from pylogbroker.cli.commands.load import load
 from pylogbroker.cli.main import prepare
 from pylogbroker.cli.streams import Streams
 from pylogbroker.errors import BrokerConnectionError, PylogbrokerError
@@ -145,7 +145,7 @@ class SecureSparkTests(SynchronousTestCase):
         """To a table."""
         with open(f"{self.folder}/output", "wb") as file:
             streams = Streams(-1, file.fileno(), io.StringIO())
-            options, _command = prepare(
+            options = prepare(
                 ["load", f"{self.folder}/table", "--zookeeper", self.cluster.zookeeper, *arguments],
                 streams,
             )

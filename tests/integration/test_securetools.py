@@ -104,7 +104,7 @@ class SecureToolTests(CommandCase):
         self.assertEqual(
             sorted(found.split()), [b"one", b"one", b"three", b"three", b"two", b"two"]
         )
-        end = int((await self.tool("offsets", *atBroker)).output)
+        end = int((await self.tool("offset", "list", *atBroker)).output)
         self.assertEqual(
             json.loads((await self.inCluster("topics", "t", "--json")).output)["topics"][0]["size"],
             end,
@@ -118,13 +118,13 @@ class SecureToolTests(CommandCase):
             [(each["offset"], each["end"], each["lag"]) for each in group["partitions"]],
             [(end, end, 0)],
         )
-        exported = (await self.inCluster("groups", "export", "g")).output
+        exported = (await self.inCluster("group", "export", "g")).output
         self.assertEqual(exported, b"/consumers/g/offsets/t/0-0:%d\n" % end)
-        await self.inCluster("groups", "reset", "g", "--to", "earliest", "--execute")
+        await self.inCluster("group", "reset", "g", "--to-earliest", "--execute")
         self.assertEqual((await self.admin.get("/consumers/g/offsets/t/0-0"))[0], b"0")
-        await self.inCluster("groups", "import", self.write(exported), "--execute")
+        await self.inCluster("group", "import", self.write(exported), "--execute")
         self.assertEqual((await self.admin.get("/consumers/g/offsets/t/0-0"))[0], b"%d" % end)
-        self.assertIn(b"successful", (await self.inCluster("groups", "verify", "g")).output)
+        self.assertIn(b"successful", (await self.inCluster("group", "verify", "g")).output)
         await self.translate(end)
         await self.inCluster(
             "replay",
@@ -189,7 +189,7 @@ class SecureToolTests(CommandCase):
         changes = json.loads(
             (
                 await self.tool(
-                    "groups", "translate", "g", *clusters, "--mirror-group", "m", "--json"
+                    "group", "translate", "g", *clusters, "--mirror-group", "m", "--json"
                 )
             ).output
         )["changes"]
@@ -261,7 +261,7 @@ class SecureToolTests(CommandCase):
             f"--set={key}={value}"
             for key, value in (("zk.digest", DIGEST), ("broker.endpoint", self.template))
         ]
-        result = await self.perform("brokers", "--zookeeper", self.servers, *changes)
+        result = await self.perform("broker", "list", "--zookeeper", self.servers, *changes)
         self.assertEqual((result.code, result.errors), (0, ""))
 
     async def test_refused(self) -> None:
@@ -269,9 +269,9 @@ class SecureToolTests(CommandCase):
         await self.inCluster("produce", self.write(b"one\n"), "--topic", "t")
         await self.inCluster("consume", "--topic", "t", "--from-beginning", "--group", "g")
         for arguments in (
-            ("brokers",),
-            ("topics",),
-            ("groups",),
+            ("broker", "list"),
+            ("topic", "list"),
+            ("group", "describe"),
             ("consume", "--topic", "t", "--group", "g"),
         ):
             for more in ((), ("--set", "zk.digest=all:wrong")):
@@ -282,11 +282,18 @@ class SecureToolTests(CommandCase):
                 self.assertIn("access control", result.errors)
                 self.assertNotIn("wrong", result.errors)
         result = await self.perform(
-            "brokers", "--zookeeper", self.servers, "--config", self.keyless, "--timeout-ms", "3000"
+            "broker",
+            "list",
+            "--zookeeper",
+            self.servers,
+            "--config",
+            self.keyless,
+            "--timeout-ms",
+            "3000",
         )
         self.assertEqual(result.code, 1)
         self.assertIn("broker 0 at", result.errors)
         result = await self.perform(
-            "offsets", "--broker", self.address, "--topic", "t", "--timeout-ms", "1000"
+            "offset", "list", "--broker", self.address, "--topic", "t", "--timeout-ms", "1000"
         )
         self.assertEqual((result.code, result.output), (1, b""))

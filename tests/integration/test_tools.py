@@ -11,7 +11,7 @@ import os
 from itertools import count
 from typing import Any
 
-from pylogbroker.cli.perfrows import MEGABYTE
+from pylogbroker.cli.commands.perf import MEGABYTE
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.records.messageset import encodeSet
@@ -66,7 +66,8 @@ class ToolTests(CommandCase):
         """Begin, end, and where the segments of a partition begin, as their files are called."""
         for place, end in self.ends.items():
             arguments = (
-                "offsets",
+                "offset",
+                "list",
                 "--broker",
                 self.address(place.broker),
                 "--topic",
@@ -100,9 +101,9 @@ class ToolTests(CommandCase):
 
     async def test_topics(self) -> None:
         """The partitions of a topic and their sizes."""
-        [found] = json.loads((await self.inCluster("topics", self.topic, "--json")).output)[
-            "topics"
-        ]
+        [found] = json.loads(
+            (await self.inCluster("topic", "describe", self.topic, "--json")).output
+        )["topics"]
         self.assertEqual({BrokerPartition(each["broker"], each["partition"]): (each["start"], each["end"]) for each in found["partitions"]},
                          {place: (0, end) for place, end in self.ends.items()})  # fmt: skip
         self.assertEqual(found["size"], sum(self.ends.values()))
@@ -112,7 +113,7 @@ class ToolTests(CommandCase):
         offsets = {place: messages[len(messages) // 2][1] for place, messages in self.truth.items()}
         await self.cluster.put(f"{self.topic}-group", self.topic, offsets)
         [found] = json.loads(
-            (await self.inCluster("groups", f"{self.topic}-group", "--json")).output
+            (await self.inCluster("group", "describe", f"{self.topic}-group", "--json")).output
         )["groups"]
         told = {
             BrokerPartition(each["broker"], each["partition"]): (
@@ -136,7 +137,7 @@ class ToolTests(CommandCase):
         offsets = {place: messages[len(messages) // 3][1] for place, messages in self.truth.items()}
         await self.cluster.put(group, self.topic, offsets)
         path = os.path.join(self.mktemp())
-        await self.inCluster("groups", "export", group, "--output", path)
+        await self.inCluster("group", "export", group, "--output", path)
         with open(path, encoding="utf-8") as file:
             self.assertEqual(
                 file.read(),
@@ -146,13 +147,13 @@ class ToolTests(CommandCase):
                 ),
             )
         for where, expected in (
-            ("latest", self.ends),
-            ("earliest", dict.fromkeys(PLACES, 0)),
-            ("2001-01-01", dict.fromkeys(PLACES, 0)),
+            (("--to-latest",), self.ends),
+            (("--to-earliest",), dict.fromkeys(PLACES, 0)),
+            (("--to-datetime", "2001-01-01"), dict.fromkeys(PLACES, 0)),
         ):
             before = await self.cluster.positions(group, self.topic)
             shown = json.loads(
-                (await self.inCluster("groups", "reset", group, "--to", where, "--json")).output
+                (await self.inCluster("group", "reset", group, *where, "--json")).output
             )["changes"]
             told = {
                 BrokerPartition(each["broker"], each["partition"]): (each["old"], each["new"])
@@ -160,9 +161,9 @@ class ToolTests(CommandCase):
             }
             self.assertEqual(told, {place: (before[place], expected[place]) for place in PLACES})
             self.assertEqual(await self.cluster.positions(group, self.topic), before)
-            await self.inCluster("groups", "reset", group, "--to", where, "--execute")
+            await self.inCluster("group", "reset", group, *where, "--execute")
             self.assertEqual(await self.cluster.positions(group, self.topic), expected)
-        await self.inCluster("groups", "import", path, "--execute")
+        await self.inCluster("group", "import", path, "--execute")
         self.assertEqual(await self.cluster.positions(group, self.topic), offsets)
 
     async def test_verifyGroup(self) -> None:
@@ -174,7 +175,7 @@ class ToolTests(CommandCase):
         self.addCleanup(consumer.shutdown)
         await consumer.connect()
         await consumer.createMessageStreams({self.topic: 2})
-        result = await self.inCluster("groups", "verify", group)
+        result = await self.inCluster("group", "verify", group)
         self.assertEqual(
             result[1:],
             (b"Rebalance operation successful !\n", "looked at 4 partitions of 1 groups\n"),
@@ -188,7 +189,7 @@ class ToolTests(CommandCase):
             f"/consumers/{group}/ids/{group}_two", b'{ "%s": 1 }' % self.topic.encode()
         )
         result = await self.handle(
-            "groups", "verify", group, "--json", "--zookeeper", self.cluster.servers
+            "group", "verify", group, "--json", "--zookeeper", self.cluster.servers
         )
         faults = json.loads(result.output)["groups"][0]["faults"]
         self.assertEqual(result.code, 1)
@@ -330,10 +331,10 @@ class WaitingTests(CommandCase):
     async def test_gone(self) -> None:
         """A tool that cannot reach ZooKeeper says so in a line, within its time-out."""
         for arguments in (
-            ("topics",),
-            ("brokers",),
-            ("groups", "verify"),
-            ("groups", "export"),
+            ("topic", "list"),
+            ("broker", "list"),
+            ("group", "verify"),
+            ("group", "export"),
             ("replay", "--topic", "a", "--to-topic", "b"),
         ):
             result = await self.spawn(

@@ -1,6 +1,5 @@
 """
-What tests of the data source share: a broker that does what it is told, options, and patience that
-does not wait.
+What tests of the data source share: a broker that does what it is told, options, and patience that does not wait.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class SourceCase(SynchronousTestCase):
         }
         return sourceOptions({key: str(value) for key, value in given.items() if value is not None})
 
-    def policy(self, retryCount: int = 2) -> RetryPolicy:
+    def patience(self, retryCount: int = 2) -> RetryPolicy:
         """It notes down how long it should wait."""
         return RetryPolicy(retryCount, self.pauses.append, lambda: 0.0)
 
@@ -54,7 +53,7 @@ class SourceCase(SynchronousTestCase):
         found = BrokerClients(
             {each.number: each.address for each in brokers or (self.broker,)},
             self.options().cluster,
-            self.policy(retryCount),
+            self.patience(retryCount),
         )
         self.addCleanup(found.close)
         return found

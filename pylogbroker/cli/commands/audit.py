@@ -1,0 +1,113 @@
+"""
+C{audit}: counts the messages of clusters once, and compares them with what producers have reported.
+The exit code is 0 when no message is missing, 3 when one is, 1 when that is unknown.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from pylogbroker.audit.reporting import asJson, asTable
+from pylogbroker.auditor.auditor import Auditor
+from pylogbroker.cli import CommandError
+from pylogbroker.cli.arguments import addJson, addProperties
+from pylogbroker.cli.streams import Streams, write
+from pylogbroker.config.auditsettings import AuditorSettings
+from pylogbroker.config.properties import parseProperties, readProperties
+from pylogbroker.producer.plugins import loadPlugin
+
+MISSING_CODE = 3
+
+_EXAMPLES = """\
+examples:
+  pylogbroker audit --tier live=zk1:2181/kafka
+  pylogbroker audit --tier live=zk1:2181/kafka --tier mirror=zk9:2181/kafka --topic clicks --json
+  pylogbroker audit --tier live=broker:log1:9092 --set horizon.ms=3600000 --set grace.ms=60000 --brief
+
+Topics without reports of producers are compared with the first tier. Exit status: 0, nothing is
+missing; 3, messages are missing; 1, unknown or uncertain. For cron: --brief prints only windows with
+missing messages, and totals.
+"""
+
+
+def addArguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of C{audit}."""
+    parser.epilog = _EXAMPLES
+    addProperties(
+        parser,
+        "a property file such as etc/auditor.properties",
+        "a property that overrides the file's",
+    )
+    parser.add_argument(
+        "--tier",
+        dest="tiers",
+        metavar="NAME=SERVERS",
+        action="append",
+        default=[],
+        help="a cluster: ZooKeeper's servers, or broker:HOST:PORT; or table:FOLDER, filled by "
+        "pylogbroker load; can be repeated; replaces the file's tiers",
+    )
+    parser.add_argument(
+        "--topic",
+        dest="topics",
+        metavar="TOPIC",
+        action="append",
+        default=[],
+        help="audit only this topic; can be repeated",
+    )
+    addJson(parser)
+    parser.add_argument(
+        "--brief",
+        dest="isBrief",
+        action="store_true",
+        help="leave out windows without missing messages",
+    )
+
+
+def settingsOf(options: argparse.Namespace, streams: Streams) -> AuditorSettings:
+    """
+    The settings of an audit.
+
+    @raise ConfigurationError: a property is wrong.
+    @raise CommandError: there is nothing to audit.
+    """
+    if options.config is None and not options.tiers:
+        raise CommandError("there is nothing to audit: give --tier NAME=SERVERS, or --config FILE")
+    properties = (
+        parseProperties("")
+        if options.config is None
+        else readProperties(options.config, streams.warn)
+    )
+    changes = list(options.changes)
+    if options.tiers:
+        changes.append("tiers=" + "|".join(options.tiers))
+    if options.topics:
+        changes.append("topics=" + "|".join(options.topics))
+    return AuditorSettings.fromProperties(properties.withOverrides(changes), streams.warn)
+
+
+async def audit(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
+    """
+    Count and compare once.
+
+    @return: the exit code.
+    @raise PylogbrokerError: the settings are wrong.
+    """
+    settings = settingsOf(options, streams)
+    timeOf = (
+        None if settings.timeOf is None else loadPlugin("timeof", settings.timeOf, {}, "timeOf")
+    )
+    auditor = Auditor(reactor, settings, timeOf=timeOf)
+    try:
+        comparison = await auditor.audit()
+    finally:
+        await auditor.close()
+    text = asJson(comparison) + "\n" if options.isJson else asTable(comparison, options.isBrief)
+    await write(reactor, streams.output, text.encode())
+    if not comparison.isComplete:
+        return MISSING_CODE
+    if not comparison.isCertain:
+        streams.warn("nothing is known to be missing, but not everything could be counted")
+        return 1
+    return 0

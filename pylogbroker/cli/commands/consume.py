@@ -1,0 +1,482 @@
+"""
+C{consume}: prints messages on standard output, one a line: those of one partition of one broker, or,
+with C{--zookeeper}, those of a cluster, as a member of a consumer group.
+
+What must be true of a member: a committed message was printed. We print many messages at a time,
+while the consumer commits by the clock, and when a partition moves to another member. So we poll
+messages, and acknowledge them when they are printed. Messages that were polled and not printed
+(nobody reads the output, the process is killed, the partition moves) are printed by the next owner.
+
+A member ends when it has received nothing for a moment and its positions are at the ends that the
+brokers report. The messages of other members do not matter.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+
+from pylogbroker.cli import CommandError
+from pylogbroker.cli.arguments import (
+    addBroker,
+    addMaxMessages,
+    addPartition,
+    addTopic,
+    blacklistPattern,
+    group,
+    intRange,
+    positive,
+    rejectOptions,
+    whitelistPattern,
+)
+from pylogbroker.cli.output import MESSAGE_FORMATS, addMessageFormat
+from pylogbroker.cli.session import (
+    GroupMember,
+    announceWait,
+    closeAll,
+    hasTopic,
+    missingTopicText,
+    openConsumer,
+)
+from pylogbroker.cli.streams import Streams, write
+from pylogbroker.client.offsetlookup import OffsetLookup, singleOffset
+from pylogbroker.client.simpleconsumer import SimpleConsumer
+from pylogbroker.consumer.connector import ConsumerConnector
+from pylogbroker.consumer.stream import ConsumedMessage, MessageStream
+from pylogbroker.errors import (
+    ConsumerTimeoutError,
+    FormatError,
+    InvalidMessageSizeError,
+    OffsetOutOfRangeError,
+    PylogbrokerError,
+)
+from pylogbroker.protocol.brokercalls import CODE_SIZE, RESPONSE_SIZE_MAX
+from pylogbroker.types import EARLIEST, LATEST
+
+T = TypeVar("T")
+
+POLL_SECONDS = 0.25
+COMMIT_MS = 1_000
+BACKOFF_MS = 500
+"""Time between attempts to own partitions that other members are about to release."""
+WRITE_COUNT = 1_000
+"""Messages in one write to standard output."""
+
+_EXAMPLES = """\
+examples:
+  pylogbroker consume --topic dpkg --from-beginning
+  pylogbroker consume --topic dpkg --from-beginning --max-messages 10
+  pylogbroker consume --broker log1:9092 --topic syslog --follow
+  pylogbroker consume --zookeeper zk1:2181 --topic clicks --group counters --follow
+  pylogbroker consume --topic dpkg --from-beginning --max-messages 2 --json
+  pylogbroker consume --zookeeper zk1:2181 --whitelist log.* --from-beginning
+
+A member of a group has one stream. Start more members of a --group to share its messages; each
+needs at least one partition of its own.
+"""
+
+
+def addArguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of C{consume}."""
+    parser.epilog = _EXAMPLES
+    addBroker(parser, hasCluster=True)
+    which = parser.add_mutually_exclusive_group(required=True)
+    addTopic(which, isRequired=False)
+    which.add_argument(
+        "--whitelist",
+        metavar="PATTERN",
+        type=whitelistPattern,
+        help="with --zookeeper: all topics, future ones too, whose whole names match a regular "
+        "expression; a comma means or",
+    )
+    which.add_argument(
+        "--blacklist",
+        metavar="PATTERN",
+        type=blacklistPattern,
+        help="with --zookeeper: all topics whose names do not match",
+    )
+    addPartition(parser, None, "; not with --zookeeper")
+    parser.add_argument(
+        "--group",
+        metavar="NAME",
+        type=group,
+        help="with --zookeeper: the consumer group. Its members share the messages, and continue "
+        "at its committed offsets. By default, a new group that is deleted at the end",
+    )
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument(
+        "--from-beginning",
+        dest="isFromBeginning",
+        action="store_true",
+        help="start with the oldest message, unless the group has committed offsets",
+    )
+    start.add_argument(
+        "--offset", metavar="N", type=intRange(0), help="start at an offset; by default, at the end"
+    )
+    addMaxMessages(parser)
+    parser.add_argument(
+        "--follow",
+        dest="isFollowing",
+        action="store_true",
+        help="wait for new messages at the end",
+    )
+    parser.add_argument(
+        "--consumer-timeout-ms",
+        dest="idleMs",
+        metavar="MS",
+        type=positive,
+        help="with --follow: end when no message has come for this long; by default, never",
+    )
+    parser.add_argument(
+        "--autocommit-interval-ms",
+        dest="commitMs",
+        metavar="MS",
+        type=positive,
+        help=f"with --zookeeper: time between commits of offsets ({COMMIT_MS})",
+    )
+    parser.add_argument(
+        "--skip-message-on-error",
+        dest="isSkipping",
+        action="store_true",
+        default=None,
+        help="with --zookeeper: name a partition that cannot be read, and continue with the "
+        "others, as --follow does; the exit code is 1",
+    )
+    addMessageFormat(parser)
+    parser.add_argument(
+        "--fetch-size",
+        dest="fetchSize",
+        metavar="BYTES",
+        default=1 << 20,
+        type=intRange(1, RESPONSE_SIZE_MAX - CODE_SIZE),
+        help="bytes of one fetch request; a larger message cannot be read (%(default)s)",
+    )
+
+
+def prepare(options: argparse.Namespace, streams: Streams) -> None:
+    """Check the options that depend on others. Options that would print nothing are an error."""
+    if options.zookeeper is None:
+        words = {"group": "--group", "whitelist": "--whitelist", "blacklist": "--blacklist"}
+        words |= {"commitMs": "--autocommit-interval-ms", "isSkipping": "--skip-message-on-error"}
+        rejectOptions(options, words, "needs --zookeeper")
+        options.partition = options.partition or 0
+    else:
+        words = {"partition": "--partition", "offset": "--offset"}
+        rejectOptions(
+            options,
+            words,
+            "not with --zookeeper: a group shares all partitions, and knows where it was",
+        )
+    if (
+        not (options.isFromBeginning or options.isFollowing or options.group)
+        and options.offset is None
+    ):
+        other = "or --offset N" if options.zookeeper is None else "or the --group that was there"
+        options.parser.error(
+            "behind the last message there is nothing to read: "
+            f"give --from-beginning {other}, or --follow to wait for new messages"
+        )
+
+
+async def consume(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
+    """
+    Print messages until the end, or for ever.
+
+    @return: the exit code.
+    @raise PylogbrokerError: the messages cannot be read.
+    """
+    if options.zookeeper is not None:
+        return await _consumeInGroup(reactor, options, streams)
+    consumer = openConsumer(reactor, options)
+    reading = _PartitionReading(reactor, consumer, options, streams)
+    try:
+        await reading.run()
+    except BrokenPipeError:
+        pass
+    finally:
+        await closeAll(consumer.close())
+        if reading.isStarted:
+            streams.say(f"read {reading.count:,} messages; the next offset is {reading.offset}")
+    return 0
+
+
+class _Reading:
+    """
+    What both ways of reading share.
+
+    @ivar count: messages printed.
+    @ivar isStarted: whether messages could be read.
+    """
+
+    def __init__(self, reactor: Any, options: argparse.Namespace, streams: Streams) -> None:
+        self._reactor = reactor
+        self._options = options
+        self._streams = streams
+        self.count = 0
+        self.isStarted = False
+        self._lastMs = self._nowMs()
+
+    def _nowMs(self) -> int:
+        return int(self._reactor.seconds() * 1000)
+
+    def _isIdle(self) -> bool:
+        """Whether C{--consumer-timeout-ms} is over."""
+        idleMs = self._options.idleMs
+        return idleMs is not None and self._nowMs() - self._lastMs >= idleMs
+
+    def _missing(self, text: str) -> None:
+        """
+        A topic is missing: only a command that follows may wait for it.
+
+        @raise CommandError: the command does not follow.
+        """
+        if not self._options.isFollowing:
+            raise CommandError(text)
+        self._streams.warn(f"{text}; waiting for the first message")
+
+    async def _writeLines(self, lines: list[bytes]) -> None:
+        await write(self._reactor, self._streams.output, b"\n".join(lines) + b"\n")
+        self.count += len(lines)
+        self._lastMs = self._nowMs()
+
+
+class _PartitionReading(_Reading):
+    """
+    Reads a partition of a broker.
+
+    @ivar offset: the next offset; L{None} until it is known.
+    """
+
+    def __init__(
+        self, reactor: Any, consumer: SimpleConsumer, options: argparse.Namespace, streams: Streams
+    ) -> None:
+        super().__init__(reactor, options, streams)
+        self._consumer = consumer
+        self.offset: int | None = options.offset
+
+    async def run(self) -> None:
+        """Read from the start to the end."""
+        options = self._options
+        if not await self._announced(
+            Deferred.fromCoroutine(hasTopic(self._consumer, options.topic, options.partition))
+        ):
+            self._missing(missingTopicText(options.topic))
+        if self.offset is None:
+            self.offset = await self._bound(EARLIEST if options.isFromBeginning else LATEST)
+        while self.count < options.countMax:
+            fetched = await self._announced(
+                self._consumer.fetch(
+                    options.topic, options.partition, self.offset, options.fetchSize
+                )
+            )
+            try:
+                count = self.count
+                self.isStarted |= fetched.error is None
+                await self._print(fetched.payloads())
+                if self.count == count:
+                    # A set without messages, such as an empty compressed one, is stepped over.
+                    self.offset, offset = fetched.nextOffset, self.offset
+                    if self.offset == offset:
+                        if not options.isFollowing or self._isIdle():
+                            return
+                        await deferLater(self._reactor, POLL_SECONDS)
+            except OffsetOutOfRangeError as error:
+                low, high = await self._bound(EARLIEST), await self._bound(LATEST)
+                raise CommandError(
+                    f"there is nothing at offset {self.offset}; "
+                    f"{options.topic}-{options.partition} holds {low} to {high}"
+                ) from error
+            except InvalidMessageSizeError as error:
+                raise CommandError(
+                    f"the message at offset {self.offset} is larger than {options.fetchSize} bytes "
+                    f"(then give a larger --fetch-size), or none begins there: {error.reason}"
+                ) from error
+            except FormatError as error:
+                raise CommandError(
+                    f"the message at offset {self.offset} is not valid: {error.reason}"
+                ) from error
+
+    async def _announced(self, waiting: Deferred[T]) -> T:
+        options = self._options
+        what = f"the broker at {options.broker}"
+        return await announceWait(
+            self._reactor, self._streams.say, waiting, what, options.timeoutMs
+        )
+
+    async def _bound(self, time: int) -> int:
+        return singleOffset(
+            await self._consumer.getOffsetsBefore(
+                self._options.topic, self._options.partition, time, 1
+            )
+        )
+
+    async def _print(self, payloads: Iterator[tuple[bytes, int]]) -> None:
+        """
+        Write messages. C{count} and C{offset} are right also when Ctrl-C or a bad message ends it.
+        """
+        lines: list[bytes] = []
+        offset = self.offset
+        countMax = min(WRITE_COUNT, self._options.countMax - self.count)
+        encode = MESSAGE_FORMATS[self._options.format]
+        topic, partition = self._options.topic, self._options.partition
+        try:
+            for payload, offset in payloads:
+                lines.append(encode(payload, topic, partition, offset))
+                if len(lines) >= countMax:
+                    full, lines = lines, []
+                    await self._write(full, offset)
+                    countMax = min(WRITE_COUNT, self._options.countMax - self.count)
+                    if not countMax:
+                        return
+        finally:
+            await self._write(lines, offset)
+
+    async def _write(self, lines: list[bytes], offset: int | None) -> None:
+        if lines:
+            await self._writeLines(lines)
+            self.offset = offset
+
+
+# -- as a member of a group --------------------------------------------------------------------
+
+
+async def _consumeInGroup(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
+    changes = {
+        "rebalance.backoff.ms": str(BACKOFF_MS),
+        "autocommit.interval.ms": str(options.commitMs or COMMIT_MS),
+        "autooffset.reset": "smallest" if options.isFromBeginning else "largest",
+    }
+    pollMs = int(POLL_SECONDS * 1000)
+    member = GroupMember(reactor, options, streams, "console-consumer", pollMs, changes)
+    ends = OffsetLookup(
+        reactor, member.reader.broker, options.timeoutMs, template=options.access.brokerEndpoint
+    )
+    reading = _GroupReading(reactor, member, ends, options, streams)
+
+    async def leave() -> None:
+        await ends.close()
+        await member.leave()
+
+    try:
+        await member.connect()
+        await reading.run()
+    except BrokenPipeError:
+        pass
+    finally:
+        await closeAll(Deferred.fromCoroutine(leave()))
+        if reading.isStarted:
+            streams.say(f"read {reading.count:,} messages as {member.consumer.consumerId}")
+    return 1 if reading.errorCount else 0
+
+
+class _GroupReading(_Reading):
+    """
+    Reads the partitions of a member.
+
+    @ivar errorCount: partitions that could not be read on, each time.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        member: GroupMember,
+        ends: OffsetLookup,
+        options: argparse.Namespace,
+        streams: Streams,
+    ) -> None:
+        super().__init__(reactor, options, streams)
+        self._reader = member.reader
+        self._consumer: ConsumerConnector = member.consumer
+        self._ends = ends
+        self.errorCount = 0
+
+    async def _requireTopics(self) -> None:
+        """A member would silently wait for a topic that does not exist."""
+        options = self._options
+        names = await self._reader.topics()
+        pattern = options.whitelist or options.blacklist
+        if pattern is None:
+            isThere, wanted = options.topic in names, f"no topic {options.topic}"
+        else:
+            isThere, wanted = bool(pattern.streamCounts(names)), "no topic that matches"
+        if not isThere:
+            self._missing(f"there is {wanted}; there are: {', '.join(names) or 'none'}")
+
+    async def _join(self) -> MessageStream:
+        options, consumer = self._options, self._consumer
+        pattern = options.whitelist or options.blacklist
+        if pattern is not None:
+            [stream] = await consumer.createMessageStreamsByFilter(pattern)
+        else:
+            [stream] = (await consumer.createMessageStreams({options.topic: 1}))[options.topic]
+        return stream
+
+    async def run(self) -> None:
+        """Read from the start to the end."""
+        options = self._options
+        await self._requireTopics()
+        stream = await self._join()
+        self.isStarted = True
+        self._lastMs = self._nowMs()
+        while self.count < options.countMax:
+            batch = stream.poll(min(WRITE_COUNT, options.countMax - self.count))
+            if batch.messages:
+                await self._print(batch.messages)
+                stream.acknowledge(batch)
+            if batch.error is not None:
+                self._failed(batch.error)
+            elif not batch.messages:
+                try:
+                    await stream.wait()
+                except ConsumerTimeoutError:
+                    if self._isIdle() if options.isFollowing else await self._isAtEnd():
+                        return
+
+    def _failed(self, error: Exception) -> None:
+        """A partition cannot be read on. A command that follows or skips continues with the others."""
+        if not isinstance(error, PylogbrokerError):
+            raise error
+        if not (self._options.isFollowing or self._options.isSkipping):
+            raise CommandError(str(error)) from error
+        self.errorCount += 1
+        self._streams.warn(str(error))
+
+    async def _print(self, messages: Sequence[ConsumedMessage]) -> None:
+        encode = MESSAGE_FORMATS[self._options.format]
+        await self._writeLines(
+            [encode(each.value, each.topic, each.partition, each.nextOffset) for each in messages]
+        )
+
+    async def _isAtEnd(self) -> bool:
+        """
+        Whether all of this member's messages were read.
+
+        @raise CommandError: nothing has come within the time-out, and that is not the end.
+        """
+        reason = await self._whyNotAtEnd()
+        idleMs = self._nowMs() - self._lastMs
+        if reason and idleMs > self._options.timeoutMs:
+            raise CommandError(
+                f"nothing has come for {idleMs:,} ms, and that is not the end: {reason}"
+            )
+        return not reason
+
+    async def _whyNotAtEnd(self) -> str:
+        consumer = self._consumer
+        if not consumer.isOwning:
+            return "this member has not got its share of the partitions"
+        positions = consumer.positions
+        try:
+            for each in consumer.owned:
+                end = await self._ends.end(each.topic, each.partition)
+                position = positions.get(each)
+                if position is None or position < end:
+                    where = "no offset yet" if position is None else position
+                    return f"{each} is at {where}, and ends at {end}"
+        except PylogbrokerError as error:
+            return str(error)
+        return ""

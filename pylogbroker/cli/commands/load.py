@@ -1,0 +1,468 @@
+"""
+C{load}: new messages of topics into a table of Parquet files (the Hadoop consumer of 0.7, spec-0.7
+tools §11, on Spark); and C{table compact}: fewer, larger files in such a table.
+
+PySpark comes with the extra C{spark}, so nothing of it is imported before a command needs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+from pylogbroker.cli import CommandError
+from pylogbroker.cli.arguments import addAccess, addJson, addZookeeper, positive, topic
+from pylogbroker.cli.output import Progress, asJson, formatBytes, table
+from pylogbroker.cli.streams import Streams, writeAtOnce
+from pylogbroker.cluster.javaregex import TopicPattern
+from pylogbroker.config.properties import Properties
+from pylogbroker.errors import LoadError, PostCommitError, PylogbrokerError
+from pylogbroker.lake.commit import localPath
+from pylogbroker.producer import plugins
+from pylogbroker.storage.files import storageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pylogbroker.spark.loader.progress import Report
+
+DEFAULT_MASTER = "local[*,4]"
+"""All processors of this machine; a task may fail three times."""
+
+_LOAD_EXAMPLES = """\
+examples:
+  pylogbroker load /tmp/warehouse --zookeeper zk1:2181 --topic clicks
+  pylogbroker load /tmp/warehouse --zookeeper zk1:2181 --topic clicks --from earliest --json
+
+Each run continues where the last committed one ended, up to the ends of the logs at its start. The
+next run repeats one that died; no row is lost or doubled. --from loads again, and replaces rows. The
+exit status is 1 when something failed. If that was after the commit, the error says "committed as run
+N, but ...": the run stays, and the next one continues behind it.
+"""
+
+_COMPACT_EXAMPLES = """\
+examples:
+  pylogbroker table compact /tmp/warehouse
+  pylogbroker table compact /tmp/warehouse --date 2026-01-31 --min-files 4 --json
+
+Each topic and day is one commit: a run that dies loses nothing, and the next one continues. Readers
+that started before must start again.
+"""
+
+_HEADINGS = ("TOPIC", "PARTITION", "FROM", "TO", "MESSAGES", "REPLACED")
+
+
+# -- load ---------------------------------------------------------------------------------------
+
+
+def _addTable(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "path", metavar="FOLDER", help="the table's folder, on a local or mounted file system"
+    )
+    parser.add_argument(
+        "--compression",
+        metavar="NAME",
+        default="zstd",
+        help="of the files: zstd, snappy, gzip, lz4, none (%(default)s)",
+    )
+
+
+def addLoadArguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of C{load}."""
+    parser.epilog = _LOAD_EXAMPLES
+    _addTable(parser)
+    cluster = parser.add_mutually_exclusive_group(required=True)
+    addZookeeper(cluster, False)
+    cluster.add_argument(
+        "--brokers", metavar="ID:HOST:PORT,…", help="the brokers of a cluster without ZooKeeper"
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--topic",
+        dest="topics",
+        metavar="TOPIC",
+        type=topic,
+        action="append",
+        help="load this topic; can be repeated",
+    )
+    what.add_argument("--whitelist", metavar="PATTERN", help="load all topics whose names match")
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument(
+        "--from",
+        dest="startOffsets",
+        metavar="earliest|JSON",
+        help="start here, and replace the rows of the table from there on: earliest, latest, or "
+        '{"TOPIC": {"BROKER-PARTITION": OFFSET}}',
+    )
+    start.add_argument(
+        "--offsets-in",
+        dest="offsetsIn",
+        metavar="FILE",
+        help="start at the offsets in lines of uri, topic, partition and offset, separated by tabs",
+    )
+    parser.add_argument(
+        "--offsets-out",
+        dest="offsetsOut",
+        metavar="FILE",
+        help="write such lines with the offsets at which the table ends",
+    )
+    parser.add_argument(
+        "--event-time",
+        dest="eventTime",
+        metavar="EXPRESSION",
+        help="the time of a message, in SQL (the audit envelope's time, else that of the run)",
+    )
+    parser.add_argument(
+        "--transform",
+        metavar="MODULE.FUNCTION",
+        help="adds columns: a function from a DataFrame to one with a row for each row",
+    )
+    parser.add_argument(
+        "--skip-lost",
+        dest="isLossSkipped",
+        action="store_true",
+        help="continue behind messages that were deleted before they were loaded; by default, "
+        "that is an error",
+    )
+    addAccess(parser)
+    addSpark(parser)
+    addJson(parser)
+
+
+def prepareLoad(options: argparse.Namespace, streams: Streams) -> None:
+    """
+    @raise SystemExit: the options name no topics.
+    """
+    if not (options.topics or options.whitelist or options.offsetsIn):
+        options.parser.error("one of --topic, --whitelist and --offsets-in says what to load")
+
+
+def load(options: argparse.Namespace, streams: Streams) -> int:
+    """
+    Load new messages.
+
+    @return: the exit code.
+    @raise PylogbrokerError: loading failed.
+    """
+    localPath(options.path)  # errors of folder and lines come before Spark starts
+    lines = _readLines(options)
+    with session(options, "pylogbroker load") as spark:
+        from pylogbroker.spark import loader
+
+        startOffsets, topics = _startOffsets(options, lines)
+        source = _source(options, topics)
+        transform = (
+            None
+            if options.transform is None
+            else plugins.loadPlugin("transform", options.transform, {}, "transform")
+        )
+        with jobProgress(streams) as report:
+            result = loader.load(
+                spark,
+                options.path,
+                beginnings=startOffsets,
+                eventTime=options.eventTime,
+                transform=transform,
+                compression=options.compression,
+                report=report,
+                **source,
+            )
+    try:
+        with _afterCommit(result.manifest, "that could not be told"):
+            _report(options, streams, result)
+    finally:  # also after a broken pipe
+        if options.offsetsOut is not None:
+            with _afterCommit(result.manifest, "the offsets were not written"):
+                _writeOffsets(options, _topicFilter(options, topics))
+    return 0
+
+
+@contextmanager
+def _afterCommit(manifest: Any, problem: str) -> Iterator[None]:
+    """
+    Tell that a failure came after the commit of the run, if there was one.
+
+    @raise PostCommitError: for any L{PylogbrokerError}.
+    """
+    try:
+        yield
+    except PylogbrokerError as error:
+        if manifest is None:
+            raise
+        raise PostCommitError(
+            f"committed as run {manifest.number}, but {problem}: {error}"
+        ) from error
+
+
+def _source(options: argparse.Namespace, topics: list[str]) -> dict[str, Any]:
+    """Options of the data source."""
+    source = _cluster(options)
+    source |= (
+        {"subscribePattern": options.whitelist}
+        if options.whitelist
+        else {"subscribe": ",".join(topics)}
+    )
+    return source | {"failOnDataLoss": "false" if options.isLossSkipped else "true"}
+
+
+def _cluster(options: argparse.Namespace) -> dict[str, str]:
+    """
+    Options of the cluster and its credentials. What the file holds stays there, since options travel
+    to workers.
+    """
+    from pylogbroker.spark.options import ACCESS_OPTIONS
+
+    found = {"zookeeper": options.zookeeper} if options.zookeeper else {"brokers": options.brokers}
+    found |= {"config": os.path.abspath(options.accessFile)} if options.accessFile else {}
+    given = Properties().withOverrides(options.accessChanges)
+    return found | {name: given[key] for name, key in ACCESS_OPTIONS.items() if key in given}
+
+
+def _brokers(options: argparse.Namespace) -> Mapping[int, Any]:
+    """Addresses of brokers by number."""
+    from pylogbroker.spark.options import CLUSTER_OPTIONS, OptionReader, clusterOptions
+
+    with clusterOptions(OptionReader(_cluster(options), CLUSTER_OPTIONS)).view() as view:
+        return view.brokers()
+
+
+def _readLines(options: argparse.Namespace) -> list[str]:
+    if options.offsetsIn is None:
+        return []
+    try:
+        with open(options.offsetsIn, encoding="utf-8") as file:
+            return file.read().split("\n")
+    except UnicodeDecodeError as error:
+        raise LoadError(
+            f"{options.offsetsIn}: it is no text in UTF-8 ({error}); nothing was loaded. "
+            "0.7's sequence files have to become text first"
+        ) from error
+    except OSError as error:
+        raise storageError(options.offsetsIn, "read", error) from error
+
+
+def _startOffsets(options: argparse.Namespace, lines: list[str]) -> tuple[Any, list[str]]:
+    """Start offsets, and the topics."""
+    if options.offsetsIn is None:
+        return options.startOffsets, options.topics or []
+    from pylogbroker.spark.loader.etloffsets import beginningsOf
+
+    found = beginningsOf(lines, _brokers(options))
+    return found, options.topics or sorted(found)
+
+
+def _topicFilter(options: argparse.Namespace, topics: list[str]) -> Callable[[str], bool]:
+    return TopicPattern(options.whitelist).matches if options.whitelist else topics.__contains__
+
+
+def _writeOffsets(options: argparse.Namespace, isWanted: Callable[[str], bool]) -> None:
+    """Write the file as a whole: the next tool must not read half of the lines."""
+    from pylogbroker.spark.loader.etloffsets import linesOf
+    from pylogbroker.spark.loader.reading import tableAt
+
+    last = tableAt(options.path).last()
+    lines = linesOf(last.positions if last else {}, _brokers(options), isWanted)
+    try:
+        with open(f"{options.offsetsOut}.new", "w", encoding="utf-8") as file:
+            file.writelines(line + "\n" for line in lines)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(f"{options.offsetsOut}.new", options.offsetsOut)
+    except OSError as error:
+        raise storageError(options.offsetsOut, "write", error) from error
+
+
+def _report(options: argparse.Namespace, streams: Streams, result: Any) -> None:
+    manifest = result.manifest
+    if options.isJson:
+        text = asJson(
+            {
+                "notes": list(result.notes),
+                "run": None if manifest is None else manifest.asDocument(),
+            }
+        )
+    elif manifest is not None:
+        text = table(
+            _HEADINGS, [(each.topic, each.partition, *each[2:]) for each in manifest.ranges]
+        )
+    else:
+        text = ""
+    writeAtOnce(streams.output, text.encode("utf-8", "surrogatepass"))
+    for note in result.notes:
+        streams.say(f"pylogbroker: {note}")
+    if manifest is None:
+        streams.say("nothing is new; the table is as it was")
+        return
+    written = f"{len(manifest.added)} files of {formatBytes(manifest.size)}"
+    streams.say(
+        f"run {manifest.number}: {manifest.rowCount:,} rows of {formatBytes(manifest.logSize)} of log, in {written}"
+    )
+    streams.say(f"event time: {manifest.eventTime}")
+    for name, count in manifest.arrivals.items():
+        streams.say(f"{name}: {count:,} rows have none, and stand under the time of the run")
+
+
+# -- table compact ------------------------------------------------------------------------------
+
+
+def _date(text: str) -> str:
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a date like 2026-01-31") from error
+
+
+def addCompactArguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of C{table compact}."""
+    parser.epilog = _COMPACT_EXAMPLES
+    _addTable(parser)
+    parser.add_argument("--date", type=_date, help="only this day, in UTC; by default, all")
+    parser.add_argument(
+        "--min-files",
+        dest="fileCountMin",
+        metavar="N",
+        type=positive,
+        default=2,
+        help="skip days whose hours have fewer small files (%(default)s)",
+    )
+    addSpark(parser)
+    addJson(parser)
+
+
+def compactTable(options: argparse.Namespace, streams: Streams) -> int:
+    """
+    Compact the small files of a table.
+
+    @return: the exit code.
+    @raise PylogbrokerError: compacting failed.
+    """
+    localPath(options.path)  # its errors come before Spark starts
+    with session(options, "pylogbroker table compact") as spark:
+        from pylogbroker.spark.loader import compact
+
+        with jobProgress(streams) as report:
+            days = compact(
+                spark,
+                options.path,
+                date=options.date,
+                fileCountMin=options.fileCountMin,
+                compression=options.compression,
+                report=report,
+            )
+    text = (
+        asJson({"days": [each._asdict() for each in days]})
+        if options.isJson
+        else table(("TOPIC", "DATE", "BEFORE", "FILES", "ROWS", "BYTES"), days)
+    )
+    writeAtOnce(streams.output, text.encode("utf-8", "surrogatepass"))
+    return 0
+
+
+# -- Spark --------------------------------------------------------------------------------------
+
+
+def addSpark(parser: argparse.ArgumentParser) -> None:
+    """Add C{--master} and C{--conf}."""
+    parser.add_argument(
+        "--master",
+        metavar="URL",
+        default=DEFAULT_MASTER,
+        help="Spark's master (%(default)s: this machine, a failed task is tried again)",
+    )
+    parser.add_argument(
+        "--conf",
+        dest="settings",
+        metavar="KEY=VALUE",
+        type=_setting,
+        action="append",
+        default=[],
+        help="a setting of Spark, such as spark.driver.memory=4g; can be repeated",
+    )
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not key.startswith("spark.") or not sign:
+        raise argparse.ArgumentTypeError(f"{text!r} is not spark.KEY=VALUE")
+    return key, value
+
+
+def settingsOf(options: argparse.Namespace) -> dict[str, str]:
+    """Settings of a session: our defaults, and C{--conf}."""
+    # The command reports an error once; Spark and PySpark would each print a hundred lines.
+    defaults = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "OFF",
+    }
+    # Spark's own limit of 10 s is too short for a worker to start on a busy machine.
+    defaults["spark.python.authenticate.socketTimeout"] = "120s"
+    # A time without a zone must not depend on the machine that loads it.
+    defaults["spark.sql.session.timeZone"] = "UTC"
+    return {**defaults, **dict(options.settings)}
+
+
+@contextmanager
+def session(options: argparse.Namespace, name: str) -> Iterator[SparkSession]:
+    """
+    A session that ends with the command. The session of a program that calls the command stays.
+
+    @param name: of the application.
+    @raise CommandError: Spark is not installed, or does not start.
+    """
+    try:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException, PySparkRuntimeError
+        from pyspark.logger import PySparkLogger
+        from pyspark.sql import SparkSession
+
+        from pylogbroker.spark.loader.sparkerrors import reason
+    except ImportError as error:
+        raise CommandError(
+            f"this needs Spark: pip install '.[spark]' in pylogbroker's sources ({error})"
+        ) from error
+    try:
+        # A program's session, of any thread: a second one would be the same, and end here.
+        existing = SparkSession.active()
+    except PySparkRuntimeError:
+        pass
+    else:
+        yield existing
+        return
+    # Workers would take any python3.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name).master(options.master)
+    for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(logger).disabled = True
+    for key, value in settingsOf(options).items():
+        builder = builder.config(key, value)
+    try:
+        spark = builder.getOrCreate()
+    except (PySparkException, Py4JError, RuntimeError, OSError) as error:
+        raise CommandError(f"Spark does not start: {reason(str(error))}") from error
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def jobProgress(streams: Streams, clock: Callable[[], float] = time.monotonic) -> Iterator[Report]:
+    """
+    Show the progress of Spark's jobs on a terminal.
+
+    @param clock: seconds.
+    """
+    progress = Progress(streams.errors, clock)
+    try:
+        yield lambda done: progress.update(
+            done.rowCount, done.size, f"{done.stage}, {done.doneCount} of {done.taskCount} tasks"
+        )
+    finally:
+        progress.clear()

@@ -1,0 +1,246 @@
+"""
+C{metrics}: the metrics of a broker, or of any server of Prometheus' text format, as a row of
+comma-separated values at an interval (0.7's JmxTool, spec-0.7 tools §9).
+
+The columns are those of the first answer. When an answer has others, a new header precedes its row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from io import BytesIO
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectError, ConnectionClosed
+from twisted.internet.protocol import Protocol
+from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
+from twisted.web.client import Agent, ResponseDone, ResponseFailed
+from twisted.web.error import Error, SchemeNotSupported
+from twisted.web.http import PotentialDataLoss
+
+from pylogbroker.cli import CommandError
+from pylogbroker.cli.arguments import LONG_MAX, TIMEOUT_MS, addJson, intRange, positive
+from pylogbroker.cli.commands.perf import SEPARATOR, addDateFormat, formatDate
+from pylogbroker.cli.output import asJsonLine, show
+from pylogbroker.cli.streams import Streams
+
+URL = "http://127.0.0.1:8067/metrics"
+ANSWER_SIZE_MAX = 16 << 20
+DATE_FORMAT = "yyyy-MM-dd HH:mm:ss.SSS"
+
+_SAMPLE = re.compile(
+    r'([a-zA-Z_:][a-zA-Z0-9_:]*)(\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?[ \t]+(\S+)(?:[ \t]+-?\d+)?'
+)
+_EXAMPLES = """\
+examples:
+  pylogbroker metrics --url http://log1:8067/metrics --count 2 --interval-ms 100
+  pylogbroker metrics --url http://log1:8067/metrics --name '*_total*' --count 1 --json
+  pylogbroker metrics --url http://log1:8067/metrics
+
+The third goes on until it is ended.
+"""
+
+
+def addArguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of C{metrics}."""
+    parser.epilog = _EXAMPLES
+    parser.add_argument(
+        "--url",
+        metavar="URL",
+        default=URL,
+        help="where the metrics are served, such as http.listener of a broker (%(default)s)",
+    )
+    parser.add_argument(
+        "--name",
+        dest="patterns",
+        metavar="PATTERN",
+        action="append",
+        help="metrics to print, with their labels; * and ? match anything; by default, all",
+    )
+    parser.add_argument(
+        "--interval-ms",
+        dest="intervalMs",
+        metavar="MS",
+        type=positive,
+        default=5_000,
+        help="time between two rows (%(default)s)",
+    )
+    parser.add_argument(
+        "--count",
+        metavar="N",
+        type=intRange(1),
+        default=LONG_MAX,
+        help="rows to print; by default, without end",
+    )
+    addDateFormat(parser, DATE_FORMAT)
+    parser.add_argument(
+        "--timeout-ms",
+        dest="timeoutMs",
+        metavar="MS",
+        type=positive,
+        default=TIMEOUT_MS,
+        help="time-out of each answer (%(default)s)",
+    )
+    addJson(parser, "print each row as a JSON object in a line")
+
+
+def prepare(options: argparse.Namespace, streams: Streams) -> None:
+    """A command without end is not interrupted: ending it is no failure."""
+    options.isFollowing = options.count == LONG_MAX
+
+
+def readSamples(text: str) -> dict[str, str]:
+    """
+    Samples by name and labels, as text.
+
+    @param text: in Prometheus' text format.
+    @raise CommandError: the format is another one.
+    """
+    found = {}
+    for line in text.splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        sample = _SAMPLE.fullmatch(line.strip())
+        if sample is None:
+            raise CommandError(f"this is not Prometheus' text format: {line[:100]!r}")
+        found[sample[1] + (sample[2] or "")] = sample[3]
+    return found
+
+
+async def metrics(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
+    """
+    Print rows.
+
+    @return: the exit code.
+    @raise PylogbrokerError: the metrics cannot be fetched.
+    """
+    columns: list[str] = []
+    count = 0
+    begin = reactor.seconds()
+    while True:
+        found = readSamples(await _fetch(reactor, options.url, options.timeoutMs))
+        nowMs = int(reactor.seconds() * 1000)
+        samples = {
+            name: value
+            for name, value in sorted(found.items())
+            if _isWanted(name, options.patterns)
+        }
+        if not samples:
+            raise CommandError(f"{options.url} has none of these metrics among {len(found)}")
+        if options.isJson:
+            text = asJsonLine(
+                {
+                    "time": formatDate(options.dateFormat, nowMs),
+                    **{name: _number(value) for name, value in samples.items()},
+                }
+            )
+        else:
+            isNew = not columns or not set(samples) <= set(columns)
+            columns = list(samples) if isNew else columns
+            text = _header(columns) if isNew else ""
+            text += (
+                SEPARATOR.join(
+                    [
+                        formatDate(options.dateFormat, nowMs),
+                        *[samples.get(name, "") for name in columns],
+                    ]
+                )
+                + "\n"
+            )
+        await show(reactor, streams, text)
+        count += 1
+        if count >= options.count:
+            return 0
+        await deferLater(
+            reactor, max(0, begin + count * options.intervalMs / 1000 - reactor.seconds())
+        )
+
+
+def _isWanted(name: str, patterns: Sequence[str] | None) -> bool:
+    return not patterns or any(
+        fnmatchcase(name, pattern) or fnmatchcase(name.partition("{")[0], pattern)
+        for pattern in patterns
+    )
+
+
+def _header(columns: Sequence[str]) -> str:
+    return (
+        SEPARATOR.join(json.dumps(name, ensure_ascii=False) for name in ("time", *columns)) + "\n"
+    )
+
+
+def _number(text: str) -> float | int | str:
+    """JSON has no infinities and no NaN: they stay texts."""
+    try:
+        return int(text)
+    except ValueError:
+        try:
+            number = float(text)
+        except ValueError:
+            return text
+    return number if number - number == 0 else text
+
+
+class _Body(Protocol):
+    """Collects the body of an answer."""
+
+    def __init__(self, done: Deferred[bytes]) -> None:
+        self._done = done
+        self._data = BytesIO()
+
+    def dataReceived(self, data: bytes) -> None:
+        self._data.write(data)
+        if self._data.tell() > ANSWER_SIZE_MAX and self.transport is not None:
+            self.transport.abortConnection()  # type: ignore[attr-defined]
+
+    def connectionLost(self, reason: Failure = Failure(ResponseDone())) -> None:  # noqa: B008 - Twisted's signature
+        if self._data.tell() > ANSWER_SIZE_MAX:
+            self._done.errback(CommandError(f"the answer has more than {ANSWER_SIZE_MAX:,} bytes"))
+        elif reason.check(ResponseDone, PotentialDataLoss):
+            self._done.callback(self._data.getvalue())
+        else:
+            self._done.errback(reason)
+
+
+async def _fetch(reactor: Any, url: str, timeoutMs: int) -> str:
+    """
+    @raise CommandError: the page cannot be fetched.
+    """
+
+    async def ask() -> bytes:
+        agent = Agent(reactor, connectTimeout=timeoutMs / 1000)
+        response: Any = await agent.request(b"GET", url.encode())
+        if response.code != 200:
+            raise CommandError(
+                f"{url}: the answer is {response.code} {response.phrase.decode('ascii', 'replace')}"
+            )
+        done: Deferred[bytes] = Deferred()
+        response.deliverBody(_Body(done))
+        return await done
+
+    def late(_result: object, _seconds: float) -> None:
+        raise CommandError(f"{url}: no answer within {timeoutMs} ms")
+
+    try:
+        return (
+            await Deferred.fromCoroutine(ask()).addTimeout(timeoutMs / 1000, reactor, late) or b""
+        ).decode("utf-8", "replace")
+    except ResponseFailed as error:
+        raise CommandError(
+            f"{url}: {'; '.join(str(reason.value) for reason in error.reasons)}"
+        ) from error
+    except (
+        OSError,
+        ConnectError,
+        ConnectionClosed,
+        Error,
+        SchemeNotSupported,
+        ValueError,
+    ) as error:
+        raise CommandError(f"{url}: {error}") from error

@@ -1,0 +1,204 @@
+"""
+What commands print: tables for people, JSON for machines, messages, and progress on a terminal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TextIO
+
+from pylogbroker.cli.streams import Streams, write
+from pylogbroker.records.zlibbackend import crc32
+from pylogbroker.types import BrokerPartition, escapeUnprintable
+
+UNKNOWN = "-"
+"""What a table shows for an unknown value."""
+
+INTERVAL_SECONDS = 0.2
+"""Time between two updates of a progress line."""
+
+_WIDTH_MAX = 79
+
+
+# -- tables and JSON ---------------------------------------------------------------------------
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """
+    Columns below their headings. Numbers are aligned right; unprintable characters are escaped.
+
+    @param rows: one cell for each heading; L{None} is an unknown value.
+    @return: lines with their ends.
+    """
+    cells = [list(row) for row in rows]
+    columns = [
+        [row[index] for row in cells if row[index] is not None] for index in range(len(headings))
+    ]
+    isRight = [
+        bool(column) and all(isinstance(cell, int | float) for cell in column) for column in columns
+    ]
+    texts = [
+        list(headings),
+        *(
+            [UNKNOWN if cell is None else escapeUnprintable(str(cell)) for cell in row]
+            for row in cells
+        ),
+    ]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    lines = []
+    for row in texts:
+        aligned = [
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(row, widths, isRight, strict=True)
+        ]
+        lines.append("  ".join(aligned).rstrip() + "\n")
+    return "".join(lines)
+
+
+def tableOfRows(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """As L{table}; an empty text without rows."""
+    return table(headings, rows) if rows else ""
+
+
+def asJson(value: Any) -> str:
+    """An indented document with a line feed behind it."""
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def asJsonLine(value: Any) -> str:
+    """A document in one line, with its line feed."""
+    return json.dumps(value, ensure_ascii=False) + "\n"
+
+
+async def show(reactor: Any, streams: Streams, text: str) -> None:
+    """
+    Write a result to standard output. Names that others chose may hold lone surrogates.
+
+    @raise BrokenPipeError: the reader has closed its end.
+    @raise pylogbroker.errors.StorageError: the text cannot be written.
+    """
+    await write(reactor, streams.output, text.encode("utf-8", "surrogatepass"))
+
+
+# -- messages ----------------------------------------------------------------------------------
+
+MessageFormat = Callable[[bytes, str, "BrokerPartition | int", int], bytes]
+"""Called with payload, topic, partition and next offset; returns a line without its end."""
+
+
+def payloadAsJson(payload: bytes) -> dict[str, str]:
+    """C{payload} for UTF-8 text; C{payloadBase64} for other bytes."""
+    try:
+        return {"payload": payload.decode()}
+    except UnicodeDecodeError:
+        return {"payloadBase64": base64.b64encode(payload).decode()}
+
+
+def _plain(payload: bytes, topic: str, partition: BrokerPartition | int, nextOffset: int) -> bytes:
+    return payload
+
+
+def _checksum(
+    payload: bytes, topic: str, partition: BrokerPartition | int, nextOffset: int
+) -> bytes:
+    return b"checksum:%d" % crc32(payload)
+
+
+def _json(payload: bytes, topic: str, partition: BrokerPartition | int, nextOffset: int) -> bytes:
+    where: dict[str, Any] = (
+        partition._asdict() if isinstance(partition, BrokerPartition) else {"partition": partition}
+    )
+    document = {"topic": topic, **where, "nextOffset": nextOffset, **payloadAsJson(payload)}
+    return asJsonLine(document).rstrip("\n").encode("utf-8", "surrogatepass")
+
+
+MESSAGE_FORMATS: dict[str, MessageFormat] = {
+    "payload": _plain,
+    "checksum": _checksum,
+    "json": _json,
+}
+"""By name; C{checksum} is 0.7's ChecksumMessageFormatter (spec-0.7 tools §3)."""
+
+
+def addMessageFormat(parser: argparse.ArgumentParser) -> None:
+    """Add C{--format} and C{--json}."""
+    parser.add_argument(
+        "--format",
+        choices=tuple(MESSAGE_FORMATS),
+        default="payload",
+        help="print each message as it is (payload), as checksum:<its CRC-32>, or as a JSON object "
+        "with topic, partition, nextOffset and payload (payloadBase64 if it is not UTF-8) "
+        "(%(default)s)",
+    )
+    parser.add_argument(
+        "--json", dest="format", action="store_const", const="json", help="short for --format json"
+    )
+
+
+# -- progress ----------------------------------------------------------------------------------
+
+
+def formatBytes(size: float) -> str:
+    """A size for people, such as C{1.5 MB}, in powers of 1000."""
+    if size < 1000:
+        return f"{size:.0f} B"
+    for unit in ("kB", "MB"):
+        size /= 1000
+        if size < 999.95:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1000:.1f} GB"
+
+
+class Progress:
+    """
+    A line on a terminal with messages, bytes, rate and percentage. Elsewhere it prints nothing.
+    """
+
+    def __init__(
+        self, errors: TextIO, clock: Callable[[], float], sizeTotal: int | None = None
+    ) -> None:
+        """
+        @param errors: standard error.
+        @param clock: seconds.
+        @param sizeTotal: bytes of the whole; L{None} when unknown.
+        """
+        self._errors = errors
+        self._clock = clock
+        self._sizeTotal = sizeTotal
+        self._isTerminal = errors.isatty()
+        self._start = self._last = clock()
+        self._isShown = False
+
+    def update(self, count: int, size: int, stage: str = "") -> None:
+        """
+        Show the line, at most once in L{INTERVAL_SECONDS}.
+
+        @param count: messages done.
+        @param size: bytes done.
+        @param stage: the current step of several.
+        """
+        now = self._clock()
+        if not self._isTerminal or now - self._last < INTERVAL_SECONDS:
+            return
+        self._last = now
+        part = f", {100 * size / self._sizeTotal:.0f} %" if self._sizeTotal else ""
+        rate = count / (now - self._start)
+        text = f"{stage + ': ' if stage else ''}{count:,} messages, {formatBytes(size)}{part}"
+        self._show("\r" + f"{text}, {rate:,.0f} messages/s"[:_WIDTH_MAX].ljust(_WIDTH_MAX))
+        self._isShown = True
+
+    def clear(self) -> None:
+        """Remove the line from the terminal."""
+        if self._isShown:
+            self._show("\r" + " " * _WIDTH_MAX + "\r")
+            self._isShown = False
+
+    def _show(self, text: str) -> None:
+        try:
+            self._errors.write(text)
+            self._errors.flush()
+        except (OSError, ValueError):
+            self._isTerminal = False

@@ -1,0 +1,334 @@
+"""
+Connections of a command: one broker, a whole cluster, or a member of a consumer group.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from itertools import count
+from random import SystemRandom
+from types import TracebackType
+from typing import Any, TypeVar
+
+from twisted.internet.defer import CancelledError, Deferred, DeferredList
+
+from pylogbroker.cli import CommandError
+from pylogbroker.cli.arguments import endpointOf
+from pylogbroker.cli.streams import Streams
+from pylogbroker.client.clusterreader import ClusterReader
+from pylogbroker.client.offsetlookup import OffsetLookup
+from pylogbroker.client.simpleconsumer import SimpleConsumer
+from pylogbroker.cluster.paths import GroupPaths
+from pylogbroker.cluster.znodes import BrokerRegistration
+from pylogbroker.config.connectionsettings import AccessSettings
+from pylogbroker.config.consumersettings import ConsumerSettings
+from pylogbroker.consumer.connector import ConsumerConnector
+from pylogbroker.errors import PartitionOutOfRangeError, ZookeeperError
+from pylogbroker.interfaces import IZookeeper
+from pylogbroker.zookeeper.client import ZookeeperClient
+
+T = TypeVar("T")
+
+NOTICE_SECONDS = 1.5
+"""A command announces a wait that lasts longer than this."""
+
+_FAR_FUTURE_MS = 2**63 - 1
+
+
+async def announceWait(
+    reactor: Any, say: Callable[[str], None], waiting: Deferred[T], what: str, timeoutMs: float
+) -> T:
+    """
+    Wait for a Deferred. After L{NOTICE_SECONDS} one line says what the command waits for.
+
+    @param say: prints a line for people.
+    @param what: the awaited thing, for people.
+    @param timeoutMs: when the command gives up.
+    """
+    notice = reactor.callLater(
+        NOTICE_SECONDS,
+        say,
+        f"pylogbroker: waiting for {what}; gives up after {timeoutMs / 1000:g} s",
+    )
+    try:
+        return await waiting
+    finally:
+        if notice.active():
+            notice.cancel()
+
+
+async def closeAll(*closings: Deferred[Any]) -> None:
+    """
+    Wait until all connections are closed, whether that succeeds or fails.
+
+    Cancelling ends neither the closing nor the waiting: the L{CancelledError} is raised at the end.
+    (A consumer's C{close} would succeed when it is cancelled, and the command would go on.)
+    """
+    cancelled: CancelledError | None = None
+    over: Deferred[None] = Deferred()
+    isOver = False
+
+    def end(_results: object) -> None:
+        nonlocal isOver
+        isOver = True
+        over.callback(None)
+
+    DeferredList(closings, consumeErrors=True).addCallback(end)
+    while not isOver:
+        try:
+            await over
+        except CancelledError as error:
+            cancelled, over = error, Deferred()
+    if cancelled is not None:
+        raise cancelled
+
+
+# -- one broker --------------------------------------------------------------------------------
+
+
+def openConsumer(reactor: Any, options: argparse.Namespace) -> SimpleConsumer:
+    """A consumer of C{--broker}, which connects at its first request."""
+    timeoutMs = options.timeoutMs
+    return SimpleConsumer(
+        reactor, endpointOf(options), timeoutMs=timeoutMs, connectTimeoutMs=timeoutMs
+    )
+
+
+async def _isOutOfRange(consumer: SimpleConsumer, topic: str, partition: int) -> bool:
+    error: Exception | None = (await consumer.fetch(topic, partition, 0, 0)).error
+    return isinstance(error, PartitionOutOfRangeError)
+
+
+async def requirePartition(consumer: SimpleConsumer, topic: str, partition: int) -> None:
+    """
+    Check by an empty fetch that the broker has a partition. It would answer other requests for a
+    missing one by closing the connection (spec-0.7 wire-protocol §7.1, §9).
+
+    @raise CommandError: the broker has no such partition.
+    """
+    if await _isOutOfRange(consumer, topic, partition):
+        raise CommandError(f"the broker has no partition {partition} of topic {topic}")
+
+
+async def hasTopic(consumer: SimpleConsumer, topic: str, partition: int) -> bool:
+    """
+    Check whether the broker has a log of a topic: it has none before the first message.
+
+    A 0.7 broker answers offset 0 for the end and the beginning of a missing log, as for an empty
+    one. For the offsets before a time in the far future, it answers at least one for every log,
+    and none for a missing one (spec-0.7 wire-protocol §10).
+
+    @param partition: asked first; the others are asked if it has no log.
+    @raise CommandError: the broker has no such partition.
+    """
+    await requirePartition(consumer, topic, partition)
+    for following in count():
+        if await consumer.getOffsetsBefore(topic, partition, _FAR_FUTURE_MS, 1):
+            return True
+        if await _isOutOfRange(consumer, topic, following):
+            return False
+        partition = following
+    raise AssertionError("unreachable")
+
+
+def missingTopicText(topic: str) -> str:
+    """What to say about a topic without a log."""
+    return f"the broker has no topic {topic}: nothing was ever published to it"
+
+
+async def requireTopic(consumer: SimpleConsumer, topic: str, partition: int) -> None:
+    """
+    @raise CommandError: the broker has no such topic or partition.
+    """
+    if not await hasTopic(consumer, topic, partition):
+        raise CommandError(missingTopicText(topic))
+
+
+# -- a cluster ---------------------------------------------------------------------------------
+
+
+class ClusterSession:
+    """
+    Connections to ZooKeeper and the brokers of a cluster, open within C{async with}.
+
+    @ivar zookeeper: the client.
+    @ivar reader: reads the cluster's nodes.
+    @ivar offsets: asks brokers for offsets.
+    @ivar problems: what could not be read, for people.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        options: argparse.Namespace,
+        streams: Streams,
+        servers: str | None = None,
+        access: AccessSettings | None = None,
+    ) -> None:
+        """
+        @param servers: C{host:port[,host:port…][/chroot]}; by default, C{--zookeeper}.
+        @param access: credentials; by default, those of C{--config}.
+        """
+        access = access or options.access
+        self._servers = servers or options.zookeeper
+        self.zookeeper: IZookeeper = ZookeeperClient.fromSettings(reactor, access, self._servers)
+        self.problems: list[str] = []
+        self.reader = ClusterReader(self.zookeeper, self.problems.append)
+        self.offsets = OffsetLookup(
+            reactor, self._broker, options.timeoutMs, template=access.brokerEndpoint
+        )
+        self._reactor = reactor
+        self._streams = streams
+        self._timeoutMs = options.timeoutMs
+        self._brokers: dict[int, BrokerRegistration] = {}
+
+    async def _broker(self, number: int) -> BrokerRegistration:
+        """The registration of a broker, read once."""
+        if number not in self._brokers:
+            self._brokers[number] = await self.reader.broker(number)
+        return self._brokers[number]
+
+    async def __aenter__(self) -> ClusterSession:
+        """
+        @raise pylogbroker.errors.ZookeeperError: ZooKeeper cannot be reached, or has no such chroot.
+        """
+        try:
+            await announceWait(
+                self._reactor,
+                self._streams.say,
+                self.zookeeper.connect(self._timeoutMs),
+                f"ZooKeeper at {self._servers}",
+                self._timeoutMs,
+            )
+        except BaseException:
+            await self._leave()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._leave()
+
+    async def _leave(self) -> None:
+        async def leave() -> None:
+            await self.offsets.close()
+            await self.zookeeper.close()
+
+        await closeAll(Deferred.fromCoroutine(leave()))
+
+    def warnOfProblems(self) -> None:
+        """Print each of C{problems}."""
+        for problem in self.problems:
+            self._streams.warn(problem)
+
+    async def knownGroups(self, names: list[str]) -> list[str]:
+        """
+        The named consumer groups, or all without names.
+
+        @raise CommandError: one of them does not exist.
+        """
+        return _known("consumer group", names, await self.reader.groups())
+
+    async def knownTopics(self, names: list[str]) -> list[str]:
+        """
+        The named topics, or all without names.
+
+        @raise CommandError: one of them does not exist.
+        """
+        return _known("topic", names, await self.reader.topics())
+
+
+def _known(kind: str, names: list[str], found: list[str]) -> list[str]:
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise CommandError(
+            f"there is no {kind} {', '.join(missing)}; there are: {', '.join(found) or 'none'}"
+        )
+    return names or found
+
+
+# -- a member of a group -----------------------------------------------------------------------
+
+
+class GroupMember:
+    """
+    A command as a member of a consumer group: of C{--group}, whose offsets stay, or of a group of
+    its own, which is deleted when the member leaves.
+
+    @ivar zookeeper: the client, which C{consumer} connects.
+    @ivar reader: reads the cluster's nodes.
+    @ivar consumer: the member.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        options: argparse.Namespace,
+        streams: Streams,
+        prefix: str,
+        pollMs: int,
+        changes: Mapping[str, str],
+    ) -> None:
+        """
+        @param options: C{zookeeper}, C{access}, C{timeoutMs}, C{fetchSize} and C{group}.
+        @param prefix: of the name of a group of its own.
+        @param pollMs: wait of a stream for messages, and of a fetcher that has found none.
+        @param changes: more properties of the consumer.
+        """
+        self._reactor = reactor
+        self._options = options
+        self._streams = streams
+        self._isOwnGroup = options.group is None
+        self._group = options.group or f"{prefix}-{SystemRandom().randrange(100_000)}"
+        properties = {
+            **options.access.asProperties(),
+            "groupid": self._group,
+            "zk.connect": options.zookeeper,
+            "zk.connectiontimeout.ms": str(options.timeoutMs),
+            "socket.timeout.ms": str(options.timeoutMs),
+            "fetch.size": str(options.fetchSize),
+            "fetcher.backoff.ms": str(pollMs),
+            "consumer.timeout.ms": str(pollMs),
+            **changes,
+        }
+        settings = ConsumerSettings.fromProperties(properties, streams.say)
+        self.zookeeper = ZookeeperClient.fromSettings(reactor, settings)
+        self.reader = ClusterReader(self.zookeeper, streams.say)
+        self.consumer = ConsumerConnector(reactor, settings, self.zookeeper)
+
+    async def connect(self) -> None:
+        """
+        Connect to ZooKeeper.
+
+        @raise pylogbroker.errors.ZookeeperError: ZooKeeper cannot be reached, or has no such chroot.
+        """
+        options = self._options
+        await announceWait(
+            self._reactor,
+            self._streams.say,
+            self.consumer.connect(),
+            f"ZooKeeper at {options.zookeeper}",
+            options.timeoutMs,
+        )
+
+    async def leave(self) -> None:
+        """Leave the group, delete a group of its own, and close."""
+        await self.consumer.shutdown()
+        if self._isOwnGroup and self.zookeeper.connected:
+            await _deleteTree(self.zookeeper, GroupPaths(self._group).root)
+        await self.zookeeper.close()
+
+
+async def _deleteTree(zookeeper: IZookeeper, path: str) -> None:
+    """Delete a node and its descendants, as far as possible."""
+    try:
+        for name in await zookeeper.get_children(path):
+            await _deleteTree(zookeeper, f"{path}/{name}")
+        await zookeeper.delete(path)
+    except ZookeeperError:
+        pass
