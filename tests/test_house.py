@@ -140,7 +140,6 @@ NOT_YET_REASONED: set[str] = {
     "pylogbroker.mirror.sourcecluster",
     "pylogbroker.net.tls",
     "pylogbroker.producer.sender",
-    "pylogbroker.programs.loglevels",
     "pylogbroker.schemaregistry.routes",
     "pylogbroker.schemaregistry.service",
     "pylogbroker.schemas.compatibility",

@@ -2,9 +2,9 @@
 The command C{pylogbroker}: the table of commands, errors and exit codes.
 
 Exit codes: 0, success; 1, failure, with a line or two on standard error and no traceback; 2, wrong
-arguments; 130 and 143, ended by Ctrl-C or C{SIGTERM} before the command was done. A command that never
-ends by itself, such as C{consume --follow}, exits with 0 then. So does one whose reader has left: a
-broken pipe is no error.
+arguments; 130 and 143, ended by Ctrl-C or C{SIGTERM} before the command was done. A command that
+never ends by itself, such as C{consume --follow}, exits with 0 then. So does one whose reader has
+left: a broken pipe is no error.
 
 Results go to standard output, everything else to standard error.
 """
@@ -63,7 +63,7 @@ CANCELLED = -1
 """What L{runCommand} returns for a cancelled command."""
 
 FORCE_QUIT_SECONDS = 0.5
-"""A second signal after this time kills. An earlier one belongs to the first: C{timeout} sends two."""
+"""A second signal after this time kills. (C{timeout} sends two at once.)"""
 
 
 def _nothing(_options: argparse.Namespace, _streams: Streams) -> None:
@@ -168,7 +168,7 @@ COMMANDS = (
     ),
     Command(
         "group reset",
-        "Set a group's offsets to earliest, latest, a time or a number; a dry run without --execute.",
+        "Set a group's offsets to an end, a time or a number; a dry run without --execute.",
         group.addResetArguments,
         group.resetOffsets,
     ),

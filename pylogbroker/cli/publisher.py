@@ -27,14 +27,14 @@ from pylogbroker.producer.producer import Producer, ProducerData
 from pylogbroker.records.compression import NONE
 
 BATCH_SIZE_MAX = 1_000_000
-"""Bytes of messages in one request, unless a single one has more; below C{max.socket.request.bytes}."""
+"""Bytes of messages in one request, unless a single message has more."""
 
 UNCONFIRMED_SIZE_MAX = 16 << 20
 UNCONFIRMED_COUNT_MAX = 100_000
 """Bytes of messages, and messages, after which L{BrokerPublisher} asks for a confirmation."""
 
 RECONNECT_MS_MAX = 5_000
-"""Time to reconnect to a broker that C{check} has reached: what was sent to it is in doubt anyway."""
+"""Time to reconnect to a broker that C{check} has reached: its messages are in doubt anyway."""
 
 QUEUE_MS = 1_000
 """Longest wait of a message in the queue of L{ClusterPublisher}."""
@@ -275,7 +275,8 @@ class ClusterPublisher:
         """
         Find the brokers.
 
-        @raise pylogbroker.errors.ZookeeperError: ZooKeeper cannot be reached, or has no such chroot.
+        @raise pylogbroker.errors.ZookeeperError: ZooKeeper cannot be reached, or has no such
+            chroot.
         """
         await self._producer.start()
 

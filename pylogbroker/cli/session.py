@@ -191,7 +191,8 @@ class ClusterSession:
 
     async def __aenter__(self) -> ClusterSession:
         """
-        @raise pylogbroker.errors.ZookeeperError: ZooKeeper cannot be reached, or has no such chroot.
+        @raise pylogbroker.errors.ZookeeperError: ZooKeeper cannot be reached, or has no such
+            chroot.
         """
         try:
             await announceWait(
@@ -305,7 +306,8 @@ class GroupMember:
         """
         Connect to ZooKeeper.
 
-        @raise pylogbroker.errors.ZookeeperError: ZooKeeper cannot be reached, or has no such chroot.
+        @raise pylogbroker.errors.ZookeeperError: ZooKeeper cannot be reached, or has no such
+            chroot.
         """
         options = self._options
         await announceWait(

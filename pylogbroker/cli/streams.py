@@ -47,7 +47,7 @@ class Streams(NamedTuple):
         self.say(f"pylogbroker: {text}")
 
     def say(self, text: str) -> None:
-        """Print lines for people, with unprintable characters escaped. A closed stream is no error."""
+        """Print lines for people, unprintable characters escaped. A closed stream is no error."""
         try:
             print("\n".join(map(escapeUnprintable, text.split("\n"))), file=self.errors, flush=True)
         except (OSError, ValueError):

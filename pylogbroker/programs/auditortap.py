@@ -1,5 +1,5 @@
 """
-C{twistd pylogbroker-auditor}: the auditor as a twistd plugin.
+C{twistd pylogbroker-auditor}: the auditor.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Options(PropertyOptions):
     """
     The options of C{twistd pylogbroker-auditor}.
 
-    @ivar timeOf: what C{timeof} names.
+    @ivar timeOf: the function that C{timeof} names.
     """
 
     synopsis = "[options] --config FILE [--set KEY=VALUE ...]"
@@ -31,7 +31,7 @@ class Options(PropertyOptions):
     timeOf: TimeOf | None = None
 
     def read(self, properties: Mapping[str, str], warn: Callable[[str], None]) -> AuditorSettings:
-        """The settings, and the function that they name."""
+        """The settings of an auditor, with the function that C{timeof} names."""
         settings = AuditorSettings.fromProperties(properties, warn)
         if settings.timeOf is not None:
             self.timeOf = loadPlugin("timeof", settings.timeOf, {}, "timeOf")
@@ -43,12 +43,10 @@ class TwistdAuditorService(TwistdLifecycle, AuditorService):
 
 
 def makeService(options: Options) -> IService:
-    """Called by twistd."""
+    """Make the service, for twistd."""
     from twisted.internet import reactor
 
     service: Any = TwistdAuditorService(
         reactor, options.settings, Auditor(reactor, options.settings, timeOf=options.timeOf)
     )
-    service.logLevels = options.logLevels
-    service.isLogShown = options.isLogShown
-    return service  # type: ignore[no-any-return]
+    return options.configure(service)

@@ -1,8 +1,6 @@
 """
-C{twistd pylogbroker}: the broker as a twistd plugin.
-
-What an operator gets: a start that fails says why in one line and exits with 1; C{SIGTERM} and C{SIGINT} flush everything, write the clean-shutdown
-mark, and exit with 0. (twistd by itself would let the process die of the signal after an orderly stop.)
+C{twistd pylogbroker}: the broker. C{SIGTERM} and C{SIGINT} flush everything and write the
+clean-shutdown marker.
 """
 
 from __future__ import annotations
@@ -22,7 +20,10 @@ class Options(PropertyOptions):
     """The options of C{twistd pylogbroker}."""
 
     synopsis = "[options] --config FILE [--set KEY=VALUE ...]"
-    longdesc = "Runs a broker that speaks the protocol of Kafka 0.7. Example: twistd -n pylogbroker --config etc/broker.properties --set port=9093"
+    longdesc = (
+        "Runs a broker that speaks the protocol of Kafka 0.7. Example: twistd -n pylogbroker "
+        "--config etc/broker.properties --set port=9093"
+    )
     optParameters = [["config", "c", None, "The property file, with Kafka's property names."]]
 
     def read(self, properties: Mapping[str, str], warn: Callable[[str], None]) -> BrokerSettings:
@@ -31,15 +32,13 @@ class Options(PropertyOptions):
 
 
 class TwistdBrokerService(TwistdLifecycle, HttpEndpointMixin, BrokerService):
-    """A broker under C{twistd}, with its console if it has one."""
+    """A broker under C{twistd}, with its console."""
 
 
 def makeService(options: Options) -> IService:
-    """Called by twistd."""
+    """Make the service, for twistd."""
     from twisted.internet import reactor
 
     service: Any = TwistdBrokerService(reactor, options.settings)
-    service.logLevels = options.logLevels
-    service.isLogShown = options.isLogShown
     service.site = brokerConsole(reactor, options.settings, service)
-    return service  # type: ignore[no-any-return]
+    return options.configure(service)

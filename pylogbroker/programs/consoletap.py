@@ -1,8 +1,8 @@
 """
-C{twistd pylogbroker-console}: the console of a whole cluster, by itself.
+C{twistd pylogbroker-console}: the console of a whole cluster, as a program of its own.
 
-It knows what ZooKeeper and the brokers' protocol tell. What only a broker knows of itself (bytes out, who waits), the page that the broker serves shows
-(C{http.listener}).
+It shows what ZooKeeper and the brokers' protocol tell. Bytes out and blocked clients, which only a
+broker knows, are on the broker's own page (C{http.listener}).
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ class Options(ProgramOptions):
     """The options of C{twistd pylogbroker-console}."""
 
     synopsis = "[options] --zookeeper HOST:PORT[,HOST:PORT...][/CHROOT]"
-    longdesc = "Serves a page that shows a cluster and changes nothing. Example: twistd -n pylogbroker-console --zookeeper localhost:2181 --listen 8067"
+    longdesc = (
+        "Serves a page that shows a cluster and changes nothing. Example: "
+        "twistd -n pylogbroker-console --zookeeper localhost:2181 --listen 8067"
+    )
     optParameters = [
         ["zookeeper", "z", None, "ZooKeeper's servers, as in zk.connect."],
         [
             "config",
             "c",
             None,
-            "A property file, of which zk.digest and broker.endpoint are heeded: a consumer's own will do.",
+            "A property file with zk.digest and broker.endpoint; a consumer's file will do.",
         ],
         [
             "listen",
@@ -41,7 +44,7 @@ class Options(ProgramOptions):
             "Where to serve: a port, on 127.0.0.1, or a Twisted endpoint string.",
         ],
     ]
-    optFlags = [["no-messages", None, "Do not let people look at messages."]]
+    optFlags = [["no-messages", None, "Do not show messages."]]
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,17 +52,17 @@ class Options(ProgramOptions):
         self.changes: list[str] = []
 
     def opt_host(self, name: str) -> None:
-        """A name by which browsers may ask for it, beside localhost and every bare address. Can be repeated."""
+        """A host name of the page beside localhost and any IP address. Can be repeated."""
         self.hosts.append(name)
 
     def opt_set(self, change: str) -> None:
-        """zk.digest or broker.endpoint over the file's, as KEY=VALUE. Can be repeated."""
+        """zk.digest or broker.endpoint as KEY=VALUE; overrides the file. Can be repeated."""
         self.changes.append(change)
 
     opt_s = opt_set
 
     def postOptions(self) -> None:
-        """What is missing is a usage error."""
+        """Check the options. Raises L{usage.UsageError}."""
         super().postOptions()
         if not (self["zookeeper"] or "").strip():
             raise usage.UsageError("--zookeeper HOST:PORT is missing")
@@ -78,7 +81,7 @@ class TwistdConsole(TwistdLifecycle, ClusterConsole):
 
 
 def makeService(options: Options) -> IService:
-    """Called by twistd."""
+    """Make the service, for twistd."""
     from twisted.internet import reactor
 
     service: Any = TwistdConsole(
@@ -89,6 +92,4 @@ def makeService(options: Options) -> IService:
         not options["no-messages"],
         access=options.access,
     )
-    service.logLevels = options.logLevels
-    service.isLogShown = options.isLogShown
-    return service  # type: ignore[no-any-return]
+    return options.configure(service)

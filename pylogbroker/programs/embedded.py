@@ -1,9 +1,15 @@
 """
-A broker inside an application's own reactor.
+A broker inside an application's own reactor::
 
-A broker that was started and not stopped keeps its process alive, since its workers are threads that a flush must not be cut off in; so it has the reactor
-stop it before that ends, whatever ended it: a signal, or an application that failed. (Rejected: daemon threads, which die in the midst of a flush,
-without the clean-shutdown mark.)
+    from pylogbroker.programs.embedded import EmbeddedBroker
+
+    broker = EmbeddedBroker(reactor, {"brokerid": "0", "log.dir": "/var/lib/pylogbroker"})
+    await broker.start()
+
+The reactor stops a broker that the application has not stopped, before it ends, whether a signal or
+an error ended it. Otherwise the broker's worker threads would keep the process alive.
+
+Rejected: daemon threads, which die during a flush and leave no clean-shutdown marker.
 """
 
 from __future__ import annotations
@@ -22,10 +28,10 @@ from pylogbroker.interfaces import IZookeeper
 
 class EmbeddedBroker:
     """
-    A broker that is started and stopped by the application, or else stopped by the end of its reactor.
+    A broker that the application starts and stops; the end of the reactor stops it, too.
 
-    @ivar service: the broker itself; also what a C{twisted.application} can be made the parent of.
-    @ivar console: serves its metrics and its page; L{None} without C{http.listener}.
+    @ivar service: the broker, a C{twisted.application} service.
+    @ivar console: serves metrics and the console; L{None} without C{http.listener}.
     """
 
     _log = Logger()
@@ -38,9 +44,10 @@ class EmbeddedBroker:
     ) -> None:
         """
         @param reactor: the application's.
-        @param properties: as in a property file, with Kafka's names.
-        @param zookeeper: makes the client for C{enable.zookeeper}, not connected; by default one of C{zk.connect}.
-        @raise ConfigurationError: they are wrong.
+        @param properties: as in a property file, with Kafka's keys.
+        @param zookeeper: makes the client for C{enable.zookeeper}, not connected; by default one
+            of C{zk.connect}.
+        @raise ConfigurationError: a property is wrong.
         """
         self._reactor = reactor
         self._trigger: Any = None
@@ -52,8 +59,10 @@ class EmbeddedBroker:
 
     def start(self) -> Deferred[None]:
         """
-        @return: fires with L{None} when clients are served; fails with a L{pylogbroker.errors.ConfigurationError} (a port is taken) or
-            L{pylogbroker.errors.StorageError} (the directory cannot be used), with C{enable.zookeeper} also with a L{pylogbroker.errors.ZookeeperError}.
+        @return: fires with L{None} when clients are served. Fails with
+            L{pylogbroker.errors.ConfigurationError} (a port is taken),
+            L{pylogbroker.errors.StorageError} (the directory cannot be used), or
+            L{pylogbroker.errors.ZookeeperError}.
         """
         return Deferred.fromCoroutine(self._start())
 
@@ -82,7 +91,7 @@ class EmbeddedBroker:
 
     def stop(self) -> Deferred[None]:
         """
-        @return: fires with L{None} when everything is flushed and closed.
+        @return: fires with L{None} when all data is flushed and all files are closed.
         """
         return Deferred.fromCoroutine(self._stop())
 
@@ -108,7 +117,7 @@ class EmbeddedBroker:
 
     @property
     def port(self) -> int:
-        """The port of the first listener, also when the settings left it to the system."""
+        """The port of the first listener, also if the settings leave it to the system."""
         return int(self.service.ports[0].getHost().port)
 
     @property

@@ -1,12 +1,29 @@
 """
-What programs under C{twistd} have in common: levels of the log, which C{SIGHUP} has read again; a property file and changes to it; a site that lives as long as
-they do; a start that fails in one line and exits with 1; an end with 0 when a signal has asked for it (twistd by itself would let the process die of the signal
-after an orderly stop); and a word to systemd.
+Programs under C{twistd}: options, log levels, start, stop, and notification of systemd.
+
+A failed start is one line and exit status 1. A signal ends a program with 0. (twistd by itself
+would let the process die of the signal after an orderly stop.)
+
+B{Log levels} by namespace can change while a program runs, as with 0.7.2's bean C{Log4jController}
+(spec-0.7 metrics §5). C{--log-levels FILE} names a property file with a namespace and a level a
+line::
+
+    root=info
+    pylogbroker.broker.authorization=error
+    pylogbroker.consumer=debug
+
+A namespace is the text in brackets in a log line, or its beginning up to a dot: a module, or a
+class.
+C{root} stands for all others, and is C{info} by default. Events below the level of their namespace
+are not logged. C{SIGHUP} reads the file again; a faulty file changes nothing. Each change is
+logged. Without a file everything is logged. Levels cannot be set over HTTP: no HTTP request changes
+anything.
 """
 
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import os
 import signal
 import socket
@@ -15,21 +32,130 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from twisted.application.service import IService
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
-from twisted.logger import globalLogPublisher
+from twisted.logger import (
+    FilteringLogObserver,
+    Logger,
+    LogLevel,
+    LogLevelFilterPredicate,
+    LogPublisher,
+    globalLogPublisher,
+)
 from twisted.python import usage
 from twisted.python.failure import Failure
 
+from pylogbroker.broker.kafka07 import REQUEST_LOG as REQUESTS
 from pylogbroker.config.properties import readProperties
-from pylogbroker.errors import PylogbrokerError
-from pylogbroker.programs.loglevels import LogLevels, readLevels
+from pylogbroker.errors import ConfigurationError, PylogbrokerError
 
 NOTIFY_SOCKET = "NOTIFY_SOCKET"
+ROOT = "root"
+DEFAULT = LogLevel.info
+_OURS = "pylogbroker"
+
+Levels = Mapping[str, Any]
+"""C{twisted.logger} levels by namespace; C{""} is L{ROOT}."""
+
+
+# -- log levels --------------------------------------------------------------------------------
+
+
+def readLevels(path: str, warn: Callable[[str], None]) -> Levels:
+    """
+    Read a file of levels. Blocks.
+
+    @param warn: called with a sentence for each unknown or repeated namespace of ours.
+    @raise ConfigurationError: the file cannot be read, or a level is unknown; names file and line.
+    """
+    properties = readProperties(path, warn)
+    names = {level.name: level for level in LogLevel.iterconstants()}
+    levels: dict[str, Any] = {"": DEFAULT}
+    for namespace, name in properties.items():
+        place = properties.location(namespace)
+        if name.strip().lower() not in names:
+            raise ConfigurationError(
+                f"{place}: {namespace}={name}: must be one of {', '.join(names)}"
+            )
+        if namespace.partition(".")[0] == _OURS and not _exists(namespace):
+            warn(f"{place}: {namespace}: nothing is logged under that name")
+        levels["" if namespace == ROOT else namespace] = names[name.strip().lower()]
+    return levels
+
+
+def _exists(namespace: str) -> bool:
+    module, _, name = namespace.rpartition(".")
+    return namespace == REQUESTS or _isModule(
+        module if name.lstrip("_")[:1].isupper() else namespace
+    )
+
+
+def _isModule(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ImportError:  # what is before the last dot is no package
+        return False
+
+
+class LogLevels:
+    """The levels of a file, as a filter of the log."""
+
+    _log = Logger()
+
+    def __init__(self, path: str, levels: Levels) -> None:
+        """
+        @param path: the file.
+        @param levels: its content.
+        """
+        self.path = path
+        self._levels = levels
+        self._predicate = LogLevelFilterPredicate()
+
+    def begin(self, publisher: LogPublisher) -> None:
+        """Put a filter before each present observer of a publisher."""
+        self._set(self._levels)
+        trace: list[tuple[Any, Any]] = []
+        # A publisher names its observers only in the trace of an event.
+        Logger(self._log.namespace, observer=publisher).info(
+            "Log levels: {levels}", levels=str(self), log_trace=trace
+        )
+        for observer in [observer for source, observer in trace if source is publisher]:
+            publisher.removeObserver(observer)
+            publisher.addObserver(FilteringLogObserver(observer, [self._predicate]))
+
+    def change(self, levels: Levels) -> None:
+        """Use new levels."""
+        self._levels = levels
+        self._set(levels)
+        self._log.info("Log levels: {levels}", levels=str(self))
+
+    def keep(self, error: BaseException | None) -> None:
+        """Log that the file could not be read again."""
+        self._log.error("The log levels stay as they were: {error}", error=error)
+
+    def warn(self, sentence: str) -> None:
+        """Log a warning about the file."""
+        self._log.warn("{sentence}", sentence=sentence)
+
+    def _set(self, levels: Levels) -> None:
+        self._predicate.clearLogLevels()
+        # A change of levels is logged, whatever they are.
+        self._predicate.setLogLevelForNamespace(self._log.namespace, DEFAULT)
+        for namespace, level in levels.items():
+            self._predicate.setLogLevelForNamespace(namespace, level)
+
+    def __str__(self) -> str:
+        return " ".join(
+            f"{namespace or ROOT}={level.name}" for namespace, level in sorted(self._levels.items())
+        )
+
+
+# -- messages ----------------------------------------------------------------------------------
 
 
 def warn(sentence: str) -> None:
-    """Before there is a log."""
+    """Print a warning before there is a log."""
     sys.stderr.write(f"pylogbroker: {sentence}\n")
 
 
@@ -40,9 +166,9 @@ def printStartupError(
     isLogShown: bool = False,
 ) -> None:
     """
-    One line on standard error, and one in the log (which twistd has put in the place of C{sys.stderr}).
+    Print an error on standard error and in the log, which twistd has put in place of C{sys.stderr}.
 
-    @param isLogShown: whether the log goes where standard error goes: then one line is enough.
+    @param isLogShown: whether the log goes to standard error; then the error is printed once.
     """
     for stream in {sys.__stderr__ if isLogShown else sys.stderr, sys.__stderr__}:
         if stream is not None:
@@ -51,9 +177,9 @@ def printStartupError(
 
 def isLogShown(options: Mapping[str, Any]) -> bool:
     """
-    Whether twistd's log goes to standard output, and that is the same terminal, file or socket as standard error.
+    Whether twistd's log and standard error go to the same terminal, file or socket.
 
-    @param options: twistd's.
+    @param options: of twistd.
     """
     if not options["nodaemon"] or options["syslog"] or (options["logfile"] or "-") != "-":
         return False
@@ -65,10 +191,10 @@ def isLogShown(options: Mapping[str, Any]) -> bool:
 
 def notifySystemd(state: str, environment: Mapping[str, str] = os.environ) -> bool:
     """
-    Tell systemd how things are (C{sd_notify}), for units of C{Type=notify}.
+    Send a state to systemd (C{sd_notify}), for units of C{Type=notify}. Does not fail.
 
     @param state: C{READY=1}, C{STOPPING=1} …
-    @return: whether systemd, or anybody, wanted to know and was told. It is never an error.
+    @return: whether the state was sent.
     """
     path = environment.get(NOTIFY_SOCKET, "")
     if not path:
@@ -83,11 +209,14 @@ def notifySystemd(state: str, environment: Mapping[str, str] = os.environ) -> bo
     return True
 
 
+# -- options -----------------------------------------------------------------------------------
+
+
 class ProgramOptions(usage.Options):
     """
-    C{--log-levels FILE}.
+    Options of all programs: C{--log-levels FILE}.
 
-    @ivar logLevels: L{None} without it.
+    @ivar logLevels: L{None} without the option.
     """
 
     optParameters: list[list[Any]] = [
@@ -95,7 +224,7 @@ class ProgramOptions(usage.Options):
             "log-levels",
             None,
             None,
-            "A property file with the log's levels, NAMESPACE=LEVEL; SIGHUP has it read again.",
+            "A property file with log levels, NAMESPACE=LEVEL; SIGHUP reads it again.",
         ]
     ]
     logLevels: LogLevels | None = None
@@ -103,7 +232,7 @@ class ProgramOptions(usage.Options):
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
         """
         @raise usage.UsageError: an option or a property is wrong.
-        @raise SystemExit: the same under twistd, which would print a page of usage before the reason.
+        @raise SystemExit: the same, under twistd, which would print a page of usage first.
         """
         try:
             super().parseOptions(options)
@@ -112,13 +241,18 @@ class ProgramOptions(usage.Options):
                 raise
             raise SystemExit(f"pylogbroker: {error}") from error
 
-    @property
-    def isLogShown(self) -> bool:
-        """See L{isLogShown}."""
-        return self.parent is not None and isLogShown(self.parent)
+    def configure(self, service: Any) -> IService:
+        """Hand the options to a L{TwistdLifecycle}. Returns it."""
+        service.logLevels = self.logLevels
+        service.isLogShown = self.parent is not None and isLogShown(self.parent)
+        return service  # type: ignore[no-any-return]
 
     def postOptions(self) -> None:
-        """Read the file; what is wrong with it is a usage error."""
+        """
+        Read the file.
+
+        @raise usage.UsageError: the file is wrong.
+        """
         path = self["log-levels"]
         if path is None:
             return
@@ -130,9 +264,9 @@ class ProgramOptions(usage.Options):
 
 class PropertyOptions(ProgramOptions):
     """
-    C{--config FILE} and C{--set KEY=VALUE}.
+    Options of programs with a property file: C{--config FILE} and C{--set KEY=VALUE}.
 
-    @ivar settings: what L{read} made of it.
+    @ivar settings: the result of L{read}.
     """
 
     optParameters = [["config", "c", None, "The property file."]]
@@ -149,11 +283,15 @@ class PropertyOptions(ProgramOptions):
     opt_s = opt_set
 
     def read(self, properties: Mapping[str, str], warn: Callable[[str], None]) -> Any:
-        """Make the settings; to be overridden. Raises L{PylogbrokerError}."""
+        """Make the settings. Subclasses override it."""
         raise NotImplementedError
 
     def postOptions(self) -> None:
-        """Read the file; what is wrong with it is a usage error."""
+        """
+        Read the file.
+
+        @raise usage.UsageError: the file or a property is wrong.
+        """
         super().postOptions()
         if self["config"] is None:
             raise usage.UsageError("--config FILE is missing")
@@ -165,24 +303,27 @@ class PropertyOptions(ProgramOptions):
             raise usage.UsageError(str(error)) from error
 
 
+# -- services ----------------------------------------------------------------------------------
+
+
 class HttpEndpointMixin:
     """
-    Beside a service, in front of it in the list of bases: it begins and ends with what it serves over HTTP. The site takes its port first, so that a taken one
-    fails while nothing has happened, and lets it go first.
+    A base class before a service's: an HTTP server that starts and stops with the service. It takes
+    its port first, so that a taken port fails before anything has happened, and releases it first.
 
-    @ivar site: a service; L{None}: nothing is served.
+    @ivar site: the HTTP server, a service, or L{None}.
     """
 
     site: Any = None
 
     def privilegedStartService(self) -> None:
-        """Before the reactor runs."""
+        """Take the ports, before the reactor runs."""
         if self.site is not None:
             self.site.privilegedStartService()
         super().privilegedStartService()  # type: ignore[misc]
 
     def stopService(self) -> Deferred[None]:
-        """Fires when both have stopped."""
+        """@return: fires when both have stopped."""
         if self.site is None:
             return super().stopService()  # type: ignore[no-any-return, misc]
         return self.site.stopService().addCallback(  # type: ignore[no-any-return]
@@ -192,9 +333,10 @@ class HttpEndpointMixin:
 
 class TwistdLifecycle:
     """
-    Beside a service, first in the list of bases: its start fails in one line, and it ends with 0.
+    The first base class of a service under C{twistd}. A failed start is one line and status 1.
+    C{SIGTERM} and C{SIGINT} end the process with status 0.
 
-    @ivar logLevels: what is logged; L{None}: all.
+    @ivar logLevels: L{None} logs everything.
     @ivar isLogShown: see L{isLogShown}.
     """
 
@@ -203,10 +345,10 @@ class TwistdLifecycle:
     isLogShown = False
 
     def privilegedStartService(self) -> None:
-        """Before the reactor runs."""
+        """Start the part that may fail, before the reactor runs."""
         if self.logLevels is not None:
             self.logLevels.begin(globalLogPublisher)
-            # Now, and not when it serves: until somebody catches this signal, it kills.
+            # Before the service runs: without a handler the signal kills.
             signal.signal(
                 signal.SIGHUP,
                 lambda *_: self._reactor.callFromThread(self._readLevels, self.logLevels),
@@ -214,24 +356,24 @@ class TwistdLifecycle:
         try:
             super().privilegedStartService()  # type: ignore[misc]
         except PylogbrokerError:
-            # twistd tidies up, tells the parent process if it has detached, and lets the error end this one with status 1. (It would do neither
-            # of the first two for a SystemExit.) What Python prints then is for people, not for us.
+            # twistd cleans up, tells its parent process if it has detached, and exits with status 1
+            # by the error. (It would neither clean up nor tell for a SystemExit.)
             sys.excepthook = partial(printStartupError, isLogShown=self.isLogShown)
             raise
 
     def startService(self) -> None:
-        """Begin; systemd is told when the reactor runs."""
+        """Start; systemd is notified when the reactor runs."""
         super().startService()  # type: ignore[misc]
         self._reactor.callWhenRunning(self._catchSignals)
 
     def _catchSignals(self) -> None:
-        """After the reactor has installed its own: those would make twistd end by the signal."""
+        """Replace the reactor's own handlers, with which twistd would end by the signal."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._reactor.callFromThread(self._stopReactor))
         notifySystemd("READY=1")
 
     def _readLevels(self, logLevels: LogLevels) -> None:
-        """Again, on a thread."""
+        """Read the file again, on a thread."""
 
         def warn(sentence: str) -> None:
             self._reactor.callFromThread(logLevels.warn, sentence)
@@ -247,9 +389,10 @@ class TwistdLifecycle:
 
     def endInFailure(self, error: PylogbrokerError) -> None:
         """
-        What makes it impossible to begin was found only after the reactor ran: one line, an orderly stop, and status 1.
+        Print an error that prevents the service while the reactor runs, stop, and exit with 1.
 
-        (twistd ends with 0 whatever happens while its reactor runs, and lets nobody say otherwise: so the interpreter does, as its last act.)
+        twistd exits with 0 whatever happened while its reactor ran, so the last C{atexit} function
+        sets the status.
         """
         printStartupError(type(error), error, None, self.isLogShown)
         self._reactor.addSystemEventTrigger("after", "shutdown", atexit.register, os._exit, 1)

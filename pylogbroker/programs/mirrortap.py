@@ -1,7 +1,5 @@
 """
-C{twistd pylogbroker-mirror}: the mirror as a twistd plugin (spec-0.7 tools §7).
-
-A wrong option or property is a usage error; clusters that are not there are waited for. C{SIGTERM} and C{SIGINT} stop it in order, and it exits with 0.
+C{twistd pylogbroker-mirror}: the mirror (spec-0.7 tools §7). It waits for clusters that are away.
 """
 
 from __future__ import annotations
@@ -23,22 +21,26 @@ from pylogbroker.programs.lifecycle import HttpEndpointMixin, ProgramOptions, Tw
 class Options(ProgramOptions):
     """The options of C{twistd pylogbroker-mirror}."""
 
-    synopsis = "--consumer FILE [--consumer FILE ...] --producer FILE (--whitelist RE | --blacklist RE) [options]"
+    synopsis = (
+        "--consumer FILE [--consumer FILE ...] --producer FILE "
+        "(--whitelist RE | --blacklist RE) [options]"
+    )
     longdesc = (
-        "Copies topics of one or more clusters into another, as they grow. Example: twistd -n pylogbroker-mirror "
-        "--consumer etc/mirror-consumer.properties --producer etc/mirror-producer.properties --whitelist 'clicks|views.*'"
+        "Copies topics of one or more clusters into another, as they grow. Example: "
+        "twistd -n pylogbroker-mirror --consumer etc/mirror-consumer.properties "
+        "--producer etc/mirror-producer.properties --whitelist 'clicks|views.*'"
     )
     optParameters = [
-        ["producer", "p", None, "The property file of the target."],
-        ["whitelist", "w", None, "Which topics to mirror: a regular expression, as Java knows it."],
-        ["blacklist", "b", None, "Which topics not to mirror; all others are."],
+        ["producer", "p", None, "The property file of the target cluster."],
+        ["whitelist", "w", None, "Topics to mirror: a regular expression in Java's syntax."],
+        ["blacklist", "b", None, "Topics not to mirror; all others are mirrored."],
         ["num-streams", None, 1, "Streams of each source.", int],
         ["num-producers", None, 1, "Connections to each broker of the target.", int],
         [
             "listen",
             "l",
             "",
-            "Where to serve figures, at /metrics: a port, on 127.0.0.1, or a Twisted endpoint string. None: nowhere.",
+            "Where to serve /metrics: a port of 127.0.0.1, or a Twisted endpoint string.",
         ],
     ]
     optFlags = [
@@ -55,17 +57,17 @@ class Options(ProgramOptions):
         self.hosts: list[str] = []
 
     def opt_host(self, name: str) -> None:
-        """A name by which scrapers may ask for the figures, beside localhost and every bare address. Can be repeated."""
+        """A host name of /metrics beside localhost and any IP address. Can be repeated."""
         self.hosts.append(name)
 
     def opt_consumer(self, path: str) -> None:
-        """The property file of a source. Can be repeated."""
+        """The property file of a source cluster. Can be repeated."""
         self.consumers.append(path)
 
     opt_c = opt_consumer
 
     def postOptions(self) -> None:
-        """Read the files; what is wrong with them is a usage error."""
+        """Read the files. Raises L{usage.UsageError}."""
         super().postOptions()
         if not self.consumers or self["producer"] is None:
             raise usage.UsageError("--consumer FILE and --producer FILE are needed")
@@ -93,19 +95,17 @@ class Options(ProgramOptions):
 
 
 class TwistdMirrorService(TwistdLifecycle, HttpEndpointMixin, MirrorService):
-    """A mirror under C{twistd}, with its figures over HTTP if they are asked for."""
+    """A mirror under C{twistd}, with its metrics over HTTP."""
 
 
 def makeService(options: Options) -> IService:
-    """Called by twistd."""
+    """Make the service, for twistd."""
     from twisted.internet import reactor
 
     service: Any = TwistdMirrorService(reactor, options.settings)
-    service.logLevels = options.logLevels
-    service.isLogShown = options.isLogShown
     listener = options["listen"].strip()
     if listener:
         service.site = MetricsService(
             reactor, listener, service.metricFamilies, tuple(options.hosts)
         )
-    return service  # type: ignore[no-any-return]
+    return options.configure(service)

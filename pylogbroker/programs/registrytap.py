@@ -1,5 +1,5 @@
 """
-C{twistd pylogbroker-registry}: the schema registry as a twistd plugin.
+C{twistd pylogbroker-registry}: the schema registry.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ class Options(PropertyOptions):
     """The options of C{twistd pylogbroker-registry}."""
 
     synopsis = "[options] --config FILE [--set KEY=VALUE ...]"
-    longdesc = "Keeps schemas in a topic, and serves them to registry clients. Example: twistd -n pylogbroker-registry --config etc/registry.properties"
+    longdesc = (
+        "Keeps schemas in a topic, and serves them to registry clients. Example: "
+        "twistd -n pylogbroker-registry --config etc/registry.properties"
+    )
 
     def read(self, properties: Mapping[str, str], warn: Callable[[str], None]) -> RegistrySettings:
         """The settings of a registry."""
@@ -36,16 +39,14 @@ class TwistdRegistryService(TwistdLifecycle, RegistryService):
     """The registry under C{twistd}."""
 
     def unusable(self, error: InvalidRegistryTopicError) -> None:
-        """The process ends."""
+        """End the process with an error."""
         super().unusable(error)
         self.endInFailure(error)
 
 
 def makeService(options: Options) -> IService:
-    """Called by twistd."""
+    """Make the service, for twistd."""
     from twisted.internet import reactor
 
     service: Any = TwistdRegistryService(reactor, options.settings)
-    service.logLevels = options.logLevels
-    service.isLogShown = options.isLogShown
-    return service  # type: ignore[no-any-return]
+    return options.configure(service)

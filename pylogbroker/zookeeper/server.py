@@ -1,6 +1,7 @@
 """
 A real ZooKeeper server as a child process, for development and tests. It listens on the loopback
-interface and keeps its data in one directory.
+interface and keeps its data in one directory. It is a module of its own, since the tests start it,
+too.
 
 It runs the jars of the PySpark wheel, or Debian's package C{zookeeper}; both need Java. The child
 has its own process group, so Ctrl-C in a terminal does not reach it. Linux ends the child when its

@@ -33,7 +33,7 @@ from pylogbroker.config.keys import ConfigKey
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.config.properties import readProperties
 from pylogbroker.config.registrysettings import RegistrySettings
-from pylogbroker.programs.loglevels import readLevels
+from pylogbroker.programs.lifecycle import readLevels
 from tests.integration.brokerprocess import twistd
 
 ETC = Path(__file__).resolve().parent.parent.parent / "etc"

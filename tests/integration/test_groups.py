@@ -142,7 +142,7 @@ class DeletedGroupTests(ClusterTestCase):
         return found
 
     async def test_comesBack(self) -> None:
-        """Registration, owner nodes and stored offsets come back though no message does, C{groups verify} is content, and nothing comes twice."""
+        """Registration, owner nodes and stored offsets come back though no message does, C{group verify} is content, and nothing comes twice."""
         self.operator = ZookeeperClient(reactor, self.servers)
         await self.operator.connect()
         self.addCleanup(self.operator.close)
@@ -228,7 +228,7 @@ class PageTests(ClusterTestCase):
         [commands] = [
             text
             for text in re.findall(r"^```sh\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
-            if "pylogbroker groups" in text
+            if "pylogbroker group describe" in text
         ]
         path = self.mktemp()
         Path(path).write_text(

@@ -210,7 +210,7 @@ class ExampleTests(TestCase):
         log = Path(self.folder(), "dpkg.log")
         log.write_text("".join(lines), encoding="utf-8")
         outputs = []
-        for command in block("sh", "pylogbroker offsets").splitlines():
+        for command in block("sh", "pylogbroker offset list").splitlines():
             words = command.replace("/var/log/dpkg.log", str(log)).split()
             self.assertEqual(words[0], "pylogbroker")
             run = self.start(["-m", *words, "--broker", f"127.0.0.1:{port}"])

@@ -174,7 +174,7 @@ class SecureToolTests(CommandCase):
         )  # that one reads by Spark's data source: tests.integration.test_securespark
 
     async def translate(self, end: int) -> None:
-        """C{groups translate}, to where a mirror has written down that nothing is known."""
+        """C{group translate}, to where a mirror has written down that nothing is known."""
         await write(
             self.admin, "/consumers/m/mirror/t/0-0", OffsetSyncTable(entries=[(0, {})]).encode()
         )

@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.programs.loglevels}. That C{SIGHUP} has levels read again is shown by a process, in L{tests.integration.test_loglevels}.
+Tests for L{pylogbroker.programs.lifecycle}. That C{SIGHUP} has levels read again is shown by a process, in L{tests.integration.test_loglevels}.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import directlyProvides
 
 from pylogbroker.errors import ConfigurationError
-from pylogbroker.programs.loglevels import LogLevels, readLevels
+from pylogbroker.programs.lifecycle import LogLevels, readLevels
 
 
 def observer(observe: Callable[[LogEvent], None]) -> ILogObserver:
@@ -109,7 +109,7 @@ class FilterTests(SynchronousTestCase):
         self.assertEqual(
             self.lines,
             [
-                "pylogbroker.programs.loglevels.LogLevels info Log levels: root=info a.b=error a.b.c=debug"
+                "pylogbroker.programs.lifecycle.LogLevels info Log levels: root=info a.b=error a.b.c=debug"
             ],
         )
         self.assertEqual(
@@ -137,7 +137,7 @@ class FilterTests(SynchronousTestCase):
         tell = observer(
             lambda event: (
                 said.append(formatEvent(event))
-                if event.get("log_namespace") == "pylogbroker.programs.loglevels.LogLevels"
+                if event.get("log_namespace") == "pylogbroker.programs.lifecycle.LogLevels"
                 else None
             )
         )
@@ -158,5 +158,5 @@ class FilterTests(SynchronousTestCase):
         levels = LogLevels("file", {"": LogLevel.critical})
         levels.begin(self.publisher)
         self.lines.clear()
-        Logger("pylogbroker.programs.loglevels.LogLevels", observer=self.publisher).info("said")
+        Logger("pylogbroker.programs.lifecycle.LogLevels", observer=self.publisher).info("said")
         self.assertEqual(len(self.lines), 1)

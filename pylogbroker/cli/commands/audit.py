@@ -23,11 +23,11 @@ _EXAMPLES = """\
 examples:
   pylogbroker audit --tier live=zk1:2181/kafka
   pylogbroker audit --tier live=zk1:2181/kafka --tier mirror=zk9:2181/kafka --topic clicks --json
-  pylogbroker audit --tier live=broker:log1:9092 --set horizon.ms=3600000 --set grace.ms=60000 --brief
+  pylogbroker audit --tier live=broker:log1:9092 --set grace.ms=60000 --brief
 
 Topics without reports of producers are compared with the first tier. Exit status: 0, nothing is
-missing; 3, messages are missing; 1, unknown or uncertain. For cron: --brief prints only windows with
-missing messages, and totals.
+missing; 3, messages are missing; 1, unknown or uncertain. For cron: --brief prints only windows
+with missing messages, and totals.
 """
 
 

@@ -31,9 +31,9 @@ examples:
   pylogbroker topic list --zookeeper zk1:2181
   pylogbroker topic list --zookeeper zk1:2181 --json
 
-SIZE is the number of bytes that a consumer can read. The protocol of Kafka 0.7 cannot list the topics
-of a broker without ZooKeeper: pylogbroker verify LOG_DIRECTORY shows its partitions, and so does the
-broker's page at http.listener.
+SIZE is the number of bytes that a consumer can read. The protocol of Kafka 0.7 cannot list the
+topics of a broker without ZooKeeper: pylogbroker verify LOG_DIRECTORY shows its partitions, and so
+does the broker's page at http.listener.
 """
 _DESCRIBE_EXAMPLES = """\
 examples:

@@ -1,6 +1,6 @@
 """
-C{consume}: prints messages on standard output, one a line: those of one partition of one broker, or,
-with C{--zookeeper}, those of a cluster, as a member of a consumer group.
+C{consume}: prints messages on standard output, one a line: those of one partition of one broker,
+or, with C{--zookeeper}, those of a cluster, as a member of a consumer group.
 
 What must be true of a member: a committed message was printed. We print many messages at a time,
 while the consumer commits by the clock, and when a partition moves to another member. So we poll
@@ -437,7 +437,7 @@ class _GroupReading(_Reading):
                         return
 
     def _failed(self, error: Exception) -> None:
-        """A partition cannot be read on. A command that follows or skips continues with the others."""
+        """A partition cannot be read. Following and skipping commands continue with the others."""
         if not isinstance(error, PylogbrokerError):
             raise error
         if not (self._options.isFollowing or self._options.isSkipping):

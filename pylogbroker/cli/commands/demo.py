@@ -1,6 +1,6 @@
 """
-C{demo}: runs a broker in this process, publishes a real log file to it in batches, reads it back, and
-compares it byte for byte.
+C{demo}: runs a broker in this process, publishes a real log file to it in batches, reads it back,
+and compares it byte for byte.
 
 Client and broker share a process and a reactor, and talk over a loopback socket. The file is read
 once, and the answer is compared with what was read: a log file that grows must not look like our
@@ -29,7 +29,7 @@ from pylogbroker.cli.publisher import BrokerPublisher
 from pylogbroker.cli.session import closeAll
 from pylogbroker.cli.streams import LineDecoder, Streams, write
 from pylogbroker.client.simpleconsumer import SimpleConsumer
-from pylogbroker.config.brokersettings import BrokerSettings, samplePath, samplePath
+from pylogbroker.config.brokersettings import BrokerSettings, samplePath
 from pylogbroker.config.properties import Properties, readProperties
 from pylogbroker.errors import MessageTooLargeError, PylogbrokerError
 from pylogbroker.programs.embedded import EmbeddedBroker
@@ -205,7 +205,8 @@ class _Demo:
                 seconds = self._reactor.seconds() - begin
                 await self.row(
                     "published",
-                    f"{rates(len(messages), publisher.sentSize, seconds)}, in {publisher.batchCount:,} requests",
+                    f"{rates(len(messages), publisher.sentSize, seconds)}, "
+                    f"in {publisher.batchCount:,} requests",
                 )
         except MessageTooLargeError as error:
             overlong, reason = publisher.sentCount + 1, error.reason
@@ -215,7 +216,8 @@ class _Demo:
             await publisher.close()
         if overlong is not None:
             raise CommandError(
-                f"line {overlong:,} of {path} is too long for a message of {sizeMax:,} bytes: {reason}; try another file"
+                f"line {overlong:,} of {path} is too long for a message of {sizeMax:,} bytes: "
+                f"{reason}; try another file"
             )
         return messages
 
@@ -240,7 +242,8 @@ class _Demo:
                 if len(found) == before:
                     if waited > waitedMax:
                         raise CommandError(
-                            f"after {waited:.0f} s only {before:,} of {count:,} messages are visible"
+                            f"after {waited:.0f} s only {before:,} of {count:,} messages "
+                            "are visible"
                         )
                     await deferLater(self._reactor, POLL_SECONDS)
                     waited += self._reactor.seconds() - begin
@@ -258,7 +261,8 @@ class _Demo:
 def rates(count: int, size: int, seconds: float) -> str:
     """Messages, seconds and rates, for people."""
     seconds = max(seconds, 1e-6)
-    return f"{count:,} messages in {seconds:.3f} s: {count / seconds:,.0f} messages/s, {formatBytes(size / seconds)}/s"
+    each = f"{count / seconds:,.0f} messages/s, {formatBytes(size / seconds)}/s"
+    return f"{count:,} messages in {seconds:.3f} s: {each}"
 
 
 def findLog(directory: str = LOG_DIRECTORY) -> str:
@@ -331,12 +335,14 @@ def nextSteps(
     address = f"[{host}]:{settings.port}" if ":" in host else f"{host}:{settings.port}"
     option = "" if address == DEFAULT_BROKER else f" --broker {address}"
     command, file = program("pylogbroker"), shlex.quote(path)
+    broker = f"{program('twistd')} -n pylogbroker --config {shlex.quote(shortest(config))}"
+    compared = f"cmp - {file} && echo identical" if isEnded else "tail"
     sets = "".join(f" --set {shlex.quote(change)}" for change in changes)
     segment = os.path.join(settings.logDir, f"{TOPIC}-0", "0" * 20 + ".kafka")
     return [
-        f"{program('twistd')} -n pylogbroker --config {shlex.quote(shortest(config))}{sets}    # in another terminal",
+        f"{broker}{sets}    # in another terminal",
         f"{command} produce {file}{option} --topic {TOPIC}",
-        f"{command} consume{option} --topic {TOPIC} --from-beginning | {f'cmp - {file} && echo identical' if isEnded else 'tail'}",
+        f"{command} consume{option} --topic {TOPIC} --from-beginning | {compared}",
         f"{command} offset list{option} --topic {TOPIC}",
         f"{command} dump --no-print {shlex.quote(segment)} | tail -n 3",
     ]

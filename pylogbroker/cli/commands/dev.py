@@ -1,6 +1,7 @@
 """
-C{dev} and C{zookeeper}: a cluster for one developer, or a ZooKeeper alone, in the foreground, on the
-loopback interface. Ctrl-C stops the broker first, which removes its registration, and then ZooKeeper.
+C{dev} and C{zookeeper}: a cluster for one developer, or a ZooKeeper alone, in the foreground, on
+the loopback interface. Ctrl-C stops the broker first, which removes its registration, and then
+ZooKeeper.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from pylogbroker.cli.arguments import DEFAULT_BROKER, addPort, addProperties, in
 from pylogbroker.cli.commands.demo import program, shortest
 from pylogbroker.cli.session import closeAll
 from pylogbroker.cli.streams import Streams, write
-from pylogbroker.config.properties import readProperties
 from pylogbroker.config.brokersettings import samplePath
+from pylogbroker.config.properties import readProperties
 from pylogbroker.programs.embedded import EmbeddedBroker
 from pylogbroker.zookeeper.server import HOST, TICK_MS, ZookeeperServer
 
@@ -31,8 +32,8 @@ examples:
   pylogbroker dev
   pylogbroker dev --data ./cluster --port 0 --zookeeper-port 0
 
-The second keeps its data, and takes free ports. The command needs Java and ZooKeeper; without them it
-says what to install.
+The second keeps its data, and takes free ports. The command needs Java and ZooKeeper; without them
+it says what to install.
 """
 _ZOOKEEPER_EXAMPLES = """\
 examples:
@@ -118,7 +119,9 @@ def page(servers: str, address: str, brokerId: int, directory: str, stays: bool)
     command = program("pylogbroker")
     option = "" if address == DEFAULT_BROKER else f" --broker {address}"
     config = shlex.quote(shortest(str(samplePath())))
-    another = f"--set brokerid={brokerId + 1} --set port=0 --set hostname={HOST} --set log.dir={shlex.quote(os.path.join(directory, f'log{brokerId + 1}'))}"
+    number = brokerId + 1
+    logDir = shlex.quote(os.path.join(directory, f"log{number}"))
+    another = f"--set brokerid={number} --set port=0 --set hostname={HOST} --set log.dir={logDir}"
     return f"""\
 pylogbroker {__version__}
 
@@ -132,8 +135,9 @@ Ctrl-C ends all of it. In another terminal:
   {command} consume{option} --topic first --from-beginning --follow
   {command} offset list{option} --topic first
 
-With ZooKeeper, the members of a group share the messages, each with partitions of its own. This topic
-has one partition, so a second member waits; a --set num.partitions=4 of dev gives four members work:
+With ZooKeeper, the members of a group share the messages, each with partitions of its own. This
+topic has one partition, so a second member waits; a --set num.partitions=4 of dev gives four
+members work:
 
   {command} produce /var/log/dpkg.log --zookeeper {servers} --topic first
   {command} consume --zookeeper {servers} --topic first --group readers --from-beginning --follow
@@ -141,7 +145,8 @@ has one partition, so a second member waits; a --set num.partitions=4 of dev giv
 
 Applications connect with zk.connect={servers}, or to the broker's address. To add a broker:
 
-  {program("twistd")} -n --pidfile= pylogbroker --config {config} --set enable.zookeeper=true --set zk.connect={servers} {another}
+  {program("twistd")} -n --pidfile= pylogbroker --config {config} --set enable.zookeeper=true --set
+  zk.connect={servers} {another}
 """
 
 
@@ -178,7 +183,8 @@ async def zookeeper(reactor: Any, options: argparse.Namespace, streams: Streams)
         await write(
             reactor,
             streams.output,
-            f"ZooKeeper serves on {server.servers}, with its data in {options.data}; Ctrl-C ends it\n".encode(),
+            f"ZooKeeper serves on {server.servers}, with its data in {options.data}; "
+            "Ctrl-C ends it\n".encode(),
         )
         await server.whenEnded()
     finally:

@@ -1,10 +1,10 @@
 """
 C{dump} and C{verify}: what segment files hold, and whether they are valid.
 
-Like 0.7's DumpLogSegments (spec-0.7 tools §6), C{dump} shows an entry with a wrong checksum and goes
-on, as long as the size fields make sense. Unlike it, C{dump} reports the first invalid entry at the
-end, and exits with 1: a recovering broker keeps the file up to that entry. Both commands only read;
-they need no broker and no reactor.
+Like 0.7's DumpLogSegments (spec-0.7 tools §6), C{dump} shows an entry with a wrong checksum and
+goes on, as long as the size fields make sense. Unlike it, C{dump} reports the first invalid entry
+at the end, and exits with 1: a recovering broker keeps the file up to that entry. Both commands
+only read; they need no broker and no reactor.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ examples:
   pylogbroker verify /tmp/pylogbroker-logs
   pylogbroker verify /tmp/pylogbroker-logs/dpkg-0 --json
 
-It checks the sizes and checksums of all entries, opens compressed ones, and checks that each segment
-starts where the one before it ends. The exit code is 1 when something is wrong. While a broker runs,
-the last entry of a partition may be incomplete.
+It checks the sizes and checksums of all entries, opens compressed ones, and checks that each
+segment starts where the one before it ends. The exit code is 1 when something is wrong. While a
+broker runs, the last entry of a partition may be incomplete.
 """
 
 
@@ -222,7 +222,8 @@ def _asText(
     codec = _CODEC_NAMES.get(entry.codec, f"unknown codec {entry.codec}")
     payload = entry.data[entry.payloadStart :]
     line = (
-        f"offset: {base + entry.position} isvalid: {'false' if entry.error else 'true'} payloadsize: {len(payload)} "
+        f"offset: {base + entry.position} isvalid: {'false' if entry.error else 'true'} "
+        f"payloadsize: {len(payload)} "
         f"magic: {entry.magic} compresscodec: {codec}\n"
     )
     pieces = [line.encode()]

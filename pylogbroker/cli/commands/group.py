@@ -3,9 +3,9 @@ C{group}: consumer groups: members, offsets and lag (0.7's ConsumerOffsetChecker
 (VerifyConsumerRebalance), and changes of committed offsets (ExportZkOffsets, ImportZkOffsets,
 UpdateOffsetsInZK; spec-0.7 tools §5, §8).
 
-What must be true: a change is never an accident. C{import}, C{reset} and C{translate} show what they
-would do; C{--execute} does it. They refuse a group with members, since a member commits its own
-offsets over the new ones, and an offset at which no message begins. C{--force} overrides that.
+What must be true: a change is never an accident. C{import}, C{reset} and C{translate} show what
+they would do; C{--execute} does it. They refuse a group with members, since a member commits its
+own offsets over the new ones, and an offset at which no message begins. C{--force} overrides that.
 
 Nodes that cannot be read and brokers that do not answer are named; the rest is shown.
 """
@@ -73,10 +73,10 @@ examples:
   pylogbroker group describe --zookeeper zk1:2181
   pylogbroker group describe counters --zookeeper zk1:2181 --json
 
-OFFSET is the committed offset, END the end of the log, LAG the bytes between them. BEHIND tells when
-the first message behind OFFSET was written. Messages of this protocol carry no time, so BEHIND is a
-range from the modification times of segment files: 5m-2h is at least 5 minutes and at most 2 hours,
->5m is at least 5 minutes, and - is unknown.
+OFFSET is the committed offset, END the end of the log, LAG the bytes between them. BEHIND tells
+when the first message behind OFFSET was written. Messages of this protocol carry no time, so BEHIND
+is a range from the modification times of segment files: 5m-2h is at least 5 minutes and at most 2
+hours, >5m is at least 5 minutes, and - is unknown.
 """
 _VERIFY_EXAMPLES = """\
 examples:
@@ -84,8 +84,8 @@ examples:
   pylogbroker group verify --zookeeper zk1:2181 --json
 
 The exit code is 1 when a partition of a topic that a member reads has no owner, or an owner that is
-no thread of such a member, and when there are no members. While members come and go this happens for
-a moment.
+no thread of such a member, and when there are no members. While members come and go this happens
+for a moment.
 """
 _EXPORT_EXAMPLES = """\
 examples:
@@ -118,8 +118,8 @@ examples:
   pylogbroker group translate counters --from zk1:2181 --mirror-group mirror --zookeeper zk2:2181
   pylogbroker group translate counters --from zk1:2181 --mirror-group mirror --zookeeper zk2:2181 --execute
 
-First stop the group's members in the old cluster, then start them in the new one. They find there all
-messages that they had not read, and a few that they had. The mirror may run or not.
+First stop the group's members in the old cluster, then start them in the new one. They find there
+all messages that they had not read, and a few that they had. The mirror may run or not.
 """
 
 # -- list --------------------------------------------------------------------------------------

@@ -41,9 +41,9 @@ examples:
   pylogbroker load /tmp/warehouse --zookeeper zk1:2181 --topic clicks --from earliest --json
 
 Each run continues where the last committed one ended, up to the ends of the logs at its start. The
-next run repeats one that died; no row is lost or doubled. --from loads again, and replaces rows. The
-exit status is 1 when something failed. If that was after the commit, the error says "committed as run
-N, but ...": the run stays, and the next one continues behind it.
+next run repeats one that died; no row is lost or doubled. --from loads again, and replaces rows.
+The exit status is 1 when something failed. If that was after the commit, the error says "committed
+as run N, but ...": the run stays, and the next one continues behind it.
 """
 
 _COMPACT_EXAMPLES = """\
@@ -213,8 +213,8 @@ def _source(options: argparse.Namespace, topics: list[str]) -> dict[str, Any]:
 
 def _cluster(options: argparse.Namespace) -> dict[str, str]:
     """
-    Options of the cluster and its credentials. What the file holds stays there, since options travel
-    to workers.
+    Options of the cluster and its credentials. What the file holds stays there, since options
+    travel to workers.
     """
     from pylogbroker.spark.options import ACCESS_OPTIONS
 
@@ -301,7 +301,8 @@ def _report(options: argparse.Namespace, streams: Streams, result: Any) -> None:
         return
     written = f"{len(manifest.added)} files of {formatBytes(manifest.size)}"
     streams.say(
-        f"run {manifest.number}: {manifest.rowCount:,} rows of {formatBytes(manifest.logSize)} of log, in {written}"
+        f"run {manifest.number}: {manifest.rowCount:,} rows of "
+        f"{formatBytes(manifest.logSize)} of log, in {written}"
     )
     streams.say(f"event time: {manifest.eventTime}")
     for name, count in manifest.arrivals.items():

@@ -2,8 +2,8 @@
 C{perf}: how fast messages can be published and read, with 0.7's columns and number formats (its
 ProducerPerformance, ConsumerPerformance and SimpleConsumerPerformance, spec-0.7 tools §10).
 
-Unlike 0.7's, C{perf produce} sends exactly the requested number of messages. A message counts when it
-was written to the broker's connection; with C{--confirm}, when the broker has processed it.
+Unlike 0.7's, C{perf produce} sends exactly the requested number of messages. A message counts when
+it was written to the broker's connection; with C{--confirm}, when the broker has processed it.
 
 A group has no end. As in 0.7, C{perf consume} stops when no message has come for a while. It does
 not count that while: the end time is that of the last message.
@@ -70,10 +70,11 @@ SIMPLE_DETAILED_COLUMNS = ("time", *_READ)
 _PRODUCE_EXAMPLES = """\
 examples:
   pylogbroker perf produce --zookeeper zk1:2181 --topic speed --messages 10000 --async
-  pylogbroker perf produce --broker log1:9092 --topic speed --messages 1000 --message-size 200 --batch-size 50 --compression gzip --json
+  pylogbroker perf produce --broker log1:9092 --topic speed --messages 1000 --batch-size 50 --json
 
 MB are 2^20 bytes of payload. compression is 0 for none, 1 for gzip, 2 for snappy. --broker is an
-address here, and no endpoint string; for TLS use --set broker.endpoint=tls:{host}:{port}:trustRoots=DIR.
+address here, and no endpoint string; for TLS use --set
+broker.endpoint=tls:{host}:{port}:trustRoots=DIR.
 """
 _GROUP_EXAMPLES = """\
 examples:
@@ -86,7 +87,7 @@ payload. (0.7's detailed rows have a thread.id, but its header has not.)
 _SIMPLE_EXAMPLES = """\
 examples:
   pylogbroker perf simple-consume --broker log1:9092 --topic clicks
-  pylogbroker perf simple-consume --broker log1:9092 --topic clicks --partition 1 --show-detailed-stats --reporting-interval 10
+  pylogbroker perf simple-consume --broker log1:9092 --topic clicks --partition 1 --hide-header
 
 It ends at the end of the partition. MB are 2^20 bytes of payload.
 """

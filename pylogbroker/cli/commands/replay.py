@@ -1,9 +1,9 @@
 """
-C{replay}: copies the messages of a topic into another one, the oldest first (0.7's ReplayLogProducer,
-spec-0.7 tools §6).
+C{replay}: copies the messages of a topic into another one, the oldest first (0.7's
+ReplayLogProducer, spec-0.7 tools §6).
 
-0.7 ends when no message has come for ten seconds. Here the ends of the logs at the start are the end.
-So the command ends while others publish, and copying a topic into itself doubles it once.
+0.7 ends when no message has come for ten seconds. Here the ends of the logs at the start are the
+end. So the command ends while others publish, and copying a topic into itself doubles it once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FETCH_SIZE_MAX = 64 << 20
 _EXAMPLES = """\
 examples:
   pylogbroker replay --topic clicks --to-topic clicks-again --zookeeper zk1:2181
-  pylogbroker replay --topic clicks --to-topic clicks --zookeeper zk1:2181 --to-zookeeper zk2:2181 --max-messages 1000 --compression gzip
+  pylogbroker replay --topic clicks --to-topic clicks --zookeeper zk1:2181 --to-zookeeper zk2:2181
 
 It copies the messages that the topic holds at the start: those of a partition in order, to any
 partition of the target. It counts only messages that the target's brokers have confirmed.

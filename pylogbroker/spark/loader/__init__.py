@@ -1,5 +1,6 @@
 """
-Loading topics into a table of Parquet files, rows and offsets together; the Hadoop consumer of the 2011 paper, on Spark::
+Loading topics into a table of Parquet files, rows and offsets together; the Hadoop consumer of the
+2011 paper, on Spark. It is a module of its own, since applications import it::
 
     from pylogbroker.spark.loader import load, table
 
