@@ -1,3 +1,1 @@
-"""
-The broker's Twisted skin: connections, what their requests mean, flow control, upkeep. The log itself is L{pylogbroker.storage}'s.
-"""
+"""The broker: listens, understands requests, keeps partitions, answers. Floor 4."""

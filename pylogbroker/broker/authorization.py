@@ -4,9 +4,9 @@ Authorization: the broker as one client may use it.
 L{AuthorizedBroker} stands before L{Broker} for the clients of one name, the common name of their
 certificates. It fails closed: it has the methods that a rule names, and no other; a handler that
 calls a new method of L{Broker} gets an error for every client until a rule is written here. The
-protocol handler sees a refusal as an error, like that for an invalid topic. For Kafka 0.7 that means
-code -1 for a fetch, and a closed connection for the other requests. Each client, right and topic is
-logged once.
+protocol handler sees a refusal as an error, like that for an invalid topic. For Kafka 0.7 that
+means code -1 for a fetch, and a closed connection for the other requests. Each client, right and
+topic is logged once.
 """
 
 from __future__ import annotations

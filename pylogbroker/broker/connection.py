@@ -4,8 +4,8 @@ The connections of a broker: feed the decoder, take a request, have it handled, 
 What must be true: requests are handled in the order of their arrival; their answers leave in that
 order; at most C{slotCountMax} requests of a connection, a number of its protocol handler, are in
 progress or have an answer that is not yet with the kernel. So a client that does not read cannot
-fill our memory. The decoder holds later requests, and what it holds is bounded: beyond the bound the
-connection is no longer read, and TCP tells the client. "Connect, send, close" keeps the data:
+fill our memory. The decoder holds later requests, and what it holds is bounded: beyond the bound
+the connection is no longer read, and TCP tells the client. "Connect, send, close" keeps the data:
 complete requests are handled though the client is gone.
 
 The phases of a connection, and what each event leads to:
@@ -338,9 +338,9 @@ class ServerConnection(TwistedProtocol):
         """
         What this connection waits for.
 
-        @return: L{None}: nothing. Else the peer; what it waits for: C{"memory"} for a large request,
-            C{"reader"} when the peer does not take the answer as fast as we could send it, or the
-            kind of its first request in progress; and the partition of that request.
+        @return: L{None}: nothing. Else the peer; what it waits for: C{"memory"} for a large
+            request, C{"reader"} when the peer does not take the answer as fast as we could send it,
+            or the kind of its first request in progress; and the partition of that request.
         """
         for slot in self._slots or ():
             if not slot.isDone:

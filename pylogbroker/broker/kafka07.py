@@ -10,10 +10,10 @@ wire-protocol §8, §9).
  - What cannot be understood closes the connection.
 
 Peculiar to this dialect, and to this module: partition -1 of a produce request means any partition;
-a produce request creates its partition; a partition that does not exist is empty; a fetch or offsets
-request waits for a flush that is due by count. (0.7.2 flushes in the middle of the produce request,
-so clients find what they have just sent; here the flush is a worker's, and the reader waits. Neither
-waits for a flush that is due by time.)
+a produce request creates its partition; a partition that does not exist is empty; a fetch or
+offsets request waits for a flush that is due by count. (0.7.2 flushes in the middle of the produce
+request, so clients find what they have just sent; here the flush is a worker's, and the reader
+waits. Neither waits for a flush that is due by time.)
 
 Answers leave in the order of the requests, one at a time.
 """
@@ -81,10 +81,10 @@ class UnackedProduces:
     memory, and nothing in this protocol tells the producer. Therefore the answer waits, or never
     comes (L{pylogbroker.broker.logmanager.LogManager.awaitWritten}).
 
-    We record at most L{PARTITION_COUNT_MAX} partitions per connection. A connection that exceeds the
-    limit counts as having produced to every partition. Only partitions that fail after the first
-    message matter, since a request to a failed partition closes its connection; so we record how
-    many had failed before.
+    We record at most L{PARTITION_COUNT_MAX} partitions per connection. A connection that exceeds
+    the limit counts as having produced to every partition. Only partitions that fail after the
+    first message matter, since a request to a failed partition closes its connection; so we record
+    how many had failed before.
 
     We also record that a message was dropped because it was too large. 0.7.2 still answers the next
     OFFSETS request, so the producer wrongly believes the message was stored (spec-0.7 wire-protocol
@@ -244,7 +244,9 @@ class Kafka07Protocol:
         return Deferred.fromCoroutine(self._offsets(request, unacked))
 
     def _timed(self, answer: Any, started: float, took: Callable[[float], None]) -> Any:
-        """Count the time of a request, now or when its answer is there. As in 0.7, not if it fails."""
+        """
+        Count the time of a request, now or when its answer is there. As in 0.7, not if it fails.
+        """
         if not isinstance(answer, Deferred):
             took(self._seconds() - started)
             return answer
@@ -433,7 +435,7 @@ def _parts(request: Request) -> tuple[str, Sequence[Produce | Fetch | Offsets]]:
     return ("fetch" if isinstance(request, Fetch) else "offsets"), (request,)
 
 
-# -- clients of other protocols ---------------------------------------------------------------------
+# -- clients of other protocols --------------------------------------------------------------------
 
 _KAFKA_HEAD = struct.Struct(">ihhih")
 _KAFKA_KEY_MAX = 100
@@ -473,9 +475,9 @@ def sniff(greeting: bytes) -> str | None:
 
 def _looksLikeKafka(greeting: bytes) -> bool:
     """
-    Size, API key, API version, correlation id, then a printable client id, or none. A broken request
-    of 0.7 must not match: where it has a topic, Kafka has a correlation id, which counts up from 0;
-    and a partition reads as an empty client id.
+    Size, API key, API version, correlation id, then a printable client id, or none. A broken
+    request of 0.7 must not match: where it has a topic, Kafka has a correlation id, which counts up
+    from 0; and a partition reads as an empty client id.
     """
     if len(greeting) < _KAFKA_HEAD.size:
         return False

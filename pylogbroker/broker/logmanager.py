@@ -1,6 +1,7 @@
 """
-L{Partition} admits appends, and L{LogManager} moves the data of partitions to the disk: it writes at the end of each reactor turn,
-flushes, rolls and deletes by the clock and on worker threads, and throttles producers.
+L{Partition} admits appends, and L{LogManager} moves the data of partitions to the disk: it writes
+at the end of each reactor turn, flushes, rolls and deletes by the clock and on worker threads, and
+throttles producers.
 
 The states of a partition's data:
 
@@ -99,7 +100,10 @@ class Partition:
 
     @property
     def isThrottled(self) -> bool:
-        """Whether appends must wait: too many bytes are unflushed, here or in all, or the disk is full."""
+        """
+        Whether appends must wait: too many bytes are unflushed, here or in all, or the disk is
+        full.
+        """
         manager = self._manager
         return (
             self.log.unflushedSize > manager.partitionUnflushedSizeMax

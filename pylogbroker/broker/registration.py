@@ -1,19 +1,23 @@
 """
-A broker's entries in ZooKeeper: where it is, and how many partitions each of its topics has (spec-0.7 zookeeper §1, §2).
+A broker's registration in ZooKeeper: its address, and the partition counts of its topics (spec-0.7
+zookeeper §1, §2).
 
-What must be true: while the broker serves and ZooKeeper can be reached, the entries are there, with the values that they should have, owned by the
-session of now; an entry that could not be written is tried again until it can (gotchas 11, 12); nobody waits for any of it but the start. So there is a set
-of entries that are wanted, a set of those that are missing, and one *round* at a time, which claims what is missing, in order, the broker's own first. A
-new topic and a new session add to what is missing, and a failure leaves it there, for the next round a moment later.
+What must be true: while the broker serves and ZooKeeper answers, all entries exist with the right
+values, owned by the current session. An entry that could not be written is tried again (gotchas 11,
+12). Only the start waits for it. So there is a set of wanted entries, a set of missing ones, and
+one I{round} at a time, which claims the missing entries in order, the broker's own first. A new
+topic and a new session add to the missing ones; a failure leaves them for the next round.
 
-The broker's own entry is claimed patiently: after a fast restart the old session still holds it, until it expires (gotcha 9), which takes as long as the
-server has given sessions, and not what was asked for; each restart of the server gives them their time anew, so an entry with our own address, where nobody
-else can listen, is waited for several times as long. Only if it stays beyond that is it a true duplicate: two brokers with one id. At the start that is an
-error that names both, or says that it is most probably the same; later, after an expiry, it is logged, and tried again.
+After a fast restart the old session still holds the broker's own entry until it expires (gotcha 9),
+by the time-out that the server granted. Each restart of the server begins that time anew. An entry
+with our own address, where no other broker can listen, is therefore waited for
+L{OWN_PATIENCE_COUNT} times as long. An entry that stays longer belongs to a duplicate: two brokers
+with one id. At the start that is an error that names both; later it is logged, and tried again.
 
-The broker's own entry is watched. If somebody deletes it, or writes over it, that is logged, and all entries are claimed again, a moment later. Brokers cannot
-fight over it that way, since none of them takes away what another's session has: whoever finds the number free has it, and the other waits, like any duplicate.
-The entries of topics are not watched, since a broker may have thousands of them: one that somebody deletes alone is back with the next session.
+The broker's own entry is watched. If it is deleted or overwritten, that is logged, and all entries
+are claimed again. Brokers cannot fight over an id, since none removes the entry of another session.
+Entries of topics are not watched, since there may be thousands: one that is deleted alone is back
+with the next session.
 """
 
 from __future__ import annotations
@@ -36,17 +40,17 @@ from pylogbroker.zookeeper.ephemeral import ConflictError, claim, claimWithin
 
 RETRY_MS = 1_000
 PATIENCE_FACTOR = 2
-"""Session time-outs to wait for an old session to expire: one for the session, one for the server's ticks and ours."""
+"""Session time-outs to wait for an old session: one for it, one for ticks of the clocks."""
 
 OWN_PATIENCE_COUNT = 5
-"""How often that is waited for an entry with our own address."""
+"""How many times as long to wait for an entry with our own address."""
 
 
 class Registration:
     """
     Keeps a broker registered.
 
-    @ivar isRegistered: whether nothing is missing now.
+    @ivar isRegistered: whether no entry is missing.
     """
 
     _log = Logger()
@@ -61,10 +65,10 @@ class Registration:
         partitionCount: Callable[[str], int],
     ) -> None:
         """
-        @param zookeeper: its client; connected.
-        @param host: what others connect to.
-        @param partitionCount: of a topic: the number that the settings give it.
-        @raise ConfigurationError: the host has a colon in it.
+        @param zookeeper: a connected client.
+        @param host: the advertised host.
+        @param partitionCount: gives the configured number of partitions of a topic.
+        @raise ConfigurationError: the host contains a colon.
         """
         self._clock = clock
         self._zookeeper = zookeeper
@@ -93,15 +97,16 @@ class Registration:
 
     @property
     def isRegistered(self) -> bool:
-        """Whether all entries are there, as far as this broker knows."""
+        """Whether all entries exist, as far as this broker knows."""
         return not self._selfMissing and not self._missing
 
     def start(self, topics: Iterable[str]) -> Deferred[None]:
         """
-        Register the broker and the topics that it has.
+        Register the broker and its topics.
 
-        @return: fires when the broker's own entry is there; topics may follow. Fails with L{ConfigurationError} when another broker has the
-            id, and with L{ZookeeperError} when ZooKeeper cannot be asked.
+        @return: fires when the broker's own entry exists; topics may follow. Fails with
+            L{ConfigurationError} when another broker has the id, and with L{ZookeeperError} when
+            ZooKeeper does not answer.
         """
         self._removeListener = self._zookeeper.add_session_listener(self._sessionChanged)
         self._topics.update(dict.fromkeys(topics))
@@ -118,7 +123,7 @@ class Registration:
 
     async def _claimSelf(self) -> None:
         path = paths.brokerId(self._brokerId)
-        isAllowedHost = False
+        isOwn = False
         patienceMs = 0
         triesLeft = OWN_PATIENCE_COUNT
 
@@ -132,7 +137,7 @@ class Registration:
             )
 
         try:
-            while not isAllowedHost:  # it may have gone again, with its session or otherwise
+            while not isOwn:  # the entry may have gone again, with its session or otherwise
                 patienceMs = PATIENCE_FACTOR * self._zookeeper.session_timeout
                 try:
                     await claimWithin(
@@ -147,18 +152,17 @@ class Registration:
                     ):
                         raise
                 else:
-                    isAllowedHost = await self._watchSelf(path)
+                    isOwn = await self._watchSelf(path)
         except ConflictError as conflict:
             raise ConfigurationError(self._duplicate(path, conflict, patienceMs)) from conflict
         self._selfMissing = False
 
     async def _watchSelf(self, path: str) -> bool:
-        """Whether the entry is there, and ours."""
+        """Whether the entry exists and is ours."""
         looking, watch = self._zookeeper.exists_and_watch(path)
         self._watch.cancel()
-        self._watch = watch.addCallbacks(
-            self._touched, lambda _failure: None
-        )  # it ends with the session, which is told to us, or with our stop
+        # It fails with the session, which has a listener, or with our stop.
+        self._watch = watch.addCallbacks(self._touched, lambda _failure: None)
         stat = await looking
         if stat is not None and stat.ephemeralOwner == self._zookeeper.session_id:
             return True
@@ -181,27 +185,32 @@ class Registration:
 
     @property
     def _own(self) -> str:
-        """Where this one is."""
+        """The address of this broker."""
         return f"{self._host}:{self._port}"
 
     def _duplicate(self, path: str, conflict: ConflictError, patienceMs: int) -> str:
         own, other = self._own, _place(path, conflict.data)
         if not conflict.session:
-            return f"brokerid={self._brokerId}: {path} is persistent, somebody else has made it ({other}), and it never goes by itself: delete it"
+            return (
+                f"brokerid={self._brokerId}: {path} is persistent, another program has made it "
+                f"({other}), and it never goes by itself: delete it"
+            )
         if other == own:
             return (
-                f"brokerid={self._brokerId}: {path} belongs to another session, and stayed so for {OWN_PATIENCE_COUNT} times {patienceMs} ms, with the address "
-                f"of this broker, {own}. "
-                f"That is probably its own session from before, with a longer time-out: start it again when {path} is gone. If it never goes, "
-                "another broker has this brokerid and this hostname"
+                f"brokerid={self._brokerId}: {path} belongs to another session, and stayed so for "
+                f"{OWN_PATIENCE_COUNT} times {patienceMs} ms, with the address of this broker, "
+                f"{own}. That is probably its own session from before, with a longer time-out: start "
+                f"it again when {path} is gone. If it never goes, another broker has this brokerid "
+                "and this hostname"
             )
         return (
-            f"brokerid={self._brokerId}: the broker at {other} is registered with this id in {path}, and stayed so for {patienceMs} ms; "
-            f"this one is {own}. Give one of them another brokerid"
+            f"brokerid={self._brokerId}: the broker at {other} is registered with this id in "
+            f"{path}, and stayed so for {patienceMs} ms; this one is {own}. "
+            "Give one of them another brokerid"
         )
 
     def topicCreated(self, topic: str) -> None:
-        """The first partition of a topic has come into being; repeated calls for one topic do nothing."""
+        """The first partition of a topic was created. Repeated calls for a topic do nothing."""
         if topic not in self._topics:
             self._topics[topic] = self._missing[topic] = None
             self._begin()
@@ -242,14 +251,12 @@ class Registration:
                 self._log.error(
                     "Topic {topic} cannot be registered: {error}", topic=topic, error=error
                 )
-            except ConflictError as conflict:  # which is no reason to leave out the others
+            except ConflictError as conflict:  # the other topics are claimed all the same
                 self._log.warn(
                     "Topic {topic} is not registered yet: {error}", topic=topic, error=conflict
                 )
                 continue
-            if (
-                session == self._zookeeper.session_id
-            ):  # or else it has gone with its session, and is missing again
+            if session == self._zookeeper.session_id:  # else the entry went with its session
                 self._missing.pop(topic, None)
 
     def _roundFailed(self, failure: Failure) -> None:
@@ -263,7 +270,7 @@ class Registration:
             )
         else:
             self._log.failure(
-                "Registering broker {brokerId} failed in a way that nobody foresaw",
+                "Registering broker {brokerId} failed unexpectedly",
                 failure,
                 brokerId=self._brokerId,
             )
@@ -282,7 +289,7 @@ class Registration:
         self._begin()
 
     def stop(self) -> None:
-        """Register nothing any more. Closing the client takes the entries away."""
+        """Stop registering. Closing the client removes the entries."""
         self._stopped = True
         self._watch.cancel()
         if self._retry is not None:
@@ -294,7 +301,7 @@ class Registration:
 
 
 def _place(path: str, data: bytes) -> str:
-    """Where a broker is that has left this, for people."""
+    """The address in another broker's entry, for people."""
     try:
         other = decodeBroker(path, data)
     except ZnodeError:
@@ -302,10 +309,10 @@ def _place(path: str, data: bytes) -> str:
     return f"{other.host}:{other.port}"
 
 
-# -- the advertised host -----------------------------------------------------------------------------
+# -- the advertised host --------------------------------------------------------------------------
 
 EVERYWHERE = ("", "0.0.0.0", "::")
-"""Interfaces that are all of them."""
+"""Addresses that stand for all interfaces."""
 
 
 async def advertisedHost(
@@ -316,13 +323,15 @@ async def advertisedHost(
     ownName: Callable[[], str] = socket.gethostname,
 ) -> str:
     """
-    C{hostname}; or the address to listen on, if there is one; or the address of the host's name, as 0.7 does it.
+    The advertised host: C{hostname}; else the address that we listen on; else the address of the
+    machine's name, as in 0.7 (spec-0.7 zookeeper §1).
 
-    @param listening: the addresses that are listened on, that of the port which others are told first. Where C{listeners} is not set,
-        C{listen.interface} stands for it, as it was written.
-    @param warn: called with a sentence when others will not reach this broker by it, though it listens for them.
-    @param resolve: gives a name's address; fails with L{OSError}.
-    @raise ConfigurationError: the host's name has no address; or it is an IPv6 address, which the value in ZooKeeper cannot carry.
+    @param listening: the addresses that we listen on, that of the advertised port first. Without
+        C{listeners}, C{listen.interface} replaces them, as it was written.
+    @param warn: called with a message when other machines will not reach the broker by this host.
+    @param resolve: resolves a name; fails with L{OSError}.
+    @raise ConfigurationError: the machine's name has no address; or the address is IPv6, which the
+        value in ZooKeeper cannot carry.
     """
     source = "listeners"
     if settings.listeners == (listener(settings.port, settings.listenInterface),):
@@ -342,23 +351,26 @@ async def advertisedHost(
             host = await resolve(name)
         except OSError as error:
             raise ConfigurationError(
-                f"hostname is not set, and this host's name, {name}, has no address ({error}): set hostname"
+                f"hostname is not set, and this host's name, {name}, has no address ({error}): "
+                "set hostname"
             ) from error
     if ":" in host:
         raise ConfigurationError(
-            f"{source}={host}: the value in ZooKeeper cannot carry an IPv6 address, since its readers split at colons: set hostname to a name"
+            f"{source}={host}: the value in ZooKeeper cannot carry an IPv6 address, since its "
+            "readers split at colons: set hostname to a name"
         )
     if isLocal(host) and not (
         listening and all(isLocal(each) and each not in EVERYWHERE for each in listening)
     ):
         warn(
-            f"{source} is {host}: others are told to reach this broker there, and will find themselves. Set hostname to a name or address that they can reach"
+            f"{source} is {host}: clients on other machines are told to reach this broker there, "
+            "and will reach themselves. Set hostname to a name or address that they can reach"
         )
     return host
 
 
 def isLocal(host: str) -> bool:
-    """Whether a host is what every machine calls itself."""
+    """Whether a host means the local machine on every machine."""
     try:
         address = ip_address(host)
     except ValueError:

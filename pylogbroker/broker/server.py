@@ -1,10 +1,10 @@
 """
 L{Broker}: what requests do, in terms that are free of any wire format.
 
-L{Broker} knows topics, partitions, limits and waiting. A result is a value, or a Deferred of one. An
-answer may wait for a partition to be created, a segment to be rolled or opened, a compressed set
-that a worker validates, or a limit. A refusal is an exception of L{pylogbroker.errors}; the protocol
-handler turns it into a code, a silent drop or a closed connection.
+L{Broker} knows topics, partitions, limits and waiting. A result is a value, or a Deferred of one.
+An answer may wait for a partition to be created, a segment to be rolled or opened, a compressed set
+that a worker validates, or a limit. A refusal is an exception of L{pylogbroker.errors}; the
+protocol handler turns it into a code, a silent drop or a closed connection.
 
 Producing has two paths. L{Broker.tryProduce} appends a run of plain sets to an existing, free
 partition, at once; the benchmarks measure it. Everything else takes L{Broker.produce}, a coroutine
@@ -135,8 +135,8 @@ class Broker:
         Append one set to a partition, when the partition admits it.
 
         @param createMissing: create the partition if there is none yet.
-        @raise PylogbrokerError: why the set is refused: L{find}'s reasons; L{UnknownPartitionError};
-            L{FormatError}s; L{PartitionOfflineError}.
+        @raise PylogbrokerError: why the set is refused: L{find}'s reasons;
+            L{UnknownPartitionError}; L{FormatError}s; L{PartitionOfflineError}.
         """
         try:
             found = self.find(topic, partition)

@@ -1,15 +1,18 @@
 """
-A broker as a Twisted service: what starts and stops, and in which order.
+L{BrokerService}: a broker as a Twisted service, which starts and stops its parts in order.
 
-Starting: take the ports, so that a taken one fails before anything is touched, but accept nobody yet; lock and open the log directory, which may take
-long, since segments are checked after a crash; register in ZooKeeper, since nobody shall talk to a broker whose number is another's (gotcha 13); serve.
-Stopping, in the order of spec-0.7 log-storage §9: take the registration away, accept nobody, let requests that are under
-way and held come to an end (for a moment), cut the connections, flush and close every partition, write the clean-shutdown mark, let go of the directory.
+The start takes the ports, so that a taken port fails before anything is touched, but accepts no
+client yet. It locks and opens the log directory, which takes long after a crash; registers in
+ZooKeeper, since no client may talk to a broker whose id is another's (gotcha 13); and serves. The
+stop follows spec-0.7 log-storage §9: unregister, accept no client, let requests in progress and
+held requests end (for L{STOP_GRACE_MS}), close the connections, flush and close every partition,
+write the clean-shutdown marker, unlock the directory.
 
-There are two ways to start, since there are two kinds of owners. C{twistd} starts services before the reactor runs, and only an exception then
-makes it exit with a status and a sentence: L{BrokerService.privilegedStartService} and C{startService} do all there and then, and may block. Whoever has a
-running reactor (an application, a test) calls L{BrokerService.start}, which opens the directory on a worker. What cannot be done without a
-reactor, which is speaking to ZooKeeper, C{privilegedStartService} waits for by turning the reactor itself.
+There are two ways to start. C{twistd} starts services before the reactor runs, and only an
+exception then ends it with a status and a message: L{BrokerService.privilegedStartService} and
+C{startService} do everything at once, and may block. An application with a running reactor calls
+L{BrokerService.start}, which opens the directory on a worker. ZooKeeper needs a reactor, so
+C{privilegedStartService} iterates the reactor itself.
 """
 
 from __future__ import annotations
@@ -64,7 +67,10 @@ from pylogbroker.zookeeper.client import ZookeeperClient
 
 STOP_GRACE_MS = 5_000
 LINGER_MS = 5_000
-"""How long a client has to end a connection that we have closed, once to twice; less where C{reader.idle.ms} is less."""
+"""
+A client has once to twice this time to end a connection that we have closed; less if
+C{reader.idle.ms} is less.
+"""
 _STOP_LOOK_MS = 20
 _TURN_SECONDS = 0.05
 _OTHER_DESCRIPTOR_COUNT = 64
@@ -80,7 +86,7 @@ def _hoursAsMs(hours: Mapping[str, int]) -> dict[str, int]:
 
 
 def logSettings(settings: BrokerSettings) -> LogSettings:
-    """The part of the settings that the log directory is given."""
+    """The settings of the log directory."""
     return LogSettings(
         partitionCount=settings.numPartitions,
         partitionCountByTopic=settings.topicPartitionCountMap,
@@ -102,9 +108,9 @@ def logSettings(settings: BrokerSettings) -> LogSettings:
 
 def raiseDescriptorLimit() -> int:
     """
-    Ask the system for as many descriptors as it allows this process.
+    Raise the soft limit of file descriptors to the hard one.
 
-    @return: how many that are.
+    @return: the limit; negative: there is none.
     """
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -115,19 +121,20 @@ def keepFreedMemory() -> None:
     """
     Let the C library keep up to 16 MiB of freed memory at the end of its heap.
 
-    glibc doubles the largest block that it has unmapped so far, and returns what is freed beyond that to the system. With its first value, 128 KiB,
-    each received piece would take new pages from the system, a tenth of what produce requests cost. Other C libraries do nothing.
+    glibc's limit is twice the largest block that it has unmapped so far. With its first value,
+    128 KiB, each receive would take new pages from the kernel: a tenth of the cost of producing.
     """
     bytearray(_HEAP_BLOCK_SIZE)
 
 
 def shareDescriptors(descriptorCount: int, segmentCountMax: int) -> tuple[int, int]:
     """
-    Deal out descriptors, so that clients do not take those that the log needs.
+    Divide descriptors, so that clients do not take those that the log needs.
 
-    @param descriptorCount: those that the process may have; negative for any number.
-    @param segmentCountMax: segment files that may be kept open without need.
-    @return: how many clients may be connected, at least half of all; how many segment files may be kept open then.
+    @param descriptorCount: the limit of the process; negative: none.
+    @param segmentCountMax: segment files that may be kept open.
+    @return: clients that may be connected, at least half of the limit; and segment files that may
+        be kept open then.
     """
     if descriptorCount < 0:
         return sys.maxsize, segmentCountMax
@@ -140,9 +147,11 @@ class BrokerService(Service):
     """
     One broker, started once and stopped once.
 
-    @ivar counters: what it counts.
-    @ivar ports: what it listens on, once it does.
-    @ivar directory: its log directory.
+    @ivar counters: of requests, topics, connections and flushes.
+    @ivar ports: the listening ports.
+    @ivar directory: the log directory.
+    @ivar connections: the clients, of all listeners.
+    @ivar factory: of the listeners, which all speak Kafka 0.7.
     @ivar registration: in ZooKeeper, while there is one.
     """
 
@@ -162,11 +171,11 @@ class BrokerService(Service):
     ) -> None:
         """
         @param reactor: provides time, threads and listening.
-        @param fileSystem: other files than the machine's.
-        @param random: picks partitions for producers that leave that to the broker.
-        @param worker: makes the workers: called with the reactor, a name and a number of threads.
-        @param zookeeper: makes the client, not connected, for each start with C{enable.zookeeper}; by default one of C{zk.connect}.
-        @param formats: of the partitions; new ones have the first.
+        @param fileSystem: by default the machine's.
+        @param random: chooses partitions for producers that leave that to the broker.
+        @param worker: makes a worker from the reactor, a name and a number of threads.
+        @param zookeeper: makes the client, not connected; by default from C{zk.connect}.
+        @param formats: of partitions; new ones get the first.
         """
         self._reactor = reactor
         self._settings = settings
@@ -255,15 +264,15 @@ class BrokerService(Service):
             handlerFor = authorizer.handlerFor
         return BrokerFactory(self.connections, makeHandler(self._broker), handlerFor)
 
-    # -- looking in
+    # -- inspection
 
     @property
     def zookeeper(self) -> IZookeeper | None:
-        """Its client, while it has one, for whoever wants to look at the cluster with it; not to be closed, nor written with."""
+        """The client, while there is one. Callers may read with it, but not write, nor close it."""
         return self._zookeeper
 
     def picture(self) -> BrokerSnapshot:
-        """The broker at this moment, also while it starts and when it has stopped."""
+        """The status at this moment, also before the start and after the stop."""
         isRegistered = None
         if self._settings.enableZookeeper:
             isRegistered = self.registration is not None and self.registration.isRegistered
@@ -271,9 +280,9 @@ class BrokerService(Service):
 
     def read(self, topic: str, partition: int, offset: int, sizeMax: int) -> Deferred[bytes]:
         """
-        What a fetch would be answered, read on a worker and not counted, for whoever looks.
+        The bytes that a fetch would return; not counted.
 
-        @return: fails with the L{PylogbrokerError} that the fetch would be refused with.
+        @return: fails with the L{PylogbrokerError} that refuses the fetch.
         """
         return Deferred.fromCoroutine(self._read(topic, partition, offset, sizeMax))
 
@@ -316,8 +325,10 @@ class BrokerService(Service):
         picture = self.picture()
         requests, total = picture.counters["requests"], picture.counters["allTopics"]
         self._log.info(
-            "Figures of broker {brokerId}: {messageCount} messages in, {producedSize} bytes in, {fetchedSize} bytes out, {produceCount} produce "
-            "and {fetchCount} fetch requests since the start; {connectionCount} clients, {waitingCount} of them wait, {unflushedSize} bytes unflushed",
+            "Metrics of broker {brokerId}: {messageCount} messages in, {producedSize} bytes in, "
+            "{fetchedSize} bytes out, {produceCount} produce and {fetchCount} fetch requests since "
+            "the start; {connectionCount} clients, {waitingCount} of them wait, "
+            "{unflushedSize} bytes unflushed",
             brokerId=picture.brokerId,
             messageCount=total["messageCount"],
             producedSize=total["producedSize"],
@@ -336,7 +347,8 @@ class BrokerService(Service):
         """
         Take the ports, then lock and open the directory, then register. Blocks.
 
-        @raise ConfigurationError: an endpoint string is wrong, or its port cannot be had; another broker is registered with this one's number.
+        @raise ConfigurationError: an endpoint string is wrong, or its port cannot be had; another
+            broker has this id.
         @raise StorageError: the directory cannot be used.
         @raise ZookeeperError: ZooKeeper cannot be reached, or refuses.
         """
@@ -349,7 +361,8 @@ class BrokerService(Service):
         self._listen().addBoth(outcomes.append)
         if not outcomes:
             raise ConfigurationError(
-                "an endpoint in listeners needs a running reactor before it listens; twistd cannot wait for it"
+                "an endpoint in listeners needs a running reactor before it listens: "
+                "twistd cannot wait"
             )
         if isinstance(outcomes[0], Failure):
             outcomes[0].raiseException()
@@ -367,7 +380,7 @@ class BrokerService(Service):
                 raise
 
     def _turnUntil(self, waiting: Deferred[None]) -> None:
-        """Let the reactor, which does not run yet, do its work until this fires."""
+        """Iterate the reactor, which does not run yet, until the Deferred fires."""
         outcomes: list[Any] = []
         waiting.addBoth(outcomes.append)
         while not outcomes:
@@ -376,7 +389,7 @@ class BrokerService(Service):
             outcomes[0].raiseException()
 
     def startService(self) -> None:
-        """Serve. The directory is open already, and the broker registered."""
+        """Serve. The directory is open, and the broker registered."""
         super().startService()
         self._serve()
 
@@ -384,8 +397,8 @@ class BrokerService(Service):
         """
         Stop in order.
 
-        @return: fires with L{None} when everything is flushed and closed; never fails. While a L{start} is under way, that comes to its end first; it does
-            not wait for ZooKeeper any longer.
+        @return: fires with L{None} when everything is flushed and closed; never fails. It waits for
+            the end of a L{start} that is under way, which then does not wait for ZooKeeper.
         """
         if self._isRegistering:
             self._wasInterrupted = True
@@ -399,8 +412,8 @@ class BrokerService(Service):
         """
         Listen, open the directory, register, serve.
 
-        @return: fires with L{None} when clients are served; fails as L{privilegedStartService} raises, or because it was cancelled, and then nothing is
-            left behind.
+        @return: fires with L{None} when clients are served; fails as L{privilegedStartService}
+            raises, or when it is cancelled, and then nothing stays behind.
         """
         return Deferred.fromCoroutine(self._inTurn(self._start))
 
@@ -416,11 +429,9 @@ class BrokerService(Service):
         self._flushWorker.start()
         try:
             await self._flushWorker.submit(lambda: self.directory.open(self.logManager.report))
-        except (
-            Exception
-        ):  # a start that is thrown away with all else (GeneratorExit) must not wait for anything
+        except Exception:  # not GeneratorExit: an abandoned start must not wait
             self._flushWorker.stop()
-            self.directory.close()  # whoever cancels does not keep the worker from opening it
+            self.directory.close()  # a cancelled start may have opened it
             await self._closePorts()
             raise
         if self._settings.enableZookeeper:
@@ -439,9 +450,9 @@ class BrokerService(Service):
 
     async def _register(self, resolve: Callable[[str], Awaitable[str]]) -> None:
         """
-        Connect, and enter the broker and what it has.
+        Connect, and register the broker and its topics.
 
-        @param resolve: gives a name's address.
+        @param resolve: resolves a host name.
         """
         self._isRegistering = True
         try:
@@ -455,7 +466,7 @@ class BrokerService(Service):
             raise ClosedError(f"broker {self._settings.brokerId} was stopped while it started")
 
     async def _enter(self, resolve: Callable[[str], Awaitable[str]]) -> None:
-        """All that can be wrong with the settings is found before anybody is asked."""
+        """Every mistake in the settings is found before ZooKeeper is contacted."""
         settings = self._settings
         port = self._advertisedPort()
         host = await advertisedHost(
@@ -488,7 +499,7 @@ class BrokerService(Service):
         )
 
     def _listeningHosts(self, port: int) -> list[str]:
-        """Those of the port that others are told first."""
+        """The addresses that we listen on, that of the advertised port first."""
         addresses = [each.getHost() for each in self.ports]
         return [
             address.host
@@ -497,15 +508,15 @@ class BrokerService(Service):
         ]
 
     def _address(self, name: str) -> Deferred[str]:
-        """The system is asked, which may take its time."""
+        """Resolve on a worker: the system may block."""
         return self._flushWorker.submit(lambda: socket.gethostbyname(name))
 
     def _advertisedPort(self) -> int:
-        """C{port}; or what the system has chosen, if that was left to it."""
+        """C{port}; 0 stands for the port that the system chose."""
         port = self._settings.port or getattr(self.ports[0].getHost(), "port", 0)
         if not port:
             raise ConfigurationError(
-                "port=0: others must be told a port, and the first of listeners has none: set port"
+                "port=0: no port can be advertised, since the first of listeners has none: set port"
             )
         return int(port)
 
@@ -514,7 +525,10 @@ class BrokerService(Service):
             self.registration.topicCreated(topic)
 
     async def _unregister(self) -> None:
-        """Take the entries away: at once if ZooKeeper can be asked; or else its server does, a session's time-out later, and we do not wait for that."""
+        """
+        Remove the entries. Without a connection, ZooKeeper does it when the session expires, and we
+        do not wait.
+        """
         registration, self.registration = self.registration, None
         zookeeper, self._zookeeper = self._zookeeper, None
         if registration is not None:
@@ -546,11 +560,11 @@ class BrokerService(Service):
             self.ports.append(port)
 
     def _prepare(self, port: Any) -> None:
-        """Nobody is accepted yet, and the connections of a plain TCP port will be able to send slices; all others are served by reading."""
+        """Accept no client yet. Connections of a plain TCP port will use C{sendfile}."""
         if isinstance(port, Port):
             port.stopReading()
-            # Twisted's backlog of 50 makes the rest of a burst (all clients, after a restart) try again a second later.
-            if port.backlog:  # a socket of systemd's has what its unit says
+            # With Twisted's backlog of 50, most of a burst of clients would retry a second later.
+            if port.backlog:  # a socket of systemd has the backlog of its unit
                 port.socket.listen(max(port.backlog, socket.SOMAXCONN))
             if port.addressFamily in (socket.AF_INET, socket.AF_INET6):
                 self._sizeBuffers(port.socket)
@@ -558,7 +572,7 @@ class BrokerService(Service):
                     port.transport = SendfileTransport
 
     def _sizeBuffers(self, listening: Any) -> None:
-        """Connections inherit these from the socket that they are accepted on."""
+        """Connections inherit these options from the listening socket."""
         for option, size in (
             (socket.SO_SNDBUF, self._settings.socketSendBuffer),
             (socket.SO_RCVBUF, self._settings.socketReceiveBuffer),
@@ -571,27 +585,11 @@ class BrokerService(Service):
         self._flushWorker.start()
         self._readWorker.start()
         self.logManager.start(lambda: list(self.directory.logs.values()))
-        looking = self._stalledCheck.start(self._settings.readerIdleMs / 1000, now=False)
-        looking.addErrback(
-            lambda failure: self._log.failure(
-                "Looking for stalled readers has stopped: this is a bug", failure
-            )
-        )
-        closing = self._unclosedCheck.start(
-            min(LINGER_MS, self._settings.readerIdleMs) / 1000, now=False
-        )
-        closing.addErrback(
-            lambda failure: self._log.failure(
-                "Looking for clients that do not close has stopped: this is a bug", failure
-            )
-        )
+        idleMs = self._settings.readerIdleMs
+        self._repeat(self._stalledCheck, idleMs)
+        self._repeat(self._unclosedCheck, min(LINGER_MS, idleMs))
         if self._settings.metricsLogIntervalMs:
-            logging = self._metricsLog.start(self._settings.metricsLogIntervalMs / 1000, now=False)
-            logging.addErrback(
-                lambda failure: self._log.failure(
-                    "Logging of figures has stopped: this is a bug", failure
-                )
-            )
+            self._repeat(self._metricsLog, self._settings.metricsLogIntervalMs)
         self._status.startedMs = self.logManager.nowMs()
         for port in self.ports:
             if isinstance(port, Port):
@@ -604,6 +602,13 @@ class BrokerService(Service):
             listeners=" ".join(formatAddress(port.getHost()) for port in self.ports),
         )
 
+    def _repeat(self, call: LoopingCall, intervalMs: int) -> None:
+        call.start(intervalMs / 1000, now=False).addErrback(
+            lambda failure: self._log.failure(
+                "{call} has stopped: this is a bug", failure, call=call.f.__name__
+            )
+        )
+
     # -- stopping
 
     def _closePorts(self) -> Deferred[None]:
@@ -611,7 +616,7 @@ class BrokerService(Service):
         return Deferred.fromCoroutine(_stopAll(ports))
 
     def stop(self) -> Deferred[None]:
-        """See L{stopService}; a service that was not started has nothing to stop."""
+        """See L{stopService}. A service that was not started has nothing to stop."""
         return self.stopService()
 
     async def _stop(self) -> None:
@@ -635,14 +640,13 @@ class BrokerService(Service):
             marked = await self._flushWorker.submit(self._closeDirectory)
             if not marked:
                 self._log.warn(
-                    "No clean-shutdown mark was written, since a partition had failed: the next start checks the last segments"
+                    "No clean-shutdown marker was written, since a partition had failed: "
+                    "the next start checks the last segments"
                 )
-        except (
-            StorageError,
-            ValueError,
-        ) as error:  # ValueError: a partition came into being so late that it was not closed
+        except (StorageError, ValueError) as error:  # ValueError: a partition was not closed
             self._log.error(
-                "The clean-shutdown mark could not be written: {error}. The next start checks the last segments",
+                "The clean-shutdown marker could not be written: {error}. "
+                "The next start checks the last segments",
                 error=error,
             )
         self._memory.close()
@@ -657,17 +661,17 @@ class BrokerService(Service):
             self.directory.close()
 
     async def _endConnections(self) -> None:
-        """Let what is under way come to its end, within limits, then cut; what is held is carried out all the same."""
+        """Let requests end, for a time, then close. Held requests are handled all the same."""
         for connection in list(self.connections.open):
             connection.finish()
         await self._ended()
         for connection in list(self.connections.open):
             connection.abort()
-        await self.logManager.drain()  # which lets go who was held back
+        await self.logManager.drain()  # which ends all throttling
         await self._ended()
         if self.connections.orphaned:
             self._log.critical(
-                "The last requests of {count} clients could not be carried out in time: they are lost",
+                "The last requests of {count} clients could not be handled in time: they are lost",
                 count=len(self.connections.orphaned),
             )
 
@@ -684,7 +688,7 @@ class BrokerService(Service):
 
 
 async def _addressNow(name: str) -> str:
-    """The same where no reactor runs yet that could be kept waiting; a thread that is left over there would keep the process from ending by Ctrl-C."""
+    """Resolve before the reactor runs. A thread would keep Ctrl-C from ending the process."""
     return socket.gethostbyname(name)
 
 

@@ -1,3 +1,1 @@
-"""
-HTTP for the services: a site with its limits, and where it listens.
-"""
+"""The Twisted layer over bytes: listeners, TLS, sendfile, HTTP, workers, timers. Floor 2."""

@@ -1,8 +1,8 @@
 """
 Deferreds in numbers: waiting for several at once, and several callers that wait for one event.
 
-What must be true: the C{gather} functions wait for every Deferred even when one fails, so nothing is
-left running and no failure goes unhandled; cancelling the result cancels the pending ones. The
+What must be true: the C{gather} functions wait for every Deferred even when one fails, so nothing
+is left running and no failure goes unhandled; cancelling the result cancels the pending ones. The
 caller bounds the number; L{gatherInBatches} does it where a cluster determines the number.
 """
 
@@ -25,7 +25,9 @@ A = TypeVar("A")
 Work = Deferred[T] | Coroutine[Any, Any, T]
 
 BATCH_COUNT_MAX = 100
-"""The requests that a L{pylogbroker.zookeeper.client.ZookeeperClient} has in flight; more only wait."""
+"""
+The requests that a L{pylogbroker.zookeeper.client.ZookeeperClient} has in flight; more only wait.
+"""
 
 
 async def gatherSettled(works: Iterable[Work[T]]) -> list[T | Failure]:

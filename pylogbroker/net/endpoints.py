@@ -1,10 +1,11 @@
 """
-Where a broker is, as people write it, for plain sockets: C{"host:port"}, or those of Twisted's client endpoint strings that mean something here,
-C{"tcp:host:port"} and C{"tls:host:port:trustRoots=ca.d:certificate=cert.pem:privateKey=key.pem"}. So one property says it for all clients
-(L{pylogbroker.client.brokerclient} has the rest).
+Endpoints of brokers as users write them, for plain sockets: C{"host:port"}, and two kinds of
+Twisted's client endpoint strings, C{"tcp:host:port"} and
+C{"tls:host:port:trustRoots=ca.d:certificate=cert.pem:privateKey=key.pem"}. One property serves all
+clients (L{pylogbroker.client.endpoints} has the other kinds).
 
-What must be true of TLS: the broker's certificate is checked against authorities that are trusted, and against the host's name or address; TLS 1.2 at least.
-There is no way to leave that out.
+What must be true of TLS: the broker's certificate is verified against trusted authorities and the
+host's name or address; TLS 1.2 at least. This cannot be switched off.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pylogbroker.errors import ConfigurationError
 PORT_MAX = 65_535
 
 KINDS = frozenset(("tcp", "tcp4", "tcp6", "ssl", "tls", "unix", "systemd"))
-"""What Twisted's client endpoint strings begin with: in front of a port none of these is taken for a host."""
+"""Kinds of Twisted's client endpoint strings: none of them is a host in C{host:port}."""
 
 PLAIN = re.compile(r"(?:\[(?P<v6>[^\[\]]+)\]|(?P<host>[^:\[\]]+)):(?P<port>[0-9]+)")
 """C{host:port}, an IPv6 address in brackets."""
@@ -32,9 +33,10 @@ _TLS_PARTS = ("trustRoots", "certificate", "privateKey")
 
 class Endpoint(NamedTuple):
     """
-    Where a broker is: what the clients of this room are given first, C{SimpleConsumer(*endpoint("log1:9092"))}.
+    The address of a broker: the first arguments of clients,
+    C{SimpleConsumer(*endpoint("log1:9092"))}.
 
-    @ivar tls: how to speak TLS there; L{None} for plain TCP.
+    @ivar tls: L{None} for plain TCP.
     """
 
     host: str
@@ -44,12 +46,13 @@ class Endpoint(NamedTuple):
 
 def endpoint(description: str) -> Endpoint:
     """
-    Read what people write. Reads the files that it names, too.
+    Parse an endpoint, and read the files that it names.
 
-    @param description: C{host:port}; or C{tcp:} or C{tls:}, host and port, and for TLS any of C{trustRoots=}, a folder of C{.pem} files of authorities (by
-        default those that the machine trusts), C{certificate=}, our own with the rest of its chain behind it, and C{privateKey=}, which may be the same file.
-        As in Twisted's strings, a backslash takes away the meaning of the colon behind it.
-    @raise ConfigurationError: it is something else, or a file is none; the text repeats it.
+    @param description: C{host:port}; or C{tcp:} or C{tls:}, host and port. For TLS any of
+        C{trustRoots=}, a folder with C{.pem} files of authorities (by default the machine's),
+        C{certificate=}, the client's with its chain, and C{privateKey=}, perhaps the same file. A
+        backslash escapes the colon behind it, as in Twisted's strings.
+    @raise ConfigurationError: it is something else, or a file is invalid; the text repeats it.
     """
     plain = PLAIN.fullmatch(description)
     if plain is not None and plain["host"] not in ("tcp", "tls"):
@@ -68,7 +71,8 @@ def endpoint(description: str) -> Endpoint:
     for name in named:
         if name not in known:
             raise ConfigurationError(
-                f"endpoint {description!r}: {name}= is not known here; there are: {', '.join(known) or 'none'}"
+                f"endpoint {description!r}: {name}= is not known here; "
+                f"there are: {', '.join(known) or 'none'}"
             )
     tls = _context(description, named) if kind == "tls" else None
     return Endpoint(
@@ -115,9 +119,8 @@ def _context(description: str, named: dict[str, str]) -> ssl.SSLContext:
                 certificate, named.get("privateKey") or certificate, password=_noPassword
             )
     except (OSError, ValueError) as error:  # an SSLError is an OSError
-        raise ConfigurationError(
-            f"endpoint {description!r}: {error.strerror if isinstance(error, OSError) and error.strerror else error}"
-        ) from error
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigurationError(f"endpoint {description!r}: {reason}") from error
     return context
 
 
@@ -135,11 +138,12 @@ def _noPassword() -> str:
 
 def brokerEndpoint(template: str, address: str) -> str:
     """
-    How to reach a broker that is known by its address.
+    The endpoint string of a broker that is known by its address.
 
-    @param template: an endpoint string with C{{host}} and C{{port}} in it, or C{""} for the address itself, so written that a host by the name of C{unix} is
-        one.
-    @param address: C{host:port}; an IPv6 address in brackets. What is an endpoint string already stays as it is.
+    @param template: an endpoint string with C{{host}} and C{{port}}; C{""} for the address itself,
+        written so that a host named C{unix} is a host.
+    @param address: C{host:port}, an IPv6 address in brackets. An endpoint string is returned
+        unchanged.
     """
     plain = PLAIN.fullmatch(address)
     if plain is None:

@@ -1,16 +1,23 @@
 """
-HTTP: a table of paths, each with what answers it; and, for a site that is more than pages, one function that answers all.
+L{HttpSite}: an HTTP server with limits, over a table of paths or one function for all requests.
 
-Nobody is asked for a password here, so what must be true is: nothing can be changed by a request to a site that only shows; no page elsewhere can read an
-answer, or change anything, by way of a person's browser; and no client can take more than a little memory, or keep others out.
+There are no passwords, so what must be true is: a request to a site that only shows data changes
+nothing; no page of another origin can read an answer, or change anything, by way of a user's
+browser; no client can use more than a little memory, or keep others out.
 
- - A table of paths knows only C{GET} and C{HEAD}. A body that is larger than the site takes (unless it says so, any) is refused before more of it is kept.
- - A name in the Host header must be one that the operator has named, or C{localhost}: a page at C{evil.example}, whose owner lets that name point to
-   127.0.0.1 (*DNS rebinding*), sends its own. An address instead of a name cannot be such a trick. No answer allows a page of another origin to read it.
- - Answers say what the browser may do with them: run scripts and styles of this origin, connect to it, and nothing else. Nothing is guessed to be
-   HTML. What strangers wrote travels as JSON.
- - Lines and headers have Twisted's limits (16 KiB for each request); one request of a connection is answered at a time; a connection that
-   asks nothing for a while is closed; and when there are too many, the oldest goes, so that nobody keeps others out by holding connections.
+ - A table of paths accepts only C{GET} and C{HEAD}. A body larger than the site accepts (by default
+   any) is refused before more of it is kept.
+ - The Host header must be a name that the operator has configured, C{localhost}, or an address. A
+   page at C{evil.example}, whose owner resolves that name to 127.0.0.1 (I{DNS rebinding}), sends
+   its own name. No answer allows another origin to read it.
+ - Headers tell the browser what an answer may do: run scripts and styles of this origin, connect to
+   it, and nothing else. No content is guessed to be HTML. Text of strangers travels as JSON.
+ - Lines and headers have Twisted's limits (16 KiB a request). A connection has one request at a
+   time, and is closed when it is idle for L{IDLE_SECONDS}. Above the limit of connections the
+   oldest one is closed, so holding connections keeps no client out.
+
+C{HTTPChannel} has no parameter for its clock: C{buildProtocol} sets the channel's C{callLater}, as
+Twisted's own C{HTTPFactory} does. A test of idle connections watches that.
 """
 
 from __future__ import annotations
@@ -31,7 +38,10 @@ CONNECTION_COUNT_MAX = 64
 IDLE_SECONDS = 60
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[0-9A-Za-z._-]{1,255})(?::[0-9]{1,5})?")
 
-POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 _HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -48,7 +58,7 @@ class HttpResponse(NamedTuple):
     """
     An answer.
 
-    @ivar kind: its media type.
+    @ivar kind: the media type.
     """
 
     status: int
@@ -60,8 +70,8 @@ class HttpRequest(NamedTuple):
     """
     A request.
 
-    @ivar path: as it came, with its percent signs.
-    @ivar query: by name; of names that come twice, the last.
+    @ivar path: not unquoted.
+    @ivar query: values by name; the last of repeated ones.
     @ivar kind: the media type of the body, in lower case, without parameters.
     """
 
@@ -73,7 +83,7 @@ class HttpRequest(NamedTuple):
 
 
 class BadRequestError(Exception):
-    """A request that cannot be answered; its text is for whoever asked."""
+    """A wrong request. The client gets the text."""
 
 
 Query = Mapping[str, str]
@@ -81,7 +91,7 @@ Route = Callable[[Query], "HttpResponse | Deferred[HttpResponse]"]
 
 
 def jsonReply(value: object, status: int = 200, kind: str = "application/json") -> HttpResponse:
-    """An answer for pages and programs. Only ASCII, and without C{<}: however it is shown, it is no markup."""
+    """JSON in ASCII, without C{<}, so that no browser can take it for markup."""
     return HttpResponse(
         status,
         kind,
@@ -90,13 +100,13 @@ def jsonReply(value: object, status: int = 200, kind: str = "application/json") 
 
 
 def textReply(text: str, status: int = 200) -> HttpResponse:
-    """An answer for people."""
+    """Plain text for people."""
     return HttpResponse(status, "text/plain; charset=utf-8", f"{text}\n".encode())
 
 
 def isAllowedHost(host: str, names: frozenset[str]) -> bool:
     """
-    Whether a Host header's value is one by which this site may be asked.
+    Whether the site accepts the value of a Host header.
 
     @param names: in lower case.
     """
@@ -140,7 +150,7 @@ class _Request(http.Request):
             self.channel.loseConnection()
 
     def process(self) -> None:
-        """It is whole."""
+        """The request is complete."""
         if self._isOver:
             return
         web: HttpSite = self.channel.web
@@ -156,7 +166,8 @@ class _Request(http.Request):
         hosts = self.requestHeaders.getRawHeaders(b"Host") or []
         if len(hosts) != 1 or not isAllowedHost(hosts[0].decode("latin-1"), web.names):
             return textReply(
-                f"This site is not known by that name. If it should be, name it in {web.namesCalled}, or use its address.",
+                "This site is not known by that name. If it should be, name it in "
+                f"{web.namesCalled}, or use its address.",
                 421,
             )
         try:
@@ -188,7 +199,7 @@ class _Request(http.Request):
             self._reply(jsonReply({"error": str(failure.value)}, 400))
         else:
             self._log.failure(
-                "A request for {path} failed in a way that nobody foresaw",
+                "A request for {path} failed unexpectedly",
                 failure,
                 path=self.path[:200],
             )
@@ -225,7 +236,9 @@ class _Channel(http.HTTPChannel):
         self.web.opened(self)
 
     def headerReceived(self, line: bytes) -> bool:
-        """Twisted makes a number of any C{Content-Length}, which Python refuses to do for thousands of digits: it is too large, in any case."""
+        """
+        Refuse a C{Content-Length} of thousands of digits, which C{int} refuses with L{ValueError}.
+        """
         try:
             return bool(super().headerReceived(line))
         except ValueError:
@@ -242,13 +255,13 @@ class HttpSite(Factory):
     """
     A site.
 
-    @ivar routes: what answers each path. A route gets the query's values (of names that come twice, the last), and returns a L{HttpResponse} now or later; it may
+    @ivar routes: functions by path, from the query to a L{HttpResponse}, now or later. They may
         raise L{BadRequestError}.
-    @ivar names: that the Host header may have, in lower case.
-    @ivar namesCalled: where an operator says them, for errors.
-    @ivar connections: that are open, the oldest first.
+    @ivar names: accepted in the Host header, in lower case.
+    @ivar namesCalled: the setting of these names, for errors.
+    @ivar connections: the open ones, the oldest first.
     @cvar bodySizeMax: bytes of a request's body.
-    @cvar methods: that there are, for the C{Allow} header.
+    @cvar methods: accepted ones, for the C{Allow} header.
     """
 
     noisy = False
@@ -271,7 +284,7 @@ class HttpSite(Factory):
         self.connections: dict[Any, None] = {}
 
     def answer(self, asked: HttpRequest) -> HttpResponse | Deferred[HttpResponse]:
-        """What a request gets. A site that is more than a table of paths has its own. It may raise L{BadRequestError}."""
+        """Answer a request, by default from the table. It may raise L{BadRequestError}."""
         if asked.method not in ("GET", "HEAD"):
             return textReply("There is only GET here.", 405)
         route = self.routes.get(asked.path)
@@ -281,22 +294,20 @@ class HttpSite(Factory):
         channel = _Channel()
         channel.web = self
         channel.timeOut = IDLE_SECONDS
-        vars(channel)["callLater"] = (
-            self._reactor.callLater
-        )  # as Twisted has it: in the place of a method
+        channel.callLater = self._reactor.callLater  # type: ignore[method-assign]
         return channel
 
     def opened(self, channel: Any) -> None:
-        """One more; if there are too many, the oldest goes."""
+        """Add a connection; beyond the limit, close the oldest."""
         self.connections[channel] = None
         if len(self.connections) > self._connectionCountMax:
             next(iter(self.connections)).transport.abortConnection()
 
     def closed(self, channel: Any) -> None:
-        """One less."""
+        """Remove a connection."""
         self.connections.pop(channel, None)
 
     def closeAll(self) -> None:
-        """Everybody goes."""
+        """Close all connections."""
         for channel in list(self.connections):
             channel.transport.abortConnection()

@@ -5,8 +5,8 @@ Twisted's C{ssl:} endpoint strings cannot require a client's certificate, so the
 
     tls:9093:privateKey=key.pem:certKey=cert.pem:clientCAs=ca.pem:interface=10.0.0.5
 
-C{certKey} may hold a chain; by default it is in C{privateKey}'s file. With C{clientCAs} a client must
-show a certificate that one of these authorities has signed; no byte of other clients is read.
+C{certKey} may hold a chain; by default it is in C{privateKey}'s file. With C{clientCAs} a client
+must show a certificate that one of these authorities has signed; no byte of other clients is read.
 Without C{clientCAs} no certificate is required. TLS 1.2 and later only.
 """
 
@@ -136,7 +136,7 @@ def formatAddress(address: Any) -> str:
     return str(address) if name is None else f"unix:{name.decode(errors='replace')}"
 
 
-# -- the peer of a connection ------------------------------------------------------------------------
+# -- the peer of a connection ----------------------------------------------------------------------
 
 
 def isTls(transport: Any) -> bool:

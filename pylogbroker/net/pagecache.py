@@ -51,8 +51,8 @@ def makeCachestat() -> Cachestat:
     C{cachestat(2)} as a function. It raises L{OSError}: C{ENOSYS} before Linux 6.5; C{EPERM} in a
     sandbox that does not know the call, or for a file of another user.
 
-    C{PyDLL} keeps the interpreter's lock during the call, which is shorter than taking the lock back
-    from a busy worker.
+    C{PyDLL} keeps the interpreter's lock during the call, which is shorter than taking the lock
+    back from a busy worker.
     """
     syscall = ctypes.PyDLL(None, use_errno=True).syscall
     syscall.argtypes = (

@@ -1,6 +1,5 @@
 """
-Log lines that others can cause, at a rate that they cannot: one a kind and interval, which says how many were left out. A server's strangers do, and a client's
-server.
+L{RateLimitedLogger}: log lines that clients or servers can cause, at a rate that they cannot.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ INTERVAL_MS = 10_000
 
 class RateLimitedLogger:
     """
-    A L{Logger} in front of which each kind of line waits its turn. Kinds are few: they are the sentences in our code.
+    A L{Logger} that logs one line of each kind in an interval, with the number of those left out.
+    The formats in our code are the kinds, so they are few.
     """
 
     def __init__(self, clock: Any, log: Logger, intervalMs: int = INTERVAL_MS) -> None:
@@ -23,17 +23,13 @@ class RateLimitedLogger:
         self._interval = intervalMs / 1000
         self._kinds: dict[str, tuple[float, int]] = {}
 
-    def warn(self, sentence: str, **fields: object) -> None:
-        """
-        Log a warning, unless one of its kind was logged a moment ago.
-
-        @param sentence: a format for the fields; it is the kind.
-        """
+    def warn(self, format: str, **fields: object) -> None:
+        """Log a warning, unless one with this format was logged in the last interval."""
         now = self._clock.seconds()
-        next_, leftOut = self._kinds.get(sentence, (0.0, 0))
+        next_, leftOut = self._kinds.get(format, (0.0, 0))
         if now < next_:
-            self._kinds[sentence] = next_, leftOut + 1
+            self._kinds[format] = next_, leftOut + 1
             return
-        self._kinds[sentence] = now + self._interval, 0
+        self._kinds[format] = now + self._interval, 0
         more = f" ({leftOut} more of this kind were not logged)" if leftOut else ""
-        self._log.warn(sentence + "{more}", more=more, **fields)
+        self._log.warn(format + "{more}", more=more, **fields)

@@ -1,9 +1,9 @@
 """
 Sends slices: from the page cache to the socket, without a copy.
 
-An answer is a list of I{parts}: bytes (headers) and L{pylogbroker.interfaces.Slice}s (message sets).
-L{SendfileTransport} is the transport of a plain TCP connection. It has an ordered queue of parts,
-which it sends with C{send(MSG_MORE)} and C{os.sendfile} whenever the socket is writable.
+An answer is a list of I{parts}: bytes (headers) and L{pylogbroker.interfaces.Slice}s (message
+sets). L{SendfileTransport} is the transport of a plain TCP connection. It has an ordered queue of
+parts, which it sends with C{send(MSG_MORE)} and C{os.sendfile} whenever the socket is writable.
 C{MSG_MORE} lets header and set leave together; without it every fetch would stall for a delayed
 acknowledgement. All writes of the transport use this queue, so Twisted's own write buffer stays
 empty and the order is that of the calls.
@@ -11,8 +11,8 @@ empty and the order is that of the calls.
 What must be true:
 
  - The reactor does not wait for the disk: a range is sent only if
-   L{pylogbroker.net.pagecache.PageCache} knows it as cached, else a worker prefetches it. The answer
-   holds for L{CACHED_SECONDS}, so a range that leaves in several parts is looked up once.
+   L{pylogbroker.net.pagecache.PageCache} knows it as cached, else a worker prefetches it. The
+   answer holds for L{CACHED_SECONDS}, so a range that leaves in several parts is looked up once.
  - No connection occupies a whole turn of the reactor: L{TURN_SIZE_MAX}.
  - A deleted segment stays readable while slices of it are queued: slices come pinned, and are
    unpinned when they are sent or discarded.
@@ -114,7 +114,8 @@ class SendfileTransport(tcp.Server):
         Send parts in order, behind those that are queued. The first attempt is made at once.
 
         @param parts: their slices are pinned; they are unpinned in any case.
-        @param onSent: called later, when the kernel has all; never if the connection is lost before.
+        @param onSent: called later, when the kernel has all; never if the connection is lost
+            before.
         @return: whether the kernel has all already; then C{onSent} is not called.
         """
         if not self.connected or self.disconnecting:
@@ -305,8 +306,9 @@ class SendfileTransport(tcp.Server):
 @implementer(IPushProducer)
 class BufferedSender:
     """
-    Sends parts through a transport that cannot use C{sendfile}: a push producer whose bytes a worker
-    reads. (TLS calls a pull producer again and again while it reads, which keeps the reactor busy.)
+    Sends parts through a transport that cannot use C{sendfile}: a push producer whose bytes a
+    worker reads. (TLS calls a pull producer again and again while it reads, which keeps the reactor
+    busy.)
 
     @ivar sentSize: bytes given to the transport so far; it grows in steps of up to L{READ_SIZE}.
     """
@@ -322,8 +324,8 @@ class BufferedSender:
     ) -> None:
         """
         @param parts: their slices are pinned; they are unpinned in any case.
-        @param onSent: called when the transport has all and would take more; never if the connection
-            is lost before.
+        @param onSent: called when the transport has all and would take more; never if the
+            connection is lost before.
         """
         self._transport = transport
         self._parts = deque(parts)

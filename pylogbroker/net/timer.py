@@ -1,6 +1,4 @@
-"""
-A timer that can be started and stopped at any time, in milliseconds.
-"""
+"""L{Timer}: one delayed call that can be started and stopped at any time."""
 
 from __future__ import annotations
 
@@ -13,31 +11,26 @@ P = ParamSpec("P")
 
 
 class Timer:
-    """
-    One call in the future, or none.
-    """
+    """One delayed call, or none."""
 
     __slots__ = ("_clock", "_pending")
 
     def __init__(self, clock: IReactorTime) -> None:
-        """
-        @param clock: what calls.
-        """
         self._clock = clock
         self._pending: IDelayedCall | None = None
 
     @property
     def isRunning(self) -> bool:
-        """Whether a call is to come."""
+        """Whether a call is pending."""
         return self._pending is not None
 
     def start(
         self, ms: float, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs
     ) -> None:
         """
-        Call later, and take back what was to be called before that.
+        Call later, instead of the pending call.
 
-        @param ms: milliseconds; less than none is none.
+        @param ms: milliseconds; negative: 0.
         """
         self.stop()
 
@@ -48,7 +41,7 @@ class Timer:
         self._pending = self._clock.callLater(max(ms, 0) / 1000, ring)
 
     def stop(self) -> None:
-        """Take the call back, if there is one."""
+        """Cancel the pending call, if there is one."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.cancel()

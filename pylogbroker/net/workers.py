@@ -25,8 +25,8 @@ class IWorker(Protocol):
 
     def submit(self, work: Callable[[], T]) -> Deferred[T]:
         """
-        @return: fires on the reactor's thread with C{work}'s result, or fails with its exception. It
-            cannot be cancelled: work that has started ends.
+        @return: fires on the reactor's thread with C{work}'s result, or fails with its exception.
+            It cannot be cancelled: work that has started ends.
         """
         ...
 

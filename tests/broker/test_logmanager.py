@@ -501,7 +501,7 @@ class FullDiskTests(UpkeepTestCase):
             ),
             lines(),
         )
-        self.assertTrue(any("No clean-shutdown mark was written" in line for line in lines()))
+        self.assertTrue(any("No clean-shutdown marker was written" in line for line in lines()))
         self.assertNotIn(".kafka_cleanshutdown", self.lead.fileSystem.list(ROOT))
         self.assertEqual(self.lead.logManager.waitingCount, 0)
 

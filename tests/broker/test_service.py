@@ -217,7 +217,8 @@ class LifeTests(LeadTestCase):
         lead.fileSystem.fail("create", MARK, errno.EIO)
         lead.stop()
         self.assertTrue(
-            any("The clean-shutdown mark could not be written" in line for line in lines()), lines()
+            any("The clean-shutdown marker could not be written" in line for line in lines()),
+            lines(),
         )
         self.assertFalse(lead.directory.isOpen)
 
@@ -370,8 +371,7 @@ class StopTests(LeadTestCase):
         lead.stop()
         self.assertTrue(
             any(
-                "The last requests of 1 clients could not be carried out in time: they are lost"
-                in line
+                "The last requests of 1 clients could not be handled in time: they are lost" in line
                 for line in lines()
             ),
             lines(),
@@ -398,7 +398,8 @@ class StopTests(LeadTestCase):
         lead.settle()
         self.assertEqual(outcomes, [None])
         self.assertTrue(
-            any("The clean-shutdown mark could not be written" in line for line in lines()), lines()
+            any("The clean-shutdown marker could not be written" in line for line in lines()),
+            lines(),
         )
         self.assertNotIn(MARK, lead.fileSystem.list(ROOT))
 
