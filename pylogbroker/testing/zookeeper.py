@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.defer import Deferred, fail, succeed
+from twisted.python.failure import Failure
 
 from pylogbroker.errors import (
     BadVersionException,
@@ -30,7 +31,8 @@ from pylogbroker.errors import (
     ZookeeperTimeoutException,
 )
 from pylogbroker.interfaces import EPHEMERAL, SEQUENCE, SessionEvent, Stat, WatchEvent
-from pylogbroker.zookeeper.watch import NOT_THERE, Read, Watch, _WatchCallback
+from pylogbroker.net.deferreds import Waiters
+from pylogbroker.zookeeper.watch import NOT_THERE, SessionListeners, Watch, _WatchCallback
 
 FIRST_SESSION = 0x1000
 
@@ -242,7 +244,7 @@ class FakeZookeeper:
             client._deliver(lambda seen=seen: seen(kind))  # type: ignore[misc] # mypy: a lambda with a default
 
 
-class FakeZookeeperClient:
+class FakeZookeeperClient(SessionListeners):
     """
     A client of L{FakeZookeeper}; provides L{pylogbroker.interfaces.IZookeeper}.
 
@@ -250,6 +252,7 @@ class FakeZookeeperClient:
     """
 
     def __init__(self, server: FakeZookeeper, session_timeout: int, chroot: str) -> None:
+        super().__init__()
         self.session_timeout = session_timeout
         self.session_id = 0
         self.connected = False
@@ -257,12 +260,10 @@ class FakeZookeeperClient:
         self._server = server
         self._chroot = chroot
         self._generation = 0
-        self._callback: Callable[[SessionEvent], None] | None = None
-        self._listeners: list[Callable[[SessionEvent], None]] = []
         self._watches: dict[Watch, None] = {}
         self._held: dict[Deferred[Any], tuple[str, Callable[[], Any]]] = {}
         self._inFlight: dict[Deferred[Any], str] = {}
-        self._connecting: list[Deferred[Any]] = []
+        self._connecting: Waiters[Any] = Waiters()
         self._reaching: Any = None
 
     # -- the session
@@ -273,7 +274,7 @@ class FakeZookeeperClient:
             return fail(ClosingException("the client was closed"))
         if self.connected:
             return succeed(self)
-        connected: Deferred[Any] = Deferred()
+        connected = self._connecting.wait()
 
         def late(_result: object, _seconds: float) -> None:
             raise ZookeeperTimeoutException("no connection in time")
@@ -281,7 +282,6 @@ class FakeZookeeperClient:
         connected.addTimeout(
             (timeoutMs or 2 * self.session_timeout) / 1000, self._server.clock, late
         )
-        self._connecting.append(connected)
         if self._reaching is None:
             self._reaching = self._server.clock.callLater(
                 self._server.latency, self._server.reconnect, self
@@ -310,11 +310,9 @@ class FakeZookeeperClient:
             self._server._end(self.session_id)
             if self._reaching is not None and self._reaching.active():
                 self._reaching.cancel()
-            waiting, self._connecting = self._connecting, []
-            for each in waiting:
-                if not each.called:
-                    each.errback(ClosingException("the client was closed"))
-            self._over(ClosingException("the client was closed"), SessionEvent.CLOSED)
+            closing = ClosingException("the client was closed")
+            self._connecting.fire(Failure(closing))
+            self._over(closing, SessionEvent.CLOSED)
         return succeed(None)
 
     def _connected(self, session: int) -> None:
@@ -325,17 +323,14 @@ class FakeZookeeperClient:
             self._begin(answer, what, work)
         for watch in list(self._watches):
             watch.renew()
-        waiting, self._connecting = self._connecting, []
-        for each in waiting:
-            if not each.called:
-                each.callback(self)
-        self._tell(SessionEvent.CONNECTED)
+        self._connecting.fire(self)
+        self._report(SessionEvent.CONNECTED)
 
     def _suspended(self) -> None:
         self.connected = False
         self._generation += 1
         self._failInFlight(ConnectionLossException)
-        self._tell(SessionEvent.SUSPENDED)
+        self._report(SessionEvent.SUSPENDED)
 
     def _expired(self) -> None:
         self.connected = False
@@ -349,27 +344,13 @@ class FakeZookeeperClient:
         self._failInFlight(type(reason))
         for watch in list(self._watches):
             watch.fail(reason)
-        self._tell(event)
+        self._report(event)
 
     def _failInFlight(self, reason: type[ZookeeperError]) -> None:
         inFlight, self._inFlight = self._inFlight, {}
         for answer, what in inFlight.items():
             if not answer.called:
                 answer.errback(reason(f"{what}: {reason.__doc__}"))
-
-    def _tell(self, event: SessionEvent) -> None:
-        if self._callback is not None:
-            self._callback(event)
-        for listener in list(self._listeners):
-            if listener in self._listeners:
-                listener(event)
-
-    def set_session_callback(self, callback: Callable[[SessionEvent], None]) -> None:
-        self._callback = callback
-
-    def add_session_listener(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
     # -- requests
 
@@ -468,13 +449,9 @@ class FakeZookeeperClient:
 
             return self._ask(f"watch {path}", armed)
 
-        made: Read = read
-        watch = Watch(path, kind, made, lambda over: self._forget(over))
+        watch = Watch(path, kind, read, lambda over: self._watches.pop(over, None))
         self._watches[watch] = None
         return watch.begin(), watch.fired
-
-    def _forget(self, watch: Watch) -> None:
-        self._watches.pop(watch, None)
 
     def get_and_watch(
         self, path: str

@@ -41,6 +41,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from kazoo import exceptions as kazoo
@@ -69,7 +70,7 @@ from pylogbroker.errors import (
 from pylogbroker.interfaces import EPHEMERAL, SEQUENCE, SessionEvent, Stat, WatchEvent
 from pylogbroker.zookeeper import IN_FLIGHT_COUNT_MAX, READABLE, accessControl
 from pylogbroker.zookeeper.kazoothreads import ReactorCallbacks, Watchdog
-from pylogbroker.zookeeper.watch import NOT_THERE, Read, Watch, _WatchCallback
+from pylogbroker.zookeeper.watch import NOT_THERE, SessionListeners, Watch, _WatchCallback
 
 ERRORS: tuple[tuple[type[Exception], type[ZookeeperError]], ...] = (
     (kazoo.NoNodeError, NoNodeException),
@@ -142,7 +143,7 @@ class _KazooLogCapture(logging.Handler):
             self.warning = record.getMessage()
 
 
-class ZookeeperClient:
+class ZookeeperClient(SessionListeners):
     """
     A client that provides L{pylogbroker.interfaces.IZookeeper}.
 
@@ -172,6 +173,7 @@ class ZookeeperClient:
             L{READABLE}, L{PRIVATE} or L{OPEN}.
         @raise ConfigurationError: C{servers} cannot be read.
         """
+        super().__init__()
         self.servers = servers
         self.session_id = 0
         self.connected = False
@@ -179,8 +181,6 @@ class ZookeeperClient:
         self._sessionTimeoutMs = session_timeout
         self._requestTimeoutMs = requestTimeoutMs or 2 * session_timeout
         self._acls = accessControl(digest, acl)
-        self._callback: Callable[[SessionEvent], None] | None = None
-        self._listeners: list[Callable[[SessionEvent], None]] = []
         self._watches: dict[Watch, None] = {}
         self._watchers: dict[tuple[str, str], _Watcher] = {}
         self._connecting: list[Deferred[ZookeeperClient]] = []
@@ -451,7 +451,7 @@ class ZookeeperClient:
             self._isConnected(clientId[0])
         elif state == KazooState.SUSPENDED:
             self.connected = False
-            self._tell(SessionEvent.SUSPENDED)
+            self._report(SessionEvent.SUSPENDED)
         elif state == KazooState.LOST:
             self._lost(
                 SessionExpiredException(f"the session with {self.servers} has expired"),
@@ -478,7 +478,7 @@ class ZookeeperClient:
         for each in waiting:
             if not each.called:
                 each.callback(self)
-        self._tell(SessionEvent.CONNECTED)
+        self._report(SessionEvent.CONNECTED)
 
     def _lost(self, reason: ZookeeperError, event: SessionEvent) -> None:
         self.connected = False
@@ -494,29 +494,7 @@ class ZookeeperClient:
                 request.answer.errback(type(reason)(f"{request.what} {request.path}: {reason}"))
         for watch in list(self._watches):
             watch.fail(reason)
-        self._tell(event)
-
-    def _tell(self, event: SessionEvent) -> None:
-        if self._callback is not None:
-            self._call(self._callback, event)
-        for listener in list(self._listeners):
-            if listener in self._listeners:
-                self._call(listener, event)
-
-    def _call(self, listener: Callable[[SessionEvent], None], event: SessionEvent) -> None:
-        try:
-            listener(event)
-        except Exception:
-            self._log.failure("A session listener failed")
-
-    def set_session_callback(self, callback: Callable[[SessionEvent], None]) -> None:
-        """Set the one callback, as in txzookeeper."""
-        self._callback = callback
-
-    def add_session_listener(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:
-        """@return: removes the listener."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+        self._report(event)
 
     # -- requests
 
@@ -632,50 +610,55 @@ class ZookeeperClient:
     def get_and_watch(
         self, path: str
     ) -> tuple[Deferred[tuple[bytes | None, Stat]], Deferred[WatchEvent]]:
-        def read(seen: _WatchCallback) -> Deferred[Any]:
-            answer = self._askWatching(
-                "get", "data", path, lambda watcher: self._kazoo.get_async(path, watcher), seen
-            ).addCallback(_dataAndStat)
-            return answer.addCallback(lambda found: (found, (found[1].czxid, found[1].mzxid)))
+        def answered(found: Any) -> Any:
+            data, stat = _dataAndStat(found)
+            return (data, stat), (stat.czxid, stat.mzxid)
 
-        return self._watch(path, "changed", read)
+        return self._watch("get", "data", path, "changed", self._kazoo.get_async, answered)
 
     def exists_and_watch(self, path: str) -> tuple[Deferred[Stat | None], Deferred[WatchEvent]]:
-        def read(seen: _WatchCallback) -> Deferred[Any]:
-            answer = self._askWatching(
-                "look for",
-                "data",
-                path,
-                lambda watcher: self._kazoo.exists_async(path, watcher),
-                seen,
-            ).addCallback(_statOrNone)
-            return answer.addCallback(
-                lambda stat: (stat, NOT_THERE if stat is None else (stat.czxid, stat.mzxid))
-            )
+        def answered(found: Any) -> Any:
+            stat = _statOrNone(found)
+            return stat, NOT_THERE if stat is None else (stat.czxid, stat.mzxid)
 
-        return self._watch(path, "changed", read)
+        return self._watch("look for", "data", path, "changed", self._kazoo.exists_async, answered)
 
     def get_children_and_watch(self, path: str) -> tuple[Deferred[list[str]], Deferred[WatchEvent]]:
-        def read(seen: _WatchCallback) -> Deferred[Any]:
-            answer = self._askWatching(
-                "list",
-                "children",
-                path,
-                lambda watcher: self._kazoo.get_children_async(path, watcher, include_data=True),
-                seen,
-            )
-            return answer.addCallback(
-                lambda found: (sorted(found[0]), (found[1].czxid, found[1].cversion))
-            )
+        def answered(found: Any) -> Any:
+            return sorted(found[0]), (found[1].czxid, found[1].cversion)
 
-        return self._watch(path, "child", read)
+        begin = partial(self._kazoo.get_children_async, include_data=True)
+        return self._watch("list", "children", path, "child", begin, answered)
+
+    def _watch(
+        self,
+        what: str,
+        kind: str,
+        path: str,
+        change: str,
+        begin: Callable[..., Any],
+        answered: Callable[[Any], tuple[Any, Any]],
+    ) -> tuple[Deferred[Any], Deferred[WatchEvent]]:
+        """
+        Set a watch.
+
+        @param begin: one of kazoo's C{…_async}, called with the path and a watcher.
+        @param answered: makes of kazoo's answer ours, and the state of the node.
+        """
+
+        def read(seen: _WatchCallback) -> Deferred[Any]:
+            return self._askWatching(what, kind, path, begin, seen).addCallback(answered)
+
+        watch = Watch(path, change, read, lambda over: self._watches.pop(over, None))
+        self._watches[watch] = None
+        return watch.begin(), watch.fired
 
     def _askWatching(
         self,
         what: str,
         kind: str,
         path: str,
-        begin: Callable[[Callable[[Any], None]], Any],
+        begin: Callable[..., Any],
         seen: _WatchCallback,
     ) -> Deferred[Any]:
         """
@@ -689,17 +672,7 @@ class ZookeeperClient:
             watcher.seen = [each for each in watcher.seen if each.isWanted] + [seen]
             return result
 
-        return self._ask(what, path, lambda: begin(watcher)).addCallback(armed)
-
-    def _watch(
-        self, path: str, kind: str, read: Read
-    ) -> tuple[Deferred[Any], Deferred[WatchEvent]]:
-        watch = Watch(path, kind, read, self._forgetWatch)
-        self._watches[watch] = None
-        return watch.begin(), watch.fired
-
-    def _forgetWatch(self, watch: Watch) -> None:
-        self._watches.pop(watch, None)
+        return self._ask(what, path, lambda: begin(path, watcher)).addCallback(armed)
 
 
 class _Watcher:

@@ -1,5 +1,5 @@
 """
-Watches that survive lost connections.
+Watches that survive lost connections, and session listeners, for L{pylogbroker.zookeeper.client} and its fake.
 
 ZooKeeper's own watch fires once. kazoo drops all watches with the connection and arms none again.
 So a L{Watch} remembers the state that it read. When the connection is back with the same session,
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.defer import Deferred
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.errors import (
@@ -21,7 +22,7 @@ from pylogbroker.errors import (
     SessionExpiredException,
     ZookeeperTimeoutException,
 )
-from pylogbroker.interfaces import WatchEvent
+from pylogbroker.interfaces import SessionEvent, WatchEvent
 
 Read = Callable[["_WatchCallback"], "Deferred[tuple[Any, Any]]"]
 """
@@ -154,3 +155,37 @@ class Watch:
         self._isOver = True
         self._forget(self)
         return True
+
+
+class SessionListeners:
+    """The listeners of a client's session, with the calls of txzookeeper."""
+
+    _log = Logger()
+
+    def __init__(self) -> None:
+        self._callback: Callable[[SessionEvent], None] | None = None
+        self._listeners: list[Callable[[SessionEvent], None]] = []
+
+    def set_session_callback(self, callback: Callable[[SessionEvent], None]) -> None:
+        """Set the one callback, as in txzookeeper."""
+        self._callback = callback
+
+    def add_session_listener(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:
+        """
+        @return: removes the listener.
+        """
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+
+    def _report(self, event: SessionEvent) -> None:
+        if self._callback is not None:
+            self._call(self._callback, event)
+        for listener in list(self._listeners):
+            if listener in self._listeners:
+                self._call(listener, event)
+
+    def _call(self, listener: Callable[[SessionEvent], None], event: SessionEvent) -> None:
+        try:
+            listener(event)
+        except Exception:
+            self._log.failure("A session listener failed")
