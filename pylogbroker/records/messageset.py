@@ -560,8 +560,7 @@ class MessageSet:
                 if previous is not None:
                     yield previous, base + behind
             position = behind
-        while found := readEntry(
-            data, position, end, position == 0
-        ):  # at most 9 bytes: an empty message of magic 0, or a fault
-            yield found[0].payload, base + found[1]
-            position = found[1]
+        # At most 9 bytes are left: an empty message of magic 0, or a fault.
+        last = readEntry(data, position, end, position == 0)
+        if last is not None:
+            yield last[0].payload, base + last[1]

@@ -131,7 +131,7 @@ class EncodeTests(SynchronousTestCase):
         self.assertEqual(wrapCompressed(NONE, HELLO_0), HELLO_0)
 
     def test_unknown(self) -> None:
-        """A magic byte or codec that nobody could read is not written; magic 0 has no codec."""
+        """An unknown magic byte or codec is not written; magic 0 has no codec."""
         self.assertRaises(UnknownMagicError, encodeMessage, b"", 2)
         self.assertRaises(UnknownMagicError, encodeMessage, b"", 0, GZIP)
         self.assertRaises(UnknownMagicError, encodeSet, [b""], 0, 2)
@@ -473,7 +473,7 @@ class OffsetTests(SynchronousTestCase):
     def test_badAfterGoodInside(self) -> None:
         """
         Of a wrapper with a bad message, what comes before the last good one is given with the
-        wrapper's offset: nobody commits behind it.
+        wrapper's offset: a reader does not commit behind it.
         """
         data = wrapCompressed(GZIP, HELLO_1 * 3 + changed(HELLO_1, 14, b"0"))
         found = []

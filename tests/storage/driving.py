@@ -286,7 +286,7 @@ class Site:
         return f"{self.root}/{name}"
 
     def write(self, name: str, data: bytes) -> None:
-        """Make a file, with its directory, as somebody's hand would; synced."""
+        """Create a synced file, with its directory."""
         path = self.path(name)
         parent = path.rpartition("/")[0]
         self.files.makeDirectories(parent)

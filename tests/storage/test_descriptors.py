@@ -18,7 +18,7 @@ from pylogbroker.testing.powercut import PowerCutFileSystem
 
 
 class DescriptorCacheTests(SynchronousTestCase):
-    """Files are open while somebody needs them, and a few more."""
+    """Pinned files are open, and a few idle ones."""
 
     def setUp(self) -> None:
         self.files = PowerCutFileSystem()
@@ -97,7 +97,7 @@ class DescriptorCacheTests(SynchronousTestCase):
         )
 
     def test_closingFails(self) -> None:
-        """An error on closing an idle file is no error of whoever needed the place."""
+        """An error on closing an idle file does not fail the opening of another."""
         file = self.make("a")
         file.openPinned()
 
@@ -110,7 +110,7 @@ class DescriptorCacheTests(SynchronousTestCase):
         self.assertEqual(self.cache.openCount, 0)
 
     def test_takeOut(self) -> None:
-        """A file that is taken out is closed at once if nobody holds it, and never opened again."""
+        """A retired file is closed at once if it has no pins, and never opened again."""
         file = self.make("a")
         self.use(file)
         self.assertTrue(file.retire())

@@ -384,9 +384,9 @@ class MarkTests(SynchronousTestCase):
 
     def test_withAPartitionThatDidNotLoad(self) -> None:
         """
-        A partition that could not be loaded after a crash keeps the mark from being written, or
-        nobody would recover it once it is mended. If there was a mark before, it was whole then,
-        and nobody has touched it since: the mark is written.
+        A partition that could not be loaded after a crash prevents the marker: it needs recovery
+        once it is mended. With a marker before, its files were whole, and unchanged since: the
+        marker is written.
         """
         site = self.site()
         site.write("bad-0/00000000000000000015.kafka", b"torn")
@@ -531,7 +531,7 @@ class CreateTests(SynchronousTestCase):
             self.assertEqual(readAll(self.site.log()), entry(b"x"), (action, pathEnd))
 
     def test_whatIsThereIsLoaded(self) -> None:
-        """A directory that somebody has put there meanwhile is recovered and loaded."""
+        """A directory that exists already is recovered and loaded."""
         self.site.write("t-0/00000000000000000100.kafka", entry(b"x") + b"junk")
         job = self.site.directory.beginCreate("t", 0)
         log = self.site.directory.finishCreate(job, run(job))

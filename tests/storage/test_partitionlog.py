@@ -604,7 +604,7 @@ class OffsetsBeforeTests(LogCase):
         self.assertEqual(log.offsetsBefore(-1, 1, START_MS), [self.at(240)])
 
     def test_timesAreThoseOfTheFiles(self) -> None:
-        """After an inspection the files' own times count, which somebody may have set."""
+        """After a stat job the files' own times count, which a person may have set."""
         log = self.start()
         self.site.files.setModified(log.segments[1].path, START_MS - 50)
         self.assertEqual(log.offsetsBefore(START_MS - 50, 10, START_MS), [])
@@ -614,7 +614,7 @@ class OffsetsBeforeTests(LogCase):
         self.assertEqual(log.offsetsBefore(START_MS - 50, 10, START_MS), [self.at(108), 0])
 
     def test_inspectionOfWhatIsGone(self) -> None:
-        """A file that somebody has removed, or that cannot be looked at, keeps the time it had."""
+        """A file that was removed, or that cannot be read, keeps the time it had."""
         log = self.start()
         self.site.files.remove(log.segments[0].path)
         self.site.double.fail("stat", log.segments[2].path, errno.EIO)
@@ -1177,8 +1177,8 @@ class RetentionTests(LogCase):
 
     def test_failedUnlinkIsTriedAgain(self) -> None:
         """
-        If a renamed file cannot be unlinked, that is tried again; a file that somebody else has
-        removed is as good as unlinked.
+        If a renamed file cannot be unlinked, that is tried again; a file that was removed
+        already is as good as unlinked.
         """
         log = self.start(segmentSizeMax=10)
         putFlushed(log, *[self.twelve] * 3)
@@ -1191,7 +1191,7 @@ class RetentionTests(LogCase):
 
     def test_vanishedFile(self) -> None:
         """
-        A segment whose file somebody has removed already is done with, and keeps no newer one from
+        A segment whose file was removed already is done with, and keeps no newer one from
         being deleted.
         """
         log = self.start(segmentSizeMax=10)
