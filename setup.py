@@ -96,6 +96,7 @@ setup(
     entry_points={"console_scripts": ["pylogbroker = pylogbroker.cli.main:main"]},
     install_requires=[
         "twisted>=22.10",
+        "cachetools>=5.3",
         "crcmod>=1.7",
         "cramjam>=2.8",
         "google-re2>=1.1.20240702",

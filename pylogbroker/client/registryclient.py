@@ -33,8 +33,8 @@ from pylogbroker.net.deferreds import Waiters
 from pylogbroker.schemas.lru import LruCache
 from pylogbroker.schemas.rest import (
     ANSWER_SIZE_MAX,
+    CACHED_SIZE_MAX,
     MEDIA_TYPE,
-    REMEMBERED_SIZE_MAX,
     RegistryCall,
     compatibilityCall,
     findCall,
@@ -117,14 +117,14 @@ class RegistryClient:
         @param url: C{http://HOST:PORT} or C{https://…}.
         @param timeoutMs: for an answer, connecting included.
         @param agent: sends requests; by default Twisted's, which trusts whom the system trusts.
-        @param schemaCountMax: schemas in the cache; L{REMEMBERED_SIZE_MAX} bounds it, too.
+        @param schemaCountMax: schemas in the cache; L{CACHED_SIZE_MAX} bounds it, too.
         """
         self._reactor = reactor
         self._url = url.rstrip("/")
         self._timeoutMs = timeoutMs
         self._agent = Agent(reactor, connectTimeout=timeoutMs / 1000) if agent is None else agent
-        self._texts: LruCache[int, str] = LruCache(schemaCountMax, REMEMBERED_SIZE_MAX)
-        self._ids: LruCache[tuple[str, str], int] = LruCache(schemaCountMax, REMEMBERED_SIZE_MAX)
+        self._texts: LruCache[int, str] = LruCache(schemaCountMax, CACHED_SIZE_MAX)
+        self._ids: LruCache[tuple[str, str], int] = LruCache(schemaCountMax, CACHED_SIZE_MAX)
         self._asked: dict[int, Waiters[str]] = {}
         self._askedCount = 0
 

@@ -20,8 +20,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from pylogbroker.client.registryclient import RegistryClient
 from pylogbroker.consumer.stream import ConsumedMessage, MessageStream, PolledBatch
 from pylogbroker.errors import SchemaError
-from pylogbroker.schemas.avro import AvroDecoder
-from pylogbroker.schemas.framing import schemaIdOf
+from pylogbroker.schemas.avro import AvroDecoder, schemaIdOf
 from pylogbroker.types import PartitionId
 
 OnInvalid = Callable[[ConsumedMessage, SchemaError], Any]
@@ -104,10 +103,10 @@ class AvroMessages:
     async def _explain(self, payload: bytes) -> tuple[Any, SchemaError | None]:
         try:
             schemaId = schemaIdOf(payload)
-            if self._decoder.isNew(schemaId):
+            if not self._decoder.isCached(schemaId):
                 text = await self._registry.schema(schemaId)
-                schema = await self._runInThread(lambda: self._decoder.look(text))
-                self._decoder.take(schemaId, schema)
+                schema = await self._runInThread(lambda: self._decoder.prepare(text))
+                self._decoder.cache(schemaId, schema)
             return self._decoder.decode(payload), None
         except SchemaError as error:
             return None, error

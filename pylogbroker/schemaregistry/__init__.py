@@ -1,3 +1,4 @@
 """
-A schema registry: schemas by subject, version and id, kept in a topic of ours, served to the clients that there are.
+A schema registry: schemas by subject, version and id, stored in a topic, served to the clients of
+Confluent's registry.
 """

@@ -1,11 +1,11 @@
 """
-The registry: what its clients want becomes entries of its topic, and comes back from there as answers.
+The registry: a client's change becomes a record of the topic, and the record's outcome the answer.
 
-A change goes this way: judge (on a worker, since reading schemas takes time), append an entry that says on what was judged, wait until it comes out of the
-log, and tell what it then was (L{pylogbroker.schemas.state}). If somebody was quicker, here or at another registry on the same topic, judge again. Of one
-subject one change at a time is on its way from here.
+A change is checked (on a worker, since parsing is slow), appended with the revisions that the check
+used, and takes effect when it is read from the log (L{pylogbroker.schemas.state}). If another
+client or registry was first, the change is checked again. A subject has one change at a time here.
 
-Questions are answered from memory, also while the broker is away: what was registered stays so.
+Reads are answered from memory, even while the broker is away.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from pylogbroker.errors import (
 )
 from pylogbroker.net.workers import IWorker
 from pylogbroker.schemaregistry.topiclog import TopicLog
+from pylogbroker.schemas import compatibility
 from pylogbroker.schemas.canonical import fingerprint
-from pylogbroker.schemas.compatibility import incompatibilities
 from pylogbroker.schemas.logrecords import (
     Change,
     DeleteSubject,
     DeleteVersion,
-    Entry,
     Initialize,
+    LogRecord,
     Register,
     SetLevel,
-    decodeEntry,
-    encodeEntry,
+    decodeRecord,
+    encodeRecord,
 )
 from pylogbroker.schemas.parsing import parseSchema
 from pylogbroker.schemas.state import STALE, SUBJECT_NOT_FOUND, Registered, RegistryState
@@ -44,11 +44,11 @@ from pylogbroker.schemas.state import STALE, SUBJECT_NOT_FOUND, Registered, Regi
 T = TypeVar("T")
 
 ATTEMPT_COUNT_MAX = 20
-"""How often a schema is judged anew since others were quicker."""
+"""Checks of one schema, if other changes come first."""
 
 SUBJECT_COUNT_MAX = 100_000
 VERSION_COUNT_MAX = 1_000
-"""Of a subject, those that are not deleted for good."""
+"""Of a subject, without those that were permanently deleted."""
 
 TEXTS_SIZE_MAX = 256 << 20
 """Bytes of all schemas together."""
@@ -61,11 +61,11 @@ TIMED_OUT = 50002
 NOT_READY = 50301
 
 
-def understood(text: str) -> tuple[str, str]:
+def canonicalize(text: str) -> tuple[str, str]:
     """
-    Canonical text and identity of a schema. Takes time: for a worker.
+    The canonical text and the fingerprint of a schema. Slow: for a worker.
 
-    @raise InvalidSchemaError: it is none.
+    @raise InvalidSchemaError: it is not a schema.
     """
     canonical = parseSchema(text).text
     return canonical, fingerprint(canonical)
@@ -73,9 +73,10 @@ def understood(text: str) -> tuple[str, str]:
 
 class Registry:
     """
-    @ivar state: what is known.
-    @ivar isReady: whether everything that was in the topic at the start has been read.
-    @ivar skippedCount: entries that could not be read.
+    The registry on one topic.
+
+    @ivar isReady: whether all records that the topic had at the start are read.
+    @ivar skippedCount: records that could not be decoded.
     """
 
     _log = Logger()
@@ -89,8 +90,8 @@ class Registry:
         timeoutMs: float,
     ) -> None:
         """
-        @param worker: for what takes time with schemas.
-        @param newRequest: gives texts that nobody else has.
+        @param worker: for parsing and comparing schemas.
+        @param newRequest: returns unique ids.
         @param timeoutMs: for a change.
         """
         self.state = RegistryState()
@@ -104,15 +105,16 @@ class Registry:
         self._waiting: dict[str, Deferred[Any]] = {}
         self._locks: dict[str, DeferredLock] = {}
         self._refusal: InvalidRegistryTopicError | None = None
-        self._beginning: Deferred[None] | None = None
+        self._initializing: Deferred[None] | None = None
 
     # -- the log
 
     def follow(self) -> Deferred[None]:
         """
-        Read the topic, and begin it if it is new.
+        Read the topic, and initialize it if it is new.
 
-        @return: fires when it was stopped by cancelling. Fails with L{InvalidRegistryTopicError}; from then on nothing is changed any more.
+        @return: fires when it is cancelled. Fails with L{InvalidRegistryTopicError}; from then on
+            all changes are refused.
         """
         return Deferred.fromCoroutine(self._follow())
 
@@ -127,28 +129,31 @@ class Registry:
         except CancelledError:
             pass
         finally:
-            if self._beginning is not None:
-                self._beginning.cancel()  # nobody would read the entry, and the producer is about to be closed
+            if self._initializing is not None:
+                self._initializing.cancel()  # the record would not be read, and the producer is closed next
 
     def _caughtUp(self) -> None:
-        if self.state.hasBegun:
+        if self.state.isInitialized:
             self._becomeReady()
         else:
-            self._beginning = Deferred.fromCoroutine(self._begin())
-            self._beginning.addErrback(self._notBegun)
+            self._initializing = Deferred.fromCoroutine(self._initialize())
+            self._initializing.addErrback(self._notInitialized)
 
-    async def _begin(self) -> None:
-        while not self.state.hasBegun and self._refusal is None:
+    async def _initialize(self) -> None:
+        while not self.state.isInitialized and self._refusal is None:
             try:
-                await self._carryOut(Initialize())
+                await self._append(Initialize())
             except RegistryError as error:
                 self._log.warn(
-                    "The first entry of a new topic has not come back yet: {error}", error=error
+                    "The first record of a new topic has not been read back yet: {error}",
+                    error=error,
                 )
 
-    def _notBegun(self, failure: Failure) -> None:
+    def _notInitialized(self, failure: Failure) -> None:
         if not failure.check(CancelledError):
-            self._log.warn("No first entry yet: {reason}", reason=failure.getErrorMessage())
+            self._log.warn(
+                "The topic is not initialized: {reason}", reason=failure.getErrorMessage()
+            )
 
     def _becomeReady(self) -> None:
         self.isReady = True
@@ -158,42 +163,42 @@ class Registry:
 
     def _apply(self, payload: bytes, offset: int) -> None:
         try:
-            entry = decodeEntry(payload)
+            record = decodeRecord(payload)
         except InvalidEntryError as error:
-            if not self.state.hasBegun:
+            if not self.state.isInitialized:
                 raise InvalidRegistryTopicError(
-                    f"the topic does not begin with a registry's first entry, but with {error}"
+                    f"the topic does not begin with a registry's first record, but with {error}"
                 ) from error
             self.skippedCount += 1
             self._log.error(
-                "An entry at offset {offset} cannot be read, and is skipped: {error}",
+                "Skipped the record at offset {offset}, which cannot be decoded: {error}",
                 offset=offset,
                 error=error,
             )
             return
-        if not self.state.hasBegun and not isinstance(entry.change, Initialize):
+        if not self.state.isInitialized and not isinstance(record.change, Initialize):
             raise InvalidRegistryTopicError(
-                "the topic does not begin with a registry's first entry"
+                "the topic does not begin with a registry's first record"
             )
-        waiting = self._waiting.get(entry.request)
+        waiting = self._waiting.get(record.request)
         try:
-            outcome = self.state.apply(entry)
+            outcome = self.state.apply(record)
         except RegistryError as error:
             if waiting is not None and not waiting.called:
                 waiting.errback(error)
             return
-        if isinstance(entry.change, Initialize) and not self.isReady:
+        if isinstance(record.change, Initialize) and not self.isReady:
             self._becomeReady()
         if waiting is not None and not waiting.called:
             waiting.callback(outcome)
 
-    async def _carryOut(self, change: Change) -> Any:
-        """Append, and wait for what comes of it."""
+    async def _append(self, change: Change) -> Any:
+        """Append a record, and wait for its outcome."""
         if self._refusal is not None:
             raise RegistryError(STORE_FAILED, f"Nothing can be changed: {self._refusal}")
         request = self._newRequest()
         try:
-            payload = encodeEntry(Entry(request, change))
+            payload = encodeRecord(LogRecord(request, change))
         except InvalidEntryError as error:
             raise RegistryError(NOT_ALLOWED, str(error)) from error
         waiting: Deferred[Any] = Deferred()
@@ -210,24 +215,25 @@ class Registry:
 
     def _whyLate(self, isSent: bool) -> str:
         late = (
-            f"The change did not come back within {self._timeoutMs} ms, and may still come to be: "
+            f"The change was not read back within {self._timeoutMs} ms, and may still take effect: "
         )
         if self._topicLog.problem is not None:
             return late + str(self._topicLog.problem)
         if not isSent:
-            return late + "the broker does not take it (max.message.size may be too small)"
+            return late + "the broker does not accept it (max.message.size may be too small)"
         return (
-            late
-            + "the broker has it, and does not show it before it flushes (topic.flush.intervals.ms), or it dropped it (max.message.size)"
+            late + "the broker has not flushed it yet (topic.flush.intervals.ms), or has dropped it"
+            " (max.message.size)"
         )
 
-    # -- what clients want
+    # -- requests
 
     async def schema(self, schemaId: int) -> str:
         """
-        The text of a schema. One that another registry on the topic has just given out is known here, too: who has the id may have it from there.
+        The text of a schema. For an unknown id the topic is read first, since another registry on
+        the topic may have just assigned the id.
 
-        @raise RegistryError: there is none of that id.
+        @raise RegistryError: there is no schema with this id.
         """
         try:
             return self.state.schema(schemaId)
@@ -247,27 +253,25 @@ class Registry:
                 STORE_FAILED, f"The topic cannot be read any more: {error}"
             ) from error
 
-    async def understand(self, text: str) -> tuple[str, str]:
-        """
-        Canonical text and identity.
+    async def canonicalize(self, text: str) -> tuple[str, str]:
+        """The function L{canonicalize}, on the worker."""
+        return await self._worker.submit(lambda: canonicalize(text))
 
-        @raise InvalidSchemaError: it is no schema.
-        """
-        return await self._worker.submit(lambda: understood(text))
-
-    async def problems(self, text: str, earlier: list[tuple[int, str]], level: str) -> list[str]:
-        """What speaks against a schema; see L{incompatibilities}."""
-        return await self._worker.submit(lambda: incompatibilities(text, earlier, level))
+    async def incompatibilities(
+        self, text: str, earlier: list[tuple[int, str]], level: str
+    ) -> list[str]:
+        """L{pylogbroker.schemas.compatibility.incompatibilities}, on the worker."""
+        return await self._worker.submit(lambda: compatibility.incompatibilities(text, earlier, level))
 
     async def register(self, subject: str, text: str) -> int:
         """
-        The id of a schema, which becomes the subject's next version unless it is one.
+        The id of a schema, which becomes the subject's next version unless it is a version.
 
-        @raise InvalidSchemaError: it is no schema.
-        @raise RegistryError: it may not follow those that are there; or it was not to be stored.
+        @raise InvalidSchemaError: the text is not a schema.
+        @raise RegistryError: the schema is incompatible, or cannot be stored.
         """
-        canonical, identity = await self.understand(text)
-        return await self._inTurn(subject, lambda: self._register(subject, canonical, identity))
+        canonical, identity = await self.canonicalize(text)
+        return await self._serialize(subject, lambda: self._register(subject, canonical, identity))
 
     async def _register(self, subject: str, text: str, identity: str) -> int:
         for _attempt in range(ATTEMPT_COUNT_MAX):
@@ -275,70 +279,78 @@ class Registry:
             if found is not None:
                 return found.schemaId
             try:
-                registered: Registered = await self._judgeAndAppend(subject, text, identity)
+                registered: Registered = await self._checkAndAppend(subject, text, identity)
                 return registered.schemaId
             except RegistryError as error:
                 if error.code != STALE:
                     raise
         raise RegistryError(
-            STORE_FAILED, f"{ATTEMPT_COUNT_MAX} times others have changed {subject} meanwhile"
+            STORE_FAILED, f"other changes of {subject} came first, {ATTEMPT_COUNT_MAX} times"
         )
 
-    async def _judgeAndAppend(self, subject: str, text: str, identity: str) -> Any:
+    async def _checkAndAppend(self, subject: str, text: str, identity: str) -> Any:
         earlier, level, basis = (
             self.state.earlier(subject),
             self.state.level(subject),
             self.state.basis(subject),
         )
-        self._checkRoom(self.state.versionCount(subject), len(text))
-        problems = await self.problems(text, earlier, level)
+        self._checkLimits(self.state.versionCount(subject), len(text))
+        problems = await self.incompatibilities(text, earlier, level)
         if problems:
             raise RegistryError(
                 INCOMPATIBLE,
                 f'Schema being registered is incompatible with an earlier schema for subject "{subject}" ({level}): {problems}',
             )
-        return await self._carryOut(Register(subject, text, identity, basis))
+        return await self._append(Register(subject, text, identity, basis))
 
-    def _checkRoom(self, versionCount: int, size: int) -> None:
+    def _checkLimits(self, versionCount: int, size: int) -> None:
         state = self.state
         if (
             versionCount >= VERSION_COUNT_MAX
             or state.subjectCount >= SUBJECT_COUNT_MAX
             or state.textsSize + size > TEXTS_SIZE_MAX
         ):
-            most = f"{VERSION_COUNT_MAX} versions of a subject that are not deleted for good, {SUBJECT_COUNT_MAX} subjects, {TEXTS_SIZE_MAX} bytes of schemas"
-            raise RegistryError(NOT_ALLOWED, f"There is no more room: {most} is the most")
+            raise RegistryError(
+                NOT_ALLOWED,
+                f"The registry is full. The limits are {VERSION_COUNT_MAX} versions of a subject that"
+                f" are not permanently deleted, {SUBJECT_COUNT_MAX} subjects, {TEXTS_SIZE_MAX} bytes"
+                " of schemas",
+            )
 
     async def deleteVersion(self, subject: str, version: int, isPermanent: bool) -> int:
         """
-        @raise RegistryError: there is none, or it is not its turn.
+        @raise RegistryError: there is no such version, or it has to be deleted in the other way
+            first.
         """
         change = DeleteVersion(subject, version, isPermanent)
-        return await self._inTurn(subject, lambda: self._carryOut(change))
+        return await self._serialize(subject, lambda: self._append(change))
 
     async def deleteSubject(self, subject: str, isPermanent: bool) -> list[int]:
         """
-        @return: the versions.
-        @raise RegistryError: there is none, or it is not its turn.
+        @return: the deleted versions.
+        @raise RegistryError: there is no such subject, or it has to be deleted in the other way
+            first.
         """
-        return await self._inTurn(
-            subject, lambda: self._carryOut(DeleteSubject(subject, isPermanent))
+        return await self._serialize(
+            subject, lambda: self._append(DeleteSubject(subject, isPermanent))
         )
 
     async def setLevel(self, subject: str, level: str) -> str:
         """
-        @param subject: C{""}: for all that have no level of their own.
-        @param level: C{""}: none any more.
-        @return: the level that was set, or taken away.
-        @raise RegistryError: it was not to be stored.
+        @param subject: C{""}: the general level.
+        @param level: C{""}: remove the level.
+        @return: the level that was set or removed.
+        @raise RegistryError: the change cannot be stored.
         """
         if subject and not level and not self.state.ownLevel(subject):
             raise RegistryError(SUBJECT_NOT_FOUND, f"Subject '{subject}' not found.")
-        self._checkRoom(0, 0)
-        return await self._inTurn(subject, lambda: self._carryOut(SetLevel(subject, level)))
+        self._checkLimits(0, 0)
+        return await self._serialize(subject, lambda: self._append(SetLevel(subject, level)))
 
-    async def _inTurn(self, subject: str, act: Callable[[], Coroutine[Deferred[Any], Any, T]]) -> T:
-        """Of one subject one change at a time. Its lock is there as long as somebody holds it or waits for it."""
+    async def _serialize(
+        self, subject: str, act: Callable[[], Coroutine[Deferred[Any], Any, T]]
+    ) -> T:
+        """Run a change when earlier changes of the subject are done."""
         lock = self._locks.setdefault(subject, DeferredLock())
         try:
             return await lock.run(lambda: Deferred.fromCoroutine(act()))

@@ -1,8 +1,11 @@
 """
-What the clients of schema registries ask over HTTP, and how they are answered: the routes, codes and JSON of Confluent's registry, for Avro.
+The HTTP API of the registry: the routes, codes and JSON of Confluent's registry, for Avro.
 
-Names of subjects are strangers' text: they come with percent signs, may hold anything but control characters, and go back as JSON. What changes something
-comes as JSON by its media type, or a page elsewhere could have a browser post it.
+Subjects are text from strangers: they arrive percent-encoded, may contain anything but control
+characters, and leave as JSON. A change needs a JSON media type; otherwise a page of another site
+could make a browser post one.
+
+Rejected: Klein for the routes (decision 12).
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from twisted.python.failure import Failure
 from pylogbroker.errors import InvalidSchemaError, RegistryError
 from pylogbroker.net.httpserver import HttpRequest, HttpResponse, HttpSite, jsonReply
 from pylogbroker.schemaregistry.registry import INVALID_SCHEMA, NOT_ALLOWED, NOT_READY, Registry
-from pylogbroker.schemas.levels import LEVELS, TRANSITIVE
+from pylogbroker.schemas.logrecords import LEVELS, TRANSITIVE
 from pylogbroker.schemas.rest import MEDIA_TYPE
 from pylogbroker.schemas.state import (
     LEVEL_NOT_FOUND,
@@ -47,9 +50,9 @@ _MODE = {"mode": "READWRITE"}
 
 class _Call(NamedTuple):
     """
-    A request for a route.
+    A request that matches a route.
 
-    @ivar pieces: of the path, those that stand for a C{*}.
+    @ivar pieces: the decoded parts of the path that match a C{*}.
     """
 
     asked: HttpRequest
@@ -60,18 +63,18 @@ class _Call(NamedTuple):
 
     @property
     def isDeletedOnly(self) -> bool:
-        return self.flag("deletedOnly") or self.flag(
-            "deleted_only"
-        )  # as Java's clients and as Python's write it
+        return self.flag("deletedOnly") or self.flag("deleted_only")  # Java's and Python's clients
 
     def number(self, name: str, default: int) -> int:
         text = self.asked.query.get(name, str(default))
         if not re.fullmatch(r"-?[0-9]{1,9}", text):
-            raise RegistryError(400, f"{name} is a number, not {text[:40]!r}")
+            raise RegistryError(400, f"{name} must be a number, not {text[:40]!r}")
         return int(text)
 
     def page(self, found: list[T]) -> list[T]:
-        """What is asked for of a list: from C{offset} on, C{limit} at most unless that is negative. Who turns pages stops at an empty one."""
+        """
+        A part of a list: from C{offset} on, and at most C{limit} items unless that is negative.
+        """
         rest, limit = found[max(0, self.number("offset", 0)) :], self.number("limit", -1)
         return rest if limit < 0 else rest[:limit]
 
@@ -108,7 +111,7 @@ class _Call(NamedTuple):
         return int(text)
 
     def json(self) -> dict[str, Any]:
-        """The body."""
+        """The body, decoded."""
         if self.asked.kind not in _KINDS:
             raise RegistryError(
                 415,
@@ -117,19 +120,19 @@ class _Call(NamedTuple):
         try:
             value = json.loads(self.asked.body)
         except (ValueError, RecursionError) as error:
-            raise RegistryError(400, f"The body is no JSON: {error}") from error
+            raise RegistryError(400, f"The body is not JSON: {error}") from error
         if not isinstance(value, dict):
-            raise RegistryError(400, "The body is no JSON object")
+            raise RegistryError(400, "The body is not a JSON object")
         return value
 
     def newSchema(self) -> str:
-        """The schema in the body, which is to have the number that comes next."""
+        """The schema in the body, which gets the next id and version."""
         body = self.json()
         for name in ("id", "version"):
             if body.get(name) not in (None, 0, -1):
                 raise RegistryError(
                     NOT_ALLOWED,
-                    f"The {name} of a schema is given here, not taken: there is no mode IMPORT",
+                    f"The registry assigns the {name} of a schema: there is no mode IMPORT",
                 )
         return self.schema()
 
@@ -139,21 +142,18 @@ class _Call(NamedTuple):
         kind = body.get("schemaType") or _AVRO
         if kind != _AVRO:
             raise RegistryError(
-                INVALID_SCHEMA, f"Schemas of type {str(kind)[:40]} are not known here: {_AVRO} is"
+                INVALID_SCHEMA, f"Schemas of type {str(kind)[:40]} are not supported; {_AVRO} is"
             )
         if body.get("references"):
             raise RegistryError(
                 INVALID_SCHEMA,
-                "References to other schemas are not known here: put what they name into the schema",
+                "References are not supported: put the referenced schemas into the schema",
             )
-        for name in (
-            "metadata",
-            "ruleSet",
-        ):  # rules encrypt fields: they may not be left out silently
+        for name in ("metadata", "ruleSet"):  # rules encrypt fields: never ignore them silently
             if body.get(name):
                 raise RegistryError(
                     INVALID_SCHEMA,
-                    f"{name} is not known here, and nobody would heed it: leave it out",
+                    f"{name} is not supported and would have no effect: leave it out",
                 )
         text = body.get("schema")
         if not isinstance(text, str) or not text.strip():
@@ -200,7 +200,7 @@ async def _register(registry: Registry, call: _Call) -> dict[str, Any]:
 
 async def _find(registry: Registry, call: _Call) -> dict[str, Any]:
     subject = call.subject
-    _canonical, identity = await registry.understand(call.schema())
+    _canonical, identity = await registry.canonicalize(call.schema())
     registry.state.versions(subject, call.flag("deleted"))
     found = registry.state.find(subject, identity, call.flag("deleted"))
     if found is None:
@@ -228,24 +228,24 @@ async def _schemaText(registry: Registry, call: _Call) -> Any:
     return json.loads(await registry.schema(call.schemaId))
 
 
-def _places(registry: Registry, call: _Call) -> list[tuple[str, int]]:
+def _usages(registry: Registry, call: _Call) -> list[tuple[str, int]]:
     wanted = call.asked.query.get("subject")
     return [
-        place
-        for place in registry.state.places(call.schemaId, call.flag("deleted"))
-        if wanted in (None, place[0])
+        usage
+        for usage in registry.state.usagesOf(call.schemaId, call.flag("deleted"))
+        if wanted in (None, usage[0])
     ]
 
 
 def _schemaVersions(registry: Registry, call: _Call) -> list[dict[str, Any]]:
     return [
         {"subject": subject, "version": version}
-        for subject, version in call.page(_places(registry, call))
+        for subject, version in call.page(_usages(registry, call))
     ]
 
 
 def _schemaSubjects(registry: Registry, call: _Call) -> list[str]:
-    return call.page(sorted({subject for subject, _version in _places(registry, call)}))
+    return call.page(sorted({subject for subject, _version in _usages(registry, call)}))
 
 
 def _level(registry: Registry, call: _Call) -> dict[str, Any]:
@@ -267,7 +267,7 @@ async def _setLevel(registry: Registry, call: _Call) -> dict[str, Any]:
     if others:
         raise RegistryError(
             NOT_ALLOWED,
-            f"There is only compatibility to be set here, not {', '.join(others)[:200]}",
+            f"Only compatibility can be set, not {', '.join(others)[:200]}",
         )
     if not isinstance(level, str) or level.upper() not in LEVELS:
         raise RegistryError(
@@ -296,12 +296,12 @@ def _deleteMode(registry: Registry, call: _Call) -> None:
 
 def _setMode(registry: Registry, call: _Call) -> dict[str, str]:
     if call.json().get("mode") != _MODE["mode"]:
-        raise RegistryError(INVALID_MODE, "Invalid mode. There is only READWRITE here")
+        raise RegistryError(INVALID_MODE, "Invalid mode. The only mode is READWRITE")
     return _MODE
 
 
 async def _check(registry: Registry, call: _Call) -> dict[str, Any]:
-    """Against one version, or all that count."""
+    """Compatibility with one version, or with all versions that the level names."""
     subject = call.subject
     text = call.schema()
     level = registry.state.level(subject)
@@ -313,7 +313,7 @@ async def _check(registry: Registry, call: _Call) -> dict[str, Any]:
         )
         if number is not None and not earlier:
             raise RegistryError(VERSION_NOT_FOUND, f"Version {number} not found.")
-    problems = await registry.problems(text, earlier, level)
+    problems = await registry.incompatibilities(text, earlier, level)
     return {
         "is_compatible": not problems,
         **({"messages": problems} if call.flag("verbose") else {}),
@@ -351,7 +351,7 @@ ROUTES: dict[str, dict[str, Route]] = {
     "compatibility/subjects/*/versions/*": {"POST": _check},
     "contexts": {"GET": lambda registry, call: call.page(["."])},
 }
-"""By path, C{*} for a piece that varies; then by method."""
+"""Functions by path, with C{*} for a variable part, and by method."""
 
 
 def _routeOf(path: str) -> tuple[dict[str, Route], tuple[str, ...]] | None:
@@ -382,11 +382,11 @@ def _refusal(code: int, reason: str) -> HttpResponse:
     return _reply({"error_code": code, "message": reason}, RegistryError(code, reason).status)
 
 
-class RegistryWeb(HttpSite):
+class RegistrySite(HttpSite):
     """
-    The site of a registry.
+    The HTTP server of a registry.
 
-    @ivar underWayCount: requests that are not answered yet.
+    @ivar inFlightCount: requests without an answer yet.
     """
 
     methods = "GET, HEAD, POST, PUT, DELETE"
@@ -401,17 +401,17 @@ class RegistryWeb(HttpSite):
     ) -> None:
         """
         @param requestSizeMax: bytes of a body.
-        @param requestCountMax: requests that may be under way.
+        @param requestCountMax: the most requests in flight.
         """
         super().__init__(reactor, {}, names, "hosts", max(requestCountMax, 64))
         self.bodySizeMax = requestSizeMax
-        self.underWayCount = 0
+        self.inFlightCount = 0
         self._registry = registry
         self._requestCountMax = requestCountMax
 
     def answer(self, asked: HttpRequest) -> Deferred[HttpResponse]:
-        """What a request gets: always JSON."""
-        self.underWayCount += 1
+        """Answer a request, always with JSON."""
+        self.inFlightCount += 1
         return (
             Deferred.fromCoroutine(self._route(asked))
             .addCallbacks(_reply, self._failed)
@@ -419,8 +419,8 @@ class RegistryWeb(HttpSite):
         )
 
     async def _route(self, asked: HttpRequest) -> Any:
-        if self.underWayCount > self._requestCountMax:
-            raise RegistryError(TOO_MANY, f"{self._requestCountMax} requests are under way already")
+        if self.inFlightCount > self._requestCountMax:
+            raise RegistryError(TOO_MANY, f"{self._requestCountMax} requests are in flight already")
         match = _routeOf(asked.path)
         if match is None:
             raise RegistryError(404, "HTTP 404 Not Found")
@@ -443,5 +443,5 @@ class RegistryWeb(HttpSite):
         raise AssertionError
 
     def _over(self, result: Any) -> Any:
-        self.underWayCount -= 1
+        self.inFlightCount -= 1
         return result

@@ -1,8 +1,9 @@
 """
 The registry as a Twisted service.
 
-Its port is taken before anything else, so that a taken one fails the start. Clients are answered with 503 until the topic has been read. A topic that was cut
-before that ends the service; one that is cut later leaves it answering questions and refusing changes, and says so in the log.
+It takes its port first, so that a taken port fails the start. Until the topic is read, requests are
+answered with status 503. A topic that is truncated before that ends the service. A topic that is
+truncated later leaves the service answering reads, refusing changes and logging the reason.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from pylogbroker.errors import InvalidRegistryTopicError
 from pylogbroker.net.listeners import formatAddress, listenerDescription, listenNow, serverEndpoint
 from pylogbroker.net.workers import IWorker, ThreadWorker
 from pylogbroker.schemaregistry.registry import Registry
-from pylogbroker.schemaregistry.routes import RegistryWeb
+from pylogbroker.schemaregistry.routes import RegistrySite
 from pylogbroker.schemaregistry.topiclog import TopicLog
 
 
 def newRequest() -> str:
-    """A text that nobody else has."""
+    """A unique id."""
     return uuid4().hex
 
 
 class RegistryService(Service):
     """
-    @ivar registry: does the work.
-    @ivar web: serves it.
-    @ivar port: what it listens on, once it does.
+    A registry and its HTTP server.
+
+    @ivar port: the listening port; L{None} before the start.
     """
 
     _log = Logger()
@@ -51,9 +52,9 @@ class RegistryService(Service):
         request: Callable[[], str] = newRequest,
     ) -> None:
         """
-        @param worker: for what takes time with schemas; by default a thread of its own.
-        @param request: gives texts that nobody else has.
-        @raise ConfigurationError: C{broker} is no endpoint.
+        @param worker: for parsing and comparing schemas; by default a thread of its own.
+        @param request: returns unique ids.
+        @raise ConfigurationError: C{broker} is not an endpoint.
         """
         self._reactor = reactor
         self._settings = settings
@@ -66,7 +67,7 @@ class RegistryService(Service):
             settings.pollIntervalMs, settings.checkIntervalMs,
         )  # fmt: skip
         self.registry = Registry(reactor, self._topicLog, self._worker, request, timeoutMs)
-        self.web = RegistryWeb(
+        self.web = RegistrySite(
             reactor,
             self.registry,
             settings.hosts,
@@ -80,7 +81,7 @@ class RegistryService(Service):
         """
         Listen.
 
-        @raise ConfigurationError: C{listen} is no endpoint, or it cannot be had.
+        @raise ConfigurationError: C{listen} is not an endpoint, or cannot be used.
         """
         super().privilegedStartService()
         if self.port is None:
@@ -91,7 +92,7 @@ class RegistryService(Service):
             )
 
     def startService(self) -> None:
-        """Begin to read the topic; nothing is waited for."""
+        """Begin to read the topic, without waiting."""
         self.privilegedStartService()
         super().startService()
         self._worker.start()
@@ -112,12 +113,13 @@ class RegistryService(Service):
             self.unusable(error)
 
     def unusable(self, error: InvalidRegistryTopicError) -> None:
-        """The topic was cut, or is none of ours, before the service could begin. To be overridden by whoever can end."""
-        self._log.error("The registry cannot begin: {error}", error=error)
+        """The topic is truncated, or not a registry's. Overridden by the program, which exits."""
+        self._log.error("The registry cannot start: {error}", error=error)
 
     def stopService(self) -> Deferred[None]:
         """
-        @return: fires when the port is free and the connections are closed; does not fail. Changes under way may still come to be.
+        @return: fires when the port and the connections are closed; does not fail. Changes in
+            flight may still take effect.
         """
         return Deferred.fromCoroutine(self._stop())
 

@@ -1,12 +1,16 @@
 """
-One partition of a broker as the log of a registry: every entry from the first on, in order, and appending.
+Partition 0 of a topic as the log of a registry: all records from the first on, in order, and
+appending.
 
-What must be true: nothing is missing before what was read. Brokers delete old segments, and do not tell their settings; but a log that was cut begins
-behind 0, so that is looked at before the first entry is read and every so often after. A topic that was thrown away and made anew ends before the
-place up to which it was read. The first entry must be a registry's first: L{pylogbroker.schemaregistry.registry} sees to that.
+What must be true: no record before the current position is missing. Brokers delete old segments and
+do not publish their retention. But a log whose first segments are deleted does not begin at 0, so
+its start is checked before the first record is read, and every C{checkIntervalMs}. A topic that was
+deleted and created again ends before the current position. L{pylogbroker.schemaregistry.registry}
+checks that the first record is a registry's.
 
-There is no acknowledgement of appending but to see the entry come back. So what may not have arrived is sent again, as the same entry, until whoever
-appends stops waiting; readers know an entry that comes twice.
+The protocol has no acknowledgement: an appended record is known to be stored when it is read. So a
+record that may be lost is sent again, with the same request id, until the caller cancels. Readers
+recognise repetitions.
 """
 
 from __future__ import annotations
@@ -45,14 +49,16 @@ def _answer(asking: Deferred[None]) -> None:
 
 
 def _again(error: PylogbrokerError) -> PylogbrokerError:
-    """The same to be raised once more: one that is raised for ever would collect every traceback."""
+    """A copy of an error. An error that is raised again and again would collect tracebacks."""
     return type(error)(str(error))
 
 
 class TopicLog:
     """
-    @ivar position: up to where it was read.
-    @ivar problem: why it cannot be read, or not now; L{None}: it can.
+    The log of a registry.
+
+    @ivar position: the offset up to which the topic is read.
+    @ivar problem: why the topic cannot be read now or at all; L{None}: it can.
     """
 
     _log = Logger()
@@ -67,10 +73,10 @@ class TopicLog:
         checkIntervalMs: float,
     ) -> None:
         """
-        @param consumer: of the broker; closed with this.
-        @param producer: the same.
-        @param pollIntervalMs: between two looks when nothing is new.
-        @param checkIntervalMs: between two looks at where it begins.
+        @param consumer: of the broker; closed with this object.
+        @param producer: of the broker; closed with this object.
+        @param pollIntervalMs: between two fetches when nothing is new.
+        @param checkIntervalMs: between two checks of the topic's start.
         """
         self.position = 0
         self.problem: PylogbrokerError | None = None
@@ -93,21 +99,24 @@ class TopicLog:
         self, apply: Callable[[bytes, int], None], caughtUp: Callable[[], None]
     ) -> Deferred[None]:
         """
-        Read from the first entry on, and whatever comes. What fails is tried again.
+        Read all records, from the first on, and new ones as they arrive. Failed fetches are
+        repeated.
 
-        @param apply: called with each payload and its offset; raises L{InvalidRegistryTopicError} if this is no registry's log.
-        @param caughtUp: called when what was there at the start has been read.
-        @return: fires when this was closed; fails with L{InvalidRegistryTopicError}. Can be cancelled.
+        @param apply: called with each payload and its offset; raises L{InvalidRegistryTopicError}
+            if the log is not a registry's.
+        @param caughtUp: called when the records that existed at the start are read.
+        @return: fires when the log is closed; fails with L{InvalidRegistryTopicError}. Can be
+            cancelled.
         """
         return Deferred.fromCoroutine(self._follow(apply, caughtUp)).addBoth(self._end)
 
     def _end(self, result: T) -> T:
-        """Nothing is read any more: who asks is told so at once."""
+        """Reading has ended: fail all calls of L{refresh}."""
         error = result.value if isinstance(result, Failure) else None
         self._ended = (
             error
             if isinstance(error, InvalidRegistryTopicError)
-            else ClosedError(f"{self._topic} is not read any more")
+            else ClosedError(f"{self._topic} is no longer read")
         )
         asking, self._asking = self._asking, {}
         for each in asking:
@@ -132,7 +141,7 @@ class TopicLog:
                 raise
             except OffsetOutOfRangeError as error:
                 self.problem = InvalidRegistryTopicError(
-                    f"{self._topic} has nothing at {self.position}, up to where it was read: {error}"
+                    f"{self._topic} has nothing at {self.position}, where reading continues: {error}"
                 )
                 raise self.problem from error
             except PylogbrokerError as error:
@@ -155,14 +164,14 @@ class TopicLog:
     def _tell(self, error: PylogbrokerError) -> None:
         if str(error) != str(self.problem):
             self._log.warn(
-                "{topic} cannot be read now, and is tried again: {error}",
+                "{topic} cannot be read now; trying again: {error}",
                 topic=self._topic,
                 error=error,
             )
         self.problem = error
 
     async def _checkEnds(self) -> int:
-        """Where it ends, if it begins at 0 and was not made anew."""
+        """The end of the topic, after a check that it begins at 0 and was not created anew."""
         start, end = await self._offset(EARLIEST), await self._offset(LATEST)
         if start > 0:
             raise InvalidRegistryTopicError(
@@ -171,7 +180,7 @@ class TopicLog:
             )
         if end < self.position:
             raise InvalidRegistryTopicError(
-                f"{self._topic} ends at {end}, and was read up to {self.position}: it is not the same topic any more"
+                f"{self._topic} ends at {end}, and was read up to {self.position}: it is another topic now"
             )
         self._checkAt = self._clock.seconds() + self._checkSeconds
         return end
@@ -183,7 +192,7 @@ class TopicLog:
         return found[0]
 
     async def _read(self, apply: Callable[[bytes, int], None]) -> bool:
-        """Whether there was anything."""
+        """Whether there was a record."""
         start = self.position
         fetched = await self._consumer.fetch(self._topic, PARTITION, start, self._fetchSize)
         try:
@@ -193,7 +202,7 @@ class TopicLog:
         except InvalidMessageSizeError:
             if len(fetched.data) < self._fetchSize or self._fetchSize >= FETCH_SIZE_MAX:
                 raise
-            self._fetchSize *= 2  # the entry is larger than what was asked for
+            self._fetchSize *= 2  # the record is larger than the fetch
             return True
         return self.position > start
 
@@ -215,7 +224,8 @@ class TopicLog:
         """
         Read all that is visible now.
 
-        @return: fires when it was read; not before it can be. Fails with L{InvalidRegistryTopicError}, or L{ClosedError}, when reading has ended. Can be cancelled.
+        @return: fires when it is read, however long that takes. Fails with
+            L{InvalidRegistryTopicError} or L{ClosedError} if reading has ended. Can be cancelled.
         """
         if self._ended is not None:
             return fail(_again(self._ended))
@@ -228,9 +238,10 @@ class TopicLog:
 
     def append(self, payload: bytes) -> Deferred[None]:
         """
-        Send an entry, again if need be.
+        Send a record until the broker confirms it.
 
-        @return: fires when the broker has taken it (or silently dropped it, as 0.7.2 does). Never fails, until it is cancelled.
+        @return: fires when the broker has stored it (or silently dropped it, as 0.7.2 does). Fails
+            only when it is cancelled.
         """
         return Deferred.fromCoroutine(self._append(payload))
 
@@ -243,7 +254,7 @@ class TopicLog:
                 return
             except PylogbrokerError as error:
                 self._log.warn(
-                    "An entry for {topic} may not have arrived, and is sent again: {error}",
+                    "A record for {topic} may be lost; sending it again: {error}",
                     topic=self._topic,
                     error=error,
                 )
@@ -261,7 +272,7 @@ class TopicLog:
             await self._producer.close()
         except (PylogbrokerError, CancelledError) as error:
             self._log.info(
-                "The last entries for {topic} may not have arrived: {error}",
+                "The last records for {topic} may be lost: {error}",
                 topic=self._topic,
                 error=error,
             )

@@ -1,3 +1,4 @@
 """
-Schemas: Avro by id, which schema may follow which, and what a registry knows. Bytes and values only; needs the extra C{avro}, but for what only frames.
+Avro schemas: payloads with schema ids, compatibility, and the state of a registry. Bytes and values
+only. Needs the extra C{avro}, except for L{pylogbroker.schemas.rest} and what it imports.
 """

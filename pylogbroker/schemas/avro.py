@@ -1,17 +1,21 @@
 """
-Values to payloads and back, by Avro schemas with an id.
+Encoding values to payloads and decoding them, by Avro schemas with an id.
 
-Neither of the two asks anybody for anything: a schema's id is found, and schemas are fetched, beforehand or by whoever may wait. So an encoder can be
-called in the middle of a producer, and a decoder in a stream, and neither blocks.
+A payload has the format of schema registries: magic byte 0, the schema's id in four bytes,
+big-endian, and the Avro body.
 
-An encoder is for one schema; it is what C{Producer(encoder=…)} takes. A decoder reads what any schema has written, as far as it has learnt it,
-and gives it as its reader's schema says, if it has one; what numbers and bytes then stand for is said in L{pylogbroker.schemas.logical}.
+Encoder and decoder make no requests: ids and schemas are looked up beforehand, or by a function
+that may block. So an encoder can be called in a producer, and a decoder in a stream.
+
+An encoder has one schema, and suits C{Producer(encoder=…)}. A decoder decodes payloads of any
+schema in its cache, as its reader's schema says if it has one (L{pylogbroker.schemas.logical}).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from io import BytesIO
+from struct import Struct
 from typing import Any, NamedTuple
 
 import fastavro
@@ -26,29 +30,60 @@ from pylogbroker.errors import (
     describeError,
 )
 from pylogbroker.schemas.canonical import exceedsDepth
-from pylogbroker.schemas.framing import HEADER_SIZE, frame, schemaIdOf
 from pylogbroker.schemas.logical import readerFor
 from pylogbroker.schemas.lru import LruCache
 from pylogbroker.schemas.parsing import PARSED_SIZE_MAX, parseSchema
 
+MAGIC = 0
+ID_MAX = 2**31 - 1
+_HEADER = Struct(">BI")
+HEADER_SIZE = _HEADER.size
+
 SCHEMA_COUNT_MAX = 1_000
-"""Schemas that a decoder knows at a time."""
+"""Schemas in a decoder's cache."""
 
 VALUE_DEPTH_MAX = 100
-"""How deep values of recursive schemas may be nested: well within what can be read again."""
+"""The deepest value of a recursive schema; well within what can be decoded again."""
+
+
+def frame(schemaId: int, body: bytes) -> bytes:
+    """
+    @raise ValueError: C{schemaId} is not in 0 … 2^31 - 1.
+    """
+    if not 0 <= schemaId <= ID_MAX:
+        raise ValueError(f"schema id {schemaId} is not in 0..{ID_MAX}")
+    return _HEADER.pack(MAGIC, schemaId) + body
+
+
+def schemaIdOf(payload: bytes) -> int:
+    """
+    @raise InvalidPayloadError: the payload does not begin with the magic byte and an id.
+    """
+    if len(payload) < HEADER_SIZE:
+        raise InvalidPayloadError(
+            f"{len(payload)} bytes are too few for a magic byte and a schema id"
+        )
+    magic, schemaId = _HEADER.unpack_from(payload)
+    if magic != MAGIC:
+        raise InvalidPayloadError(
+            f"the payload begins with byte {magic}, not with magic byte {MAGIC}"
+        )
+    if schemaId > ID_MAX:
+        raise InvalidPayloadError(f"{schemaId} is not a schema id")
+    return int(schemaId)
 
 
 class AvroEncoder:
     """
-    Makes payloads of values, by one schema.
+    Encodes values of one schema.
 
-    @ivar schemaId: what the registry calls it.
+    @ivar schemaId: the schema's id in the registry.
     @ivar text: the schema.
     """
 
     def __init__(self, schemaId: int, text: str) -> None:
         """
-        @raise InvalidSchemaError: it cannot be used.
+        @raise InvalidSchemaError: the schema cannot be used.
         """
         parsed = parseSchema(text)
         self.schemaId = schemaId
@@ -58,55 +93,56 @@ class AvroEncoder:
 
     def encode(self, value: Any) -> bytes:
         """
-        @raise EncodingError: the value is not of the schema.
+        @raise EncodingError: the value does not fit the schema.
         """
         if self._isRecursive and exceedsDepth(value, VALUE_DEPTH_MAX):
             raise EncodingError(f"a value that is nested more than {VALUE_DEPTH_MAX} deep")
         body = BytesIO()
         try:
             fastavro.schemaless_writer(body, self._schema, value)
-        except Exception as error:  # the library raises whatever its parts do
+        except Exception as error:  # fastavro raises errors of many types
             raise EncodingError(
-                f"a value that is not of schema {self.schemaId}: {describeError(error)}"
+                f"a value that does not fit schema {self.schemaId}: {describeError(error)}"
             ) from error
         return frame(self.schemaId, body.getvalue())
 
     __call__ = encode
 
 
-def _nobody(schemaId: int) -> str:
-    raise UnknownSchemaError(f"nobody has looked for schema {schemaId} yet")
+def _lookUpNothing(schemaId: int) -> str:
+    raise UnknownSchemaError(f"schema {schemaId} has not been looked up")
 
 
-class Look(NamedTuple):
+class PreparedSchema(NamedTuple):
     """
-    What was found out about a writer's schema.
+    A writer's schema, ready for decoding.
 
     @ivar size: characters of its text.
-    @ivar read: reads a body that it has written; L{None}: it cannot be used.
-    @ivar why: not.
+    @ivar read: decodes a body; L{None}: the schema cannot be used.
+    @ivar reason: why it cannot.
     """
 
     size: int
     read: Callable[[BytesIO], Any] | None
-    why: str = ""
+    reason: str = ""
 
 
 class AvroDecoder:
     """
-    Makes values of payloads. For one thread at a time, but for L{look}.
+    Decodes payloads. Not thread-safe, except for L{prepare}.
     """
 
     def __init__(
         self,
         readerSchema: str | None = None,
-        find: Callable[[int], str] = _nobody,
+        find: Callable[[int], str] = _lookUpNothing,
         schemaCountMax: int = SCHEMA_COUNT_MAX,
     ) -> None:
         """
-        @param readerSchema: how values are wanted, whoever wrote them; L{None}: as they were written.
-        @param find: gives the text of a schema that was not learnt, or raises; for those who may wait there and then.
-        @param schemaCountMax: how many schemas are known at a time, and of how many more it is known that they cannot be used.
+        @param readerSchema: the schema of the values, whoever wrote them; L{None}: the writer's.
+        @param find: returns the text of a schema that is not in the cache, or raises; may block.
+        @param schemaCountMax: the most schemas in the cache; and again that number of schemas that
+            cannot be used.
         @raise InvalidSchemaError: C{readerSchema} cannot be used.
         """
         self._reader = None if readerSchema is None else parseSchema(readerSchema)
@@ -116,49 +152,38 @@ class AvroDecoder:
         )
         self._unusable: LruCache[int, str] = LruCache(schemaCountMax, PARSED_SIZE_MAX)
 
-    def knows(self, schemaId: int) -> bool:
-        """Whether what this schema has written can be read now."""
-        return schemaId in self._reads
+    def isCached(self, schemaId: int) -> bool:
+        """Whether the cache has a schema, or that it cannot be used."""
+        return schemaId in self._reads or schemaId in self._unusable
 
-    def isNew(self, schemaId: int) -> bool:
-        """Whether nothing is known of a schema, not even that it cannot be used."""
-        return schemaId not in self._reads and schemaId not in self._unusable
-
-    def look(self, text: str) -> Look:
+    def prepare(self, text: str) -> PreparedSchema:
         """
-        Find out how to read what a schema has written. Takes time: some tenths of a second for the largest one. From any thread.
+        Prepare a writer's schema. The largest takes some tenths of a second. From any thread.
         """
         try:
-            return Look(len(text), self._reading(text))
+            return PreparedSchema(len(text), self._readFunction(text))
         except InvalidSchemaError as error:
-            return Look(len(text), None, str(error))
+            return PreparedSchema(len(text), None, str(error))
 
-    def take(self, schemaId: int, look: Look) -> None:
-        """Remember what was found out. What cannot be used never can be, as ids are for ever. (Why is kept as a text: an error that is raised again grows.)"""
-        if look.read is None:
-            self._unusable.put(schemaId, look.why, len(look.why))
+    def cache(self, schemaId: int, prepared: PreparedSchema) -> None:
+        """
+        Add a schema to the cache. An unusable schema stays so, since ids are for ever. (The cache
+        has the reason as text: an error that is raised again and again grows.)
+        """
+        if prepared.read is None:
+            self._unusable.put(schemaId, prepared.reason, len(prepared.reason))
         else:
-            self._reads.put(schemaId, look.read, look.size)
-
-    def learn(self, schemaId: int, text: str) -> None:
-        """
-        Both at once.
-
-        @raise InvalidSchemaError: the schema cannot be used; or that was found before, and then the text is not looked at again.
-        """
-        self._learnt(schemaId, lambda _schemaId: text)
+            self._reads.put(schemaId, prepared.read, prepared.size)
 
     def decode(self, payload: bytes) -> Any:
         """
-        @raise InvalidPayloadError: it is not framed, or its body is not what its schema says, to the last byte.
+        @raise InvalidPayloadError: the payload has no frame, or its body does not fit its schema.
         @raise IncompatibleSchemaError: the reader's schema cannot read it.
-        @raise UnknownSchemaError: its schema was not learnt, and C{find} has none.
+        @raise UnknownSchemaError: its schema is not in the cache, and C{find} has none.
         @raise InvalidSchemaError: its schema cannot be used.
         """
         schemaId = schemaIdOf(payload)
-        read = self._reads.get(schemaId)
-        if read is None:
-            read = self._learnt(schemaId, self._find)
+        read = self._reads.get(schemaId) or self._lookUp(schemaId)
         body = BytesIO(payload)
         body.seek(HEADER_SIZE)
         try:
@@ -167,9 +192,9 @@ class AvroDecoder:
             raise IncompatibleSchemaError(
                 f"the reader's schema cannot read schema {schemaId}: {error}"
             ) from error
-        except Exception as error:  # the library raises whatever its parts do
+        except Exception as error:  # fastavro raises errors of many types
             raise InvalidPayloadError(
-                f"a body that is not of schema {schemaId}: {describeError(error)}"
+                f"a body that does not fit schema {schemaId}: {describeError(error)}"
             ) from error
         if body.tell() != len(payload):
             raise InvalidPayloadError(
@@ -179,17 +204,17 @@ class AvroDecoder:
 
     __call__ = decode
 
-    def _learnt(self, schemaId: int, find: Callable[[int], str]) -> Callable[[BytesIO], Any]:
-        why = self._unusable.get(schemaId)
-        if why is not None:
-            raise InvalidSchemaError(why)
-        look = self.look(find(schemaId))
-        self.take(schemaId, look)
-        if look.read is None:
-            raise InvalidSchemaError(look.why)
-        return look.read
+    def _lookUp(self, schemaId: int) -> Callable[[BytesIO], Any]:
+        reason = self._unusable.get(schemaId)
+        if reason is not None:
+            raise InvalidSchemaError(reason)
+        prepared = self.prepare(self._find(schemaId))
+        self.cache(schemaId, prepared)
+        if prepared.read is None:
+            raise InvalidSchemaError(prepared.reason)
+        return prepared.read
 
-    def _reading(self, text: str) -> Callable[[BytesIO], Any]:
+    def _readFunction(self, text: str) -> Callable[[BytesIO], Any]:
         writer, reader = parseSchema(text), self._reader
         if reader is not None and reader.text == writer.text:
             reader = None

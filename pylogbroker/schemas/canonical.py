@@ -1,11 +1,12 @@
 """
-The text of a schema, and when two texts are the same schema.
+The canonical text of a schema, and when two texts are the same schema.
 
-Schemas come as JSON. What is kept is that JSON without white space, the order of its keys as it came; C{{"type": "string"}} is shortened to
-C{"string"}, as Java's clients write it. Two texts are the same schema if they then have the same keys and values, in whatever order.
+Schemas are JSON. The canonical text is that JSON without white space, in the given order of keys;
+C{{"type": "string"}} becomes C{"string"}, as Java's clients write it. Two texts are the same schema
+if they then have the same keys and values, in any order.
 
-Rejected: Avro's own *parsing canonical form*, which strips defaults, aliases and documentation; two schemas that differ in a default are not the same
-to a reader.
+Rejected: Avro's own *parsing canonical form*, which removes defaults, aliases and documentation.
+Two schemas that differ in a default are not the same to a reader.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from typing import Any
 from pylogbroker.errors import InvalidSchemaError
 
 TEXT_SIZE_MAX = 256 << 10
-"""Bytes of a schema."""
+"""Bytes of a schema's text."""
 
 NESTING_MAX = 64
-"""How deep JSON may be nested. (A record in a record's field takes three.)"""
+"""The deepest JSON. (A record in a record's field takes three levels.)"""
 
 
 def canonicalText(text: str, sizeMax: int = TEXT_SIZE_MAX) -> str:
     """
-    The text that is kept.
+    The canonical text of a schema.
 
     @param sizeMax: bytes.
-    @raise InvalidSchemaError: it is no JSON, too large or too deep.
+    @raise InvalidSchemaError: the text is not JSON, too large or too deep.
     """
     if len(text) > sizeMax:
         raise InvalidSchemaError(f"a schema of {len(text)} characters; {sizeMax} bytes are allowed")
@@ -41,7 +42,7 @@ def canonicalText(text: str, sizeMax: int = TEXT_SIZE_MAX) -> str:
 
 def fingerprint(text: str) -> str:
     """
-    What two texts have in common that are the same schema, and no others have.
+    A hash that is equal for two texts of the same schema.
 
     @param text: canonical.
     """
@@ -52,13 +53,13 @@ def fingerprint(text: str) -> str:
 
 def _read(text: str) -> Any:
     if not text.strip().startswith(("{", "[", '"')):
-        text = json.dumps(text.strip())  # a bare "string", as some clients write it
+        text = json.dumps(text.strip())  # some clients write "string" without quotes
     try:
         value = json.loads(text)
     except RecursionError:
         raise InvalidSchemaError("a schema that is nested too deeply") from None
     except ValueError as error:
-        raise InvalidSchemaError(f"a schema that is no JSON: {error}") from error
+        raise InvalidSchemaError(f"a schema that is not JSON: {error}") from error
     if exceedsDepth(value, NESTING_MAX):
         raise InvalidSchemaError(f"a schema that is nested more than {NESTING_MAX} deep")
     return value
@@ -69,14 +70,17 @@ def _written(value: Any) -> str:
         text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         text.encode()
         return text
-    except ValueError as error:  # NaN, or half a character
-        raise InvalidSchemaError(f"a schema that is no JSON: {error}") from error
+    except ValueError as error:  # NaN, or a lone surrogate
+        raise InvalidSchemaError(f"a schema that is not JSON: {error}") from error
 
 
-def exceedsDepth(value: Any, most: int) -> bool:
-    """Whether lists and dictionaries are nested more than so deep in one another. Without recursion: it is there to protect from it."""
+def exceedsDepth(value: Any, depthMax: int) -> bool:
+    """
+    Whether lists and dictionaries nest deeper than a limit. Not recursive, since it guards
+    recursions.
+    """
     level = [value]
-    for _depth in range(most):
+    for _depth in range(depthMax):
         level = [
             inner
             for each in level
@@ -101,12 +105,13 @@ def _shortened(schema: Any) -> Any:
     return _changed(schema, _shortened)
 
 
-def rewritten(text: str, change: Callable[[Any], Any]) -> str:
+def mapSchema(text: str, change: Callable[[Any], Any]) -> str:
     """
-    A schema with each schema in it changed, the inner ones first.
+    Replace each schema inside a schema, the inner ones first.
 
-    @param change: given the name of a type, or an object whose C{type} is a name; gives what is to stand there.
-    @raise InvalidSchemaError: it is no JSON, or too deep.
+    @param change: gets the name of a type, or an object whose C{type} is a name; returns its
+        replacement.
+    @raise InvalidSchemaError: the text is not JSON, or too deep.
     """
 
     def each(schema: Any) -> Any:
@@ -119,9 +124,9 @@ def rewritten(text: str, change: Callable[[Any], Any]) -> str:
 
 def withoutLogicalType(text: str, name: str) -> str:
     """
-    A schema whose values are as they would be for somebody who does not know a logical type.
+    A schema without one logical type.
 
-    @raise InvalidSchemaError: it is no JSON, or too deep.
+    @raise InvalidSchemaError: the text is not JSON, or too deep.
     """
 
     def without(schema: Any) -> Any:
@@ -129,11 +134,11 @@ def withoutLogicalType(text: str, name: str) -> str:
             return schema
         return {key: value for key, value in schema.items() if key != "logicalType"}
 
-    return rewritten(text, without)
+    return mapSchema(text, without)
 
 
 def _changed(schema: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """With what it is made of changed, only where a schema stands: a default may look like one."""
+    """A copy with its direct inner schemas replaced. A default that looks like a schema stays."""
     inner: dict[str, Any] = {
         key: change(schema[key]) for key in ("items", "values") if key in schema
     }

@@ -1,13 +1,16 @@
 """
-Which schema may follow which.
+Compatibility of schemas: which schema may follow which.
 
-Whether one schema can read what another has written is decided by the library C{avro} (C{avro.compatibility}, Apache's port of the Java class that other
-registries use). Three things are ours: aliases are qualified before it sees them (L{pylogbroker.schemas.parsing}); a comparison takes so many steps at most,
-since two schemas of some kilobytes, unions of thousands of branches, would take it minutes; and fields are looked for once, which it does anew for each.
+The library C{avro} decides whether one schema can read what another has written
+(C{avro.compatibility}, a port of the Java class that other registries use). Three things are ours:
+aliases are qualified first (L{pylogbroker.schemas.parsing}); the number of steps is limited, since
+two unions of thousands of branches would take minutes; and the fields of a record are looked up in
+a dictionary, not searched for each other.
 
-A subject may have a thousand versions, and a C{_TRANSITIVE} rule asks about all of them each time. So what they amount to is limited; versions with the
-same text are looked at once; those that are still kept as parsed come first, so that the others do not drive them out before they are of use; and of the
-others one at a time is in memory. What is said is limited, too: a version that does not fit is enough.
+A subject may have a thousand versions, and a C{_TRANSITIVE} level compares with all of them. So
+their total size is limited; equal texts are compared once; schemas that are still parsed come
+first, before others evict them; and only one of the others is in memory. The number of reported
+problems is limited, too.
 """
 
 from __future__ import annotations
@@ -25,25 +28,26 @@ from avro.compatibility import (
 from avro.compatibility import SchemaIncompatibilityType as Kind
 
 from pylogbroker.errors import InvalidSchemaError, describeError
-from pylogbroker.schemas.levels import BACKWARD, FORWARD, FULL, NONE, TRANSITIVE
-from pylogbroker.schemas.parsing import Parsed, isKept, parseSchema
+from pylogbroker.schemas.logrecords import BACKWARD, FORWARD, FULL, NONE, TRANSITIVE
+from pylogbroker.schemas.parsing import Parsed, isParsed, parseSchema
 
 STEP_COUNT_MAX = 100_000
-"""Pairs of schemas that are compared for one question; some tenths of a second."""
+"""Pairs of schemas in one comparison; they take some tenths of a second."""
 
 COMPARED_SIZE_MAX = 16 << 20
-"""Characters of all schemas that are compared for one question; some seconds, if they have to be parsed."""
+"""Characters of all schemas in one comparison; they take some seconds if they have to be parsed."""
 
 PROBLEM_COUNT_MAX = 20
-"""Sentences about what speaks against a schema; then no more versions are looked at."""
+"""Reported problems; then no more versions are compared."""
 
 PROBLEM_SIZE_MAX = 4_000
-"""Characters of such a sentence."""
+"""Characters of a reported problem."""
 
 
 class _Checker(ReaderWriterCompatibilityChecker):
     """
-    One that does not go on for ever. (The library's own memory of pairs hashes them so that most collide.)
+    The library's checker with a limit. (The library's own memory of pairs has a hash by which most
+    of them collide.)
     """
 
     def __init__(self) -> None:
@@ -55,14 +59,12 @@ class _Checker(ReaderWriterCompatibilityChecker):
         self, reader: Any, writer: Any, token: str = "/", location: list[str] | None = None
     ) -> Any:
         """The library's C{get_compatibility}, which calls itself by that name."""
-        pair = id(reader), id(writer)  # of trees that are held by who asks
+        pair = id(reader), id(writer)  # the caller holds the trees
         if pair not in self._known:
             self._leftCount -= 1
             if self._leftCount < 0:
                 raise InvalidSchemaError("schemas that are too complicated to be compared")
-            self._known[pair] = (
-                CompatibleResult  # what is under way is not what will speak against it
-            )
+            self._known[pair] = CompatibleResult  # for a recursion; the final result replaces it
             self._known[pair] = self.calculate_compatibility(
                 reader, writer, [*(location or []), token]
             )
@@ -71,7 +73,10 @@ class _Checker(ReaderWriterCompatibilityChecker):
     get_compatibility = compare  # type: ignore[assignment] # its names are not ours
 
     def fields(self, reader: Any, writer: Any, location: list[str]) -> Any:
-        """The library's C{check_reader_writer_record_fields}, but in time that grows with the fields, not with their square."""
+        """
+        The library's C{check_reader_writer_record_fields}, in time that grows linearly with the
+        fields.
+        """
         written = {field.name: field for field in writer.fields}
         results = []
         for number, field in enumerate(reader.fields):
@@ -101,7 +106,7 @@ class _Checker(ReaderWriterCompatibilityChecker):
     check_reader_writer_record_fields = fields
 
     def forget(self) -> None:
-        """Trees that were compared are about to go, and others may take their place in memory."""
+        """Forget pairs: their trees may be freed, and others get the same C{id}."""
         self._known.clear()
 
 
@@ -118,12 +123,13 @@ def _together(results: list[Any]) -> Any:
 
 def incompatibilities(text: str, earlier: Sequence[tuple[int, str]], level: str) -> list[str]:
     """
-    What speaks against a new schema. Takes time: for a worker.
+    Reasons why a new schema is incompatible with earlier ones. Slow: for a worker.
 
-    @param earlier: version and text of those that are there, the oldest first. Without C{_TRANSITIVE} only the last counts.
-    @param level: one of L{pylogbroker.schemas.levels.LEVELS}.
-    @return: sentences, about the latest versions first; empty: nothing. Not more than L{PROBLEM_COUNT_MAX}, though there may be more to say.
-    @raise InvalidSchemaError: one is none, or they are too complicated, or too large together.
+    @param earlier: version and text, the oldest first. Only C{_TRANSITIVE} levels use all of them.
+    @param level: one of L{pylogbroker.schemas.logrecords.LEVELS}.
+    @return: at most L{PROBLEM_COUNT_MAX} sentences, about the latest versions first; empty:
+        compatible.
+    @raise InvalidSchemaError: a schema cannot be used, or they are too complicated or too large.
     """
     new = parseSchema(text)
     if not level.endswith(TRANSITIVE):
@@ -136,7 +142,9 @@ def incompatibilities(text: str, earlier: Sequence[tuple[int, str]], level: str)
         )
     checker = _Checker()
     found: list[tuple[int, str]] = []
-    for old, version in sorted(versions.items(), key=lambda each: (not isKept(each[0]), -each[1])):
+    for old, version in sorted(
+        versions.items(), key=lambda each: (not isParsed(each[0]), -each[1])
+    ):
         parsed = _earlier(version, old)
         if kind in (BACKWARD, FULL):
             found += [
@@ -157,9 +165,10 @@ def incompatibilities(text: str, earlier: Sequence[tuple[int, str]], level: str)
 def _earlier(version: int, text: str) -> Parsed:
     try:
         return parseSchema(text)
-    except InvalidSchemaError as error:  # it was taken when less was refused
+    except InvalidSchemaError as error:  # an earlier release has accepted it
         raise InvalidSchemaError(
-            f"version {version} cannot be used any more, and nothing be compared with it until it is deleted: {error}"
+            f"version {version} cannot be used any more, and blocks comparisons until it is"
+            f" deleted: {error}"
         ) from error
 
 
@@ -168,7 +177,7 @@ def _whyNot(checker: _Checker, reader: Parsed, writer: Parsed) -> list[str]:
         result = checker.compare(reader.tree, writer.tree)
     except InvalidSchemaError:
         raise
-    except Exception as error:  # a type that it does not know, or RecursionError
+    except Exception as error:  # an unknown type, or RecursionError
         raise InvalidSchemaError(
             f"schemas that cannot be compared: {describeError(error)}"
         ) from error

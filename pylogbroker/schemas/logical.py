@@ -1,20 +1,22 @@
 """
-Logical types: what a number, or bytes, stand for.
+Logical types: the meaning of numbers and bytes.
 
-The rule is the specification's: the underlying types are resolved as if there were no logical types, and what comes of it means what the reader's schema
-says. So a plain long becomes a moment for a reader that wants moments, and a moment becomes a plain long for one that wants longs. One thing the writer alone
-knows: the unit. Where both name a logical type the unit is the writer's: microseconds that were written are the same moment for a reader of milliseconds,
-and C{12.3} with one digit behind the point is C{12.30} with two. Where two meet that have nothing to do with each other (a date where a timestamp is wanted,
-nanoseconds, which nobody here reads), the number would silently stand for something else: it is refused, as with schemas that do not fit.
+The rule is the specification's: underlying types are resolved as if there were no logical types,
+and the result means what the reader's schema says. So a plain long becomes a timestamp for a reader
+that wants timestamps, and a timestamp becomes a long for a reader that wants longs. If both schemas
+name a logical type, the unit is the writer's: microseconds remain the same moment for a reader of
+milliseconds, and C{12.3} becomes C{12.30} with two digits. Logical types without a common meaning
+(a date read as a timestamp, nanoseconds) are refused like incompatible schemas.
 
-The library C{fastavro} looks at the writer's logical type only, whatever the reader wants. Its table of logical types can be extended, though: a function in
-the table gets the reader's schema, too, after unions and names have been resolved. So numbers and bytes of which a reader may want more than what they
-are get a logical type of ours, whose function looks at both schemas (L{readerFor}). The table of the library belongs to the whole process, and other code may
-change it. So we load the library's reader in Python a second time, with a table of its own (decision 9). Schemas that need none of this are read by the
-library's compiled reader. Rejected: to read plain values and go through them again, since the value of a union does not tell its branch.
+fastavro looks at the writer's logical type only. Its table of logical types can be extended,
+though, and a function in this table also gets the reader's schema, after unions and names are
+resolved. So numbers and bytes whose meaning depends on the reader get a logical type of ours
+(L{readerFor}). fastavro's table belongs to the whole process. So we load its reader in Python a
+second time, with a table of its own (decision 9). The compiled reader reads everything else.
+Rejected: plain values, converted afterwards. The value of a union does not tell its branch.
 
-Two things more are ours. Decimals: the library takes two minutes for one of a megabyte, and rounds silently. And defaults (L{fillDefaults}): the library hands
-them out as they stand in JSON, so that a moment's would be a number.
+Decimals are ours, too: fastavro takes two minutes for one of a megabyte, and rounds silently. So
+are defaults (L{fillDefaults}): fastavro returns them as they stand in JSON.
 """
 
 from __future__ import annotations
@@ -31,16 +33,16 @@ import fastavro
 from fastavro.read import SchemaResolutionError
 
 from pylogbroker.errors import InvalidSchemaError
-from pylogbroker.schemas.canonical import rewritten
+from pylogbroker.schemas.canonical import mapSchema
 
 DIGIT_COUNT_MAX = 1_000
 """Digits of a decimal. Reading one takes time that grows with their square."""
 
 _MARK = "pylogbroker-meaning"
-"""Our logical type."""
+"""The name of our logical type."""
 
 _WRITTEN = "pylogbroker-written"
-"""Where the one stands that it takes the place of."""
+"""The property that has the original logical type."""
 
 _READ_UNITS = ("millis", "micros")
 _MOMENTS = tuple(
@@ -52,7 +54,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "int": ("date", "time-millis"), "long": ("time-micros", *_MOMENTS), "bytes": ("decimal", "big-decimal"), "fixed": ("decimal", "duration", "uuid"),
     "string": ("uuid",),
 }  # fmt: skip
-"""The specification's, by underlying type."""
+"""The logical types of the specification, by underlying type."""
 
 _PROMOTED = {
     "int": ("int",),
@@ -61,11 +63,11 @@ _PROMOTED = {
     "string": ("string", "bytes"),
     "fixed": ("fixed",),
 }
-"""What may have been written where a type is read."""
+"""Types that may be promoted to a type."""
 
 
 def _loadReader() -> Any:
-    """The module of the library's reader in Python, loaded a second time; nothing else imports this copy."""
+    """A private copy of fastavro's reader in Python."""
     spec = find_spec("fastavro._read_py")
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
@@ -79,14 +81,14 @@ _READERS: dict[str, Callable[..., Any]] = {
     f"{kind}-{name}": _reader.LOGICAL_READERS[f"{kind}-{name}"] for kind, names in _NAMES.items() for name in names
     if f"{kind}-{name}" in _reader.LOGICAL_READERS and name != "decimal"
 }  # fmt: skip
-"""The library's. What is not here is read as what underlies it."""
+"""fastavro's functions. Other logical types are read as their underlying type."""
 
 
 def logicalType(schema: Mapping[str, Any]) -> str:
     """
-    Which of the specification's a schema has; C{""}: none, or one that cannot be of its type, which is then left out of account.
+    The logical type of a schema; C{""}: none, or one that its type cannot have.
 
-    @param schema: its properties; C{type} a text.
+    @param schema: its properties; C{type} is a text.
     """
     name = schema.get("logicalType")
     if name not in _NAMES.get(schema["type"], ()) or (
@@ -100,7 +102,7 @@ def logicalType(schema: Mapping[str, Any]) -> str:
 
 
 def _meaning(data: Any, writer: dict[str, Any], reader: dict[str, Any] | str | None) -> Any:
-    """The function of our logical type: gets a value, read as what underlies it."""
+    """The function of our logical type. It gets a value of the underlying type."""
     written: str = writer[_WRITTEN]
     if reader is None:
         return _meant(data, written, writer, written, writer)
@@ -136,17 +138,17 @@ def _meant(
 
 @lru_cache(256)
 def _unit(written: str, wanted: str) -> str:
-    """The logical type by which a number becomes what is wanted."""
+    """The logical type whose function makes the wanted value."""
     if written in ("", wanted):
         return wanted
     (kind, _, unit), (wantedKind, _, wantedUnit) = written.rpartition("-"), wanted.rpartition("-")
     if {unit, wantedUnit} <= set(_READ_UNITS) and (kind == "time") == (wantedKind == "time"):
         return f"{wantedKind}-{unit}"
-    raise SchemaResolutionError(f"what was written as {written} is no {wanted}")
+    raise SchemaResolutionError(f"what was written as {written} is not a {wanted}")
 
 
 def _decimal(data: bytes, writer: Mapping[str, Any], reader: Mapping[str, Any]) -> Decimal:
-    """With as many digits behind the point as the reader wants; never rounded."""
+    """A decimal with the reader's scale; never rounded."""
     unscaled = int.from_bytes(data, "big", signed=True)
     exponent, context = _form(reader["precision"], reader.get("scale", 0))
     if abs(unscaled) < 10**DIGIT_COUNT_MAX:
@@ -158,7 +160,10 @@ def _decimal(data: bytes, writer: Mapping[str, Any], reader: Mapping[str, Any]) 
             )
         except (Inexact, InvalidOperation):
             pass
-    why = f"a decimal that {context.prec} digits, {-exponent.as_tuple().exponent} of them behind the point, have no room for"  # type: ignore[operator]
+    why = (
+        f"a decimal that does not fit {context.prec} digits,"
+        f" {-exponent.as_tuple().exponent} of them behind the point"  # type: ignore[operator]
+    )
     raise ValueError(why) if writer is reader else SchemaResolutionError(why)
 
 
@@ -179,12 +184,12 @@ def readerFor(
     text: str, schema: Any, readerText: str | None, readerSchema: Any, isRecursive: bool
 ) -> Callable[[BytesIO], Any]:
     """
-    A function that reads a value. Takes time, as parsing does.
+    A function that decodes a body. Slow, as parsing is.
 
-    @param text: of the writer's schema; canonical, as the reader's.
-    @param schema: the writer's, as C{fastavro} has parsed it.
-    @param readerText: L{None}: values are wanted as they were written.
-    @param isRecursive: whether a value may hold others of its own kind. The compiled reader recurses on C's stack without a limit.
+    @param text: the writer's schema; canonical, as the reader's.
+    @param schema: the writer's schema, as fastavro has parsed it.
+    @param readerText: L{None}: values have the writer's schema.
+    @param isRecursive: of either schema; then the compiled reader is not safe.
     """
     wanted = None if readerText is None else _wanted(readerText)
     isMarked = False
@@ -204,7 +209,7 @@ def readerFor(
             return each
         return {key: value for key, value in each.items() if key != "logicalType"}
 
-    changed = rewritten(text, marked)
+    changed = mapSchema(text, marked)
     if changed != text:
         schema = fastavro.parse_schema(json.loads(changed))
     if isRecursive or isMarked:
@@ -215,7 +220,7 @@ def readerFor(
 
 
 def _wanted(text: str) -> frozenset[str]:
-    """Types of which a reader may want to know more than what was written."""
+    """Types that a reader's logical types may be read from."""
     found: set[str] = set()
 
     def look(each: Any) -> Any:
@@ -223,7 +228,7 @@ def _wanted(text: str) -> frozenset[str]:
             found.update(_PROMOTED[each["type"]])
         return each
 
-    rewritten(text, look)
+    mapSchema(text, look)
     return frozenset(found)
 
 
@@ -232,9 +237,9 @@ def _wanted(text: str) -> frozenset[str]:
 
 class _Defaults:
     """
-    Values of the defaults of one schema.
+    The values of one schema's defaults.
 
-    @ivar leftCount: how many records, and fields of them that are filled in, there may still be.
+    @ivar leftCount: the records and filled-in fields that are still allowed.
     """
 
     def __init__(self, names: dict[str, Any], countMax: int) -> None:
@@ -243,9 +248,10 @@ class _Defaults:
 
     def value(self, schema: Any, given: Any) -> Any:
         """
-        What JSON means by a schema.
+        The value of a JSON default.
 
-        @raise ValueError: it is none of it. So do L{TypeError}, L{KeyError}, L{ArithmeticError} and L{RecursionError}.
+        @raise ValueError: the default does not fit the schema. Or L{TypeError}, L{KeyError},
+            L{ArithmeticError}, L{RecursionError}.
         """
         if isinstance(schema, list):
             return self._branch(schema, given)
@@ -268,7 +274,7 @@ class _Defaults:
         self.leftCount -= 1 + sum(field["name"] not in given for field in fields)
         if self.leftCount < 0:
             raise InvalidSchemaError(
-                "defaults of records in records that stand for far more than what is written"
+                "defaults of nested records that stand for far more than their text"
             )
         return {
             field["name"]: self.value(
@@ -283,7 +289,7 @@ class _Defaults:
                 return self.value(branch, given)
             except _UNFIT:
                 continue
-        raise ValueError("of no branch")
+        raise ValueError("it fits no branch")
 
 
 _UNFIT = (ValueError, TypeError, KeyError, ArithmeticError, RecursionError, SchemaResolutionError)
@@ -308,11 +314,13 @@ def _plain(kind: str, given: Any) -> Any:
 
 def fillDefaults(schema: Any, countMax: int) -> None:
     """
-    Put what they mean in the place of a schema's defaults. One that means nothing is taken away: it is missed by who needs it.
+    Replace a schema's defaults by their values. A default that does not fit is removed; only a
+    reader that needs it fails.
 
-    @param schema: as the library C{fastavro} has parsed it; changed.
-    @param countMax: records that they may be, and fields of them that are filled in: with records in records they double with each line of text.
-    @raise InvalidSchemaError: they stand for too many values.
+    @param schema: as fastavro has parsed it; changed.
+    @param countMax: the most records and filled-in fields. In nested records they double with each
+        line of text.
+    @raise InvalidSchemaError: the defaults stand for too many values.
     """
     named = {each["name"]: each for each in _nodes(schema) if "name" in each}
     fields = [
@@ -333,7 +341,7 @@ def fillDefaults(schema: Any, countMax: int) -> None:
 
 
 def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
-    """All that are more than a name. (How deep they may be nested is limited.)"""
+    """All inner schemas that are objects. (Their depth is limited.)"""
     if isinstance(schema, list):
         for branch in schema:
             yield from _nodes(branch)

@@ -1,9 +1,9 @@
 """
-What a registry writes into its topic: one JSON object an entry, with a unique request id and a change.
+The records of a registry's topic: one JSON object each, with a unique request id and a change.
 
-The log is the order. An entry says what is wanted, and on what it rests, in such a way that whether it counts can be told without judgement: see
-L{pylogbroker.schemas.state}. What cannot be read is skipped by every registry alike; so an entry that a later version will write must not look like
-one of these.
+The log is the order. A record says what is wanted and on what the decision rests, so that every
+registry can tell whether it takes effect (L{pylogbroker.schemas.state}). All registries skip
+records that they cannot decode; a record of a later version must not look like one of these.
 """
 
 from __future__ import annotations
@@ -12,17 +12,33 @@ import json
 from typing import Any, NamedTuple
 
 from pylogbroker.errors import InvalidEntryError
-from pylogbroker.schemas.levels import LEVELS
+
+NONE = "NONE"
+BACKWARD = "BACKWARD"
+FORWARD = "FORWARD"
+FULL = "FULL"
+TRANSITIVE = "_TRANSITIVE"
+LEVELS = (
+    NONE,
+    *(kind + suffix for kind in (BACKWARD, FORWARD, FULL) for suffix in ("", TRANSITIVE)),
+)
+"""
+The compatibility levels of registries. BACKWARD: the new schema reads data of the latest version.
+FORWARD: the latest version reads data of the new schema. FULL: both. TRANSITIVE: all versions
+instead of the latest.
+"""
+
+DEFAULT_LEVEL = BACKWARD
 
 FORMAT = 1
 _KEY = "registry"
 REQUEST_SIZE_MAX = 64
-ENTRY_SIZE_MAX = 950_000
-"""Bytes. Brokers drop larger ones by default."""
+RECORD_SIZE_MAX = 950_000
+"""Bytes. By default brokers drop larger messages."""
 
 
 class Initialize(NamedTuple):
-    """The first entry of a registry's topic."""
+    """The first record of a registry's topic."""
 
 
 class Register(NamedTuple):
@@ -30,8 +46,9 @@ class Register(NamedTuple):
     A new version of a subject.
 
     @ivar text: of the schema, canonical.
-    @ivar identity: of the schema; the same schema has one id, whatever the subject.
-    @ivar basis: what the subject and the general settings were like for whoever judged that this schema may follow; see L{RegistryState.basis}.
+    @ivar identity: the schema's fingerprint; equal schemas have one id in all subjects.
+    @ivar basis: the revisions for which the schema was found compatible; see
+        L{pylogbroker.schemas.state.RegistryState.basis}.
     """
 
     subject: str
@@ -42,7 +59,9 @@ class Register(NamedTuple):
 
 class DeleteVersion(NamedTuple):
     """
-    @ivar isPermanent: the second step, after it was deleted for new readers only.
+    The deletion of a version.
+
+    @ivar isPermanent: the second step; the first one hides the version from new readers.
     """
 
     subject: str
@@ -51,7 +70,7 @@ class DeleteVersion(NamedTuple):
 
 
 class DeleteSubject(NamedTuple):
-    """All versions of a subject; C{isPermanent} as above."""
+    """The deletion of all versions of a subject; C{isPermanent} as in L{DeleteVersion}."""
 
     subject: str
     isPermanent: bool
@@ -59,10 +78,10 @@ class DeleteSubject(NamedTuple):
 
 class SetLevel(NamedTuple):
     """
-    Which schema may follow.
+    A new compatibility level.
 
-    @ivar subject: C{""}: for all that have no level of their own.
-    @ivar level: C{""}: none of its own any more.
+    @ivar subject: C{""}: the general level.
+    @ivar level: C{""}: the subject has no level of its own any more.
     """
 
     subject: str
@@ -80,60 +99,62 @@ _CHANGES: dict[str, tuple[Any, dict[str, type]]] = {
 _NAMES = {made: name for name, (made, _) in _CHANGES.items()}
 
 
-class Entry(NamedTuple):
+class LogRecord(NamedTuple):
     """
-    @ivar request: unique; the same again is the same entry, sent twice.
+    One record.
+
+    @ivar request: unique. A record with the same request is the same record, sent again.
     """
 
     request: str
     change: Change
 
 
-def encodeEntry(entry: Entry) -> bytes:
+def encodeRecord(record: LogRecord) -> bytes:
     """
-    @raise InvalidEntryError: it is too large for brokers to keep.
+    @raise InvalidEntryError: the record is too large for brokers.
     """
     fields = {
         _KEY: FORMAT,
-        "request": entry.request,
-        "change": _NAMES[type(entry.change)],
-        **entry.change._asdict(),
+        "request": record.request,
+        "change": _NAMES[type(record.change)],
+        **record.change._asdict(),
     }
     payload = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
-    if len(payload) > ENTRY_SIZE_MAX:
-        raise InvalidEntryError(f"an entry of {len(payload)} bytes; {ENTRY_SIZE_MAX} are allowed")
+    if len(payload) > RECORD_SIZE_MAX:
+        raise InvalidEntryError(f"an entry of {len(payload)} bytes; {RECORD_SIZE_MAX} are allowed")
     return payload
 
 
-def decodeEntry(payload: bytes) -> Entry:
+def decodeRecord(payload: bytes) -> LogRecord:
     """
-    @raise InvalidEntryError: it is none of ours, or not whole.
+    @raise InvalidEntryError: the payload is not a record, or a part is missing.
     """
     try:
         fields = json.loads(payload)
     except (ValueError, RecursionError) as error:
-        raise InvalidEntryError(f"no JSON: {error}") from error
+        raise InvalidEntryError(f"not JSON: {error}") from error
     if not isinstance(fields, dict) or fields.get(_KEY) != FORMAT:
-        raise InvalidEntryError(f"no entry of a registry in format {FORMAT}")
+        raise InvalidEntryError(f"not an entry of a registry in format {FORMAT}")
     request = fields.get("request")
     if not isinstance(request, str) or not 0 < len(request) <= REQUEST_SIZE_MAX:
         raise InvalidEntryError("an entry without a request id")
     change = fields.get("change")
     if not isinstance(change, str) or change not in _CHANGES:
-        raise InvalidEntryError(f"an entry that asks for {change!r:.40}")
+        raise InvalidEntryError(f"an entry with the unknown change {change!r:.40}")
     made, kinds = _CHANGES[change]
-    entry = Entry(
+    record = LogRecord(
         request, made(**{name: _field(fields, name, kind) for name, kind in kinds.items()})
     )
-    if isinstance(entry.change, SetLevel) and entry.change.level not in ("", *LEVELS):
-        raise InvalidEntryError(f"an entry that sets the level {entry.change.level!r:.40}")
-    return entry
+    if isinstance(record.change, SetLevel) and record.change.level not in ("", *LEVELS):
+        raise InvalidEntryError(f"an entry that sets the level {record.change.level!r:.40}")
+    return record
 
 
 def _field(fields: dict[str, Any], name: str, kind: type) -> Any:
     value = fields.get(name)
     if type(value) is not kind:
-        raise InvalidEntryError(f"an entry whose {name} is no {kind.__name__}")
+        raise InvalidEntryError(f"an entry whose {name} is not of type {kind.__name__}")
     if not isinstance(value, list):
         return value
     if [type(each) for each in value] != [int, int]:

@@ -1,17 +1,19 @@
 """
-What a text means, and whether it can be used safely.
+Parsing schemas, and refusing those that are not safe to use.
 
-Two libraries have to agree to a schema: C{avro}, Apache's own, which is strict about names and says which schema can read which; and C{fastavro}, which
-reads and writes, and is strict about defaults. Neither is made for hostile input, so some things more are seen to here, since a registry takes
-schemas from strangers and a consumer payloads:
+Two libraries must accept a schema: C{avro}, Apache's own, which is strict about names and decides
+compatibility; and C{fastavro}, which encodes and decodes, and is strict about defaults. Neither
+expects hostile input, but a registry accepts schemas from strangers, and a consumer payloads. So:
 
-  - How deep a value may be nested. fastavro's compiled reader recurses on C's stack without a limit: 5,000 bytes of a linked list end the process. So
-    schemas that are not recursive may nest L{DEPTH_MAX} deep; what recursive ones have written is read by fastavro's Python code, which stops in good
-    order, and what they write is measured before.
-  - Items of arrays that take no bytes (null, an empty record): ten bytes of payload could say that 2^63 of them follow. They are refused. So is what holds more
-    than L{EMPTY_COUNT_MAX} values that take none: twenty records, each twice in the next, are a million of them in a payload of nothing.
-  - Names, which both libraries write out in full wherever one stands: a long namespace is there once, and then with each of thousands of records.
-  - Foreign errors of all kinds become L{InvalidSchemaError}.
+  - Values may nest L{DEPTH_MAX} deep. fastavro's compiled reader recurses on C's stack without a
+    limit: a linked list of 5,000 bytes ends the process. Values of recursive schemas are decoded by
+    fastavro's Python code, which stops in order, and are measured before they are encoded.
+  - Items of arrays must take bytes. Null or an empty record takes none, so ten bytes of payload
+    could announce 2^63 items. A value may hold L{EMPTY_COUNT_MAX} values that take none: twenty
+    records, each twice in the next, are a million values in an empty payload.
+  - Names have a limit. Both libraries write out the namespace wherever a name stands, so a long
+    namespace would be repeated for each of thousands of records.
+  - Errors of the libraries become L{InvalidSchemaError}.
 """
 
 from __future__ import annotations
@@ -25,29 +27,32 @@ import avro.schema
 import fastavro
 
 from pylogbroker.errors import InvalidSchemaError, describeError
-from pylogbroker.schemas.canonical import canonicalText, rewritten
+from pylogbroker.schemas.canonical import canonicalText, mapSchema
 from pylogbroker.schemas.logical import fillDefaults
 from pylogbroker.schemas.lru import LruCache
 
 DEPTH_MAX = 128
 PARSED_COUNT_MAX = 2_000
-"""Schemas that are kept parsed."""
+"""Parsed schemas in the cache."""
 
 PARSED_SIZE_MAX = 4 << 20
-"""Characters of their texts together. Parsed they take about forty times that: strangers may send large ones, so a count alone is no limit."""
+"""Characters of all texts in the cache. A parsed schema takes about forty times that."""
 
 FILLED_COUNT_MIN = 1_000
 FILLED_SIZE = 8
-"""So many records may a schema's defaults be, with the fields that are filled in, and one more for so many characters: what is kept is not much larger."""
+"""
+The defaults of a schema may have C{FILLED_COUNT_MIN} records and filled-in fields, and one more for
+C{FILLED_SIZE} characters of its text: so what is cached is not much larger.
+"""
 
 EMPTY_COUNT_MAX = 16
-"""Values that take no bytes in one value."""
+"""Values without bytes in one value."""
 
 NAME_SIZE_MAX = 1_000
-"""Characters of a name, with its namespace."""
+"""Characters of a name with its namespace."""
 
 HIDDEN = "pylogbroker-logicalType"
-"""The property that has a schema's logical type in C{Parsed.tree}."""
+"""The property of C{Parsed.tree} that has the logical type."""
 
 _NAMED = frozenset(("record", "error", "enum", "fixed"))
 _SIZED = frozenset(
@@ -70,12 +75,13 @@ _SIZED = frozenset(
 
 class Parsed(NamedTuple):
     """
-    A schema that was understood.
+    A schema that was parsed by both libraries.
 
     @ivar text: canonical.
     @ivar tree: of the library C{avro}, with logical types in the property L{HIDDEN}.
-    @ivar schema: of the library C{fastavro}; its defaults are values (L{pylogbroker.schemas.logical.fillDefaults}).
-    @ivar isRecursive: whether a value of it can hold another of it.
+    @ivar schema: of the library C{fastavro}; its defaults are values
+        (L{pylogbroker.schemas.logical.fillDefaults}).
+    @ivar isRecursive: whether a value can hold another value of the same schema.
     """
 
     text: str
@@ -90,9 +96,9 @@ _lock = Lock()
 
 def parseSchema(text: str) -> Parsed:
     """
-    From any thread.
+    Parse a schema, or take it from the cache. From any thread.
 
-    @raise InvalidSchemaError: it is none, or cannot be used safely.
+    @raise InvalidSchemaError: the text is not a schema, or is not safe to use.
     """
     with _lock:
         parsed = _parsed.get(text)
@@ -103,8 +109,8 @@ def parseSchema(text: str) -> Parsed:
     return parsed
 
 
-def isKept(text: str) -> bool:
-    """Whether parsing it would take no time now. From any thread."""
+def isParsed(text: str) -> bool:
+    """Whether the cache has a parsed schema. From any thread."""
     with _lock:
         return text in _parsed
 
@@ -112,7 +118,7 @@ def isKept(text: str) -> bool:
 def _parse(text: str) -> Parsed:
     text = canonicalText(text)
     try:
-        tree = avro.schema.parse(rewritten(text, _hideLogicalType))
+        tree = avro.schema.parse(mapSchema(text, _hideLogicalType))
         schema = fastavro.parse_schema(json.loads(text))
         fillDefaults(schema, FILLED_COUNT_MIN + len(text) // FILLED_SIZE)
         _qualifyAliases(tree)
@@ -121,15 +127,15 @@ def _parse(text: str) -> Parsed:
         _checkEmpty(tree)
     except InvalidSchemaError:
         raise
-    except Exception as error:  # whatever the libraries raise, RecursionError included
+    except Exception as error:  # the libraries raise errors of many types
         raise InvalidSchemaError(f"not an Avro schema: {describeError(error)}") from error
     return Parsed(text, tree, schema, isRecursive)
 
 
 def _hideLogicalType(schema: Any) -> Any:
     """
-    A schema without a logical type for the library C{avro}, which would warn of each that it does not know. (A filter of warnings would be the whole
-    process's, whatever thread sets it.)
+    Rename the property C{logicalType} for the library C{avro}, which warns of each logical type
+    that it does not know. A filter of warnings would affect all threads.
     """
     if not isinstance(schema, dict) or "logicalType" not in schema:
         return schema
@@ -137,7 +143,7 @@ def _hideLogicalType(schema: Any) -> Any:
 
 
 def _inside(tree: Any) -> Iterator[Any]:
-    """The schemas that a value of this one is made of."""
+    """The direct inner schemas."""
     if tree.type in ("record", "error"):
         yield from (field.type for field in tree.fields)
     elif tree.type == "array":
@@ -149,7 +155,7 @@ def _inside(tree: Any) -> Iterator[Any]:
 
 
 def _all(tree: Any) -> Iterator[Any]:
-    """Every schema in it, once."""
+    """All inner schemas and the schema itself, once."""
     seen: dict[int, Any] = {}
     waiting = [tree]
     while waiting:
@@ -161,7 +167,7 @@ def _all(tree: Any) -> Iterator[Any]:
 
 
 def _qualifyAliases(tree: Any) -> None:
-    """An alias without a namespace is in that of its schema, which C{avro} does not heed when it compares."""
+    """Add the schema's namespace to aliases without one, which C{avro} does not do."""
     for each in _all(tree):
         aliases = each.props.get("aliases") if each.type in ("record", "enum", "fixed") else None
         if aliases:
@@ -173,7 +179,7 @@ def _qualifyAliases(tree: Any) -> None:
 
 
 def _checkDepth(tree: Any) -> bool:
-    """Whether it is recursive; C{InvalidSchemaError} if it is not and too deep."""
+    """Whether a schema is recursive. Raises L{InvalidSchemaError} if it is too deep."""
     depths: dict[int, int] = {}
     under: set[int] = set()
     isRecursive = False
@@ -192,7 +198,7 @@ def _checkDepth(tree: Any) -> bool:
     deepest = depth(tree)
     if deepest > DEPTH_MAX:
         raise InvalidSchemaError(
-            f"values of this schema are nested {deepest} deep; {DEPTH_MAX} is allowed"
+            f"values of this schema nest {deepest} deep; {DEPTH_MAX} is allowed"
         )
     return isRecursive
 
@@ -211,16 +217,20 @@ def _checkEmpty(tree: Any) -> None:
     for each in _all(tree):
         if each.type == "array" and not _takesBytes(each.items, known):
             raise InvalidSchemaError(
-                "an array's items take no bytes: a few bytes could stand for any number of them"
+                "an array's items take no bytes, so a few bytes could stand for any number of them"
             )
         if _emptyCount(each, known, counts) > EMPTY_COUNT_MAX:
             raise InvalidSchemaError(
-                f"a value holds more than {EMPTY_COUNT_MAX} others that take no bytes: a few bytes could stand for any number of them"
+                f"a value holds more than {EMPTY_COUNT_MAX} others that take no bytes, so a few bytes"
+                " could stand for any number of them"
             )
 
 
 def _emptyCount(tree: Any, known: dict[int, bool], counts: dict[int, int]) -> int:
-    """How many values that take no bytes are in each value, itself included; those left out that a byte of its own stands before."""
+    """
+    The values without bytes in each value, itself included; without those behind a byte of their
+    own.
+    """
     if tree.type in _SIZED:
         return 0
     if id(tree) not in counts:
@@ -232,7 +242,7 @@ def _emptyCount(tree: Any, known: dict[int, bool], counts: dict[int, int]) -> in
 
 
 def _takesBytes(tree: Any, known: dict[int, bool]) -> bool:
-    """Whether each value of a schema takes at least a byte. What holds itself and nothing else can have no value at all."""
+    """Whether each value takes at least a byte. A schema that holds only itself has no values."""
     if tree.type in _SIZED:
         return True
     if tree.type == "fixed":

@@ -1,5 +1,6 @@
 """
-What clients of a registry ask, and how they read its answers: values and bytes, no socket. Shared by the client for threads and the one for Twisted.
+Requests to a schema registry and the decoding of its answers, as values and bytes. The clients for
+threads and for Twisted share this module.
 """
 
 from __future__ import annotations
@@ -19,18 +20,19 @@ MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 ANSWER_SIZE_MAX = 16 << 20
 """Bytes of an answer."""
 
-REMEMBERED_SIZE_MAX = 32 << 20
-"""Characters of the schemas that a client remembers: what answers may be any registry, and send large ones."""
+CACHED_SIZE_MAX = 32 << 20
+"""Characters of the schemas in a client's cache. A registry may send large ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegistryCall(Generic[T]):
     """
-    A question to a registry.
+    A request to a registry.
 
-    @ivar path: with what is behind it.
+    @ivar path: with the query.
     @ivar body: of the request; L{None} for none.
-    @ivar read: makes the result of the answer's JSON; raises L{KeyError}, L{TypeError}, L{ValueError} or L{OverflowError} when it is none.
+    @ivar read: makes the result of the answer's JSON; raises L{KeyError}, L{TypeError},
+        L{ValueError} or L{OverflowError} if it cannot.
     """
 
     method: str
@@ -42,8 +44,8 @@ class RegistryCall(Generic[T]):
         """
         @param status: of HTTP.
         @raise UnknownSchemaError: the registry has no such schema.
-        @raise RegistryError: it says no for another reason; the text is the registry's.
-        @raise WireError: this is no registry's answer.
+        @raise RegistryError: the registry refuses for another reason; the text is its own.
+        @raise WireError: the answer is not a registry's.
         """
         try:
             answer = json.loads(body)
@@ -52,7 +54,7 @@ class RegistryCall(Generic[T]):
             code, reason = int(answer["error_code"]), str(answer["message"])
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise WireError(
-                f"{self.method} {self.path}: no answer of a registry: HTTP {status}, {body[:200]!r}"
+                f"{self.method} {self.path}: not a registry's answer: HTTP {status}, {body[:200]!r}"
             ) from error
         raise (
             UnknownSchemaError(reason) if code == SCHEMA_NOT_FOUND else RegistryError(code, reason)
@@ -87,7 +89,7 @@ def schemaCall(schemaId: int) -> RegistryCall[str]:
 
 
 def registerCall(subject: str, text: str) -> RegistryCall[int]:
-    """The id of a schema, which is registered if need be."""
+    """The id of a schema, which is registered if it is new."""
     return RegistryCall(
         "POST",
         _path("subjects", subject, "versions"),
@@ -97,7 +99,7 @@ def registerCall(subject: str, text: str) -> RegistryCall[int]:
 
 
 def findCall(subject: str, text: str) -> RegistryCall[Registered]:
-    """A schema that ought to be registered."""
+    """A registered schema, by its text."""
     return RegistryCall("POST", _path("subjects", subject), _asBody(text), _registered)
 
 
@@ -129,7 +131,7 @@ def subjectsCall() -> RegistryCall[list[str]]:
 
 
 def compatibilityCall(subject: str, text: str) -> RegistryCall[list[str]]:
-    """What speaks against a schema as the next version of a subject; nothing: C{[]}."""
+    """Reasons why a schema may not become the next version of a subject; C{[]}: it may."""
 
     def read(answer: Any) -> list[str]:
         return (

@@ -1,16 +1,18 @@
 """
-What a registry knows, as a state machine: entries of its topic in, in the log's order; answers out. No clock, no chance, no library that reads schemas.
+The state of a registry, as a state machine: records of its topic in, in the log's order; answers
+out. No clock, no randomness, no library that parses schemas.
 
-What must be true: two registries that have applied the same entries know the same, and answer alike, whatever version of what they run. So what takes
-judgement (is this a schema, may it follow the others) is not done here. Whoever appends an entry has judged, and says on what: the subject's
-revision and that of the general settings. If both are still so when the entry comes out of the log, the judgement holds, and the schema gets the next
-id; if not, somebody was quicker, the entry counts for nothing, and who appended it judges anew. So no registry has to be the first among them.
+What must be true: two registries that have applied the same records have the same state, whatever
+version they run. So no judgement is made here (is this a schema, is it compatible). The registry
+that appends a record has judged, and records the basis: the revisions of the subject and of the
+general settings. If both are unchanged when the record is applied, the schema gets the next id. If
+not, the record has no effect, and its author judges again. So no registry has to be the leader.
 
-Rejected: that every registry judges every entry when it applies it. A registry with a newer library might then judge an old entry otherwise, and give
-every later schema another id than the others do.
+Rejected: every registry judges every record when it applies it. A registry with a newer library
+might then judge an old record differently, and give later schemas other ids.
 
-A schema's id is for ever: what is in topics refers to it. Deleting takes versions out of subjects, in two steps (deleted for new readers;
-permanently), and leaves ids alone.
+A schema's id is for ever, since payloads refer to it. Deletion removes versions from subjects, in
+two steps (hidden from new readers; permanently), and keeps ids.
 """
 
 from __future__ import annotations
@@ -20,18 +22,20 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from pylogbroker.errors import RegistryError
-from pylogbroker.schemas.levels import DEFAULT_LEVEL
 from pylogbroker.schemas.logrecords import (
+    DEFAULT_LEVEL,
     DeleteSubject,
     DeleteVersion,
-    Entry,
     Initialize,
+    LogRecord,
     Register,
     SetLevel,
 )
 
 REQUEST_COUNT = 10_000
-"""Requests that are remembered, to know one that comes again. Part of the machine: all registries must have the same."""
+"""
+Request ids that are remembered, to detect repetitions. All registries must have the same number.
+"""
 
 SUBJECT_NOT_FOUND = 40401
 VERSION_NOT_FOUND = 40402
@@ -43,7 +47,7 @@ VERSION_NOT_SOFT_DELETED = 40407
 LEVEL_NOT_FOUND = 40408
 MODE_NOT_FOUND = 40409
 STALE = 40901
-"""Inside only: somebody was quicker."""
+"""Internal: the basis of a record has changed."""
 
 
 class Registered(NamedTuple):
@@ -65,7 +69,7 @@ class _Version:
 
 class _Subject:
     """
-    @ivar revision: grows with each change that matters to what may follow.
+    @ivar revision: grows with each change that matters for compatibility.
     """
 
     __slots__ = ("level", "revision", "versions")
@@ -75,7 +79,7 @@ class _Subject:
         self.level = ""
         self.revision = 0
 
-    def some(self, isWithDeleted: bool) -> dict[int, _Version]:
+    def visible(self, isWithDeleted: bool) -> dict[int, _Version]:
         return {
             number: version
             for number, version in self.versions.items()
@@ -85,41 +89,42 @@ class _Subject:
 
 class RegistryState:
     """
-    Subjects, their versions, schemas by id.
+    Subjects, their versions, and schemas by id.
 
-    @ivar hasBegun: whether the first entry was there.
+    @ivar isInitialized: whether the first record was applied.
     @ivar textsSize: bytes of all schemas.
     """
 
     def __init__(self) -> None:
-        self.hasBegun = False
+        self.isInitialized = False
         self.textsSize = 0
         self._texts: dict[int, str] = {}
         self._ids: dict[str, int] = {}
         self._subjects: dict[str, _Subject] = {}
-        self._places: dict[int, set[tuple[str, int]]] = {}
+        self._usages: dict[int, set[tuple[str, int]]] = {}
         self._level = DEFAULT_LEVEL
         self._revision = 0
         self._requests: OrderedDict[str, None] = OrderedDict()
 
-    # -- entries
+    # -- records
 
-    def apply(self, entry: Entry) -> Any:
+    def apply(self, record: LogRecord) -> Any:
         """
-        The next entry of the log.
+        Apply the next record of the log.
 
-        @return: L{Registered} of what was registered, the number or numbers of what was deleted, the level that was set; L{None} for an entry that came before.
-        @raise RegistryError: it counts for nothing, and why.
+        @return: L{Registered}, the deleted version or versions, or the level that was set; L{None}
+            for a repetition.
+        @raise RegistryError: the record has no effect; the text says why.
         """
-        if entry.request in self._requests:
+        if record.request in self._requests:
             return None
-        self._requests[entry.request] = None
+        self._requests[record.request] = None
         if len(self._requests) > REQUEST_COUNT:
             self._requests.popitem(last=False)
-        change = entry.change
+        change = record.change
         match change:
             case Initialize():
-                self.hasBegun = True
+                self.isInitialized = True
                 return None
             case Register():
                 return self._register(change)
@@ -141,7 +146,7 @@ class RegistryState:
         subject = self._subjects.setdefault(change.subject, _Subject())
         number = max(subject.versions, default=0) + 1
         subject.versions[number] = _Version(schemaId)
-        self._places.setdefault(schemaId, set()).add((change.subject, number))
+        self._usages.setdefault(schemaId, set()).add((change.subject, number))
         subject.revision += 1
         return Registered(change.subject, number, schemaId, self._texts[schemaId])
 
@@ -168,13 +173,13 @@ class RegistryState:
         return change.version
 
     def _remove(self, name: str, subject: _Subject, number: int) -> None:
-        self._places[subject.versions.pop(number).schemaId].discard((name, number))
+        self._usages[subject.versions.pop(number).schemaId].discard((name, number))
 
     def _deleteSubject(self, change: DeleteSubject) -> list[int]:
         subject = self._subject(change.subject, True)
-        numbers = list(subject.some(change.isPermanent))
+        numbers = list(subject.visible(change.isPermanent))
         if change.isPermanent:
-            if subject.some(False):
+            if subject.visible(False):
                 raise RegistryError(
                     SUBJECT_NOT_SOFT_DELETED,
                     f"Subject '{change.subject}' was not deleted first before being permanently deleted",
@@ -201,27 +206,27 @@ class RegistryState:
         subject.revision += 1
         return change.level or before
 
-    # -- what there is
+    # -- queries
 
     def basis(self, subject: str) -> tuple[int, int]:
-        """The revisions on which a judgement rests whether a schema may follow in a subject."""
+        """The revisions on which compatibility in a subject depends."""
         found = self._subjects.get(subject)
         return (0 if found is None else found.revision), self._revision
 
     @property
     def subjectCount(self) -> int:
-        """How many subjects there are, deleted ones included."""
+        """The number of subjects, deleted ones included."""
         return len(self._subjects)
 
     def subjects(self, isWithDeleted: bool = False) -> list[str]:
-        """Names of those that have versions."""
+        """Names of the subjects that have versions."""
         return sorted(
-            name for name, subject in self._subjects.items() if subject.some(isWithDeleted)
+            name for name, subject in self._subjects.items() if subject.visible(isWithDeleted)
         )
 
     def _subject(self, name: str, isWithDeleted: bool) -> _Subject:
         subject = self._subjects.get(name)
-        if subject is None or not subject.some(isWithDeleted):
+        if subject is None or not subject.visible(isWithDeleted):
             raise RegistryError(SUBJECT_NOT_FOUND, f"Subject '{name}' not found.")
         return subject
 
@@ -229,14 +234,14 @@ class RegistryState:
         """
         @raise RegistryError: there is no such subject.
         """
-        return sorted(self._subject(subject, isWithDeleted).some(isWithDeleted))
+        return sorted(self._subject(subject, isWithDeleted).visible(isWithDeleted))
 
     def version(self, subject: str, number: int | None, isWithDeleted: bool = False) -> Registered:
         """
         @param number: L{None} for the latest.
         @raise RegistryError: there is no such subject or version.
         """
-        found = self._subject(subject, isWithDeleted).some(isWithDeleted)
+        found = self._subject(subject, isWithDeleted).visible(isWithDeleted)
         if number is None:
             number = max(found)
         if number not in found:
@@ -245,24 +250,27 @@ class RegistryState:
         return Registered(subject, number, schemaId, self._texts[schemaId])
 
     def versionCount(self, subject: str) -> int:
-        """How many versions of a subject are kept, deleted ones included."""
+        """The number of a subject's versions, deleted ones included."""
         found = self._subjects.get(subject)
         return 0 if found is None else len(found.versions)
 
     def earlier(self, subject: str) -> list[tuple[int, str]]:
-        """Version and text of all that a new schema of a subject has to get on with, the oldest first."""
+        """
+        Versions and texts with which a new schema of a subject must be compatible, the oldest
+        first.
+        """
         found = self._subjects.get(subject)
         return (
             []
             if found is None
             else [
                 (number, self._texts[version.schemaId])
-                for number, version in sorted(found.some(False).items())
+                for number, version in sorted(found.visible(False).items())
             ]
         )
 
     def find(self, subject: str, identity: str, isWithDeleted: bool = False) -> Registered | None:
-        """The latest version of a subject that is this schema; L{None}: none is."""
+        """The latest version of a subject that has this schema; L{None}: there is none."""
         found = self._subjects.get(subject)
         schemaId = self._ids.get(identity)
         numbers = (
@@ -270,7 +278,7 @@ class RegistryState:
             if found is None
             else [
                 number
-                for number, version in found.some(isWithDeleted).items()
+                for number, version in found.visible(isWithDeleted).items()
                 if version.schemaId == schemaId
             ]
         )
@@ -278,29 +286,29 @@ class RegistryState:
 
     def schema(self, schemaId: int) -> str:
         """
-        @raise RegistryError: there is none of that id.
+        @raise RegistryError: there is no schema with this id.
         """
         text = self._texts.get(schemaId)
         if text is None:
             raise RegistryError(SCHEMA_NOT_FOUND, f"Schema {schemaId} not found")
         return text
 
-    def places(self, schemaId: int, isWithDeleted: bool = False) -> Iterator[tuple[str, int]]:
+    def usagesOf(self, schemaId: int, isWithDeleted: bool = False) -> Iterator[tuple[str, int]]:
         """
-        Subjects and versions in which a schema is.
+        Subjects and versions that have a schema.
 
-        @raise RegistryError: there is none of that id.
+        @raise RegistryError: there is no schema with this id.
         """
         self.schema(schemaId)
-        for name, number in sorted(self._places[schemaId]):
+        for name, number in sorted(self._usages[schemaId]):
             if isWithDeleted or not self._subjects[name].versions[number].isDeleted:
                 yield name, number
 
     def level(self, subject: str = "") -> str:
-        """Which rule holds for a subject; C{""} for the general one."""
+        """The compatibility level of a subject; of C{""}, the general one."""
         return self.ownLevel(subject) or self._level
 
     def ownLevel(self, subject: str) -> str:
-        """The rule that was set for a subject; C{""}: none was."""
+        """The level that was set for a subject; C{""}: none."""
         found = self._subjects.get(subject)
         return "" if found is None else found.level

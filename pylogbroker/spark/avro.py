@@ -1,15 +1,19 @@
 """
-A column of payloads to a column of values, by the schemas of a registry.
+Decoding a column of Avro payloads, with schemas from a registry::
 
     from pylogbroker.spark.avro import fromAvro
-    clicks = df.select(fromAvro("value", registry="http://registry:8081", subject="clicks-value").alias("click"))
 
-The column's type has to be known before anything is read, so the values come as one schema wants them, the reader's; each was written by its own. What wrote
-a payload is looked up by its id on the executors, once a process. A payload that cannot be read is null, or beside it stands why, or it stops the
-query: as asked. That the registry cannot be reached is none of these: the task fails, and Spark tries it again; nulls would tell of broken data.
+    click = fromAvro("value", registry="http://registry:8081", subject="clicks-value")
+    clicks = df.select(click.alias("click"))
 
-Types are those of Spark's own C{from_avro}: a union with null is what may be null; days, timestamps and decimals are Spark's, a UUID is its text. Other
-unions, times of day and recursive schemas are refused when the query is made, since a column of several types would have to be guessed at.
+Spark must know the type of the column before it reads, so all values have the reader's schema. The
+executors look up the writer's schema of each payload by its id, once in a process. A payload that
+cannot be decoded is null, or null beside the reason, or fails the query. If the registry cannot be
+reached, the task fails and Spark repeats it: nulls would look like broken data.
+
+Types are those of Spark's own C{from_avro}: a union with null is nullable; dates, timestamps and
+decimals are Spark's; a UUID is a string. Other unions, times of day and recursive schemas are
+refused when the query is made.
 """
 
 from __future__ import annotations
@@ -30,9 +34,8 @@ from pylogbroker.errors import (
     SchemaError,
     UnknownSchemaError,
 )
-from pylogbroker.schemas.avro import AvroDecoder
+from pylogbroker.schemas.avro import AvroDecoder, schemaIdOf
 from pylogbroker.schemas.canonical import withoutLogicalType
-from pylogbroker.schemas.framing import schemaIdOf
 from pylogbroker.schemas.logical import logicalType
 from pylogbroker.schemas.parsing import HIDDEN, parseSchema
 from pylogbroker.syncclient.registryclient import RegistryClient
@@ -42,34 +45,43 @@ FAILFAST = "FAILFAST"
 MODES = (PERMISSIVE, FAILFAST)
 
 DECIMAL_DIGIT_COUNT_MAX = 38
-"""Spark's."""
+"""Spark's limit."""
 
 _PRIMITIVES: dict[str, types.DataType] = {
-    "null": types.NullType(), "boolean": types.BooleanType(), "int": types.IntegerType(), "long": types.LongType(), "float": types.FloatType(),
-    "double": types.DoubleType(), "bytes": types.BinaryType(), "string": types.StringType(), "fixed": types.BinaryType(), "enum": types.StringType(),
-}  # fmt: skip
+    "null": types.NullType(),
+    "boolean": types.BooleanType(),
+    "int": types.IntegerType(),
+    "long": types.LongType(),
+    "float": types.FloatType(),
+    "double": types.DoubleType(),
+    "bytes": types.BinaryType(),
+    "string": types.StringType(),
+    "fixed": types.BinaryType(),
+    "enum": types.StringType(),
+}
 _LOGICAL: dict[tuple[str, str], types.DataType] = {
-    ("int", "date"): types.DateType(), ("long", "timestamp-millis"): types.TimestampType(), ("long", "timestamp-micros"): types.TimestampType(),
-    ("long", "local-timestamp-millis"): types.TimestampNTZType(), ("long", "local-timestamp-micros"): types.TimestampNTZType(),
-}  # fmt: skip
+    ("int", "date"): types.DateType(),
+    ("long", "timestamp-millis"): types.TimestampType(),
+    ("long", "timestamp-micros"): types.TimestampType(),
+    ("long", "local-timestamp-millis"): types.TimestampNTZType(),
+    ("long", "local-timestamp-micros"): types.TimestampNTZType(),
+}
 
 
 def sparkType(text: str) -> types.DataType:
     """
-    What values of a schema are in Spark.
+    The Spark type of a schema's values.
 
-    @raise InvalidSchemaError: it is none, or one that Spark has no type for: a recursive one, or one with a time of day.
+    @raise InvalidSchemaError: the text is not a schema, or Spark has no type for its values.
     """
     parsed = parseSchema(text)
     if parsed.isRecursive:
-        raise InvalidSchemaError(
-            "a recursive schema: Spark has no type for values that hold others of their own kind"
-        )
+        raise InvalidSchemaError("a recursive schema, whose values have no type in Spark")
     return _typeOf(parsed.tree)[0]
 
 
 def _typeOf(tree: Any) -> tuple[types.DataType, bool]:
-    """Type, and whether it may be null."""
+    """The type, and whether it is nullable."""
     if tree.type in ("record", "error"):
         return types.StructType(
             [types.StructField(field.name, *_typeOf(field.type)) for field in tree.fields]
@@ -87,7 +99,7 @@ def _typeOf(tree: Any) -> tuple[types.DataType, bool]:
         return _decimalType(tree.props["precision"], tree.props.get("scale", 0)), False
     if logical in ("time-millis", "time-micros", "duration"):
         raise InvalidSchemaError(
-            f"a schema with the logical type {logical}, which Spark has no type for"
+            f"a schema with the logical type {logical}, which has no type in Spark"
         )
     return _LOGICAL.get((tree.type, logical), _PRIMITIVES[tree.type]), tree.type == "null"
 
@@ -95,7 +107,7 @@ def _typeOf(tree: Any) -> tuple[types.DataType, bool]:
 def _decimalType(precision: int, scale: int) -> types.DecimalType:
     if precision > DECIMAL_DIGIT_COUNT_MAX:
         raise InvalidSchemaError(
-            f"a decimal of {precision} digits: Spark has room for {DECIMAL_DIGIT_COUNT_MAX}"
+            f"a decimal of {precision} digits; Spark's have at most {DECIMAL_DIGIT_COUNT_MAX}"
         )
     return types.DecimalType(precision, scale)
 
@@ -105,7 +117,8 @@ def _unionType(branches: list[Any], branchCount: int) -> tuple[types.DataType, b
     if len(branches) == 1:
         return _typeOf(branches[0])[0], isNullable
     raise InvalidSchemaError(
-        f"a union of {branchCount} branches: as the reader's schema for Spark, a union may have null and one more"
+        f"a union of {branchCount} branches: in a reader's schema for Spark, a union may have null and"
+        " one other branch"
     )
 
 
@@ -122,18 +135,20 @@ def fromAvro(
     Decode a column of payloads.
 
     @param column: of type binary.
-    @param registry: C{http://HOST:PORT}, as the executors reach it; several with commas between.
-    @param readerSchema: how values are wanted.
-    @param subject: instead: as this subject's latest schema has them, which the driver asks for now.
-    @param mode: C{PERMISSIVE}: what cannot be read is null; C{FAILFAST}: it fails the query, with what is wrong.
-    @param withErrors: give a struct of C{value} and C{error}, a text that says why the value is null: for a dead-letter table.
-    @raise ConfigurationError: the mode is none, or there is not one of C{readerSchema} and C{subject}.
+    @param registry: C{http://HOST:PORT}, as the executors reach it; several separated by commas.
+    @param readerSchema: the schema of the values.
+    @param subject: instead: its latest schema, which the driver looks up now.
+    @param mode: C{PERMISSIVE}: a payload that cannot be decoded is null; C{FAILFAST}: it fails the
+        query.
+    @param withErrors: return a struct of C{value} and C{error}, the reason why the value is null.
+    @raise ConfigurationError: the mode is unknown, or not one of C{readerSchema} and C{subject} is
+        given.
     @raise InvalidSchemaError: values of the schema have no type in Spark.
     """
     if mode not in MODES:
-        raise ConfigurationError(f"mode={mode} is none of {', '.join(MODES)}")
+        raise ConfigurationError(f"mode={mode}: it must be one of {', '.join(MODES)}")
     if (readerSchema is None) == (subject is None):
-        raise ConfigurationError("either readerSchema or subject is needed, and not both")
+        raise ConfigurationError("either readerSchema or subject is needed, not both")
     if readerSchema is None:
         assert subject is not None
         readerSchema = RegistryClient(registry).version(subject).text
@@ -142,15 +157,17 @@ def fromAvro(
         kind = types.StructType(
             [types.StructField("value", kind), types.StructField("error", types.StringType())]
         )
-    decode = arrow_udf(decoding(registry, readerSchema, kind, mode == FAILFAST, withErrors), kind)
+    decode = arrow_udf(
+        batchDecoder(registry, readerSchema, kind, mode == FAILFAST, withErrors), kind
+    )
     decoded: Column = decode(col(column) if isinstance(column, str) else column)
     return decoded
 
 
-def decoding(
+def batchDecoder(
     registry: str, readerSchema: str, kind: types.DataType, isStrict: bool, withErrors: bool
 ) -> Callable[[pyarrow.Array], pyarrow.Array]:
-    """What the executors do with a batch."""
+    """The function that decodes a batch on the executors."""
 
     def decode(payloads: pyarrow.Array) -> pyarrow.Array:
         decoder = _decoder(registry, readerSchema)
@@ -158,9 +175,9 @@ def decoding(
         outcomes = [_decoded(decoder, payload, unknown) for payload in payloads.to_pylist()]
         try:
             return _asArray(outcomes, arrowType, isStrict, withErrors)
-        except pyarrow.ArrowException:  # a value that the type has no room for: which one?
+        except pyarrow.ArrowException:  # a value does not fit its type: find it
             return _asArray(
-                [_checked(outcome, valueType) for outcome in outcomes],
+                [_fitting(outcome, valueType) for outcome in outcomes],
                 arrowType,
                 isStrict,
                 withErrors,
@@ -178,9 +195,9 @@ def _decoded(
     decoder: AvroDecoder, payload: bytes | None, unknown: dict[int, SchemaError]
 ) -> _Outcome:
     """
-    A value, or what is wrong.
+    A value, or the error.
 
-    @param unknown: schemas that the registry was found not to have, which are asked for once a batch; this adds to it.
+    @param unknown: schemas that the registry does not have, looked up once for a batch; changed.
     """
     if payload is None:
         return None, None
@@ -195,12 +212,12 @@ def _decoded(
         return None, error
 
 
-def _checked(outcome: _Outcome, kind: pyarrow.DataType) -> _Outcome:
+def _fitting(outcome: _Outcome, kind: pyarrow.DataType) -> _Outcome:
     try:
         pyarrow.array([outcome[0]], kind)
         return outcome
     except pyarrow.ArrowException as error:
-        return None, InvalidPayloadError(f"a value that {kind} has no room for: {error}")
+        return None, InvalidPayloadError(f"a value that does not fit {kind}: {error}")
 
 
 def _asArray(
@@ -220,5 +237,8 @@ def _asArray(
 
 @lru_cache(64)
 def _decoder(registry: str, readerSchema: str) -> AvroDecoder:
-    """One a process, with its schemas. A UUID is wanted as its text, whatever the writer's schema says."""
+    """
+    One a process, with its schemas. A UUID is wanted as its text, whatever the writer's schema
+    says.
+    """
     return AvroDecoder(withoutLogicalType(readerSchema, "uuid"), RegistryClient(registry).schema)

@@ -19,8 +19,8 @@ from pylogbroker.errors import BrokerConnectionError, ConfigurationError, descri
 from pylogbroker.schemas.lru import LruCache
 from pylogbroker.schemas.rest import (
     ANSWER_SIZE_MAX,
+    CACHED_SIZE_MAX,
     MEDIA_TYPE,
-    REMEMBERED_SIZE_MAX,
     RegistryCall,
     compatibilityCall,
     findCall,
@@ -61,14 +61,14 @@ class RegistryClient:
             registries that know the same.
         @param timeoutMs: for connecting, and for each piece of an answer.
         @param context: for C{https}: whom to trust, and own certificates; by default the system's.
-        @param schemaCountMax: schemas in the cache; L{REMEMBERED_SIZE_MAX} bounds it, too.
+        @param schemaCountMax: schemas in the cache; L{CACHED_SIZE_MAX} bounds it, too.
         @raise ConfigurationError: C{url} is not valid.
         """
         self._bases = [_base(each.strip()) for each in url.split(",")]
         self._timeoutSeconds = timeoutMs / 1000
         self._context = context
-        self._texts: LruCache[int, str] = LruCache(schemaCountMax, REMEMBERED_SIZE_MAX)
-        self._ids: LruCache[tuple[str, str], int] = LruCache(schemaCountMax, REMEMBERED_SIZE_MAX)
+        self._texts: LruCache[int, str] = LruCache(schemaCountMax, CACHED_SIZE_MAX)
+        self._ids: LruCache[tuple[str, str], int] = LruCache(schemaCountMax, CACHED_SIZE_MAX)
         self._lock = Lock()
 
     def schema(self, schemaId: int) -> str:

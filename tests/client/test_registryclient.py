@@ -23,7 +23,7 @@ from pylogbroker.errors import (
     UnknownSchemaError,
     WireError,
 )
-from pylogbroker.schemas.rest import ANSWER_SIZE_MAX, REMEMBERED_SIZE_MAX
+from pylogbroker.schemas.rest import ANSWER_SIZE_MAX, CACHED_SIZE_MAX
 from pylogbroker.schemas.state import Registered
 from tests.syncclient.registryend import RegistryEnd
 
@@ -62,8 +62,8 @@ class RegistryClientTests(TestCase):
     async def test_sizes(self) -> None:
         """Large schemas are forgotten sooner: no registry fills the memory with them."""
         for schemaId in (1, 2):
-            self.end.schema(schemaId, str(schemaId) * (REMEMBERED_SIZE_MAX // 3))
-        self.end.schema(3, "3" * (REMEMBERED_SIZE_MAX // 3 + 10))
+            self.end.schema(schemaId, str(schemaId) * (CACHED_SIZE_MAX // 3))
+        self.end.schema(3, "3" * (CACHED_SIZE_MAX // 3 + 10))
         client = self.makeClient(self.end.url, schemaCountMax=9)
         for schemaId in (1, 2, 3, 2, 1):
             await client.schema(schemaId)

@@ -30,8 +30,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import RegistryError
-from pylogbroker.schemas.avro import AvroDecoder, AvroEncoder
-from pylogbroker.schemas.framing import schemaIdOf
+from pylogbroker.schemas.avro import AvroDecoder, AvroEncoder, schemaIdOf
 from pylogbroker.syncclient.registryclient import RegistryClient
 from pylogbroker.syncclient.simpleconsumer import SimpleConsumer
 from pylogbroker.syncclient.syncproducer import SyncProducer

@@ -62,7 +62,7 @@ class TapTests(SynchronousTestCase):
         process = RegistryProcess(os.path.abspath(self.mktemp()), 1)
         self.addCleanup(process.kill)
         process.launch()
-        process.waitForLine("cannot be read now, and is tried again")
+        process.waitForLine("cannot be read now; trying again")
         self.assertEqual(process.stop(), 0)
 
     def test_taken(self) -> None:

@@ -14,7 +14,7 @@ from twisted.internet.task import Clock
 from pylogbroker.errors import InvalidSchemaError, RegistryError
 from pylogbroker.schemaregistry import registry as module
 from pylogbroker.schemaregistry.registry import Registry
-from pylogbroker.schemas.logrecords import Entry, Initialize, encodeEntry
+from pylogbroker.schemas.logrecords import Initialize, LogRecord, encodeRecord
 from pylogbroker.testing.worker import ManualWorker
 from tests.broker.onlead import capture
 from tests.schemaregistry.registrycase import RegistryCase
@@ -42,7 +42,10 @@ class RegistryTests(RegistryCase):
         return (await self.startService(**properties)).registry
 
     async def test_register(self) -> None:
-        """A schema gets an id when it has come back from the topic; the same again is the same and appends nothing; what may not follow is refused."""
+        """
+        A schema gets an id when it has come back from the topic; the same again is the same and
+        appends nothing; what may not follow is refused.
+        """
         registry = await self.start()
         self.assertEqual(await registry.register("s", X), 1)
         self.assertEqual(await registry.register("s", XY), 2)
@@ -55,7 +58,10 @@ class RegistryTests(RegistryCase):
         await self.assertFailure(asked(registry.register("s", "nothing")), InvalidSchemaError)
 
     async def test_atOnce(self) -> None:
-        """Many at once, of one subject and of several, at two registries on a topic: one id for each schema, no version twice, both know the same."""
+        """
+        Many at once, of one subject and of several, at two registries on a topic: one id for each
+        schema, no version twice, both know the same.
+        """
         registries = [await self.start(), await self.start()]
         texts = [record("A", field(f"f{number}", "int", default=0)) for number in range(6)]
         answers = await gatherResults([
@@ -82,17 +88,20 @@ class RegistryTests(RegistryCase):
         self.assertEqual([registry._locks for registry in registries], [{}, {}])
 
     async def test_stale(self) -> None:
-        """A schema that was judged before another one came is judged anew: it is refused if it may not follow that one."""
+        """
+        A schema that was judged before another one came is judged anew: it is refused if it may not
+        follow that one.
+        """
         registry, other = await self.start(), await self.start()
         judged: list[None] = []
 
-        async def problems(*arguments: Any) -> list[str]:
+        async def incompatibilities(*arguments: Any) -> list[str]:
             if not judged:
                 judged.append(None)
                 await other.register("s", XY)
-            return await Registry.problems(registry, *arguments)
+            return await Registry.incompatibilities(registry, *arguments)
 
-        with patch.object(registry, "problems", problems):
+        with patch.object(registry, "incompatibilities", incompatibilities):
             self.assertIn(
                 "version 1",
                 await self.refused(409, registry.register("s", record("A", field("z", "int")))),
@@ -103,18 +112,25 @@ class RegistryTests(RegistryCase):
         registry = await self.start()
         with patch.object(module, "ATTEMPT_COUNT_MAX", 0):
             self.assertIn(
-                "others have changed s", await self.refused(50001, registry.register("s", X))
+                "other changes of s came first",
+                await self.refused(50001, registry.register("s", X)),
             )
 
     async def test_otherRegistrysId(self) -> None:
-        """An id that another registry has just given out is known here at once, though the topic is read only now and then."""
+        """
+        An id that another registry has just given out is known here at once, though the topic is
+        read only now and then.
+        """
         registry, other = await self.start(), await self.start(poll_interval_ms="100000")
         schemaId = await registry.register("s", X)
         self.assertEqual(json.loads(await other.schema(schemaId)), json.loads(X))
         await self.refused(40403, other.schema(99))
 
     async def test_levels(self) -> None:
-        """Rules are set and taken away, of a subject or of all; one that was never set cannot be taken away."""
+        """
+        Rules are set and taken away, of a subject or of all; one that was never set cannot be taken
+        away.
+        """
         registry = await self.start()
         self.assertEqual(await registry.setLevel("", "NONE"), "NONE")
         self.assertEqual(await registry.setLevel("s", "FULL"), "FULL")
@@ -137,9 +153,13 @@ class RegistryTests(RegistryCase):
         registry = await self.start()
         await registry.register("s", X)
         with patch.object(module, "VERSION_COUNT_MAX", 1):
-            self.assertIn("no more room", await self.refused(42205, registry.register("s", XY)))
+            self.assertIn(
+                "The registry is full", await self.refused(42205, registry.register("s", XY))
+            )
             await registry.deleteVersion("s", 1, False)
-            self.assertIn("deleted for good", await self.refused(42205, registry.register("s", XY)))
+            self.assertIn(
+                "permanently deleted", await self.refused(42205, registry.register("s", XY))
+            )
             await registry.deleteVersion("s", 1, True)
             self.assertEqual(await registry.register("s", X), 1)
         with patch.object(module, "TEXTS_SIZE_MAX", 100):
@@ -165,7 +185,10 @@ class RegistryTests(RegistryCase):
         await self.startBroker()
 
     async def test_cut(self) -> None:
-        """When the topic is cut while it runs, nothing is changed any more, and who waits is told; what is known is still told."""
+        """
+        When the topic is cut while it runs, nothing is changed any more, and who waits is told;
+        what is known is still told.
+        """
         service = await self.startService(check_interval_ms="1")
         registry = service.registry
         for number in range(30):
@@ -189,13 +212,16 @@ class RegistryTests(RegistryCase):
         self.assertIn("not at 0", await self.refused(50001, registry.schema(77)))
 
     async def test_begins(self) -> None:
-        """An empty topic gets a first entry, and two registries that begin it at once make one registry of it; rubbish behind it is skipped and counted."""
+        """
+        An empty topic gets a first entry, and two registries that begin it at once make one
+        registry of it; rubbish behind it is skipped and counted.
+        """
         services = [self.makeService(), self.makeService()]
         for service in services:
             service.startService()
         await self.eventually(lambda: all(service.registry.isReady for service in services))
         await self.produce(
-            "_schemas", b"rubbish", encodeEntry(Entry("x", Initialize())), b"\xff\xfe"
+            "_schemas", b"rubbish", encodeRecord(LogRecord("x", Initialize())), b"\xff\xfe"
         )
         self.assertEqual(await services[0].registry.register("s", X), 1)
         await services[1].registry._topicLog.refresh()
@@ -209,7 +235,10 @@ class RegistryTests(RegistryCase):
         self.flushLoggedErrors()
 
     async def test_stoppedBeforeItBegan(self) -> None:
-        """When it is stopped before its first entry has come back, it does not go on sending it: nothing is left on the clock."""
+        """
+        When it is stopped before its first entry has come back, it does not go on sending it:
+        nothing is left on the clock.
+        """
         await self.broker.stop()
         await self.startBroker(
             **{"log.flush.interval": "100000", "log.default.flush.scheduler.interval.ms": "1000000"}

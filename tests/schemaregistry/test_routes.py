@@ -1,5 +1,6 @@
 """
-Tests for L{pylogbroker.schemaregistry.routes}. What Confluent's client makes of them is in L{tests.integration.test_registry}.
+Tests for L{pylogbroker.schemaregistry.routes}. What Confluent's client makes of them is in
+L{tests.integration.test_registry}.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from twisted.internet.defer import maybeDeferred
 
 from pylogbroker.net.httpserver import HttpRequest, HttpResponse
 from pylogbroker.schemaregistry.registry import Registry
-from pylogbroker.schemaregistry.routes import ROUTES, RegistryWeb
+from pylogbroker.schemaregistry.routes import ROUTES, RegistrySite
 from pylogbroker.schemas.rest import MEDIA_TYPE
 from tests.schemaregistry.registrycase import RegistryCase
 from tests.schemas.schematexts import field, record
@@ -27,7 +28,7 @@ class RoutesTests(RegistryCase):
     async def setUp(self) -> None:  # type: ignore[override]
         await super().setUp()
         self.service = await self.startService()
-        self.web: RegistryWeb = self.service.web
+        self.web: RegistrySite = self.service.web
 
     async def ask(
         self,
@@ -165,7 +166,10 @@ class RoutesTests(RegistryCase):
         )
 
     async def test_notTaken(self) -> None:
-        """What would not be heeded is refused, and named: rules and metadata of a schema, an id of one's own, other settings than the rule."""
+        """
+        What would not be heeded is refused, and named: rules and metadata of a schema, an id of
+        one's own, other settings than the rule.
+        """
         for name in ("metadata", "ruleSet"):
             for path in (
                 "/subjects/s/versions",
@@ -326,7 +330,7 @@ class RoutesTests(RegistryCase):
         await self.refused(429, "GET", "/subjects")
         await waiting
         self.assertEqual(
-            (await self.ask("GET", "/subjects"), self.web.underWayCount), ((200, ["s"]), 0)
+            (await self.ask("GET", "/subjects"), self.web.inFlightCount), ((200, ["s"]), 0)
         )
 
     async def test_notReady(self) -> None:
@@ -343,7 +347,7 @@ class RoutesTests(RegistryCase):
             def __init__(self) -> None:
                 """Without a state."""
 
-        web = RegistryWeb(None, Broken(), (), 1, 1)
+        web = RegistrySite(None, Broken(), (), 1, 1)
         await self.assertFailure(
             web.answer(HttpRequest("GET", "/subjects", {}, "", b"")), AttributeError
         )

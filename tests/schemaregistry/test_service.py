@@ -19,7 +19,10 @@ class ServiceTests(RegistryCase):
     """Start, service, end."""
 
     async def test_serves(self) -> None:
-        """It serves on the loopback interface; when it has stopped nobody is there, and the next one knows what it knew."""
+        """
+        It serves on the loopback interface; when it has stopped nobody is there, and the next one
+        knows what it knew.
+        """
         service = await self.startService()
         self.assertEqual(service.port.getHost().host, "127.0.0.1")
         client = self.client(service)
@@ -47,11 +50,13 @@ class ServiceTests(RegistryCase):
         await self.produce("other", b"something")
         service = self.makeService(topic="other")
         service.startService()
-        await self.eventually(lambda: any("cannot begin" in line for line in lines()))
+        await self.eventually(lambda: any("cannot start" in line for line in lines()))
         self.assertFalse(service.registry.isReady)
 
     async def test_cutWhile(self) -> None:
-        """One that is cut while it runs is logged, and the service goes on telling what it knows."""
+        """
+        One that is cut while it runs is logged, and the service goes on telling what it knows.
+        """
         lines = capture(self)
         service = await self.startService(check_interval_ms="1")
         for number in range(30):

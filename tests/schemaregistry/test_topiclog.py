@@ -35,7 +35,10 @@ class TopicLogTests(RegistryCase):
         return payloads, caughtUp, following
 
     async def test_reads(self) -> None:
-        """Everything from the first entry on, compressed or not, in order; then what comes. That it has caught up is told once."""
+        """
+        Everything from the first entry on, compressed or not, in order; then what comes. That it
+        has caught up is told once.
+        """
         await self.produce("log", *(b"%d" % number for number in range(1_000)))
         payloads, caughtUp, _ = self.follow(self.makeLog())
         await self.eventually(lambda: len(payloads) == 1_000)
@@ -46,7 +49,10 @@ class TopicLogTests(RegistryCase):
         )
 
     async def test_newTopic(self) -> None:
-        """A topic that nobody has written to is read to its end, and is there when the first entry is appended."""
+        """
+        A topic that nobody has written to is read to its end, and is there when the first entry is
+        appended.
+        """
         log = self.makeLog()
         payloads, caughtUp, _ = self.follow(log)
         await self.eventually(lambda: caughtUp)
@@ -80,7 +86,10 @@ class TopicLogTests(RegistryCase):
         await log.refresh()
 
     async def test_refreshCancelled(self) -> None:
-        """What is asked while the broker is away, and given up, is not kept; nor does it matter to others, whenever it is given up."""
+        """
+        What is asked while the broker is away, and given up, is not kept; nor does it matter to
+        others, whenever it is given up.
+        """
         clock = Clock()
         log = self.makeLog(clock=clock)
         _, caughtUp, _ = self.follow(log)
@@ -110,12 +119,15 @@ class TopicLogTests(RegistryCase):
         following.cancel()
         for each in (asking, log.refresh()):
             self.assertIn(
-                "log is not read any more",
+                "log is no longer read",
                 self.failureResultOf(each, ClosedError).getErrorMessage(),
             )
 
     async def test_brokerAway(self) -> None:
-        """While the broker is away reading and appending are tried again; then they go on, and say that all is well."""
+        """
+        While the broker is away reading and appending are tried again; then they go on, and say
+        that all is well.
+        """
         log = self.makeLog()
         payloads, caughtUp, _ = self.follow(log)
         await self.eventually(lambda: caughtUp)
@@ -127,7 +139,10 @@ class TopicLogTests(RegistryCase):
         await self.eventually(lambda: payloads[:1] == [b"a"] and log.problem is None)
 
     async def test_cut(self) -> None:
-        """A log that begins behind 0 is refused, with what to do; also one that was cut while it was read."""
+        """
+        A log that begins behind 0 is refused, with what to do; also one that was cut while it was
+        read.
+        """
         for number in range(3):
             await self.produce("log", b"%d" % number * 3_000)
         log = self.makeLog(checkIntervalMs=1)
@@ -159,7 +174,7 @@ class TopicLogTests(RegistryCase):
         error: Any = await self.assertFailure(
             cast("Deferred[Any]", following), InvalidRegistryTopicError
         )
-        self.assertIn("up to", str(error))
+        self.assertIn("where reading continues", str(error))
         again = self.failureResultOf(log.refresh(), InvalidRegistryTopicError).value
         self.assertEqual((str(again), again is error), (str(error), False))
 

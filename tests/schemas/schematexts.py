@@ -47,7 +47,10 @@ def _fields(kinds: list[Any], names: list[str], withDefault: list[bool]) -> list
 
 
 def kinds() -> st.SearchStrategy[Any]:
-    """Schemas, as JSON values. Records are called R, enums E, and fields one of four letters, so that two of them have something to do with each other."""
+    """
+    Schemas, as JSON values. Records are called R, enums E, and fields one of four letters, so that
+    two of them have something to do with each other.
+    """
     leaf = st.sampled_from(sorted(_DEFAULTS)) | st.lists(
         st.sampled_from("abc"), min_size=1, max_size=3, unique=True
     ).map(lambda symbols: {"type": "enum", "name": "E", "symbols": symbols})

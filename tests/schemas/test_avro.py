@@ -21,8 +21,14 @@ from pylogbroker.errors import (
     SchemaError,
     UnknownSchemaError,
 )
-from pylogbroker.schemas.avro import AvroDecoder, AvroEncoder
-from pylogbroker.schemas.framing import frame
+from pylogbroker.schemas.avro import (
+    HEADER_SIZE,
+    ID_MAX,
+    AvroDecoder,
+    AvroEncoder,
+    frame,
+    schemaIdOf,
+)
 from pylogbroker.schemas.parsing import PARSED_SIZE_MAX
 from tests.schemas.schematexts import LIST, field, kinds, record
 
@@ -45,7 +51,10 @@ class RoundTripTests(SynchronousTestCase):
         )
 
     def test_readersSchema(self) -> None:
-        """Values come as the reader's schema wants them, whoever wrote them; without one, as they were written."""
+        """
+        Values come as the reader's schema wants them, whoever wrote them; without one, as they were
+        written.
+        """
         payload = AvroEncoder(1, CLICK)({"user": "u", "count": 3})
         wanted = record("Click", field("count", "double"), field("host", "string", default="none"))
         written = {"user": "u", "count": 3, "page": None}
@@ -60,7 +69,10 @@ class RoundTripTests(SynchronousTestCase):
     @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(kinds())
     def test_roundTrip(self, kind: Any) -> None:
-        """A schema's values come back as they were; cut somewhere, they are broken or values, and nothing else happens."""
+        """
+        A schema's values come back as they were; cut somewhere, they are broken or values, and
+        nothing else happens.
+        """
         text = json.dumps(kind)
         encoder, decoder = AvroEncoder(1, text), AvroDecoder(find=lambda schemaId: text)
         value = generate_one(parse_schema(kind))
@@ -93,18 +105,21 @@ class RefusalTests(SynchronousTestCase):
             self.assertIn("schema 9", str(self.assertRaises(EncodingError, encoder.encode, value)))
 
     def test_broken(self) -> None:
-        """A body that ends too early, or too late, or is no such body, is told apart from a schema that nobody knows."""
+        """
+        A body that ends too early, or too late, or is no such body, is told apart from a schema
+        that nobody knows.
+        """
         decoder = AvroDecoder(find={1: CLICK}.__getitem__)
         payload = AvroEncoder(1, CLICK).encode({"user": "u", "count": 3})
         for wrong, text in (
             (payload + b"x", "1 bytes too many"),
-            (payload[:-1], "a body that is not of schema 1"),
+            (payload[:-1], "a body that does not fit schema 1"),
             (frame(1, b"\x02\xff\0\0"), "schema 1"),
             (b"{}", "too few"),
         ):
             self.assertIn(text, str(self.assertRaises(InvalidPayloadError, decoder.decode, wrong)))
         self.assertIn(
-            "nobody has looked",
+            "has not been looked up",
             str(self.assertRaises(UnknownSchemaError, AvroDecoder().decode, frame(77, b""))),
         )
 
@@ -126,7 +141,10 @@ class RefusalTests(SynchronousTestCase):
         self.assertRaises(InvalidSchemaError, AvroEncoder, 1, "nothing")
 
     def test_deep(self) -> None:
-        """A payload that is nested a million deep, which a few bytes each can say, is broken; it does not end the process. Nor does such a value."""
+        """
+        A payload that is nested a million deep, which a few bytes each can say, is broken; it does
+        not end the process. Nor does such a value.
+        """
         decoder = AvroDecoder(find=lambda schemaId: LIST)
         for depth in (5_000, 1_000_000):
             self.assertIn(
@@ -173,10 +191,13 @@ class KnowingTests(SynchronousTestCase):
         for schemaId in (1, 2, 1, 3, 1, 2):
             self.assertEqual(decoder.decode(frame(schemaId, b"\x02")), 1)
         self.assertEqual(asked, [1, 2, 3, 2])
-        self.assertTrue(decoder.knows(2) and not decoder.knows(3))
+        self.assertTrue(decoder.isCached(2) and not decoder.isCached(3))
 
     def test_unusable(self) -> None:
-        """A schema that cannot be used is asked for and looked at once, within the limit, and told each time."""
+        """
+        A schema that cannot be used is asked for and looked at once, within the limit, and told
+        each time.
+        """
         asked: list[int] = []
 
         def find(schemaId: int) -> str:
@@ -189,24 +210,32 @@ class KnowingTests(SynchronousTestCase):
             for schemaId in (1, 2, 1, 3, 1, 2)
         }
         self.assertEqual((asked, len(texts)), ([1, 2, 3, 2], 1))
-        self.assertIn(str(self.assertRaises(InvalidSchemaError, decoder.learn, 2, '"int"')), texts)
-        self.assertFalse(decoder.knows(2))
+        error = self.assertRaises(InvalidSchemaError, decoder.decode, frame(2, b"\x02"))
+        self.assertIn(str(error), texts)
+        self.assertEqual((asked, decoder.isCached(2)), ([1, 2, 3, 2], True))
 
     def test_looking(self) -> None:
-        """What was found out about a schema elsewhere is taken as if it had been found here: it can be used, or not, and why."""
+        """
+        What was found out about a schema elsewhere is taken as if it had been found here: it can be
+        used, or not, and why.
+        """
         decoder = AvroDecoder(schemaCountMax=2)
-        self.assertTrue(decoder.isNew(1) and decoder.isNew(2))
-        looks = decoder.look('"int"'), decoder.look("{")
-        self.assertTrue(decoder.isNew(1))
+        self.assertFalse(decoder.isCached(1) or decoder.isCached(2))
+        looks = decoder.prepare('"int"'), decoder.prepare("{")
+        self.assertFalse(decoder.isCached(1))
         for schemaId, look in enumerate(looks, 1):
-            decoder.take(schemaId, look)
+            decoder.cache(schemaId, look)
         self.assertEqual(
-            [(decoder.isNew(schemaId), decoder.knows(schemaId)) for schemaId in (1, 2)],
-            [(False, True), (False, False)],
+            [
+                (decoder.isCached(schemaId), look.read is None)
+                for schemaId, look in enumerate(looks, 1)
+            ],
+            [(True, False), (True, True)],
         )
         self.assertEqual(decoder.decode(frame(1, b"\x02")), 1)
         self.assertEqual(
-            str(self.assertRaises(InvalidSchemaError, decoder.decode, frame(2, b""))), looks[1].why
+            str(self.assertRaises(InvalidSchemaError, decoder.decode, frame(2, b""))),
+            looks[1].reason,
         )
 
     def test_sizes(self) -> None:
@@ -215,7 +244,7 @@ class KnowingTests(SynchronousTestCase):
         for schemaId in range(25):
             decoder.decode(frame(schemaId, b""))
         self.assertEqual(
-            [decoder.knows(schemaId) for schemaId in (0, 4, 10, 24)], [False, False, True, True]
+            [decoder.isCached(schemaId) for schemaId in (0, 4, 10, 24)], [False, False, True, True]
         )
 
     def test_unknown(self) -> None:
@@ -231,3 +260,32 @@ class KnowingTests(SynchronousTestCase):
         self.assertRaises(UnknownSchemaError, decoder.decode, frame(1, b"\x02"))
         found[1] = '"int"'
         self.assertEqual(decoder.decode(frame(1, b"\x02")), 1)
+
+
+class FramingTests(SynchronousTestCase):
+    """Magic byte and id."""
+
+    def test_bytes(self) -> None:
+        """The bytes are those that registry clients write: 0, four bytes big-endian, the body."""
+        self.assertEqual(frame(0x01020304, b"body"), b"\0\1\2\3\4body")
+
+    @given(st.integers(0, ID_MAX), st.binary(max_size=50))
+    def test_roundTrip(self, schemaId: int, body: bytes) -> None:
+        """
+        What is framed can be told apart again; cut anywhere in its first five bytes, it is refused.
+        """
+        payload = frame(schemaId, body)
+        self.assertEqual((schemaIdOf(payload), payload[HEADER_SIZE:]), (schemaId, body))
+        for size in range(HEADER_SIZE):
+            self.assertRaises(InvalidPayloadError, schemaIdOf, payload[:size])
+
+    def test_refused(self) -> None:
+        """Another magic byte, an id that none can have, and too little are told apart."""
+        for payload, text in (
+            (b"\1\0\0\0\1", "magic byte 0"),
+            (b"\0\x80\0\0\0", "is not a schema id"),
+            (b"", "too few"),
+        ):
+            self.assertIn(text, str(self.assertRaises(InvalidPayloadError, schemaIdOf, payload)))
+        for schemaId in (-1, ID_MAX + 1):
+            self.assertRaises(ValueError, frame, schemaId, b"")

@@ -36,7 +36,10 @@ class CanonicalTests(SynchronousTestCase):
     """The text that is kept."""
 
     def test_same(self) -> None:
-        """White space, the order of keys and a type that stands alone make no difference; a default, a name and the order of fields do."""
+        """
+        White space, the order of keys and a type that stands alone make no difference; a default, a
+        name and the order of fields do.
+        """
         one = '{"type": "record", "name": "A", "fields": [{"name": "x", "type": {"type": "int"}, "default": 1}, {"name": "y", "type": "string"}]}'
         same = '{"name":"A","type":"record",\n"fields":[{"type":"int","name":"x","default":1},{"name":"y","type":{"type":"string"}}]}'
         self.assertEqual(fingerprint(canonicalText(one)), fingerprint(canonicalText(same)))
@@ -79,9 +82,9 @@ class CanonicalTests(SynchronousTestCase):
         for text, why in (
             ("x" * 100, "100 characters"),
             ('"' + "ü" * 40 + '"', "82 bytes"),
-            ("[" * 40 + "]" * 39, "no JSON"),
-            ('["\\ud800"]', "no JSON"),
-            ('{"a":1e999}', "no JSON"),
+            ("[" * 40 + "]" * 39, "not JSON"),
+            ('["\\ud800"]', "not JSON"),
+            ('{"a":1e999}', "not JSON"),
         ):
             self.assertIn(
                 why, str(self.assertRaises(InvalidSchemaError, canonicalText, text, 80)), text
@@ -120,5 +123,5 @@ class LogicalTypeTests(SynchronousTestCase):
         self.assertEqual(found, schema)
 
     def test_refused(self) -> None:
-        """What is no JSON is refused as it is elsewhere."""
+        """What is not JSON is refused as it is elsewhere."""
         self.assertRaises(InvalidSchemaError, withoutLogicalType, "{", "uuid")

@@ -24,8 +24,8 @@ from pylogbroker.schemas.compatibility import (
     _Checker,
     incompatibilities,
 )
-from pylogbroker.schemas.levels import LEVELS
-from pylogbroker.schemas.parsing import PARSED_SIZE_MAX, Parsed, isKept, parseSchema
+from pylogbroker.schemas.logrecords import LEVELS
+from pylogbroker.schemas.parsing import PARSED_SIZE_MAX, Parsed, isParsed, parseSchema
 from tests.schemas.schematexts import LIST, field, record, records
 
 X = record("A", field("x", "int"))
@@ -114,7 +114,10 @@ class LevelTests(SynchronousTestCase):
         )
 
     def test_versions(self) -> None:
-        """Each version that does not fit is told, the latest first, whichever is still kept; versions with the same text are one, the latest."""
+        """
+        Each version that does not fit is told, the latest first, whichever is still kept; versions
+        with the same text are one, the latest.
+        """
         texts = [record("A", field(f"v{number}", "int")) for number in range(4)]
         earlier = list(enumerate([texts[0], texts[1], texts[2], texts[0]], 1))
         parseSchema(texts[1])
@@ -123,17 +126,23 @@ class LevelTests(SynchronousTestCase):
         self.assertEqual(len(incompatibilities(texts[3], earlier, "FULL_TRANSITIVE")), 6)
 
     def test_manyVersions(self) -> None:
-        """A thousand versions are parsed once: the next question about them finds them as they are kept."""
+        """
+        A thousand versions are parsed once: the next question about them finds them as they are
+        kept.
+        """
         earlier = [
             (number, record("A", field("x", "int"), doc=f"version {number}"))
             for number in range(1, 1_001)
         ]
         self.assertEqual(incompatibilities(XY_DEFAULT, earlier, "FULL_TRANSITIVE"), [])
-        self.assertTrue(all(isKept(text) for _version, text in earlier))
+        self.assertTrue(all(isParsed(text) for _version, text in earlier))
         self.assertEqual(incompatibilities(XY_DEFAULT, earlier[:-1], "FULL_TRANSITIVE"), [])
 
     def test_keptFirst(self) -> None:
-        """Of more than can be kept, those that are kept are looked at before the others can drive them out."""
+        """
+        Of more than can be kept, those that are kept are looked at before the others can drive them
+        out.
+        """
         size = PARSED_SIZE_MAX // 20
         earlier = [
             (number, record("A", field("x", "int"), doc=f"{number}".ljust(size, ".")))
@@ -142,7 +151,7 @@ class LevelTests(SynchronousTestCase):
         asked: list[bool] = []
 
         def parse(text: str) -> Parsed:
-            asked.append(isKept(text))
+            asked.append(isParsed(text))
             return parseSchema(text)
 
         for _question in range(2):
@@ -194,7 +203,10 @@ class LevelTests(SynchronousTestCase):
         self.assertIn("version 40 has", found[0])
 
     def test_wide(self) -> None:
-        """Records of thousands of fields, of which none or all have to be looked for by another name, are compared in so many steps."""
+        """
+        Records of thousands of fields, of which none or all have to be looked for by another name,
+        are compared in so many steps.
+        """
         reader = record(
             "A", *(field(f"f{number}", "long", aliases=[f"g{number}"]) for number in range(3_000))
         )
@@ -218,7 +230,10 @@ class LevelTests(SynchronousTestCase):
     @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(records(), records())
     def test_likeTheLibrary(self, new: str, old: str) -> None:
-        """What is found is what the library finds, which names the top, too, where something else fits."""
+        """
+        What is found is what the library finds, which names the top, too, where something else
+        fits.
+        """
         ours, theirs = (
             checker.get_compatibility(parseSchema(new).tree, parseSchema(old).tree)
             for checker in (_Checker(), ReaderWriterCompatibilityChecker())
@@ -247,10 +262,13 @@ class MeaningTests(SynchronousTestCase):
     @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(records(), records())
     def test_backwardReads(self, new: str, old: str) -> None:
-        """If a schema may follow another by BACKWARD, our decoder reads with it whatever was written by the other."""
+        """
+        If a schema may follow another by BACKWARD, our decoder reads with it whatever was written
+        by the other.
+        """
         if incompatibilities(new, [(1, old)], "BACKWARD"):
             return
         encoder, decoder = AvroEncoder(1, old), AvroDecoder(new)
-        decoder.learn(1, old)
+        decoder.cache(1, decoder.prepare(old))
         for value in generate_many(parse_schema(json.loads(old)), 3):
             decoder.decode(encoder.encode(value))

@@ -58,14 +58,20 @@ KINDS: tuple[tuple[dict[str, Any], Any, Any], ...] = (
     (logical("fixed", "duration", size=12), b"abcdefghijkl", b"abcdefghijkl"),
     (logical("long", "lunar"), 9, 9),
 )
-"""Schema, what was written without a logical type, and what it stands for. The last three stand for themselves."""
+"""
+Schema, what was written without a logical type, and what it stands for. The last three stand for
+themselves.
+"""
 
 
 class ReadingCase(SynchronousTestCase):
     """What is read of what was written."""
 
     def read(self, writer: Any, value: Any, reader: Any) -> Any:
-        """A value that was written as a record's field, beside some that are not wanted; with the kind of the value, since C{1 == 1.0}."""
+        """
+        A value that was written as a record's field, beside some that are not wanted; with the kind
+        of the value, since C{1 == 1.0}.
+        """
         written = record(
             "R",
             field("a", logical("bytes", "decimal")),
@@ -103,14 +109,19 @@ print(pylogbroker.schemas.logical._reader is not _read_py, _read_py.LOGICAL_READ
 """
 
     def test_tableOfTheProcess(self) -> None:
-        """The table of logical types that all users of the library share stays as it is; ours is another one."""
+        """
+        The table of logical types that all users of the library share stays as it is; ours is
+        another one.
+        """
         ended = subprocess.run(
             [sys.executable, "-c", self.CODE], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )  # fmt: skip
         self.assertEqual((ended.stdout, ended.stderr), ("True\nTrue True\n", ""))
 
     def test_otherUsers(self) -> None:
-        """What others put into that table changes nothing of what a reader's schema makes of a value."""
+        """
+        What others put into that table changes nothing of what a reader's schema makes of a value.
+        """
         library = fastavro.read.LOGICAL_READERS
         for key in list(library):
             before = library[key]
@@ -130,7 +141,10 @@ class OneOrBothTests(ReadingCase):
     """Of two schemas none, one or both have a logical type."""
 
     def test_asWritten(self) -> None:
-        """Without a reader's schema, and where both are the same, a value is what the logical type says."""
+        """
+        Without a reader's schema, and where both are the same, a value is what the logical type
+        says.
+        """
         for schema, value, expected in KINDS:
             self.assertReads(schema, value, None, expected)
             self.assertReads(schema, value, schema, expected)
@@ -250,16 +264,19 @@ class DifferentTests(ReadingCase):
             (logical("long", "time-micros"), logical("long", "local-timestamp-micros")),
         ):  # fmt: skip
             self.assertIn(
-                f"{writer['logicalType']} is no {reader['logicalType']}",
+                f"{writer['logicalType']} is not a {reader['logicalType']}",
                 self.refused(writer, 1, reader),
             )
         self.assertIn(
-            "big-decimal is no decimal",
+            "big-decimal is not a decimal",
             self.refused(logical("bytes", "big-decimal"), b"\x01", logical("bytes", "decimal")),
         )
 
     def test_unknown(self) -> None:
-        """A logical type that Avro does not have, or not of that type, or without what it needs, is as none."""
+        """
+        A logical type that Avro does not have, or not of that type, or without what it needs, is as
+        none.
+        """
         self.assertReads(
             logical("long", "lunar"), 5_000, logical("long", "timestamp-millis"), MOMENT
         )
@@ -275,7 +292,10 @@ class DifferentTests(ReadingCase):
             self.assertEqual(logicalType(schema), "")
 
     def test_decimals(self) -> None:
-        """A decimal has as many digits behind the point as the reader wants, if it has room for it; nothing is rounded."""
+        """
+        A decimal has as many digits behind the point as the reader wants, if it has room for it;
+        nothing is rounded.
+        """
         for kind in ("bytes", "fixed"):
             written = logical(kind, "decimal")
             raw = b"\0\0\x04\xd2"
@@ -288,7 +308,7 @@ class DifferentTests(ReadingCase):
                 )
             for precision, scale in ((6, 1), (3, 2), (6, 5)):
                 self.assertIn(
-                    "no room",
+                    "does not fit",
                     self.refused(
                         written, raw, logical(kind, "decimal", precision=precision, scale=scale)
                     ),
@@ -301,7 +321,10 @@ class DifferentTests(ReadingCase):
             )
 
     def test_decimalWithoutRoom(self) -> None:
-        """A decimal of more digits than its schema says is broken, however long; it is not rounded, nor thought about for minutes."""
+        """
+        A decimal of more digits than its schema says is broken, however long; it is not rounded,
+        nor thought about for minutes.
+        """
         written = logical("bytes", "decimal")
         for raw in (b"\x0f\x42\x40", b"\x80" + bytes(20), b"\x7f" * 1_000_000):
             self.assertIn(
@@ -331,7 +354,10 @@ class DefaultTests(ReadingCase):
         return decoder.decode(AvroEncoder(1, record("R")).encode({}))["v"]
 
     def test_meaning(self) -> None:
-        """A default is what it would be if it had been written: a moment, bytes, a decimal; in records, lists, maps and unions, too."""
+        """
+        A default is what it would be if it had been written: a moment, bytes, a decimal; in
+        records, lists, maps and unions, too.
+        """
         for schema, value, expected in KINDS:
             given = value.decode("latin-1") if isinstance(value, bytes) else value
             self.assertEqual(self.default(schema, given), expected)
@@ -354,7 +380,9 @@ class DefaultTests(ReadingCase):
             self.assertEqual((found, type(found)), (expected, type(expected)))
 
     def test_unfit(self) -> None:
-        """A default that is none of its schema's values is missed by who needs it, and by nobody else."""
+        """
+        A default that is none of its schema's values is missed by who needs it, and by nobody else.
+        """
         far = logical("long", "timestamp-micros")
         numbers = {"type": "array", "items": "int"}
         for kind, given in (

@@ -12,15 +12,17 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import InvalidEntryError
 from pylogbroker.schemas.logrecords import (
-    ENTRY_SIZE_MAX,
+    DEFAULT_LEVEL,
+    LEVELS,
+    RECORD_SIZE_MAX,
     DeleteSubject,
     DeleteVersion,
-    Entry,
     Initialize,
+    LogRecord,
     Register,
     SetLevel,
-    decodeEntry,
-    encodeEntry,
+    decodeRecord,
+    encodeRecord,
 )
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -40,20 +42,21 @@ class EntryTests(SynchronousTestCase):
     @given(CHANGES)
     def test_roundTrip(self, change: Initialize) -> None:
         """Every entry comes back as it was; cut anywhere, it is refused."""
-        entry = Entry("a1", change)
-        payload = encodeEntry(entry)
-        self.assertEqual(decodeEntry(payload), entry)
+        entry = LogRecord("a1", change)
+        payload = encodeRecord(entry)
+        self.assertEqual(decodeRecord(payload), entry)
         for size in range(len(payload)):
-            self.assertRaises(InvalidEntryError, decodeEntry, payload[:size])
+            self.assertRaises(InvalidEntryError, decodeRecord, payload[:size])
 
     def test_bytes(self) -> None:
         """What is written, for good: a topic has to be read by every later version."""
         self.assertEqual(
-            encodeEntry(Entry("r", Register("s", '"int"', "id", (1, 2)))),
+            encodeRecord(LogRecord("r", Register("s", '"int"', "id", (1, 2)))),
             b'{"registry":1,"request":"r","change":"register","subject":"s","text":"\\"int\\"","identity":"id","basis":[1,2]}',
         )
         self.assertEqual(
-            encodeEntry(Entry("r", Initialize())), b'{"registry":1,"request":"r","change":"begin"}'
+            encodeRecord(LogRecord("r", Initialize())),
+            b'{"registry":1,"request":"r","change":"begin"}',
         )
 
     @given(
@@ -64,32 +67,49 @@ class EntryTests(SynchronousTestCase):
     )
     def test_anyBytes(self, payload: bytes) -> None:
         """Any other bytes are refused, and nothing else happens."""
-        self.assertRaises(InvalidEntryError, decodeEntry, payload)
+        self.assertRaises(InvalidEntryError, decodeRecord, payload)
 
     def test_refused(self) -> None:
         """An entry of another format, without a request, or with a field that is none, says so."""
-        good = json.loads(encodeEntry(Entry("r", Register("s", "t", "i", (1, 2)))))
+        good = json.loads(encodeRecord(LogRecord("r", Register("s", "t", "i", (1, 2)))))
         for changed, why in (
             ({"registry": 2}, "format"), ({"request": ""}, "request id"), ({"request": 5}, "request id"), ({"request": "x" * 65}, "request id"),
-            ({"change": "explode"}, "'explode'"), ({"change": ["a"]}, "['a']"), ({"subject": None}, "subject is no str"), ({"basis": [1]}, "two numbers"),
-            ({"basis": [1, True]}, "two numbers"), ({"basis": "12"}, "basis is no list"),
+            ({"change": "explode"}, "'explode'"), ({"change": ["a"]}, "['a']"), ({"subject": None}, "subject is not of type str"), ({"basis": [1]}, "two numbers"),
+            ({"basis": [1, True]}, "two numbers"), ({"basis": "12"}, "basis is not of type list"),
         ):  # fmt: skip
             self.assertIn(
                 why,
                 str(
                     self.assertRaises(
-                        InvalidEntryError, decodeEntry, json.dumps({**good, **changed}).encode()
+                        InvalidEntryError, decodeRecord, json.dumps({**good, **changed}).encode()
                     )
                 ),
             )
         wrong = b'{"registry":1,"request":"r","change":"setLevel","subject":"","level":"SIDEWAYS"}'
-        self.assertIn("SIDEWAYS", str(self.assertRaises(InvalidEntryError, decodeEntry, wrong)))
-        self.assertRaises(InvalidEntryError, decodeEntry, b"[" * 100_000)
+        self.assertIn("SIDEWAYS", str(self.assertRaises(InvalidEntryError, decodeRecord, wrong)))
+        self.assertRaises(InvalidEntryError, decodeRecord, b"[" * 100_000)
 
     def test_large(self) -> None:
         """An entry that brokers would drop without a word is not made."""
         self.assertRaises(
             InvalidEntryError,
-            encodeEntry,
-            Entry("r", Register("s", "x" * ENTRY_SIZE_MAX, "i", (0, 0))),
+            encodeRecord,
+            LogRecord("r", Register("s", "x" * RECORD_SIZE_MAX, "i", (0, 0))),
         )
+
+
+class LevelTests(SynchronousTestCase):
+    """The rules."""
+
+    def test_names(self) -> None:
+        """They have the names that clients know."""
+        names = {
+            "NONE",
+            "BACKWARD",
+            "BACKWARD_TRANSITIVE",
+            "FORWARD",
+            "FORWARD_TRANSITIVE",
+            "FULL",
+            "FULL_TRANSITIVE",
+        }
+        self.assertEqual((set(LEVELS), len(LEVELS), DEFAULT_LEVEL), (names, 7, "BACKWARD"))

@@ -25,14 +25,17 @@ class RememberedTests(SynchronousTestCase):
         self.assertTrue(3 in known and 2 not in known)
 
     def test_again(self) -> None:
-        """What is put again takes no more room."""
+        """What is put again takes The registry is full."""
         known: LruCache[int, str] = LruCache(2)
         for text in ("a", "b", "c"):
             known.put(1, text)
         self.assertEqual((known.get(1), len(known)), ("c", 1))
 
     def test_size(self) -> None:
-        """Nor may they be larger together than they may: as many go as it takes; one that is larger than that is not remembered, and drives none out."""
+        """
+        Nor may they be larger together than they may: as many go as it takes; one that is larger
+        than that is not remembered, and drives none out.
+        """
         known: LruCache[int, str] = LruCache(9, 10)
         for number in (1, 2, 3):
             known.put(number, "some", 3)

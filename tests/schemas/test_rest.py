@@ -56,7 +56,10 @@ class CallTests(SynchronousTestCase):
             self.assertEqual(call.decode(200, json.dumps(answer).encode()), value)
 
     def test_refusals(self) -> None:
-        """A registry's no is an error with its code, its status and its words; that there is no such schema is one of its own."""
+        """
+        A registry's no is an error with its code, its status and its words; that there is no such
+        schema is one of its own.
+        """
         call = schemaCall(7)
         error = self.assertRaises(
             RegistryError, call.decode, 409, b'{"error_code":409,"message":"why"}'
@@ -78,7 +81,7 @@ class CallTests(SynchronousTestCase):
             (registerCall("s", "t"), 200, b'{"id":1e999}'), (versionsCall("s"), 200, b"[-1e999]"), (schemaCall(7), 404, b'{"error_code":1e999,"message":""}'),
         ):  # fmt: skip
             self.assertIn(
-                "no answer of a registry",
+                "not a registry's answer",
                 str(self.assertRaises(WireError, call.decode, status, body)),
             )
 

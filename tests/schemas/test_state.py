@@ -16,8 +16,8 @@ from pylogbroker.schemas.logrecords import (
     Change,
     DeleteSubject,
     DeleteVersion,
-    Entry,
     Initialize,
+    LogRecord,
     Register,
     SetLevel,
 )
@@ -46,7 +46,7 @@ class StateCase(SynchronousTestCase):
         self.numbers = count()
 
     def apply(self, change: Change) -> Any:
-        return self.state.apply(Entry(f"r{next(self.numbers)}", change))
+        return self.state.apply(LogRecord(f"r{next(self.numbers)}", change))
 
     def register(self, subject: str, text: str) -> Registered:
         found = self.apply(Register(subject, text, f"id of {text}", self.state.basis(subject)))
@@ -61,19 +61,24 @@ class RegisterTests(StateCase):
     """Versions and ids."""
 
     def test_ids(self) -> None:
-        """Ids count from 1; the same schema has the same id in every subject; versions count in each."""
+        """
+        Ids count from 1; the same schema has the same id in every subject; versions count in each.
+        """
         self.assertEqual(self.register("a", "x"), Registered("a", 1, 1, "x"))
         self.assertEqual(self.register("a", "y"), Registered("a", 2, 2, "y"))
         self.assertEqual(self.register("b", "y"), Registered("b", 1, 2, "y"))
         self.assertEqual(
             (self.state.schema(2), self.state.textsSize, self.state.subjectCount), ("y", 2, 2)
         )
-        self.assertEqual(list(self.state.places(2)), [("a", 2), ("b", 1)])
+        self.assertEqual(list(self.state.usagesOf(2)), [("a", 2), ("b", 1)])
         self.assertEqual(self.state.earlier("a"), [(1, "x"), (2, "y")])
         self.refused(40403, self.state.schema, 3)
 
     def test_stale(self) -> None:
-        """What was judged on what is not so any more counts for nothing: another version, a deletion, a rule of the subject or of all."""
+        """
+        What was judged on what is not so any more counts for nothing: another version, a deletion,
+        a rule of the subject or of all.
+        """
         basis = self.state.basis("a")
         changes: list[Change] = [
             Register("a", "x", "id", basis),
@@ -96,10 +101,10 @@ class RegisterTests(StateCase):
 
     def test_begin(self) -> None:
         """The first entry is known to have been there; another changes nothing."""
-        self.assertFalse(self.state.hasBegun)
+        self.assertFalse(self.state.isInitialized)
         self.assertIsNone(self.apply(Initialize()))
         self.assertIsNone(self.apply(Initialize()))
-        self.assertTrue(self.state.hasBegun)
+        self.assertTrue(self.state.isInitialized)
 
 
 class DeleteTests(StateCase):
@@ -121,7 +126,10 @@ class DeleteTests(StateCase):
         self.assertEqual((self.state.versions("a", True), self.state.schema(1)), ([2], "x"))
 
     def test_subject(self) -> None:
-        """All versions at once, the same two steps; a subject that comes back goes on counting as long as its versions are remembered."""
+        """
+        All versions at once, the same two steps; a subject that comes back goes on counting as long
+        as its versions are remembered.
+        """
         self.register("a", "x")
         self.register("a", "y")
         self.refused(40405, self.apply, DeleteSubject("a", True))
@@ -136,7 +144,10 @@ class DeleteTests(StateCase):
         self.assertEqual(self.register("a", "x"), Registered("a", 1, 1, "x"))
 
     def test_find(self) -> None:
-        """A schema is found in a subject where it is, the latest time that it is; not where it was deleted, unless that is asked for."""
+        """
+        A schema is found in a subject where it is, the latest time that it is; not where it was
+        deleted, unless that is asked for.
+        """
         for text in ("x", "y"):
             self.register("a", text)
         self.apply(DeleteVersion("a", 1, False))
@@ -147,17 +158,20 @@ class DeleteTests(StateCase):
         self.assertIsNone(self.state.find("nowhere", "id of x"))
 
     def test_places(self) -> None:
-        """A schema's places are those in which it is; from the ones that were deleted for good it is gone."""
+        """
+        A schema's places are those in which it is; from the ones that were deleted for good it is
+        gone.
+        """
         for name in ("b", "a"):
             self.register(name, "x")
         self.register("a", "y")
         self.assertEqual(
-            (list(self.state.places(1)), list(self.state.places(2))),
+            (list(self.state.usagesOf(1)), list(self.state.usagesOf(2))),
             ([("a", 1), ("b", 1)], [("a", 2)]),
         )
         self.apply(DeleteVersion("a", 1, False))
         self.assertEqual(
-            (list(self.state.places(1)), list(self.state.places(1, True))),
+            (list(self.state.usagesOf(1)), list(self.state.usagesOf(1, True))),
             ([("b", 1)], [("a", 1), ("b", 1)]),
         )
         self.apply(DeleteVersion("a", 1, True))
@@ -165,7 +179,7 @@ class DeleteTests(StateCase):
         self.apply(DeleteSubject("b", True))
         self.assertEqual(
             (
-                list(self.state.places(1, True)),
+                list(self.state.usagesOf(1, True)),
                 self.state.versionCount("a"),
                 self.state.versionCount("b"),
             ),
@@ -173,7 +187,7 @@ class DeleteTests(StateCase):
         )
         self.register("b", "x")
         self.assertEqual(
-            (list(self.state.places(1)), self.state.versionCount("nowhere")), ([("b", 1)], 0)
+            (list(self.state.usagesOf(1)), self.state.versionCount("nowhere")), ([("b", 1)], 0)
         )
 
     def test_latest(self) -> None:
@@ -212,7 +226,7 @@ class MachineTests(StateCase):
 
     def test_again(self) -> None:
         """An entry that comes twice counts once."""
-        entry = Entry("the same", SetLevel("a", "FULL"))
+        entry = LogRecord("the same", SetLevel("a", "FULL"))
         self.assertEqual(self.state.apply(entry), "FULL")
         basis = self.state.basis("a")
         self.assertIsNone(self.state.apply(entry))
@@ -220,18 +234,23 @@ class MachineTests(StateCase):
 
     def test_requestsForgotten(self) -> None:
         """So many requests are remembered, and no more."""
-        self.state.apply(Entry("first", SetLevel("", "NONE")))
+        self.state.apply(LogRecord("first", SetLevel("", "NONE")))
         for number in range(REQUEST_COUNT):
-            self.state.apply(Entry(str(number), Initialize()))
-        self.assertEqual(self.state.apply(Entry("first", SetLevel("", "FULL"))), "FULL")
+            self.state.apply(LogRecord(str(number), Initialize()))
+        self.assertEqual(self.state.apply(LogRecord("first", SetLevel("", "FULL"))), "FULL")
 
     @given(st.lists(CHANGES, max_size=30))
     def test_deterministic(self, changes: list[Change]) -> None:
-        """Whatever is applied: two machines know the same behind each entry, ids are dense and never change their meaning, and nothing else is raised."""
+        """
+        Whatever is applied: two machines know the same behind each entry, ids are dense and never
+        change their meaning, and nothing else is raised.
+        """
         machines = RegistryState(), RegistryState()
         meaning: dict[int, str] = {}
         for number, change in enumerate(changes):
-            outcomes = [self.outcome(machine, Entry(str(number), change)) for machine in machines]
+            outcomes = [
+                self.outcome(machine, LogRecord(str(number), change)) for machine in machines
+            ]
             self.assertEqual(outcomes[0], outcomes[1])
             pictures = [self.picture(machine) for machine in machines]
             self.assertEqual(pictures[0], pictures[1])
@@ -239,7 +258,7 @@ class MachineTests(StateCase):
                 self.assertEqual(meaning.setdefault(schemaId, text), text)
             self.assertEqual(sorted(meaning), list(range(1, len(meaning) + 1)))
 
-    def outcome(self, state: RegistryState, entry: Entry) -> Any:
+    def outcome(self, state: RegistryState, entry: LogRecord) -> Any:
         try:
             return state.apply(entry)
         except RegistryError as error:

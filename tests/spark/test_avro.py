@@ -21,9 +21,8 @@ from pylogbroker.errors import (
     InvalidPayloadError,
     InvalidSchemaError,
 )
-from pylogbroker.schemas.avro import AvroEncoder
-from pylogbroker.schemas.framing import frame
-from pylogbroker.spark.avro import _decoder, decoding, fromAvro, sparkType
+from pylogbroker.schemas.avro import AvroEncoder, frame
+from pylogbroker.spark.avro import _decoder, batchDecoder, fromAvro, sparkType
 from tests.schemas.schematexts import LIST, field, record
 from tests.syncclient.registryend import RegistryEnd
 
@@ -132,7 +131,7 @@ class DecodingTests(SynchronousTestCase):
             kind = types.StructType(
                 [types.StructField("value", kind), types.StructField("error", types.StringType())]
             )
-        found: list[Any] = decoding(self.registry.url, schema, kind, isStrict, withErrors)(
+        found: list[Any] = batchDecoder(self.registry.url, schema, kind, isStrict, withErrors)(
             pyarrow.array(payloads, pyarrow.binary())
         ).to_pylist()
         return found
@@ -205,7 +204,7 @@ class DecodingTests(SynchronousTestCase):
             [epoch + timedelta(milliseconds=5_000), epoch + timedelta(microseconds=5_000), None],
         )
         self.assertIn(
-            "IncompatibleSchemaError: the reader's schema cannot read schema 3: what was written as date is no timestamp-millis",
+            "IncompatibleSchemaError: the reader's schema cannot read schema 3: what was written as date is not a timestamp-millis",
             rows[2]["error"],
         )
 
@@ -272,7 +271,7 @@ class DecodingTests(SynchronousTestCase):
         good = AvroEncoder(8, schema).encode(Decimal(7))
         self.assertEqual(self.decode(schema, [good, wide, good]), [Decimal(7), None, Decimal(7)])
         [_, row, _] = self.decode(schema, [good, wide, good], withErrors=True)
-        self.assertIn("no room", row["error"])
+        self.assertIn("does not fit", row["error"])
         self.assertRaises(InvalidPayloadError, self.decode, schema, [good, wide], True)
 
     def test_away(self) -> None:

@@ -99,7 +99,7 @@ class RegistryClientTests(SynchronousTestCase):
         """Whoever is no registry is told as that; an answer without end is not read to its end."""
         self.end.answers["GET", "/schemas/ids/1"] = (200, b"<html>hello</html>")
         self.assertIn(
-            "no answer of a registry", str(self.assertRaises(WireError, self.client.schema, 1))
+            "not a registry's answer", str(self.assertRaises(WireError, self.client.schema, 1))
         )
         self.end.answers["GET", "/schemas/ids/2"] = (200, b" " * (ANSWER_SIZE_MAX + 1))
         self.assertIn(
