@@ -99,7 +99,7 @@ class TableReader:
         def find() -> list[Manifest]:
             if not self._table.manifestCount():
                 raise TableError(
-                    self._table.path, "there is no table, or nothing was ever loaded to it"
+                    self._table.folder, "there is no table, or nothing was ever loaded to it"
                 )
             return list(self._table.since(sinceMs - AHEAD_MS, self._number))
 

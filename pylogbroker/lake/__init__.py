@@ -1,3 +1,4 @@
 """
-A table in a folder to which topics are loaded: what was loaded, how far, and how that stays true whatever dies. Spark fills it; nothing here knows Spark.
+Tables in a folder, filled from topics: what was loaded, how far, and commits that survive every
+crash. Without Spark.
 """

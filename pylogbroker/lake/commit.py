@@ -1,28 +1,37 @@
 """
-Committing to a table: rows and offsets together, whatever dies, and however many try.
+Committing runs to a table: rows and offsets in one step, whatever crashes, however many writers
+try.
 
-What must be true: after any death, at any point, the table has all rows of each run or none, and the offsets say which; the next run goes on from there without
-being told. The rule:
+What must be true: after a crash at any point, the table has all rows of each run or none, and its
+offsets say which. The next run continues from there without being told.
 
- 1. Who writes holds the lock on C{_lock}, from before it looks how far the table is until it is done. A second one is told at once, before it has read a
-    byte. The system lets go of the lock when the process dies, so that nobody has to clean up.
- 2. Files are written to C{_staging/<run id>/}, whose name no other run ever uses: what still writes for a dead run harms nobody.
- 3. What no reader would accept as a manifest is refused. The staged files are synced, names and all. Then the manifest is written under another name, and
-    synced; the staged files are looked at once more; and the manifest is B{linked} to its number, which fails if that is taken. This is the commit.
- 4. The run is published: each staged file is linked to its final name, the folders are synced, the files that the manifest removes are removed, and then the
-    staging folder is. All of this can be done twice; whoever takes the lock begins with it, for the last manifest, whose staging folder tells that it may be
-    unfinished. All other staging folders are of runs that came to nothing, and go.
+ 1. A writer holds the lock on C{_lock} from before it looks where the table ends until it is done.
+    A second writer is refused at once. The system releases the lock when the process dies.
+ 2. Files are written to C{_staging/<run id>/}, a name that no other run uses, so a task that still
+    writes for a dead run does no harm.
+ 3. A manifest that readers would not accept is refused. The staged files and their names are
+    synced. The manifest is written under a temporary name and synced. The staged files are checked
+    once more. Then the manifest is B{linked} to its number, which fails if the number is taken.
+    This is the commit.
+ 4. The run is published: each staged file is linked to its final name, the folders are synced,
+    files that the manifest removes are removed, and at last the staging folder. All this can be
+    repeated. A writer that gets the lock first does it for the last manifest, whose staging folder
+    shows that it may be unfinished. All other staging folders are of failed runs, and are removed.
 
-Where the lock does not reach (some network file systems, mounted without locks), a run that lives looks like a dead one to the next. So who sweeps first moves
-the folder aside, then removes the manifest's other name, and then looks whether the run has committed meanwhile; and who commits does the opposite, first
-that name and then a look at the files. Whichever way the two fall together, either the one that commits finds something missing, which is an error before the
-commit, or the one that sweeps finds a committed run, whose files it still has and publishes. And of two runs from the same state only one gets the number.
-That is for mistakes: a run that commits before the one before it has published would hide it from rule 4. Two writers at a time are safe only with the lock.
+Some network file systems are mounted without locks. There, a live run looks dead to the next one.
+So the next one moves the staging folder aside, then removes the temporary manifest, then looks
+whether the run has committed. The committing run does the opposite: first the temporary manifest,
+then a check of the files. In any order, either the committing run finds something missing, before
+the commit, or the other one finds a committed run, whose files it still has and publishes. Of two
+runs from the same state only one gets the number. This guards against mistakes only: a run that
+commits before the run before it is published would hide that run from rule 4.
 
-Rejected: offsets in ZooKeeper beside the files (two commits, and a death between them loses or doubles); an optimistic commit with a second attempt (the
-loser has done all the work for nothing, and a paused publisher could resurrect files that a later compaction removed; with the lock it cannot).
+Rejected: offsets in ZooKeeper beside the files (two commits, and a crash between them loses or
+duplicates rows). An optimistic commit with a second attempt (the loser has done its work in vain,
+and a paused publisher could restore files that a later compaction removed).
 
-The folder has to be on a local or mounted file system with POSIX semantics: exclusive links, atomic renames of names, C{fsync}, C{flock}.
+The folder must be on a local or mounted file system with POSIX semantics: exclusive links, atomic
+renames, C{fsync}, C{flock}.
 """
 
 from __future__ import annotations
@@ -41,43 +50,88 @@ from pylogbroker.errors import (
     TableError,
 )
 from pylogbroker.interfaces import IFileSystem
-from pylogbroker.lake.commitchecks import TAKEN_FOR_DEAD, checkNames, checkStaged
 from pylogbroker.lake.manifest import MANIFEST_SIZE_MAX, Manifest, decodeManifest
-from pylogbroker.lake.table import LOCK, MANIFESTS, STAGING, Table, manifestName
+from pylogbroker.lake.table import (
+    LOCK,
+    MANIFESTS,
+    STAGING,
+    Table,
+    manifestName,
+    runNumber,
+    unknownFileMessage,
+)
 
+TAKEN_FOR_DEAD = (
+    "nothing was committed. Another run that writes to this table has taken this one for dead:"
+    " the lock does not work across the two machines"
+)
 _TEMPORARY = "_next-"
 _ASIDE = ".aside"
-"""Behind the name of a staging folder that is about to be removed."""
+"""Suffix of a staging folder that is about to be removed."""
 
 _LOCATION = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _PATTERN_SIGNS = frozenset("{}[]*?\\")
-"""What makes a path a pattern, to Spark (C{SparkHadoopUtil.isGlobPath})."""
+"""Characters that make a path a pattern to Spark (C{SparkHadoopUtil.isGlobPath})."""
 
 
 def localPath(text: str) -> str:
     """
-    What somebody calls a table's folder.
+    A table's folder as the user names it, checked.
 
-    @raise TableError: it is no path of this machine's file systems, or one that Spark would take for a pattern of paths.
+    @raise TableError: it is not a path on this machine, or Spark would take it for a pattern.
     """
     if _LOCATION.match(text) or not text:
         raise TableError(
             repr(text),
-            "a table lies in a folder of a local or mounted file system; object stores and HDFS have no exclusive links",
+            "a table needs a folder on a local or mounted file system;"
+            " object stores and HDFS have no exclusive links",
         )
     if found := sorted(_PATTERN_SIGNS.intersection(os.path.abspath(text))):
         raise TableError(
             repr(text),
-            f"the path has {' '.join(found)} in it, which Spark takes for a pattern of many paths; give the folder another name",
+            f"the path contains {' '.join(found)}, so Spark would take it for a pattern of paths;"
+            " rename the folder",
         )
     return text.rstrip("/") or "/"
 
 
+def checkStaged(table: Table, fileSystem: IFileSystem, manifest: Manifest) -> None:
+    """
+    Check the files that a manifest promises.
+
+    @raise TableError: a staged file is missing, or has another size.
+    """
+    for each in manifest.added:
+        path = table.path(STAGING, manifest.runId, each.staged)
+        status = fileSystem.status(path)
+        if status is None or status.size != each.size:
+            found = "is gone" if status is None else f"has {status.size} bytes, not {each.size}"
+            raise TableError(path, f"it {found}; {TAKEN_FOR_DEAD}")
+
+
+def checkNames(table: Table, fileSystem: IFileSystem, manifest: Manifest) -> None:
+    """
+    Check that no file of this run or a later one is already published. An incomplete copy of a
+    table, with manifests older than the files, has such files; its rows would be duplicates.
+
+    @raise TableError: there is one.
+    """
+    for folder in sorted({each.path.rpartition("/")[0] for each in manifest.added}):
+        if fileSystem.status(table.path(folder)) is None:
+            continue
+        for name in fileSystem.list(table.path(folder)):
+            if (runNumber(name) or 0) >= manifest.number:
+                raise TableError(
+                    table.path(folder, name),
+                    f"{unknownFileMessage(manifest.number - 1)}; nothing was committed",
+                )
+
+
 class TableWriter:
     """
-    The one that may write to a table, as a context manager: what was left unfinished is finished first.
+    The only writer of a table, as a context manager. Entering it first completes an unfinished run.
 
-    @ivar table: it.
+    @ivar table: the table.
     """
 
     def __init__(self, table: Table, fileSystem: IFileSystem) -> None:
@@ -87,17 +141,17 @@ class TableWriter:
 
     def __enter__(self) -> TableWriter:
         """
-        @raise TableBusyError: somebody else writes.
-        @raise TableError: the table is not what it ought to be.
+        @raise TableBusyError: another run writes to the table.
+        @raise TableError: the table is damaged.
         """
         for folder in (MANIFESTS, STAGING):
-            self._files.makeDirectories(self.table.at(folder))
+            self._files.makeDirectories(self.table.path(folder))
         try:
-            self._release = self._files.lock(self.table.at(LOCK))
+            self._release = self._files.lock(self.table.path(LOCK))
         except DirectoryLockedError as error:
             raise TableBusyError(
-                self.table.path,
-                "another run writes to this table; nothing was loaded. It is free again when that one has ended",
+                self.table.folder,
+                "another run writes to this table; nothing was loaded. Try again when it has ended",
             ) from error
         try:
             self._recover()
@@ -115,12 +169,15 @@ class TableWriter:
         self._release()
 
     def staging(self, runId: str) -> str:
-        """Where a run writes its files; the folder is not there yet."""
-        return self.table.at(STAGING, runId)
+        """The folder for the files of a run; the caller creates it."""
+        return self.table.path(STAGING, runId)
 
     def discard(self, runId: str) -> None:
-        """A run has come to nothing. What cannot be removed now, since a task still writes there, goes with the next run."""
-        self._sweep(self.staging(runId))
+        """
+        Remove the files of a failed run. If a task still writes there, the next run removes the
+        rest.
+        """
+        self._remove(self.staging(runId))
 
     # -- committing
 
@@ -128,25 +185,27 @@ class TableWriter:
         """
         Commit and publish a run.
 
-        @param manifest: with the number that comes next.
-        @raise TableError: readers would not accept the manifest, or a staged file is not what the manifest says, or another run has taken this one for
-            dead. Nothing was committed, and the staged files are gone.
-        @raise TableBusyError: another run has that number. Nothing was committed, and the staged files are gone.
+        @param manifest: with the next number.
+        @raise TableError: readers would not accept the manifest, or a staged file is missing or has
+            another size. Nothing was committed, and the staged files are removed.
+        @raise TableBusyError: another run has that number. Nothing was committed, and the staged
+            files are removed.
         @raise StorageError: a file cannot be read, written or synced. Nothing was committed.
-        @raise PostCommitError: the run is committed, and could not be published; the next one does that.
+        @raise PostCommitError: the run is committed but not published; the next run does that.
         """
         self._link(manifest, self._prepared(manifest))
         try:
-            self._files.syncDirectory(self.table.at(MANIFESTS))
+            self._files.syncDirectory(self.table.path(MANIFESTS))
             self._drop(self._temporary(manifest.runId))
             self._publish(manifest)
         except (StorageError, TableError) as error:
             raise PostCommitError(
-                f"committed as run {manifest.number}, but its files were not all published, which the next run does: {error}"
+                f"committed as run {manifest.number}, but its files were not all published,"
+                f" which the next run does: {error}"
             ) from error
 
     def _prepared(self, manifest: Manifest) -> bytes:
-        """The manifest as a file, with all that it names on the disk."""
+        """The encoded manifest; the staged files are then synced."""
         try:
             data = self._encoded(manifest)
             checkNames(self.table, self._files, manifest)
@@ -162,22 +221,26 @@ class TableWriter:
         return data
 
     def _encoded(self, manifest: Manifest) -> bytes:
-        """What can be read again: a manifest that is there and cannot be read would close the table to everybody."""
-        name = self.table.at(MANIFESTS, manifestName(manifest.number))
+        """
+        The encoded manifest, after a check that it can be decoded: an unreadable manifest would
+        block the table.
+        """
+        name = self.table.path(MANIFESTS, manifestName(manifest.number))
         data = manifest.encode()
         if len(data) > MANIFEST_SIZE_MAX:
             raise TableError(
                 name,
-                f"it would have {len(data)} bytes, more than {MANIFEST_SIZE_MAX}; nothing was committed",
+                f"it would have {len(data)} bytes, more than {MANIFEST_SIZE_MAX};"
+                " nothing was committed",
             )
         decodeManifest(name, data)
         return data
 
     def _link(self, manifest: Manifest, data: bytes) -> None:
-        """The commit."""
+        """Link the manifest to its number: the commit."""
         temporary, final = (
             self._temporary(manifest.runId),
-            self.table.at(MANIFESTS, manifestName(manifest.number)),
+            self.table.path(MANIFESTS, manifestName(manifest.number)),
         )
         self._write(temporary, data)
         try:
@@ -186,23 +249,24 @@ class TableWriter:
         except (StorageError, TableError) as error:
             self._drop(temporary)
             if self._lastIf(manifest.runId) is not None:
-                return  # the answer was lost, as network file systems do, and not the link
+                return  # the link succeeded, and a network file system lost the answer
             self.discard(manifest.runId)
             code = error.errno if isinstance(error, StorageError) else None
             if code == errno.EEXIST:
                 raise TableBusyError(
-                    final, "another run has committed under this number; nothing of this one was"
+                    final,
+                    "another run has committed this number; nothing of this run was committed",
                 ) from error
             if code == errno.ENOENT:
                 raise TableError(temporary, f"it is gone; {TAKEN_FOR_DEAD}") from error
             raise
 
     def _temporary(self, runId: str) -> str:
-        """The other name of a run's manifest."""
-        return self.table.at(MANIFESTS, _TEMPORARY + runId)
+        """The temporary name of a run's manifest."""
+        return self.table.path(MANIFESTS, _TEMPORARY + runId)
 
     def _drop(self, path: str) -> None:
-        """Remove a file that may be there."""
+        """Remove a file if it exists."""
         if self._files.status(path) is not None:
             self._files.remove(path)
 
@@ -225,18 +289,16 @@ class TableWriter:
             finally:
                 file.close()
         folders = [path.rpartition("/")[0] for path in paths]
-        if (
-            manifest.removed
-        ):  # with nothing added, the staging folder alone tells that files may still have to go
+        if manifest.removed:  # the staging folder shows that the removal may be unfinished
             self._files.makeDirectories(self.staging(manifest.runId))
             folders.append(self.staging(manifest.runId))
         self._syncUp(folders)
 
     def _syncUp(self, folders: Iterable[str]) -> None:
-        """Sync folders and those above, up to the one that has the table, the lowest first: the names of files, and the names of the folders themselves."""
-        found = {self.table.path.rpartition("/")[0] or "/"}
+        """Sync folders and their parents, up to the parent of the table, the deepest first."""
+        found = {self.table.folder.rpartition("/")[0] or "/"}
         for folder in folders:
-            while len(folder) >= len(self.table.path):
+            while len(folder) >= len(self.table.folder):
                 found.add(folder)
                 folder = folder.rpartition("/")[0]
         for folder in sorted(found, key=len, reverse=True):
@@ -245,8 +307,11 @@ class TableWriter:
     # -- publishing
 
     def _publish(self, manifest: Manifest) -> None:
-        """Twice, or the half of it once and then all, is the same as once."""
-        finals = [self.table.at(each.path) for each in manifest.added]
+        """
+        Give the files of a committed run their final names, and remove what it removes. Can be
+        repeated.
+        """
+        finals = [self.table.path(each.path) for each in manifest.added]
         for folder in sorted({path.rpartition("/")[0] for path in finals}):
             self._files.makeDirectories(folder)
         for each, final in zip(manifest.added, finals, strict=True):
@@ -256,18 +321,19 @@ class TableWriter:
             elif status.size != each.size:
                 raise TableError(
                     final,
-                    f"it has {status.size} bytes, and run {manifest.number} has committed one of {each.size}: somebody has put it there",
+                    f"it has {status.size} bytes, and run {manifest.number} has committed"
+                    f" {each.size}: another program has written it",
                 )
         self._syncUp([path.rpartition("/")[0] for path in finals])
         removed = [
             path
-            for path in map(self.table.at, manifest.removed)
+            for path in map(self.table.path, manifest.removed)
             if self._files.status(path) is not None
         ]
         for path in removed:
             self._files.remove(path)
         self._syncUp([path.rpartition("/")[0] for path in removed])
-        self._sweep(self.staging(manifest.runId))
+        self._remove(self.staging(manifest.runId))
 
     def _linkStaged(self, manifest: Manifest, staged: str, final: str) -> None:
         try:
@@ -276,53 +342,60 @@ class TableWriter:
             if error.errno == errno.ENOENT:
                 raise TableError(
                     final,
-                    f"run {manifest.number} has committed this file, and it is neither there nor staged in {manifest.runId}",
+                    f"run {manifest.number} has committed this file, which is neither published"
+                    f" nor staged in {manifest.runId}",
                 ) from error
             raise
 
     def _recover(self) -> None:
-        # The manifest of a run that died just behind its commit may not be on the disk yet; its files must not be there before it.
-        self._syncUp([self.table.at(MANIFESTS), self.table.at(STAGING)])
+        # A run may have crashed just after its commit. Its manifest must be on disk before its
+        # files.
+        self._syncUp([self.table.path(MANIFESTS), self.table.path(STAGING)])
         for runId in sorted(
-            {name.removesuffix(_ASIDE) for name in self._files.list(self.table.at(STAGING))}
+            {name.removesuffix(_ASIDE) for name in self._files.list(self.table.path(STAGING))}
         ):
-            self._settle(runId)
-        for name in self._files.list(self.table.at(MANIFESTS)):
+            self._completeOrRemove(runId)
+        for name in self._files.list(self.table.path(MANIFESTS)):
             if name.startswith(_TEMPORARY):
-                self._files.remove(self.table.at(MANIFESTS, name))
+                self._files.remove(self.table.path(MANIFESTS, name))
 
-    def _settle(self, runId: str) -> None:
-        """Publish a run if it is the last that was committed; else see to it that it never will be, and remove its files."""
-        there, aside = self.staging(runId), self.staging(runId) + _ASIDE
+    def _completeOrRemove(self, runId: str) -> None:
+        """
+        Publish a run if its manifest is the last one; otherwise prevent its commit and remove its
+        files.
+        """
+        folder, aside = self.staging(runId), self.staging(runId) + _ASIDE
         last = self._lastIf(runId)
         if last is None:
             try:
-                self._moveAside(runId, there, aside)
-            except StorageError:  # then it stays as it is, for a later run
+                self._moveAside(runId, folder, aside)
+            except StorageError:  # a later run tries again
                 return
             last = self._lastIf(runId)
         if last is None:
-            self._sweep(there)
-            self._sweep(aside)
+            self._remove(folder)
+            self._remove(aside)
             return
         if self._files.status(aside) is not None:
-            self._sweep(there)
-            self._files.rename(aside, there)
+            self._remove(folder)
+            self._files.rename(aside, folder)
         self._publish(last)
 
     def _lastIf(self, runId: str) -> Manifest | None:
-        """The last manifest, if it is this run's."""
+        """The last manifest, if it is that of a run."""
         last = self.table.last()
         return last if last is not None and last.runId == runId else None
 
-    def _moveAside(self, runId: str, there: str, aside: str) -> None:
-        """In this order, so that a run that lives finds one of the two missing, or has committed already."""
+    def _moveAside(self, runId: str, folder: str, aside: str) -> None:
+        """
+        In this order, so that a live run finds one of the two missing, or has committed before.
+        """
         if self._files.status(aside) is None:
-            self._files.rename(there, aside)
+            self._files.rename(folder, aside)
         self._drop(self._temporary(runId))
 
-    def _sweep(self, path: str) -> None:
-        """Remove a folder with all that is in it, as far as can be."""
+    def _remove(self, path: str) -> None:
+        """Remove a file, or a folder with its content, as far as possible."""
         try:
             status = self._files.status(path)
             if status is None:
@@ -331,7 +404,7 @@ class TableWriter:
                 self._files.remove(path)
                 return
             for name in self._files.list(path):
-                self._sweep(f"{path}/{name}")
+                self._remove(f"{path}/{name}")
             self._files.removeDirectory(path)
         except StorageError:  # a task of a dead run still writes there
             return

@@ -1,19 +1,21 @@
 """
-What a run loads of each partition: from where the table ends to where the log ends, unless somebody wants it otherwise.
+Which offsets of each partition a run loads: from the end of the table to the end of the log, unless
+the caller asks for another start.
 
-Rules, and why:
+Rules:
 
- - A partition of which nothing was loaded begins at its oldest message.
- - What was promised is not skipped in silence: when the table ends at 100 and the log begins at 200, messages are lost, and the run fails, unless told to
-   go on.
- - A beginning that somebody asks for is a wish: one before the oldest message becomes that, with a note (as 0.7's Hadoop consumer did, spec-0.7 tools §11);
-   one beyond the end is refused.
- - A beginning before the table's end loads the range B{again}: the rows that came of it are taken out in the same commit. (Rejected: to let rows stand
-   twice. A table that equals its topic is the promise; who wants copies has a second table.) What retention has deleted meanwhile cannot be loaded again,
-   and its rows stay.
- - A beginning that is not where the table ends is committed even if nothing lies behind it now: the range is empty then, moves the table's end, and takes out
-   the rows behind it. Else the next run would know nothing of it, and go on where nobody wanted it to.
- - A log that ends before the table does was made anew, or is another one. Nobody but the user can know which rows are right then.
+ - A partition that was never loaded begins at its oldest message.
+ - Lost messages are never skipped silently. If the table ends at 100 and the log begins at 200,
+   the run fails, unless the caller allows the loss.
+ - A requested start before the oldest message becomes the oldest message, with a note (as in 0.7's
+   Hadoop consumer, spec-0.7 tools §11). A start behind the end of the log is refused.
+ - A start before the end of the table loads the range B{again}: the same commit removes the rows
+   that came of it. A table that equals its topic is the promise (rejected: duplicate rows). Rows
+   whose messages retention has deleted cannot be loaded again, and stay.
+ - A requested start other than the end of the table is committed even if no message follows it.
+   Otherwise the next run would not know of it.
+ - A log that ends before the table does was created anew, or is another log. Only the user knows
+   which rows are right then.
 """
 
 from __future__ import annotations
@@ -27,124 +29,126 @@ from pylogbroker.types import EARLIEST, LATEST, OffsetBounds, PartitionId
 
 class PlannedRange(NamedTuple):
     """
-    What to load of a partition.
+    A part of a partition to load.
 
-    @ivar isAgain: whether the table may have rows of it, which go.
+    @ivar isAgain: whether the table may have rows of it, which are replaced.
     """
 
-    place: PartitionId
+    partition: PartitionId
     fromOffset: int
     toOffset: int
     isAgain: bool
 
     @property
-    def size(self) -> int:
-        """Bytes of the log."""
-        return self.toOffset - self.fromOffset
+    def isEmpty(self) -> bool:
+        """Whether there is nothing to read."""
+        return self.fromOffset == self.toOffset
 
 
 class LoadPlan(NamedTuple):
     """
-    What to load.
+    What a run loads.
 
-    @ivar ranges: an empty one moves the table's end, as was asked for, and has nothing to read.
-    @ivar notes: what somebody should know, a sentence each.
+    @ivar ranges: an empty range only moves the end of the table.
+    @ivar notes: sentences for the user.
     """
 
     ranges: tuple[PlannedRange, ...]
     notes: tuple[str, ...]
 
     @property
-    def size(self) -> int:
-        """Bytes of the logs."""
-        return sum(each.size for each in self.ranges)
+    def isEmpty(self) -> bool:
+        """Whether there is nothing to read."""
+        return all(each.isEmpty for each in self.ranges)
 
 
 def planRanges(
     positions: Mapping[PartitionId, int],
     bounds: Mapping[PartitionId, OffsetBounds],
-    beginnings: Mapping[PartitionId, int] | None = None,
+    startOffsets: Mapping[PartitionId, int] | None = None,
     *,
     isLossFatal: bool = True,
 ) -> LoadPlan:
     """
-    @param positions: up to where the table has each partition.
+    @param positions: where the table ends, by partition.
     @param bounds: of the partitions to load.
-    @param beginnings: where to begin instead: an offset, L{EARLIEST} or L{LATEST}.
+    @param startOffsets: requested starts: an offset, L{EARLIEST} or L{LATEST}.
     @param isLossFatal: whether messages that were deleted before they were loaded are an error.
-    @raise LoadError: a partition cannot be loaded as it ought to be; the text says which, all of them.
+    @raise LoadError: a partition cannot be loaded; the text names all of them.
     """
-    wanted = beginnings or {}
+    wanted = startOffsets or {}
     ranges: list[PlannedRange] = []
     notes: list[str] = []
-    problems: list[str] = []
-    for place in wanted.keys() - bounds.keys():
-        problems.append(f"{place}: there is no such partition to begin at an offset of")
-    for place in sorted(bounds):
+    problems = [
+        f"{each}: there is no such partition to begin at an offset of"
+        for each in wanted.keys() - bounds.keys()
+    ]
+    for each in sorted(bounds):
+        position, end = positions.get(each), bounds[each].end
         try:
-            fromOffset = _beginning(
-                place, positions.get(place), bounds[place], wanted.get(place), isLossFatal, notes
-            )
+            start = _start(each, position, bounds[each], wanted.get(each), isLossFatal, notes)
         except LoadError as error:
             problems.append(str(error))
             continue
-        if fromOffset < bounds[place].end or (
-            place in wanted and fromOffset != positions.get(place)
-        ):
-            ranges.append(
-                PlannedRange(
-                    place, fromOffset, bounds[place].end, fromOffset < positions.get(place, 0)
-                )
-            )
+        if start < end or (each in wanted and start != position):
+            ranges.append(PlannedRange(each, start, end, start < (position or 0)))
     if problems:
         raise LoadError("\n".join(problems))
     return LoadPlan(tuple(ranges), tuple(notes))
 
 
-def _beginning(
-    place: PartitionId,
+def _start(
+    partition: PartitionId,
     position: int | None,
     bounds: OffsetBounds,
-    wish: int | None,
+    wanted: int | None,
     isLossFatal: bool,
     notes: list[str],
 ) -> int:
-    """Where to begin; what there is to say goes to the notes."""
-    if wish is not None:
-        return _wished(place, position, bounds, wish, notes)
+    """Where to begin; adds to the notes."""
+    if wanted is not None:
+        return _wantedStart(partition, position, bounds, wanted, notes)
     if position is None:
         return bounds.start
     if position > bounds.end:
         raise LoadError(
-            f"{place}: the log ends at {bounds.end}, and the table has it up to {position}: was it made anew? A beginning has to be given"
+            f"{partition}: the log ends at {bounds.end}, and the table has it up to {position}:"
+            " was the log created anew? A start has to be given"
         )
     if position >= bounds.start:
         return position
-    lost = f"{place}: offsets {position} to {bounds.start} were deleted before they were loaded"
+    lost = f"{partition}: offsets {position} to {bounds.start} were deleted before they were loaded"
     if isLossFatal:
-        raise LoadError(f"{lost}; with failOnDataLoss=false the load goes on behind them")
+        raise LoadError(f"{lost}; with failOnDataLoss=false the load continues behind them")
     notes.append(lost)
     return bounds.start
 
 
-def _wished(
-    place: PartitionId, position: int | None, bounds: OffsetBounds, wish: int, notes: list[str]
+def _wantedStart(
+    partition: PartitionId,
+    position: int | None,
+    bounds: OffsetBounds,
+    wanted: int,
+    notes: list[str],
 ) -> int:
-    offset = {EARLIEST: bounds.start, LATEST: bounds.end}.get(wish, wish)
+    offset = {EARLIEST: bounds.start, LATEST: bounds.end}.get(wanted, wanted)
     if offset > bounds.end:
         raise LoadError(
-            f"{place}: the log ends at {bounds.end}, and cannot be loaded from {offset} on"
+            f"{partition}: the log ends at {bounds.end}, and cannot be loaded from {offset}"
         )
     if offset < bounds.start:
         notes.append(
-            f"{place}: the oldest message is at {bounds.start}; the load begins there, and not at {offset}"
+            f"{partition}: the oldest message is at {bounds.start};"
+            f" the load begins there, not at {offset}"
         )
         offset = bounds.start
     if position is not None and offset > position:
-        notes.append(f"{place}: offsets {position} to {offset} are skipped, as was asked for")
+        notes.append(f"{partition}: offsets {position} to {offset} are skipped, as requested")
     return offset
 
 
-def advanced(positions: Mapping[PartitionId, int], plan: LoadPlan) -> dict[PartitionId, int]:
-    """Up to where the table has each partition, with a plan carried out."""
-    return {**positions, **{each.place: each.toOffset for each in plan.ranges}}
+def advancePositions(
+    positions: Mapping[PartitionId, int], plan: LoadPlan
+) -> dict[PartitionId, int]:
+    """Where the table ends when a plan is carried out."""
+    return {**positions, **{each.partition: each.toOffset for each in plan.ranges}}

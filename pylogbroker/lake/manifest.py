@@ -1,12 +1,14 @@
 """
-A run's manifest: what it added to a table and what it took out, how far each partition is loaded now, and what an audit wants to know.
+The manifest of a run: the files it added and removed, and where each partition is loaded to.
 
-It is JSON with a version, one object, written once and never changed. What must be true: each manifest says by itself how far everything is loaded, not only
-what its own run has moved; so who loads next, or exports offsets, reads the last one alone, and a table with ten thousand runs is as quick to open as a
-new one.
+A manifest is one JSON object with a version, written once and never changed. What must be true:
+each manifest alone says where all partitions are loaded to, not only those of its own run. So the
+next run reads the last manifest only, and a table with ten thousand runs opens as fast as a new
+one.
 
-Counts are per topic, window of event time, and host if the messages' envelopes name one. Rows without an event time are counted apart (C{arrivals}). Rows that
-a run has replaced stand with a minus: so sums over all manifests are what is in the table.
+Rows are counted per topic, window of event time, and host if the envelopes of the messages name
+one. Rows without an event time are counted apart (C{arrivals}). Rows that a run has replaced count
+negative, so sums over all manifests are what the table contains.
 """
 
 from __future__ import annotations
@@ -21,10 +23,16 @@ from pylogbroker.types import BrokerPartition, PartitionId
 
 MANIFEST_SIZE_MAX = 256 << 20
 WINDOW_COUNT_MAX = 200_000
-"""Lines of counts in a manifest; with more, hosts are left out, and then the smallest windows."""
+"""
+Window counts in a manifest. If there are more, first hosts and then the smallest windows are left
+out.
+"""
 
 WINDOWS_SIZE_MAX = MANIFEST_SIZE_MAX // 8
-"""Bytes of these lines; with more, hosts are left out. A run that replaces rows has twice as many, and ranges, positions and files need room, too."""
+"""
+Bytes of the window counts; if there are more, hosts are left out. A run that replaces rows has
+twice as many, and ranges, positions and files take space, too.
+"""
 
 VERSION = 1
 LOAD = "load"
@@ -34,10 +42,10 @@ KINDS = (LOAD, COMPACTION)
 
 class LoadedRange(NamedTuple):
     """
-    What a run has loaded of a partition.
+    The part of a partition that a run has loaded.
 
     @ivar rowCount: messages in it.
-    @ivar replacedCount: rows that had come of offsets from C{fromOffset} on in earlier runs, and were taken out.
+    @ivar replacedCount: rows of earlier runs, from C{fromOffset} on, that were removed.
     """
 
     topic: str
@@ -52,8 +60,8 @@ class TableFile(NamedTuple):
     """
     A file of a table.
 
-    @ivar path: below the table's folder.
-    @ivar staged: where it was written, below the run's staging folder.
+    @ivar path: below the folder of the table.
+    @ivar staged: where it was written, below the staging folder of the run.
     @ivar size: bytes.
     """
 
@@ -65,10 +73,10 @@ class TableFile(NamedTuple):
 
 class WindowCount(NamedTuple):
     """
-    Rows of a topic whose event time is in a window.
+    The rows of a topic whose event time is in a window.
 
-    @ivar host: of the envelopes; C{""} where there are none.
-    @ivar rowCount: less than 0 for rows that were taken out.
+    @ivar host: of the envelopes; C{""} without envelopes.
+    @ivar rowCount: negative for rows that were removed.
     """
 
     topic: str
@@ -82,18 +90,21 @@ class Manifest:
     """
     One run.
 
-    @ivar number: of the run, from 1 on without gaps.
-    @ivar runId: unique; the name of its staging folder.
+    @ivar number: 1, 2, 3 … without gaps.
+    @ivar runId: unique; the name of the staging folder.
     @ivar kind: L{LOAD} or L{COMPACTION}.
-    @ivar startedMs: when it began; the time of rows without event time.
-    @ivar eventTime: the rule that gave rows their time, for people.
-    @ivar positions: up to where each partition is loaded, after this run.
-    @ivar removed: paths of files that are no part of the table any more.
-    @ivar windowMs: how long the windows of the counts are.
-    @ivar arrivals: by topic, rows without an event time.
-    @ivar leftOutCount: rows that C{windows} does not have, since they were too many windows.
-    @ivar columns: by topic, those of all runs so far as JSON, without topic, date and hour; topics may be missing, whose files then tell.
-    @ivar notes: what somebody should know who wonders later, a sentence each: what was lost, for instance. Older manifests have none.
+    @ivar startedMs: when the run began; the event time of rows without one.
+    @ivar eventTime: the rule that gave rows their event time, for people.
+    @ivar positions: where each partition is loaded to, after this run.
+    @ivar removed: paths of files that are no longer part of the table.
+    @ivar windowMs: the length of the windows.
+    @ivar arrivals: by topic, the rows without an event time.
+    @ivar leftOutCount: rows missing in C{windows}, which had too many entries.
+    @ivar columns: by topic, as JSON, the columns of all runs so far, without topic, date and hour.
+        A topic may be missing; then its files tell.
+    @ivar notes: sentences for a reader who investigates later, such as what was lost. Manifests of
+        early releases have none.
+    @ivar logSize: bytes of the brokers' logs that were loaded.
     """
 
     number: int
@@ -111,6 +122,7 @@ class Manifest:
     leftOutCount: int = 0
     columns: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    logSize: int = 0
 
     @property
     def rowCount(self) -> int:
@@ -119,13 +131,8 @@ class Manifest:
 
     @property
     def replacedCount(self) -> int:
-        """Rows that were taken out for them."""
+        """Rows that were removed for them."""
         return sum(each.replacedCount for each in self.ranges)
-
-    @property
-    def logSize(self) -> int:
-        """Bytes of the brokers' logs that were loaded."""
-        return sum(each.toOffset - each.fromOffset for each in self.ranges)
 
     @property
     def size(self) -> int:
@@ -133,58 +140,94 @@ class Manifest:
         return sum(each.size for each in self.added)
 
     def asDocument(self) -> dict[str, Any]:
-        """As values of JSON."""
+        """The manifest as values of JSON."""
         positions: dict[str, dict[str, int]] = {}
-        for place, offset in sorted(self.positions.items()):
-            positions.setdefault(place.topic, {})[str(place.partition)] = offset
+        for (topic, partition), offset in sorted(self.positions.items()):
+            positions.setdefault(topic, {})[str(partition)] = offset
         topics: dict[str, list[str]] = {}  # many topics have the same columns
         for topic, columns in sorted(self.columns.items()):
             topics.setdefault(columns, []).append(topic)
         return {
-            "manifest": VERSION, "number": self.number, "runId": self.runId, "kind": self.kind, "startedMs": self.startedMs, "eventTime": self.eventTime,
-            "rowCount": self.rowCount, "replacedCount": self.replacedCount, "logSize": self.logSize, "size": self.size,
-            "ranges": [{**each._asdict(), "partition": str(each.partition)} for each in self.ranges],
-            "positions": positions, "added": [each._asdict() for each in self.added], "removed": list(self.removed),
-            "windowMs": self.windowMs, "windows": [list(each) for each in self.windows], "arrivals": dict(self.arrivals), "leftOutCount": self.leftOutCount,
+            "manifest": VERSION,
+            "number": self.number,
+            "runId": self.runId,
+            "kind": self.kind,
+            "startedMs": self.startedMs,
+            "eventTime": self.eventTime,
+            "rowCount": self.rowCount,
+            "replacedCount": self.replacedCount,
+            "logSize": self.logSize,
+            "size": self.size,
+            "ranges": [
+                {**each._asdict(), "partition": str(each.partition)} for each in self.ranges
+            ],
+            "positions": positions,
+            "added": [each._asdict() for each in self.added],
+            "removed": list(self.removed),
+            "windowMs": self.windowMs,
+            "windows": [list(each) for each in self.windows],
+            "arrivals": dict(self.arrivals),
+            "leftOutCount": self.leftOutCount,
             "columns": [{"columns": columns, "topics": some} for columns, some in topics.items()],
             "notes": list(self.notes),
-        }  # fmt: skip
+        }
 
     def encode(self) -> bytes:
-        """As a file."""
+        """The manifest as the content of a file."""
         return json.dumps(self.asDocument()).encode() + b"\n"
 
 
 def decodeManifest(name: str, data: bytes) -> Manifest:
     """
-    @param name: of the file, for the error.
-    @raise TableError: it is none; the text names it.
+    @param name: of the file, for errors.
+    @raise TableError: the data are not a manifest.
     """
     try:
         found: Any = json.loads(data)
         if found["manifest"] != VERSION or found["manifest"] is True:
             raise TableError(
                 name,
-                f"its version is {found['manifest']!r}, and this release knows {VERSION}: a newer one has written it",
+                f"its version is {found['manifest']!r}, and this release knows {VERSION}:"
+                " a newer release has written it",
             )
         manifest = Manifest(
-            found["number"], found["runId"], found["kind"], found["startedMs"], found["eventTime"], tuple(map(_range, _list(found["ranges"]))),
-            {PartitionId(topic, _partition(text)): offset for topic, offsets in found["positions"].items() for text, offset in offsets.items()},
-            tuple(TableFile(each["path"], each["staged"], each["rowCount"], each["size"]) for each in _list(found["added"])),
+            found["number"],
+            found["runId"],
+            found["kind"],
+            found["startedMs"],
+            found["eventTime"],
+            tuple(map(_range, _list(found["ranges"]))),
+            {
+                PartitionId(topic, _partition(text)): offset
+                for topic, offsets in found["positions"].items()
+                for text, offset in offsets.items()
+            },
+            tuple(
+                TableFile(each["path"], each["staged"], each["rowCount"], each["size"])
+                for each in _list(found["added"])
+            ),
             tuple(_list(found["removed"])),
-            found["windowMs"], tuple(WindowCount(*each) for each in _list(found["windows"])), found["arrivals"], found["leftOutCount"],
-            {topic: each["columns"] for each in _list(found.get("columns", [])) for topic in _list(each["topics"])},
+            found["windowMs"],
+            tuple(WindowCount(*each) for each in _list(found["windows"])),
+            found["arrivals"],
+            found["leftOutCount"],
+            {
+                topic: each["columns"]
+                for each in _list(found.get("columns", []))
+                for topic in _list(each["topics"])
+            },
             tuple(_list(found.get("notes", []))),
-        )  # fmt: skip
+            found.get("logSize", 0),
+        )
         _check(manifest)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise TableError(name, f"it is no manifest: {type(error).__name__} {error}") from error
+        raise TableError(name, f"it is not a manifest: {type(error).__name__} {error}") from error
     return manifest
 
 
 def _list(found: Any) -> list[Any]:
     if not isinstance(found, list):
-        raise TypeError(f"{str(found)[:40]!r} is no list")
+        raise TypeError(f"{str(found)[:40]!r} is not a list")
     return found
 
 
@@ -198,23 +241,29 @@ def _partition(text: str) -> BrokerPartition:
 
 
 def _check(manifest: Manifest) -> None:
-    """That what is counted with are numbers, and paths stay below the folder: who can write a manifest must not choose which of our files to remove."""
+    """
+    Check that numbers are numbers, and that paths stay below the folder: the author of a manifest
+    must not choose which of our files to remove.
+
+    @raise ValueError: they are not.
+    """
     numbers: list[Any] = [
         manifest.number,
         manifest.startedMs,
         manifest.windowMs,
         manifest.leftOutCount,
+        manifest.logSize,
     ]
     numbers += [*manifest.positions.values(), *manifest.arrivals.values()]
     numbers += [number for each in (*manifest.ranges, *manifest.added) for number in each[2:]]
     numbers += [number for each in manifest.windows for number in (each.startMs, each.rowCount)]
     if any(type(number) is not int for number in numbers):
-        raise ValueError("a number is none")
+        raise ValueError("not a number")
     if any(
         type(text) is not str
         for text in (*manifest.columns, *manifest.columns.values(), *manifest.notes)
     ):
-        raise ValueError("a text is none")
+        raise ValueError("not a text")
     paths = [
         manifest.runId,
         *manifest.removed,

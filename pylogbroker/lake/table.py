@@ -1,21 +1,23 @@
 """
-A table's folder, for who reads it.
+Reading the folder of a table.
 
-    ==============================================  ==============================================================================
-    C{topic=T/date=D/hour=H/<run>-<n>.parquet}      the rows; C{<run>} is the number of the run that committed the file
-    C{_manifests/<run>.json}                        what each run did, 1, 2, 3 … without a gap (L{pylogbroker.lake.manifest})
-    C{_staging/<run id>/}                           files of a run that is not committed, or not published
-    C{_lock}                                        who writes holds a lock on it (L{pylogbroker.lake.commit})
-    ==============================================  ==============================================================================
+    ==============================================  ==============================================
+    C{topic=T/date=D/hour=H/<run>-<n>.parquet}      rows; C{<run>} is the run that committed them
+    C{_manifests/<run>.json}                        what each run did (L{pylogbroker.lake.manifest})
+    C{_staging/<run id>/}                           files that are not committed, or not published
+    C{_lock}                                        locked by the writer
+    ==============================================  ==============================================
 
-Spark leaves out names that begin with an underscore, so C{spark.read.parquet(folder)} finds the rows and nothing else.
+Spark ignores names that begin with an underscore, so C{spark.read.parquet(folder)} finds the rows
+and nothing else.
 
-A run is committed by its manifest, in one step, and then published: its files get their final names. Between the two, a plain reader sees
-the table of before, or a part of the run. L{Table.files} sees all of it from the commit on: to the files with final names it adds those of the last
-manifest, staged or not, and leaves out those that it removed. Only the last one can be unpublished, since whoever commits publishes first what the one
-before has left.
+A run is committed by its manifest in one step, and then published: its files get their final names.
+In between, a plain reader sees the table of before, or a part of the run. L{Table.files} sees the
+whole run from the commit on: it adds the files of the last manifest, staged or not, and leaves out
+those that the run removed. Only the last run can be unpublished, since every writer first publishes
+the run before its own.
 
-No list of all files is kept: it would have to be rewritten, or read whole, by each run. The folder is the list.
+There is no list of all files, which each run would have to rewrite or read. The folder is the list.
 """
 
 from __future__ import annotations
@@ -35,81 +37,89 @@ SUFFIX = ".parquet"
 LEVELS = ("topic=", "date=", "hour=")
 _NUMBER_DIGITS = 12
 _FILE = re.compile(rf"(\d{{{_NUMBER_DIGITS}}})-\d{{6}}\.", re.ASCII)
-LOOK_COUNT_MAX = 10
+LIST_COUNT_MAX = 10
+"""Attempts to list a table that changes meanwhile."""
 
 
 def manifestName(number: int) -> str:
-    """Of a run's manifest."""
+    """The file name of a run's manifest."""
     return f"{number:0{_NUMBER_DIGITS}d}.json"
 
 
 def fileName(number: int, index: int, staged: str) -> str:
-    """Of a run's file: its number and index, and how the file is compressed, which stands behind the first dot of the name that it was written under."""
+    """
+    The final name of a file: the run's number, an index, and the suffixes of its staged name, which
+    say how it is compressed.
+    """
     _name, dot, ending = staged.rpartition("/")[2].partition(".")
     return f"{number:0{_NUMBER_DIGITS}d}-{index:06d}{dot}{ending}"
 
 
 def runNumber(path: str) -> int | None:
-    """Of the run that committed a file; L{None}: somebody else has put it there."""
+    """The run that committed a file; L{None}: the name is not one of ours."""
     found = _FILE.match(path.rpartition("/")[2])
     return None if found is None else int(found[1])
 
 
 def unknownFileMessage(lastNumber: int) -> str:
-    """What there is to say of a file whose run has no manifest."""
-    return f"no manifest tells of its run, and the last one is {lastNumber}. Is this folder a copy, of which a part is missing? Then take the rest of it along"
+    """The error text for a file whose run has no manifest."""
+    return (
+        f"no manifest knows its run, and the last one is {lastNumber}. Is this folder an"
+        " incomplete copy? Then copy the missing part, too"
+    )
 
 
 def topicOf(path: str) -> str:
     """
-    @param path: of a file, below the table's folder or the one of the staged files.
+    @param path: of a file, below the folder of the table or of the staged files.
     """
     return unquote(path.partition("/")[0].removeprefix(LEVELS[0]))
 
 
 class Table:
     """
-    A table. It need not be there.
+    A table, which need not exist.
 
-    @ivar path: its folder; absolute.
+    @ivar folder: an absolute path.
     """
 
-    def __init__(self, path: str, fileSystem: IFileSystem) -> None:
-        self.path = path
+    def __init__(self, folder: str, fileSystem: IFileSystem) -> None:
+        self.folder = folder
         self._files = fileSystem
 
-    def at(self, *steps: str) -> str:
-        """A path in it."""
-        return "/".join((self.path, *steps))
+    def path(self, *steps: str) -> str:
+        """A path in the folder."""
+        return "/".join((self.folder, *steps))
 
     def manifestCount(self) -> int:
         """
-        How many runs were committed.
+        The number of committed runs.
 
-        @raise TableError: one is missing among them.
+        @raise TableError: a manifest is missing among the others.
         """
-        if self._files.status(self.at(MANIFESTS)) is None:
+        if self._files.status(self.path(MANIFESTS)) is None:
             return 0
         names = {
             name
-            for name in self._files.list(self.at(MANIFESTS))
+            for name in self._files.list(self.path(MANIFESTS))
             if name.endswith(".json") and not name.startswith((".", "_"))
         }
         missing = {manifestName(number + 1) for number in range(len(names))} - names
         if missing:
             raise TableError(
-                self.at(MANIFESTS, min(missing)),
-                f"it is missing among the {len(names)} manifests: how far the table is loaded is not known",
+                self.path(MANIFESTS, min(missing)),
+                f"it is missing among the {len(names)} manifests,"
+                " so the end of the table is unknown",
             )
         return len(names)
 
     def manifest(self, number: int) -> Manifest:
         """
-        One run's.
+        The manifest of a run.
 
         @raise TableError: it cannot be read.
         """
-        path = self.at(MANIFESTS, manifestName(number))
+        path = self.path(MANIFESTS, manifestName(number))
         file = self._files.open(path, write=False)
         try:
             if file.size() > MANIFEST_SIZE_MAX:
@@ -122,15 +132,15 @@ class Table:
         return manifest
 
     def last(self) -> Manifest | None:
-        """The last run's; L{None} for a table to which nothing was ever loaded."""
+        """The manifest of the last run; L{None} for a table that was never loaded."""
         count = self.manifestCount()
         return self.manifest(count) if count else None
 
     def since(self, timeMs: int, after: int = 0) -> Iterator[Manifest]:
         """
-        The latest first: those of runs that began at a time or later.
+        The manifests of runs that began at a time or later, the latest first.
 
-        @param after: the number of a run; those up to it are left out.
+        @param after: the number of a run; it and earlier ones are left out.
         """
         for number in range(self.manifestCount(), after, -1):
             manifest = self.manifest(number)
@@ -140,37 +150,34 @@ class Table:
 
     def files(self) -> list[str]:
         """
-        The files that have exactly the rows of the committed runs; absolute paths.
+        Absolute paths of the files that have exactly the rows of the committed runs.
 
-        @raise TableError: it changed again and again while it was looked at.
+        @raise TableError: the table changed L{LIST_COUNT_MAX} times meanwhile.
         """
-        for _look in range(LOOK_COUNT_MAX):
+        for _attempt in range(LIST_COUNT_MAX):
             last = self.last()
             try:
                 found = self._committed(last)
-            except StorageError:  # a folder that has gone meanwhile
+            except StorageError:  # a folder was removed meanwhile
                 if self.last() == last:
                     raise
                 continue
             if self.manifestCount() == (last.number if last else 0):
                 return sorted(found)
-        raise TableError(self.path, f"it changed {LOOK_COUNT_MAX} times while it was looked at")
+        raise TableError(self.folder, f"it changed {LIST_COUNT_MAX} times while it was listed")
 
     def _committed(self, last: Manifest | None) -> set[str]:
-        found = {self.at(path) for path in self.published()}
+        found = {self.path(each) for each in self.published()}
         number = last.number if last is not None else 0
-        foreign = min((path for path in found if (runNumber(path) or 0) > number), default=None)
-        if foreign is not None and self.manifestCount() == number:
-            raise TableError(foreign, unknownFileMessage(number))
+        unknown = min((path for path in found if (runNumber(path) or 0) > number), default=None)
+        if unknown is not None and self.manifestCount() == number:
+            raise TableError(unknown, unknownFileMessage(number))
         if last is not None:
-            found -= {self.at(path) for path in last.removed}
+            found -= {self.path(each) for each in last.removed}
             for each in last.added:
-                final = self.at(each.path)
-                found.add(
-                    final
-                    if self._files.status(final) is not None
-                    else self.at(STAGING, last.runId, each.staged)
-                )
+                final = self.path(each.path)
+                isPublished = self._files.status(final) is not None
+                found.add(final if isPublished else self.path(STAGING, last.runId, each.staged))
         return found
 
     def published(self) -> Iterator[str]:
@@ -179,25 +186,23 @@ class Table:
 
     def day(self, topic: str, date: str) -> Iterator[str]:
         """
-        Those of a topic's day.
+        The files of a topic's day.
 
-        @param topic: as it stands in the folder's name.
+        @param topic: as in the name of its folder.
         """
         return self._below(f"{LEVELS[0]}{topic}/{LEVELS[1]}{date}/", LEVELS[2:])
 
     def days(self) -> Iterator[tuple[str, str]]:
-        """Topics and dates, as they stand in folders' names."""
+        """Topics and dates, as in the names of folders."""
         for topic in self._names("", LEVELS[0]):
             for date in self._names(topic + "/", LEVELS[1]):
                 yield topic.removeprefix(LEVELS[0]), date.removeprefix(LEVELS[1])
 
-    def _names(self, below: str, beginning: str) -> list[str]:
-        where = self.at(below.rstrip("/")) if below else self.path
-        return (
-            sorted(name for name in self._files.list(where) if name.startswith(beginning))
-            if self._files.status(where) is not None
-            else []
-        )
+    def _names(self, below: str, prefix: str) -> list[str]:
+        folder = self.path(below.rstrip("/")) if below else self.folder
+        if self._files.status(folder) is None:
+            return []
+        return sorted(name for name in self._files.list(folder) if name.startswith(prefix))
 
     def _below(self, folder: str, levels: tuple[str, ...]) -> Iterator[str]:
         if not levels:

@@ -125,3 +125,27 @@ def completeEntriesSize(data: bytes) -> int:
             break
         position = behind
     return position
+
+
+# -- offsets and sizes: an offset of the 2011 format is the number of a byte
+
+
+def entrySize(data: bytes) -> int:
+    """
+    Bytes of the first entry, according to its size field alone.
+
+    @return: L{SIZE_FIELD_SIZE} if the size field is cut or is not a size.
+    """
+    if len(data) < SIZE_FIELD_SIZE:
+        return SIZE_FIELD_SIZE
+    return SIZE_FIELD_SIZE + max(int(SIZE.unpack_from(data)[0]), 0)
+
+
+def sizeBetween(start: int, end: int) -> int:
+    """Bytes of the log between two offsets."""
+    return end - start
+
+
+def offsetAfter(offset: int, size: int) -> int:
+    """The offset that is a number of bytes behind another one."""
+    return offset + size

@@ -261,7 +261,9 @@ class Registry:
         self, text: str, earlier: list[tuple[int, str]], level: str
     ) -> list[str]:
         """L{pylogbroker.schemas.compatibility.incompatibilities}, on the worker."""
-        return await self._worker.submit(lambda: compatibility.incompatibilities(text, earlier, level))
+        return await self._worker.submit(
+            lambda: compatibility.incompatibilities(text, earlier, level)
+        )
 
     async def register(self, subject: str, text: str) -> int:
         """

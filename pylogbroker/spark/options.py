@@ -1,26 +1,36 @@
 """
-What a user can say to the source, checked before anything is asked: names and meanings are those of Spark's Kafka source, where the meaning is the same.
+The options of the data source and the sink. Names and meanings follow Spark's Kafka source where
+the thing is the same.
 
-An option that nobody knows is refused with its nearest neighbour: Spark itself passes on whatever it is given, and a misspelt C{failOnDataLoss} must
-not go unnoticed. The few names that Spark's own machinery adds are let through.
+Spark passes on every option that it is given, so an unknown one is refused with its nearest
+neighbour: a misspelt C{failOnDataLoss} must not go unnoticed. Options that Spark adds are ignored.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.javaregex import TopicPattern
+from pylogbroker.cluster.znodes import decodePartition
 from pylogbroker.config.connectionsettings import AccessSettings
-from pylogbroker.config.propertytypes import BrokerAddress
+from pylogbroker.config.keys import Settings, ownKey
+from pylogbroker.config.propertytypes import (
+    LONG_MAX,
+    Boolean,
+    BrokerAddress,
+    Enum,
+    Integer,
+    Text,
+)
 from pylogbroker.errors import ConfigurationError, PylogbrokerError
 from pylogbroker.net.endpoints import Endpoint, brokerEndpoint, endpoint
 from pylogbroker.protocol.brokercalls import PAYLOAD_SIZE_MAX, RESPONSE_SIZE_MAX
-from pylogbroker.records.compression import CODEC_NAMES, NONE
-from pylogbroker.spark.offsetmaps import OffsetMap, parseAssignment, parseOffsets
+from pylogbroker.records.compression import CODEC_NAMES
 from pylogbroker.syncclient.clustermetadata import (
     IClusterMetadata,
     StaticMetadata,
@@ -33,102 +43,201 @@ from pylogbroker.types import EARLIEST, LATEST, BrokerPartition
 
 T = TypeVar("T")
 
+SPARK_OPTIONS = frozenset({"path", "paths", "checkpointlocation", "queryname", "outputmode"})
+"""Options that Spark adds, in lower case."""
+
+BATCH_SIZE_MAX = 64 << 20
+"""Bytes; readers do not decompress larger sets."""
+
 ACCESS_OPTIONS = {
     "zookeeperDigest": "zk.digest",
     "zookeeperAcl": "zk.acl",
     "brokerEndpoint": "broker.endpoint",
 }
-"""What stands in a property file under another name: C{zookeeperDigest}, C{zookeeperAcl}, C{brokerEndpoint}."""
+"""The keys of a property file, by option."""
 
 CLUSTER_OPTIONS = ("zookeeper", "brokers", "config", *ACCESS_OPTIONS, "timeoutMs", "retryCount")
 SOURCE_OPTIONS = (
-    "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp", "failOnDataLoss", "minPartitions",
-    "maxBytesPerTrigger", "fetchSize", "fetchSizeMax",
-)  # fmt: skip
-SINK_OPTIONS = ("topic", "compression", "maxMessageSize", "batchSize")
-SPARKS_OPTIONS = {"path", "paths", "checkpointlocation", "queryname", "outputmode"}
-"""Lower case, as Spark passes keys on."""
+    *CLUSTER_OPTIONS,
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "failOnDataLoss",
+    "minPartitions",
+    "maxBytesPerTrigger",
+    "fetchSize",
+    "fetchSizeMax",
+)
+SINK_OPTIONS = (*CLUSTER_OPTIONS, "topic", "compression", "maxMessageSize", "batchSize")
 
-BATCH_SIZE = 200_000
-BATCH_SIZE_MAX = 64 << 20
-"""What readers open at the most."""
-
-FETCH_SIZE = 4 << 20
-FETCH_SIZE_MAX = 64 << 20
-TIMEOUT_MS = 30_000
-RETRY_COUNT = 3
+_CODECS = {name: codec for codec, name in CODEC_NAMES.items()}
 
 
-class OptionReader:
+class _Options(Settings):
+    """All options; a source and a sink allow some of them each."""
+
+    zookeeper = ownKey("zookeeper", Text(), "", "ZooKeeper's addresses and chroot.")
+    brokers = ownKey("brokers", Text(), "", "Or the brokers, `id:host:port,…`.")
+    config = ownKey("config", Text(), "", "A property file with credentials.")
+    zookeeperDigest = ownKey("zookeeperDigest", Text(), "", "The key `zk.digest`.")
+    zookeeperAcl = ownKey("zookeeperAcl", Text(), "", "The key `zk.acl`.")
+    brokerEndpoint = ownKey("brokerEndpoint", Text(), "", "The key `broker.endpoint`.")
+    timeoutMs = ownKey("timeoutMs", Integer(1, LONG_MAX), "30000", "For each answer.")
+    retryCount = ownKey("retryCount", Integer(0, 1000), "3", "Repeated requests to a broker.")
+    subscribe = ownKey("subscribe", Text(), "", "Topics, separated by commas.")
+    subscribePattern = ownKey("subscribePattern", Text(), "", "Or a pattern of topics.")
+    assign = ownKey("assign", Text(), "", "Or partitions by topic, as JSON.")
+    startingOffsets = ownKey("startingOffsets", Text(), "", "A word, or offsets as JSON.")
+    endingOffsets = ownKey("endingOffsets", Text(), "", "A word, or offsets as JSON.")
+    startingTimestamp = ownKey("startingTimestamp", Integer(0, LONG_MAX), None, "Or a time.")
+    failOnDataLoss = ownKey("failOnDataLoss", Boolean(), "true", "Whether lost data are an error.")
+    minPartitions = ownKey("minPartitions", Integer(1, 10**6), None, "The least number of tasks.")
+    maxBytesPerTrigger = ownKey(
+        "maxBytesPerTrigger", Integer(1, LONG_MAX), None, "Bytes of a micro-batch."
+    )
+    fetchSize = ownKey("fetchSize", Integer(64, LONG_MAX), str(4 << 20), "Bytes of a fetch.")
+    fetchSizeMax = ownKey(
+        "fetchSizeMax", Integer(64, RESPONSE_SIZE_MAX - 2), str(64 << 20), "Bytes of an entry."
+    )
+    topic = ownKey("topic", Text(), "", "The topic of all rows.")
+    compression = ownKey("compression", Enum(_CODECS), "none", "The codec.")
+    maxMessageSize = ownKey(
+        "maxMessageSize", Integer(1, LONG_MAX), str(PAYLOAD_SIZE_MAX), "Bytes of a message."
+    )
+    batchSize = ownKey("batchSize", Integer(1, BATCH_SIZE_MAX), "200000", "Bytes of a batch.")
+
+
+def _read(allowed: tuple[str, ...], options: Mapping[str, str]) -> _Options:
     """
-    Options as they were given, read one by one.
+    @param allowed: names of options.
+    @param options: keys in any case; an empty value counts as missing.
+    @raise ConfigurationError: an option is unknown or wrong.
     """
+    known = {name.lower(): name for name in allowed}
+    given = {}
+    for name, value in options.items():
+        option = known.get(name.lower())
+        if option is None:
+            if name.lower() not in SPARK_OPTIONS:
+                raise ConfigurationError(f"there is no option {name}{_nearest(name, known)}")
+            continue
+        text = str(value).strip()
+        if text:
+            given[option] = text.lower() if option in ("failOnDataLoss", "compression") else text
+    return _Options.fromProperties(given)
 
-    def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
-        """
-        @param options: keys in any case.
-        @param known: names that mean something.
-        @raise ConfigurationError: one of the keys means nothing.
-        """
-        self._values = {key.lower(): value for key, value in options.items()}
-        names = {name.lower(): name for name in known}
-        for key in self._values:
-            if key not in names and key not in SPARKS_OPTIONS:
-                near = difflib.get_close_matches(key, names, 1, 0.6)
+
+def _nearest(name: str, known: Mapping[str, str]) -> str:
+    near = difflib.get_close_matches(name.lower(), known, 1, 0.6)
+    return (
+        f"; did you mean {known[near[0]]}?" if near else f"; there are {', '.join(known.values())}"
+    )
+
+
+# -- offsets and partitions, as JSON
+
+
+OffsetMap = dict[str, dict[BrokerPartition, int]]
+"""Offsets by topic and partition; -1 stands for the latest, -2 for the earliest."""
+
+OffsetSpec = int | OffsetMap
+"""L{EARLIEST}, L{LATEST}, or an offset for each partition."""
+
+
+def _parseObject(option: str, text: str) -> dict[str, Any]:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in found:  # JSON's rule silently drops one of them
+                raise ConfigurationError(f"{option}: {name} appears twice")
+            found[name] = value
+        return found
+
+    try:
+        found = json.loads(text, object_pairs_hook=unique)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(
+            f"{option}={text}: neither a known word nor JSON: {error}"
+        ) from error
+    if not isinstance(found, dict) or not found:
+        raise ConfigurationError(f"{option}={text}: must be an object of topics")
+    return found
+
+
+def parsePartition(option: str, name: object) -> BrokerPartition:
+    """
+    @param name: C{"<broker>-<partition>"}.
+    @raise ConfigurationError: it has another form.
+    """
+    try:
+        return decodePartition(option, str(name))
+    except PylogbrokerError as error:
+        raise ConfigurationError(f"{option}: {name!r} is not <broker>-<partition>") from error
+
+
+def _checkTopic(option: str, name: str) -> str:
+    try:
+        paths.topic(name)
+    except PylogbrokerError as error:
+        raise ConfigurationError(f"{option}: {error}") from error
+    return name
+
+
+def parseOffsets(option: str, text: str) -> OffsetMap:
+    """
+    Offsets by topic and partition, C{{"clicks": {"0-0": 4711, "1-0": -2}}}.
+
+    @param option: its name, for errors.
+    @raise ConfigurationError: the text has another form.
+    """
+    found: OffsetMap = {}
+    for name, partitions in _parseObject(option, text).items():
+        if not isinstance(partitions, dict):
+            raise ConfigurationError(f"{option}: {name} must have an object of offsets")
+        offsets = found[_checkTopic(option, name)] = {}
+        for partition, offset in partitions.items():
+            if type(offset) is not int or not EARLIEST <= offset < 2**63:
                 raise ConfigurationError(
-                    f"there is no option {key}"
-                    + (
-                        f"; did you mean {names[near[0]]}?"
-                        if near
-                        else f"; there are {', '.join(known)}"
-                    )
+                    f"{option}: {name} {partition} has {offset!r}, which is neither an offset"
+                    " nor -1 (latest) nor -2 (earliest)"
                 )
+            if (number := parsePartition(option, partition)) in offsets:
+                raise ConfigurationError(
+                    f"{option}: {name} {number} appears twice, once as {partition!r}"
+                )
+            offsets[number] = offset
+    return found
 
-    def text(self, name: str) -> str:
-        """Without white space around it; empty when it was not given."""
-        return str(self._values.get(name.lower(), "")).strip()
 
-    def number(self, name: str, default: int, low: int, high: int = 2**63 - 1) -> int:
-        """
-        @raise ConfigurationError: it is no whole number from C{low} to C{high}.
-        """
-        text = self.text(name)
-        if not text:
-            return default
-        try:
-            number = int(text)
-        except ValueError as error:
-            raise ConfigurationError(f"{name}={text}: it is no whole number") from error
-        if not low <= number <= high:
-            raise ConfigurationError(f"{name}={text}: it must be from {low} to {high}")
-        return number
+def parseAssignment(option: str, text: str) -> dict[str, tuple[BrokerPartition, ...]]:
+    """
+    Partitions by topic, C{{"clicks": ["0-0", "1-0"]}}.
 
-    def flag(self, name: str, default: bool) -> bool:
-        """
-        @raise ConfigurationError: it is neither C{true} nor C{false}.
-        """
-        return self.choice(name, {"true": True, "false": False, "": default})
+    @raise ConfigurationError: the text has another form.
+    """
+    found = {}
+    for name, partitions in _parseObject(option, text).items():
+        if not isinstance(partitions, list) or not partitions:
+            raise ConfigurationError(f"{option}: {name} must have a list of partitions")
+        found[_checkTopic(option, name)] = tuple(
+            sorted({parsePartition(option, partition) for partition in partitions})
+        )
+    return found
 
-    def choice(self, name: str, values: Mapping[str, T]) -> T:
-        """
-        @param values: what each word, in lower case, stands for.
-        @raise ConfigurationError: it is none of them.
-        """
-        text = self.text(name)
-        if text.lower() not in values:
-            raise ConfigurationError(
-                f"{name}={text}: it must be one of {', '.join(word for word in values if word)}"
-            )
-        return values[text.lower()]
+
+# -- the cluster
 
 
 @dataclass(frozen=True)
 class AccessOptions:
     """
-    How to get at a secured cluster. Workers get this object, and what stands in the file stays there: each reads its own.
+    Credentials, as workers get them: each worker reads the file on its own machine.
 
-    @ivar config: path of a property file, of which the keys of L{AccessSettings} are heeded; empty: none.
-    @ivar changes: C{key=value} each, over the file's.
+    @ivar config: path of a property file, of which only the keys of L{AccessSettings} matter; empty: none.
+    @ivar changes: C{key=value} each; they override the file.
     """
 
     config: str
@@ -136,34 +245,21 @@ class AccessOptions:
 
     def settings(self) -> AccessSettings:
         """
-        What holds on this machine.
+        The settings on this machine. Blocks.
 
         @raise ConfigurationError: the file cannot be read, or a value is wrong.
         """
         return AccessSettings.read(self.config or None, self.changes)
 
 
-def accessOptions(given: OptionReader) -> AccessOptions:
-    """
-    @raise ConfigurationError: an option, or what stands in the file on this machine, is wrong.
-    """
-    access = AccessOptions(
-        given.text("config"),
-        tuple(
-            f"{key}={given.text(name)}" for name, key in ACCESS_OPTIONS.items() if given.text(name)
-        ),
-    )
-    access.settings()
-    return access
-
-
 @dataclass(frozen=True)
 class ClusterOptions:
     """
-    Where the brokers are, how to get at them, and how long to wait for them.
+    Where the brokers are and how to reach them.
 
-    @ivar zookeeper: addresses and chroot; empty, if there is a list of C{brokers}.
-    @ivar retryCount: how often a question to a broker is repeated when it gave no answer.
+    @ivar zookeeper: addresses and chroot; empty with a list of C{brokers}.
+    @ivar timeoutMs: for each answer of a broker or ZooKeeper.
+    @ivar retryCount: how often a request without an answer is repeated.
     """
 
     zookeeper: str
@@ -174,13 +270,17 @@ class ClusterOptions:
 
     @property
     def name(self) -> str:
-        """The cluster, for texts."""
+        """The cluster, for error messages."""
         if self.zookeeper:
             return f"the cluster of ZooKeeper {self.zookeeper}"
         return f"the brokers {', '.join(f'{each.host}:{each.port}' for each in self.brokers)}"
 
-    def view(self) -> IClusterMetadata:
-        """A look at the cluster; to be closed. Raises as L{AccessOptions.settings}, and so do the others."""
+    def metadata(self) -> IClusterMetadata:
+        """
+        A reader of the cluster's brokers and topics, which the caller closes.
+
+        @raise ConfigurationError: as L{AccessOptions.settings}; so do C{consumer} and C{endpoint}.
+        """
         if self.zookeeper:
             access = self.access.settings()
             return ZookeeperMetadata(
@@ -192,7 +292,7 @@ class ClusterOptions:
         return StaticMetadata(self.brokers, consumer=self.consumer)
 
     def consumer(self, address: BrokerAddress) -> SimpleConsumer:
-        """A client for a broker; to be closed."""
+        """A client of one broker, which the caller closes."""
         return SimpleConsumer(
             *self.endpoint(address),
             timeoutMs=self.timeoutMs,
@@ -200,27 +300,44 @@ class ClusterOptions:
         )
 
     def endpoint(self, address: BrokerAddress) -> Endpoint:
-        """How to reach a broker."""
+        """How to connect to a broker."""
         return endpoint(
             brokerEndpoint(self.access.settings().brokerEndpoint, f"{address.host}:{address.port}")
         )
 
 
-def clusterOptions(given: OptionReader) -> ClusterOptions:
+def clusterOptions(options: Mapping[str, str]) -> ClusterOptions:
     """
-    @raise ConfigurationError: an option is wrong or missing.
+    @param options: keys in any case.
+    @raise ConfigurationError: an option is wrong, unknown or missing, or the file is wrong on this
+        machine.
     """
-    zookeeper, brokers = given.text("zookeeper"), given.text("brokers")
-    if bool(zookeeper) == bool(brokers):
-        which = "zookeeper and brokers are both" if brokers else "neither zookeeper nor brokers is"
-        raise ConfigurationError(f"{which} given: the brokers are found by one of them")
-    return ClusterOptions(
-        zookeeper,
-        parseBrokers(brokers) if brokers else (),
-        accessOptions(given),
-        given.number("timeoutMs", TIMEOUT_MS, 1),
-        given.number("retryCount", RETRY_COUNT, 0, 1000),
+    return _cluster(_read(CLUSTER_OPTIONS, options))
+
+
+def _cluster(given: _Options) -> ClusterOptions:
+    if bool(given.zookeeper) == bool(given.brokers):
+        which = (
+            "zookeeper and brokers are both"
+            if given.brokers
+            else "neither zookeeper nor brokers is"
+        )
+        raise ConfigurationError(f"{which} given: one of them locates the brokers")
+    changes = {key: getattr(given, name) for name, key in ACCESS_OPTIONS.items()}
+    access = AccessOptions(
+        given.config, tuple(f"{key}={value}" for key, value in changes.items() if value)
     )
+    access.settings()
+    return ClusterOptions(
+        given.zookeeper,
+        parseBrokers(given.brokers) if given.brokers else (),
+        access,
+        given.timeoutMs,
+        given.retryCount,
+    )
+
+
+# -- sink and source
 
 
 @dataclass(frozen=True)
@@ -228,9 +345,8 @@ class SinkOptions:
     """
     How to write.
 
-    @ivar topic: of all rows; empty: each row says its own.
-    @ivar codec: to compress with.
-    @ivar payloadSizeMax: bytes of a message, or of a compressed set, that the brokers take.
+    @ivar topic: of all rows; empty: the column C{topic} names it.
+    @ivar payloadSizeMax: bytes of a message, or of a compressed set, that brokers accept.
     @ivar batchSize: bytes of messages that are sent together.
     """
 
@@ -244,26 +360,20 @@ class SinkOptions:
 def sinkOptions(options: Mapping[str, str]) -> SinkOptions:
     """
     @param options: keys in any case.
-    @raise ConfigurationError: one is wrong, unknown or missing; the text names it.
+    @raise ConfigurationError: an option is wrong, unknown or missing.
     """
-    given = OptionReader(options, CLUSTER_OPTIONS + SINK_OPTIONS)
+    given = _read(SINK_OPTIONS, options)
     return SinkOptions(
-        clusterOptions(given),
-        given.text("topic"),
-        given.choice(
-            "compression", {"": NONE, **{name: codec for codec, name in CODEC_NAMES.items()}}
-        ),
-        given.number("maxMessageSize", PAYLOAD_SIZE_MAX, 1),
-        given.number("batchSize", BATCH_SIZE, 1, BATCH_SIZE_MAX),
+        _cluster(given), given.topic, given.compression, given.maxMessageSize, given.batchSize
     )
 
 
 @dataclass(frozen=True)
 class Selection:
     """
-    Which partitions are to be read. One of the three is not empty.
+    The partitions to read. One of the three is not empty.
 
-    @ivar pattern: of topics, as Java means it.
+    @ivar pattern: of topics, in Java's syntax.
     @ivar assigned: partitions by topic.
     """
 
@@ -272,27 +382,23 @@ class Selection:
     assigned: Mapping[str, tuple[BrokerPartition, ...]] | None = None
 
 
-Where = int | OffsetMap
-"""L{EARLIEST}, L{LATEST}, or an offset for each partition."""
-
-
 @dataclass(frozen=True)
 class SourceOptions:
     """
     What to read.
 
-    @ivar startingTimestampMs: since the epoch; L{None}: C{starting} counts.
-    @ivar starting: L{None}: it was not given.
-    @ivar minPartitionCount: how many splits there should be at least; 0: one for each partition.
-    @ivar triggerSizeMax: bytes of a micro-batch; 0: any.
+    @ivar starting: L{None}: not given.
+    @ivar startingTimestampMs: since 1970; L{None}: C{starting} applies.
+    @ivar minPartitionCount: the least number of splits; 0: one for each partition.
+    @ivar triggerSizeMax: bytes of a micro-batch; 0: without limit.
     @ivar fetchSize: bytes of a fetch.
-    @ivar fetchSizeMax: bytes that an entry may have.
+    @ivar fetchSizeMax: bytes of the largest entry.
     """
 
     cluster: ClusterOptions
     selection: Selection
-    starting: Where | None
-    ending: Where
+    starting: OffsetSpec | None
+    ending: OffsetSpec
     startingTimestampMs: int | None
     failOnDataLoss: bool
     minPartitionCount: int
@@ -304,46 +410,50 @@ class SourceOptions:
 def sourceOptions(options: Mapping[str, str]) -> SourceOptions:
     """
     @param options: keys in any case.
-    @raise ConfigurationError: one is wrong, unknown or missing; the text names it.
+    @raise ConfigurationError: an option is wrong, unknown or missing.
     """
-    given = OptionReader(options, CLUSTER_OPTIONS + SOURCE_OPTIONS)
-    fetchSizeMax = given.number("fetchSizeMax", FETCH_SIZE_MAX, 64, RESPONSE_SIZE_MAX - 2)
-    timestamp = given.number("startingTimestamp", -1, 0)
-    starting = _where(given, "startingOffsets")
-    if timestamp >= 0 and starting is not None:
+    given = _read(SOURCE_OPTIONS, options)
+    starting = _offsetSpec("startingOffsets", given.startingOffsets)
+    timestamp = cast("int | None", given.startingTimestamp)
+    if timestamp is not None and starting is not None:
         raise ConfigurationError(
-            "startingOffsets and startingTimestamp are both given: one of them says where to begin"
+            "startingOffsets and startingTimestamp are both given: one of them is the start"
         )
-    ending = _where(given, "endingOffsets")
+    ending = _offsetSpec("endingOffsets", given.endingOffsets)
     if ending == EARLIEST or (
         isinstance(ending, dict)
         and any(EARLIEST in offsets.values() for offsets in ending.values())
     ):
         raise ConfigurationError(
-            f"endingOffsets={given.text('endingOffsets')}: to end at the earliest would be to read nothing"
+            f"endingOffsets={given.endingOffsets}: to end at the earliest would be to read nothing"
         )
     return SourceOptions(
-        clusterOptions(given),
+        _cluster(given),
         _selection(given),
         starting,
         LATEST if ending is None else ending,
-        None if timestamp < 0 else timestamp,
-        given.flag("failOnDataLoss", True),
-        given.number("minPartitions", 0, 1, 1_000_000),
-        given.number("maxBytesPerTrigger", 0, 1),
-        min(given.number("fetchSize", FETCH_SIZE, 64), fetchSizeMax),
-        fetchSizeMax,
+        timestamp,
+        given.failOnDataLoss,
+        given.minPartitions or 0,
+        given.maxBytesPerTrigger or 0,
+        min(given.fetchSize, given.fetchSizeMax),
+        given.fetchSizeMax,
     )
 
 
-def _selection(given: OptionReader) -> Selection:
+def _offsetSpec(name: str, text: str) -> OffsetSpec | None:
+    words = {"": None, "earliest": EARLIEST, "latest": LATEST}
+    return words[text.lower()] if text.lower() in words else parseOffsets(name, text)
+
+
+def _selection(given: _Options) -> Selection:
     names = ("subscribe", "subscribePattern", "assign")
-    chosen = [name for name in names if given.text(name)]
+    chosen = [name for name in names if getattr(given, name)]
     if len(chosen) != 1:
         raise ConfigurationError(
-            f"{' and '.join(chosen) or 'none'} of {', '.join(names)} given: exactly one says what to read"
+            f"{' and '.join(chosen) or 'none'} of {', '.join(names)} given: exactly one is needed"
         )
-    text = given.text(chosen[0])
+    text: str = getattr(given, chosen[0])
     if chosen == ["assign"]:
         return Selection(assigned=parseAssignment("assign", text))
     if chosen == ["subscribePattern"]:
@@ -365,9 +475,3 @@ def _checked(name: str, text: str, check: Callable[[], T]) -> T:
         return check()
     except PylogbrokerError as error:
         raise ConfigurationError(f"{name}={text}: {error}") from error
-
-
-def _where(given: OptionReader, name: str) -> Where | None:
-    text = given.text(name)
-    words = {"": None, "earliest": EARLIEST, "latest": LATEST}
-    return words[text.lower()] if text.lower() in words else parseOffsets(name, text)

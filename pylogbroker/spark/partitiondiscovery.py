@@ -1,8 +1,9 @@
 """
-The cluster as a plan needs it: which partitions there are, and the brokers that have them, found with patience.
+Which partitions and brokers a query has to read.
 
-A broker that restarts is missing from ZooKeeper for a moment. So who knows what must be there says so, and it is looked for as often as a broker would be
-asked; then it is an error, or data that are gone, but never a plan without it.
+A broker that restarts is missing from ZooKeeper for a moment. Callers therefore name the partitions
+that they expect, and discovery repeats. A partition that stays away is then an error or lost data;
+a plan never silently lacks it.
 """
 
 from __future__ import annotations
@@ -22,57 +23,62 @@ from pylogbroker.types import PartitionId
 log = logging.getLogger(__name__)
 
 
-class Cluster:
+class PartitionDiscovery:
     """
-    A context manager: leaving it closes what is open. It can be used again, and connects then.
+    Partitions and brokers of one cluster. A context manager: leaving it closes the connection to
+    ZooKeeper; the next call opens it again.
     """
 
-    def __init__(self, options: ClusterOptions, patience: RetryPolicy | None = None) -> None:
+    def __init__(
+        self,
+        options: ClusterOptions,
+        policy: RetryPolicy | None = None,
+        metadata: IClusterMetadata | None = None,
+    ) -> None:
         """
-        @param patience: by default that of the options.
+        @param policy: by default C{retryCount} of the options.
+        @param metadata: by default that of the options. This object closes it.
         """
         self._options = options
-        self._patience = patience or retryPolicy(options.retryCount)
-        self._view: IClusterMetadata = options.view()
+        self._policy = policy or retryPolicy(options.retryCount)
+        self._metadata = metadata or options.metadata()
         self._known: list[PartitionId] = []
         self._addresses: dict[int, BrokerAddress] = {}
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> PartitionDiscovery:
         return self
 
     def __exit__(self, *_error: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Close what is open."""
-        self._view.close()
+        """Close the connection to ZooKeeper."""
+        self._metadata.close()
 
-    def places(
+    def partitions(
         self, selection: Selection, expected: Collection[PartitionId] = ()
     ) -> list[PartitionId]:
         """
         The partitions to read, sorted.
 
-        @param expected: what should be among them; it is looked for several times.
-        @raise NoBrokersError: a topic that is named is on no broker.
-        @raise ConnectionError: a broker of a list gives no answer.
-        @raise ZookeeperError: ZooKeeper cannot be asked, and could not be before.
+        @param expected: partitions to wait for, within the retry policy.
+        @raise NoBrokersError: no broker has a topic that is named.
+        @raise BrokerConnectionError: a listed broker does not answer.
+        @raise ZookeeperError: ZooKeeper cannot be read, and never could.
         """
-        for isLast in self._patience.attempts():
+        for isLast in self._policy.attempts():
             try:
-                found = findPlaces(self._view, selection)
+                found = findPartitions(self._metadata, selection)
             except (NoBrokersError, BrokerConnectionError) as error:
                 if isLast:
                     raise type(error)(
-                        f"{error} (looked for {self._patience.retryCount + 1} times in {self._options.name})"
+                        f"{error} ({self._policy.retryCount + 1} attempts in {self._options.name})"
                     ) from error
-                log.warning("The partitions are looked for again: %s", error)
+                log.warning("Looking for the partitions again: %s", error)
             except ZookeeperError as error:
                 if not self._known:
                     raise
-                log.warning(
-                    "ZooKeeper cannot be asked, so that no new partitions are found: %s", error
-                )
+                log.warning("Cannot read ZooKeeper, so new partitions stay unknown: %s", error)
                 return self._known
             else:
                 self._known = found
@@ -80,45 +86,44 @@ class Cluster:
                     break
         return self._known
 
-    def brokers(self, numbers: Iterable[int]) -> BrokerClients:
+    def brokers(self, brokerIds: Iterable[int]) -> BrokerClients:
         """
-        Clients; to be closed.
+        Clients, which the caller closes.
 
-        @param numbers: of brokers that should be there.
-        @raise NoBrokersError: one is not, though it was looked for several times.
-        @raise ZookeeperError: ZooKeeper cannot be asked, and did not tell of all of them when it last could.
+        @param brokerIds: brokers to wait for, within the retry policy.
+        @raise NoBrokersError: a broker stayed away.
+        @raise ZookeeperError: ZooKeeper cannot be read, and a broker is not known from before.
         """
-        wanted = set(numbers)
-        for _isLast in self._patience.attempts():
-            self._look(wanted)
+        wanted = set(brokerIds)
+        for _isLast in self._policy.attempts():
+            self._readAddresses(wanted)
             if wanted.issubset(self._addresses):
-                return BrokerClients(self._addresses, self._options, self._patience)
-        missing, there = (
-            min(wanted.difference(self._addresses)),
-            ", ".join(map(str, sorted(self._addresses))) or "none",
-        )
+                return BrokerClients(self._addresses, self._options, self._policy)
+        missing = min(wanted.difference(self._addresses))
+        known = ", ".join(map(str, sorted(self._addresses))) or "none"
         raise NoBrokersError(
-            f"there is no broker {missing}, though it was looked for {self._patience.retryCount + 1} times; there are {there}"
+            f"there is no broker {missing} after {self._policy.retryCount + 1} attempts;"
+            f" the brokers are {known}"
         )
 
-    def _look(self, wanted: set[int]) -> None:
-        """Where the brokers are now, or were when ZooKeeper could last be asked: one that has moved since gives no answer there, which is told."""
+    def _readAddresses(self, wanted: set[int]) -> None:
+        """
+        Without ZooKeeper the last known addresses stay in use: a broker that has moved does not
+        answer there.
+        """
         try:
-            self._addresses = self._view.brokers()
+            self._addresses = self._metadata.brokers()
         except ZookeeperError as error:
             if not wanted.issubset(self._addresses):
                 raise
-            log.warning(
-                "ZooKeeper cannot be asked, so that brokers are looked for where they were: %s",
-                error,
-            )
+            log.warning("Cannot read ZooKeeper; the last known addresses are used: %s", error)
 
 
-def findPlaces(view: IClusterMetadata, selection: Selection) -> list[PartitionId]:
+def findPartitions(metadata: IClusterMetadata, selection: Selection) -> list[PartitionId]:
     """
-    The partitions to read, as they are now, sorted.
+    The partitions of a selection as they are now, sorted.
 
-    @raise NoBrokersError: a topic that is named is on no broker.
+    @raise NoBrokersError: no broker has a topic that is named.
     """
     if selection.assigned is not None:
         return sorted(
@@ -129,20 +134,20 @@ def findPlaces(view: IClusterMetadata, selection: Selection) -> list[PartitionId
     names: Iterable[str] = selection.topics
     if selection.pattern:
         matches = TopicPattern(selection.pattern).matches
-        names = [name for name in view.topics() if matches(name)]
+        names = [name for name in metadata.topics() if matches(name)]
     found: list[PartitionId] = []
     for topic in sorted(names):
-        partitions = view.partitions(topic)
+        partitions = metadata.partitions(topic)
         if not partitions and not selection.pattern:
-            raise NoBrokersError(f"there is no broker that has topic {topic}")
+            raise NoBrokersError(f"no broker has topic {topic}")
         found += [PartitionId(topic, partition) for partition in partitions]
     return found
 
 
-def isSelected(selection: Selection, place: PartitionId) -> bool:
-    """Whether a partition is one to read, if somebody has it."""
+def isSelected(selection: Selection, partition: PartitionId) -> bool:
+    """Whether a selection includes a partition, whether or not a broker has it."""
     if selection.assigned is not None:
-        return place.partition in selection.assigned.get(place.topic, ())
+        return partition.partition in selection.assigned.get(partition.topic, ())
     if selection.pattern:
-        return TopicPattern(selection.pattern).matches(place.topic)
-    return place.topic in selection.topics
+        return TopicPattern(selection.pattern).matches(partition.topic)
+    return partition.topic in selection.topics

@@ -1,8 +1,14 @@
 """
-Splits as Arrow batches, which is the one fast way into Spark.
+Reading the splits of a query as Arrow batches, the one fast way into Spark.
 
-Batches have some ten thousand rows, where Spark is at its quickest, or fewer when messages are large: what is held at a time is bounded in bytes as well.
-No object is made for a row: columns that are the same in each row are made once for a split.
+What must be true: a task gives the whole range, each message once and in order, or fails. Only data
+that are gone may be left out, if the user allows that, and then a warning says so. An entry that
+crosses the end of the range is an error: then the end is not a boundary of entries, and the reader
+of the next range would get garbage or the same messages again.
+
+Memory is bounded. A fetch has C{fetchSize} bytes; for a larger entry, exactly the size of the
+entry, up to C{fetchSizeMax}. A batch has some ten thousand rows, where Spark is quickest, or fewer
+if the messages are large.
 """
 
 from __future__ import annotations
@@ -12,15 +18,21 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from pylogbroker.records.columns import ColumnBatch
-from pylogbroker.spark.brokerclients import BrokerClients
-from pylogbroker.spark.fetching import RangeReader
+from pylogbroker.errors import (
+    BrokerConnectionError,
+    FormatError,
+    RemoteOffsetOutOfRangeError,
+    UnreadableRangeError,
+)
+from pylogbroker.records.columns import ColumnBatch, columnBatches, entrySize, sizeBetween
+from pylogbroker.records.messageset import MessageSet
+from pylogbroker.spark.brokerclients import BrokerClients, fetchBounds
 from pylogbroker.spark.options import SourceOptions
-from pylogbroker.spark.splits import InputSplit, OffsetRange
+from pylogbroker.spark.splits import InputSplit, OffsetRange, reportDataLoss
 
 ROW_COUNT = 10_000
 BATCH_SIZE_MAX = 16 << 20
-"""Bytes of payloads in a batch, and up to a fetch or an opened wrapper more."""
+"""Bytes of payloads in a batch. The last fetch, or decompressed set, of a batch may exceed it."""
 
 ARROW_SCHEMA = pa.schema(
     [
@@ -36,32 +48,150 @@ ARROW_SCHEMA = pa.schema(
 )
 
 
+class RangeReader:
+    """The messages of one range."""
+
+    def __init__(
+        self, offsetRange: OffsetRange, brokers: BrokerClients, options: SourceOptions
+    ) -> None:
+        self._range = offsetRange
+        self._brokers = brokers
+        self._options = options
+        self._offset = offsetRange.start
+        self._sizeMax = options.fetchSize
+        self._emptyCount = 0
+
+    def __iter__(self) -> Iterator[ColumnBatch]:
+        """
+        The messages, in order.
+
+        @raise DataLossError: messages are gone.
+        @raise UnreadableRangeError: messages cannot be read.
+        @raise BrokerConnectionError: the broker does not answer.
+        """
+        while self._offset < self._range.end:
+            fetched = self._fetch()
+            if isinstance(fetched.error, RemoteOffsetOutOfRangeError) or (
+                fetched.error is None and not fetched.data
+            ):
+                self._explainNothing()
+            elif fetched.error is not None:
+                raise UnreadableRangeError(f"{self._at()}: {fetched.error}") from fetched.error
+            elif self._isWhole(fetched.data):
+                yield from self._decode(fetched)
+
+    def _at(self) -> str:
+        return (
+            f"topic {self._range.topic}, partition {self._range.partition}, offset {self._offset}"
+        )
+
+    def _fetch(self) -> MessageSet:
+        """Fetch from the current offset, and nothing from behind the end."""
+        topic, partition = self._range.topic, self._range.partition
+        size = min(self._sizeMax, sizeBetween(self._offset, self._range.end))
+        return self._brokers.call(
+            partition.broker,
+            self._at(),
+            lambda consumer: consumer.fetch(topic, partition.partition, self._offset, size),
+        )
+
+    def _decode(self, fetched: MessageSet) -> Iterator[ColumnBatch]:
+        try:
+            for batch in columnBatches(fetched.data, self._offset):
+                yield batch
+                self._offset = batch.behind
+        except FormatError as error:
+            self._offset = fetched.baseOffset + error.position
+            raise UnreadableRangeError(f"{self._at()}: {error.reason}") from error
+        self._emptyCount = 0
+        self._sizeMax = self._options.fetchSize
+
+    def _isWhole(self, data: bytes) -> bool:
+        """
+        Whether the first entry is complete. If not, the next fetch is large enough, or this is an
+        error.
+        """
+        needed = entrySize(data)
+        if needed <= len(data):
+            return True
+        if needed > sizeBetween(self._offset, self._range.end):
+            raise UnreadableRangeError(
+                f"{self._at()}: the entry there has {needed} bytes and crosses {self._range.end},"
+                " the end of the range: the end is not a boundary of entries, or the entry is"
+                " corrupt"
+            )
+        if needed > self._options.fetchSizeMax:
+            raise UnreadableRangeError(
+                f"{self._at()}: the entry there has {needed} bytes, more than"
+                f" fetchSizeMax={self._options.fetchSizeMax}, or is corrupt"
+            )
+        if needed <= self._sizeMax:
+            self._countEmpty(
+                f"the entry there has {needed} bytes, of which the broker gives {len(data)}"
+            )
+        self._sizeMax = max(needed, self._sizeMax)
+        return False
+
+    def _countEmpty(self, text: str) -> None:
+        """
+        Allow C{retryCount} answers that have less than they should: the broker may have just
+        restarted.
+        """
+        self._emptyCount += 1
+        if self._emptyCount > self._options.cluster.retryCount:
+            raise BrokerConnectionError(f"{self._at()}: {text}")
+
+    def _explainNothing(self) -> None:
+        """Find out why a fetch returned nothing, and skip what is lost."""
+        bounds = fetchBounds(self._brokers, self._range.topic, self._range.partition)
+        end = self._range.end
+        if self._offset < bounds.earliest:
+            reportDataLoss(
+                self._options,
+                f"{self._at()}: it was deleted before it was read;"
+                f" the earliest offset left is {bounds.earliest}",
+            )
+            self._offset = min(bounds.earliest, end)
+        elif bounds.latest < end:
+            reportDataLoss(
+                self._options,
+                f"{self._at()}: the log ends at {bounds.latest}, and ended at {end} when the query"
+                " was planned: it was emptied or truncated",
+            )
+            self._offset = end
+        else:
+            self._countEmpty(
+                f"the broker gives nothing, though it has {bounds.earliest} to {bounds.latest}"
+            )
+
+
 class ArrowBatchBuilder:
     """
-    Gathers messages of one range and makes batches of them.
+    Makes Arrow batches of the messages of one range, without an object for a row. Columns that are
+    equal in all rows are made once.
     """
 
-    def __init__(self, whole: OffsetRange) -> None:
+    def __init__(self, offsetRange: OffsetRange) -> None:
         self._payloads: list[bytes] = []
         self._offsets: list[int] = []
         self._nextOffsets: list[int] = []
         self._size = 0
-        self._range = whole
+        self._range = offsetRange
         self._constant: dict[int, list[pa.Array]] = {}
 
-    def add(self, stretch: ColumnBatch) -> Iterator[pa.RecordBatch]:
-        """Take in messages, and give out what is full."""
-        self._payloads += stretch.payloads
-        self._offsets += stretch.offsets
-        self._nextOffsets += stretch.nextOffsets
-        self._size += sum(map(len, stretch.payloads))
+    def add(self, batch: ColumnBatch) -> Iterator[pa.RecordBatch]:
+        """Add messages, and return the batches that are full."""
+        self._payloads += batch.payloads
+        self._offsets += batch.offsets
+        self._nextOffsets += batch.nextOffsets
+        self._size += sum(map(len, batch.payloads))
         while len(self._payloads) >= ROW_COUNT:
             yield self._take(ROW_COUNT)
         if self._size > BATCH_SIZE_MAX:
-            yield from self.rest()
+            yield from self.flush()
 
-    def rest(self) -> Iterator[pa.RecordBatch]:
-        """What is left."""
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """The messages that are left, as a batch."""
         if self._payloads:
             yield self._take(len(self._payloads))
 
@@ -77,7 +207,7 @@ class ArrowBatchBuilder:
         return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
 
     def _constants(self, count: int) -> list[pa.Array]:
-        """Columns that are the same in each row: key, topic, broker, partition, timestamp."""
+        """The columns key, topic, broker, partition, timestamp."""
         found = self._constant.get(count)
         if found is None:
             topic, (broker, partition) = self._range.topic, self._range.partition
@@ -94,7 +224,7 @@ class ArrowBatchBuilder:
 
 
 def _longs(values: list[int]) -> pa.Array:
-    """By way of numpy, in half the time."""
+    """An array of C{int64}, through numpy in half the time."""
     return pa.array(np.array(values, dtype=np.int64))
 
 
@@ -102,10 +232,10 @@ def readSplit(split: InputSplit, options: SourceOptions) -> Iterator[pa.RecordBa
     """
     All messages of a split, in order.
 
-    @raise PylogbrokerError: not all can be read; see L{RangeReader}.
+    @raise PylogbrokerError: as L{RangeReader}.
     """
-    batches = ArrowBatchBuilder(split.range)
+    builder = ArrowBatchBuilder(split.range)
     with BrokerClients({split.address.brokerId: split.address}, options.cluster) as brokers:
-        for stretch in RangeReader(split.range, brokers, options):
-            yield from batches.add(stretch)
-        yield from batches.rest()
+        for batch in RangeReader(split.range, brokers, options):
+            yield from builder.add(batch)
+        yield from builder.flush()

@@ -1,21 +1,28 @@
 """
 Writing to topics: C{df.write.format("pylogbroker")} and C{df.writeStream…}.
 
-What is promised, and said in the log. Every row is written *at least once*: a task that fails, or is run twice by speculation, is repeated as a whole, and
-a 0.7 broker cannot take back what the first attempt sent. A stream with C{zookeeper} does better where it can: when a micro-batch is wholly written, its number
-is kept in ZooKeeper under the query's id, and a restart that repeats a micro-batch whose number is kept writes nothing (*effectively once* for
-micro-batches that were written whole). A list of brokers has no place to keep that.
+What is promised, and logged. Every row is written *at least once*. The protocol has no
+acknowledgement: the rows of a task are taken when the broker answers a request behind them, and a
+task that fails is repeated as a whole. A 0.7 broker cannot take back what the first attempt sent. A
+stream with C{zookeeper} does better: the number of a wholly written micro-batch is stored in
+ZooKeeper under the query's id, and a restart that repeats that micro-batch writes nothing
+(*effectively once* for whole micro-batches). With a list of brokers there is no place for it.
 
-Rejected: keeping the number of each task that is done. A repeated micro-batch may be cut into other tasks than the first time, so that a number would stand
-for other rows.
+Rejected: storing the number of each finished task. A repeated micro-batch may be cut into other
+tasks than the first time, so a number would stand for other rows.
+
+A broker counts a compressed set as one message and refuses a large one. So the messages of a set
+have, before compression, at most the size of one message. A set that is still too large, because
+its data grow when they are compressed, is sent in halves; a single message then uncompressed.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
+from random import SystemRandom
 from typing import Any
 
 import pyarrow as pa
@@ -37,10 +44,24 @@ from pyspark.sql.types import (
 )
 
 from pylogbroker.cluster import paths
-from pylogbroker.errors import ConfigurationError
-from pylogbroker.spark.options import SinkOptions
-from pylogbroker.spark.taskwriter import TaskWriter
-from pylogbroker.syncclient.clustermetadata import ZookeeperMetadata
+from pylogbroker.cluster.partitioner import defaultPartitioner
+from pylogbroker.errors import (
+    BrokerConnectionError,
+    ConfigurationError,
+    EncodingError,
+    InvalidNameError,
+    MessageTooLargeError,
+    NoBrokersError,
+)
+from pylogbroker.records.compression import NONE
+from pylogbroker.records.messageset import PLAIN
+from pylogbroker.spark.options import ClusterOptions, SinkOptions
+from pylogbroker.syncclient.clustermetadata import IClusterMetadata, ZookeeperMetadata
+from pylogbroker.syncclient.syncproducer import SyncProducer
+from pylogbroker.types import BrokerPartition, PartitionId
+
+BUFFERED_SIZE_MAX = 64 << 20
+"""Bytes of unsent messages in a task, over all partitions."""
 
 QUERY_PROPERTY = "sql.streaming.queryId"
 BATCH_PROPERTY = "streaming.sql.batchId"
@@ -56,7 +77,7 @@ log = logging.getLogger(__name__)
 
 def checkColumns(schema: StructType, options: SinkOptions) -> None:
     """
-    @raise ConfigurationError: there is no C{value}, no C{topic} where one is needed, or one of another type than can be sent.
+    @raise ConfigurationError: a column is missing, or has a type that cannot be sent.
     """
     kinds = {field.name: field.dataType for field in schema.fields}
     needed = {"value"} if options.topic else {"value", "topic"}
@@ -64,20 +85,178 @@ def checkColumns(schema: StructType, options: SinkOptions) -> None:
         raise ConfigurationError(
             f"there is no column {name}" + (", nor an option topic" if name == "topic" else "")
         )
-    for name, right in _COLUMNS.items():
-        if name in kinds and not isinstance(kinds[name], right):
-            words = ", ".join(kind.typeName() for kind in right)
+    for name, allowed in _COLUMNS.items():
+        if name in kinds and not isinstance(kinds[name], allowed):
+            words = ", ".join(kind.typeName() for kind in allowed)
             raise ConfigurationError(
-                f"column {name} is of type {kinds[name].simpleString()}; it should be one of {words}"
+                f"column {name} is of type {kinds[name].simpleString()}; it must be one of {words}"
             )
 
 
-@dataclass
-class Written(WriterCommitMessage):
+class TaskWriter:
     """
-    What a task did.
+    Sends the rows of one task, and proves that the brokers have taken them.
 
-    @ivar query: the id of the stream's query, if it is one.
+    A key goes to the partition to which a producer with the default partitioner sends it. Rows
+    without a key go to random partitions, one set after another.
+
+    @ivar sentCount: messages that were sent.
+    """
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        metadata: IClusterMetadata,
+        random: Callable[[], float] | None = None,
+    ) -> None:
+        """
+        @param metadata: of the cluster; the caller closes it.
+        @param random: gives numbers from 0 up to, not including, 1; by default the system's.
+        """
+        self.sentCount = 0
+        self._options = options
+        self._metadata = metadata
+        self._random = random or SystemRandom().random
+        self._addresses = metadata.brokers()
+        self._partitions: dict[str, list[BrokerPartition]] = {}
+        self._chosen: dict[str, BrokerPartition] = {}  # for rows without a key, until a set is sent
+        self._buffered: dict[PartitionId, list[bytes]] = {}
+        self._sizes: dict[PartitionId, int] = {}
+        self._bufferedSize = 0
+        self._isCompressed = options.codec != NONE
+        self._producers: dict[int, SyncProducer] = {}
+
+    def add(
+        self, topic: str | None, key: bytes | str | int | None, value: bytes | str | None
+    ) -> None:
+        """
+        Add a row, and send the sets that are full.
+
+        @raise EncodingError: the row has no topic or no value.
+        @raise NoBrokersError: there is no broker.
+        @raise MessageTooLargeError: a buffered message is too large, compressed and uncompressed.
+        @raise BrokerConnectionError: as L{SyncProducer.send}.
+        """
+        if topic is None or value is None:
+            raise EncodingError(
+                f"a row without a {'topic' if topic is None else 'value'} (key {key!r})"
+            )
+        payload = value.encode() if isinstance(value, str) else value
+        partition = PartitionId(topic, self._choose(topic, key))
+        size = len(payload) + PLAIN.size
+        if (
+            self._isCompressed
+            and partition in self._buffered
+            and self._sizes[partition] + size > self._options.payloadSizeMax
+        ):
+            self._send(partition)
+        self._buffered.setdefault(partition, []).append(payload)
+        self._sizes[partition] = self._sizes.get(partition, 0) + size
+        self._bufferedSize += size
+        if self._sizes[partition] >= self._options.batchSize:
+            self._send(partition)
+        elif self._bufferedSize > BUFFERED_SIZE_MAX:
+            self._flush()
+
+    def _choose(self, topic: str, key: bytes | str | int | None) -> BrokerPartition:
+        partitions = self._partitions.get(topic) or self._lookUp(topic)
+        if key is not None:
+            return partitions[defaultPartitioner(key, len(partitions))]
+        chosen = self._chosen.get(topic)
+        if chosen is None:
+            chosen = self._chosen[topic] = partitions[int(self._random() * len(partitions))]
+        return chosen
+
+    def _lookUp(self, topic: str) -> list[BrokerPartition]:
+        """
+        The partitions of a topic; of a new one, partition 0 of each broker (spec-0.7 producer §2).
+        """
+        try:
+            paths.topic(topic)
+        except InvalidNameError as error:
+            raise ConfigurationError(f"topic={topic}: {error}") from error
+        found = self._metadata.partitions(topic) or [
+            BrokerPartition(number, 0) for number in sorted(self._addresses)
+        ]
+        if not found:
+            raise NoBrokersError(f"there is no broker for topic {topic}")
+        self._partitions[topic] = found
+        return found
+
+    def _send(self, partition: PartitionId) -> None:
+        payloads = self._buffered.pop(partition)
+        self._bufferedSize -= self._sizes.pop(partition)
+        self._chosen.pop(partition.topic, None)
+        self._sendSet(partition, payloads)
+
+    def _sendSet(self, target: PartitionId, payloads: list[bytes]) -> None:
+        topic, partition = target
+        producer = self._producer(partition.broker)
+        try:
+            producer.send(topic, partition.partition, payloads, codec=self._options.codec)
+        except MessageTooLargeError:
+            if not self._isCompressed:
+                raise
+            if len(payloads) > 1:
+                middle = len(payloads) // 2
+                self._sendSet(target, payloads[:middle])
+                self._sendSet(target, payloads[middle:])
+                return
+            producer.send(topic, partition.partition, payloads)
+        self.sentCount += len(payloads)
+
+    def _flush(self) -> None:
+        for partition in list(self._buffered):
+            self._send(partition)
+
+    def _producer(self, broker: int) -> SyncProducer:
+        producer = self._producers.get(broker)
+        if producer is None:
+            if broker not in self._addresses:
+                raise NoBrokersError(f"broker {broker} has the topic, but is not registered")
+            address, options = self._addresses[broker], self._options
+            producer = self._producers[broker] = SyncProducer(
+                *options.cluster.endpoint(address),
+                payloadSizeMax=options.payloadSizeMax,
+                timeoutMs=options.cluster.timeoutMs,
+                closeMs=options.cluster.timeoutMs,
+            )
+        return producer
+
+    def close(self) -> None:
+        """
+        Send the rest, and wait until each broker has answered behind it.
+
+        @raise BrokerConnectionError: it is unknown whether a broker has taken its rows.
+        """
+        self._flush()
+        failure = self._closeProducers()
+        if failure is not None:
+            raise failure
+
+    def abort(self) -> None:
+        """
+        Close the connections after a failure. What became of the rows sent so far stays unknown.
+        """
+        self._closeProducers()
+
+    def _closeProducers(self) -> BrokerConnectionError | None:
+        producers, self._producers = self._producers, {}
+        failure: BrokerConnectionError | None = None
+        for producer in producers.values():
+            try:
+                producer.close()
+            except BrokerConnectionError as error:
+                failure = failure or error
+        return failure
+
+
+@dataclass
+class TaskResult(WriterCommitMessage):
+    """
+    What a task has written.
+
+    @ivar query: the id of the stream's query; empty for a batch.
     """
 
     query: str
@@ -86,25 +265,25 @@ class Written(WriterCommitMessage):
 
 def sendAll(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> int:
     """
-    Send all rows, and prove that they were taken.
+    Send all rows, and prove that the brokers have taken them. Without rows no broker is asked.
 
-    @return: how many. If there are none, nobody is asked anything.
-    @raise PylogbrokerError: not all can be sent, or it is not known whether all were taken.
+    @return: the number of rows.
+    @raise PylogbrokerError: a row cannot be sent, or it is unknown whether all were taken.
     """
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None:
         return 0
-    with options.cluster.view() as view:
-        sending = TaskWriter(options, view)
+    with options.cluster.metadata() as metadata:
+        writer = TaskWriter(options, metadata)
         try:
             for batch in chain([first], batches):
                 for topic, key, value in _rows(options, batch):
-                    sending.add(topic, key, value)
-            sending.close()
+                    writer.add(topic, key, value)
+            writer.close()
         except BaseException:
-            sending.abandon()
+            writer.abort()
             raise
-        return sending.sentCount
+        return writer.sentCount
 
 
 def _rows(options: SinkOptions, batch: pa.RecordBatch) -> Iterator[tuple[Any, Any, Any]]:
@@ -117,45 +296,43 @@ def _rows(options: SinkOptions, batch: pa.RecordBatch) -> Iterator[tuple[Any, An
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """
-    What Spark asks of a batch.
-    """
+    """The data source's writer of a batch."""
 
     def __init__(self, options: SinkOptions) -> None:
-        log.info("Rows are written at least once: a task that is repeated writes them again")
+        log.info("Rows are written at least once: a repeated task writes them again")
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """A task's rows."""
-        return Written("", sendAll(self._options, iterator))
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
+        """Write the rows of a task."""
+        return TaskResult("", sendAll(self._options, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All tasks have done their part."""
+        """All tasks have succeeded."""
         log.info("%d rows were written", _count(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """The job failed. What was sent stays."""
+        """The job has failed. Rows that were sent stay."""
         log.warning("The job failed; %d rows or more were written and stay", _count(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """
-    What Spark asks of a stream.
-    """
+    """The data source's writer of a stream."""
 
     def __init__(self, options: SinkOptions) -> None:
         if options.cluster.zookeeper:
             log.info(
-                "Micro-batches are written effectively once, as far as their numbers are kept in ZooKeeper; a task that is repeated writes rows again"
+                "Whole micro-batches are written effectively once: ZooKeeper keeps their numbers."
+                " A repeated task writes its rows again"
             )
         else:
             log.warning(
-                "Rows are written at least once: there is no ZooKeeper to keep the numbers of micro-batches, so that a repeated one is written again"
+                "Rows are written at least once: without ZooKeeper the numbers of micro-batches"
+                " are not kept, so a repeated one is written again"
             )
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """A task's rows, unless their micro-batch is known to be written."""
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
+        """Write the rows of a task, unless their micro-batch is known to be written."""
         context: Any = TaskContext.get()
         return sendOnce(
             self._options,
@@ -165,14 +342,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """All tasks have done their part: the micro-batch's number is kept."""
-        for query in {message.query for message in messages if isinstance(message, Written)}:
-            keepWritten(self._options, query, batchId)
+        """All tasks have succeeded: store the number of the micro-batch."""
+        for query in {message.query for message in messages if isinstance(message, TaskResult)}:
+            storeLastWritten(self._options, query, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """The micro-batch failed. What was sent stays, and will be sent again."""
+        """The micro-batch has failed. Its rows that were sent stay, and are sent again."""
         log.warning(
-            "Micro-batch %d failed; %d rows or more were written, stay, and will be written again",
+            "Micro-batch %d failed; %d rows or more were written, stay, and are written again",
             batchId,
             _count(messages),
         )
@@ -180,43 +357,46 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def sendOnce(
     options: SinkOptions, query: str, batch: int, batches: Iterator[pa.RecordBatch]
-) -> Written:
+) -> TaskResult:
     """
-    Send a task's rows, unless their micro-batch is known to be written.
+    Send the rows of a task, unless their micro-batch is known to be written.
 
     @raise PylogbrokerError: as L{sendAll}.
     """
     last = lastWritten(options, query)
     if last is None or batch > last:
-        return Written(query, sendAll(options, batches))
+        return TaskResult(query, sendAll(options, batches))
     log.warning(
-        "Micro-batch %d of query %s is written already, the last was %d; nothing is sent",
+        "Micro-batch %d of query %s is written already (the last one is %d); nothing is sent",
         batch,
         query,
         last,
     )
     for _batch in batches:
-        pass  # Spark wants its rows to be taken
-    return Written(query, 0)
+        pass  # Spark requires that the rows are consumed
+    return TaskResult(query, 0)
 
 
 def _count(messages: Iterable[WriterCommitMessage | None]) -> int:
-    return sum(message.count for message in messages if isinstance(message, Written))
+    return sum(message.count for message in messages if isinstance(message, TaskResult))
+
+
+def _zookeeper(cluster: ClusterOptions) -> ZookeeperMetadata:
+    metadata = cluster.metadata()
+    assert isinstance(metadata, ZookeeperMetadata)
+    return metadata
 
 
 def lastWritten(options: SinkOptions, query: str) -> int | None:
-    """The last micro-batch of a query that is known to be written; L{None}: none is."""
+    """The last micro-batch of a query that is known to be written; L{None}: none."""
     if not options.cluster.zookeeper:
         return None
-    with options.cluster.view() as view:
-        assert isinstance(view, ZookeeperMetadata)
-        return view.number(paths.sink(query))
+    with _zookeeper(options.cluster) as zookeeper:
+        return zookeeper.number(paths.sink(query))
 
 
-def keepWritten(options: SinkOptions, query: str, batch: int) -> None:
-    """A micro-batch of a query is written."""
-    if not options.cluster.zookeeper:
-        return
-    with options.cluster.view() as view:
-        assert isinstance(view, ZookeeperMetadata)
-        view.storeNumber(paths.sink(query), batch)
+def storeLastWritten(options: SinkOptions, query: str, batch: int) -> None:
+    """Store the number of a micro-batch that is wholly written, if there is a ZooKeeper."""
+    if options.cluster.zookeeper:
+        with _zookeeper(options.cluster) as zookeeper:
+            zookeeper.storeNumber(paths.sink(query), batch)

@@ -1,14 +1,21 @@
 """
-Reading topics as they grow: C{spark.readStream.format("pylogbroker")}.
+Reading topics as a stream: C{spark.readStream.format("pylogbroker")}.
 
-The checkpoint is the offset store, and the only one: what C{commit} is told is a hint that comes late, and for the last micro-batch never. So nothing is
-done there. What a micro-batch is stands in its end alone (L{pylogbroker.spark.checkpoint}), which is decided in the driver, once, at boundaries of entries.
+The checkpoint is the only store of offsets. C{commit} does nothing: Spark calls it late, and never
+for the last micro-batch.
+
+What must be true: a micro-batch that Spark repeats after a crash has the same rows. Spark stores
+the end of a micro-batch only, and asks anew where the first one begins; by then "latest" has moved,
+and what lies between would be lost. So the end says where each partition begins and ends:
+C{{"clicks": {"0-0": {"from": 0, "to": 4711}}}}. The same holds for partitions that appear later,
+and for jumps over deleted data. The driver decides each end once, at a boundary of entries.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,134 +27,247 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pylogbroker.spark.batchlimit import lastEntryBoundary
-from pylogbroker.spark.brokerclients import BrokerClients
-from pylogbroker.spark.checkpoint import apportion, decodeProgress, encodeProgress
-from pylogbroker.spark.fetching import reportDataLoss
-from pylogbroker.spark.options import SourceOptions
-from pylogbroker.spark.partitionbounds import fetchBounds
-from pylogbroker.spark.partitiondiscovery import Cluster, isSelected
-from pylogbroker.spark.ranges import checkNamed, checkTopics, expectedPlaces, inBounds, startOf
+from pylogbroker.errors import UnreadableRangeError
+from pylogbroker.records.columns import (
+    completeEntriesSize,
+    entrySize,
+    offsetAfter,
+    sizeBetween,
+)
+from pylogbroker.records.messageset import SIZE_FIELD_SIZE
+from pylogbroker.spark.brokerclients import BrokerClients, SegmentBounds, fetchBounds
+from pylogbroker.spark.options import SourceOptions, parsePartition
+from pylogbroker.spark.partitiondiscovery import PartitionDiscovery, isSelected
 from pylogbroker.spark.reading import readSplit
-from pylogbroker.spark.splits import InputSplit, OffsetRange, SegmentBounds, splitRanges
+from pylogbroker.spark.splits import (
+    InputSplit,
+    OffsetRange,
+    checkNamed,
+    checkTopics,
+    expectedPartitions,
+    reportDataLoss,
+    splitRanges,
+    startOf,
+    withinBounds,
+)
 from pylogbroker.types import LATEST, PartitionId
+
+FROM, TO = "from", "to"
 
 log = logging.getLogger(__name__)
 
 
+# -- checkpoints
+
+
+def encodeCheckpoint(ranges: Mapping[PartitionId, OffsetRange]) -> dict[str, dict[str, Any]]:
+    """The end of a micro-batch, as Spark stores it."""
+    found: dict[str, dict[str, Any]] = {}
+    for (topic, partition), each in sorted(ranges.items()):
+        found.setdefault(topic, {})[str(partition)] = {FROM: each.start, TO: each.end}
+    return found
+
+
+def decodeCheckpoint(stored: Mapping[str, Any]) -> dict[PartitionId, OffsetRange]:
+    """
+    @raise UnreadableRangeError: L{encodeCheckpoint} has not made it.
+    """
+    try:
+        pairs = [
+            (PartitionId(topic, parsePartition(topic, name)), each)
+            for topic, partitions in stored.items()
+            for name, each in partitions.items()
+        ]
+        return {key: OffsetRange(*key, int(each[FROM]), int(each[TO])) for key, each in pairs}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UnreadableRangeError(
+            f"the checkpoint has {stored!r}, which is not an offset of pylogbroker"
+        ) from error
+
+
+def apportion(ranges: Mapping[PartitionId, OffsetRange], sizeMax: int) -> dict[PartitionId, int]:
+    """
+    The bytes of each range that belong to a micro-batch of C{sizeMax} bytes, in proportion to the
+    ranges, so that all of them end together.
+    """
+    total = sum(each.size for each in ranges.values())
+    return {
+        key: each.size if total <= sizeMax else -(-each.size * sizeMax // total)
+        for key, each in ranges.items()
+    }
+
+
+# -- the end of a limited micro-batch
+
+
+def lastEntryBoundary(
+    brokers: BrokerClients,
+    options: SourceOptions,
+    whole: OffsetRange,
+    sizeMax: int,
+    starts: Sequence[int],
+) -> int:
+    """
+    The last boundary of entries within a number of bytes, whatever the payloads are.
+
+    Starts of segments are boundaries, and so is every end of a whole entry behind a boundary. If a
+    segment starts at least half of the way, its start is the answer. Otherwise the driver reads
+    from the nearest segment start up to the limit. It trusts size fields: if one is corrupt, the
+    reader of that entry fails before a wrong boundary.
+
+    @param sizeMax: bytes; a larger entry is included all the same.
+    @param starts: of the partition's segments, ascending.
+    @return: more than C{whole.start}, at most C{whole.end}.
+    @raise BrokerConnectionError: the broker does not answer.
+    """
+    sizeMax = max(sizeMax, 1)
+    wanted = offsetAfter(whole.start, sizeMax)
+    if wanted >= whole.end:
+        return whole.end
+    index = bisect_right(starts, wanted)
+    nearest = max(starts[index - 1] if index else 0, whole.start)
+    if 2 * sizeBetween(whole.start, nearest) >= sizeMax:
+        return nearest
+    found = _stepOver(brokers, options, whole, nearest, wanted)
+    if found > whole.start:
+        return min(found, whole.end)
+    # No whole entry is left: it was deleted meanwhile, or is corrupt. The reader will find out.
+    return min(starts[index] if index < len(starts) else whole.end, whole.end)
+
+
+def _stepOver(
+    brokers: BrokerClients, options: SourceOptions, whole: OffsetRange, offset: int, wanted: int
+) -> int:
+    """The last boundary that is not behind C{wanted}, or the one behind the first entry."""
+    topic, (broker, partition) = whole.topic, whole.partition
+    while offset < wanted:
+        size = min(options.fetchSize, max(sizeBetween(offset, wanted), SIZE_FIELD_SIZE))
+        data = brokers.call(
+            broker,
+            str(whole),
+            lambda consumer, at=offset, size=size: consumer.fetch(topic, partition, at, size),  # type: ignore[misc]
+        ).data
+        complete = completeEntriesSize(data)
+        if not complete:
+            complete = entrySize(data)
+            isBeyond = offsetAfter(offset, complete) > wanted
+            if complete == SIZE_FIELD_SIZE or (isBeyond and offset != whole.start):
+                break
+        offset = offsetAfter(offset, complete)
+    return offset
+
+
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
-    What Spark asks of a stream: the driver has one, and the workers have copies that only read.
+    The data source's reader of a stream. The driver has one; workers get copies that only read.
     """
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, discovery: PartitionDiscovery | None = None) -> None:
+        """
+        @param discovery: by default one with the options; opened when it is first used.
+        """
         self._options = options
-        self._cluster: Cluster | None = None
+        self._discovery = discovery
         self._targets: dict[PartitionId, int] | None = None
 
-    def _live(self) -> Cluster:
-        if self._cluster is None:
-            self._cluster = Cluster(self._options.cluster)
-        return self._cluster
+    def _cluster(self) -> PartitionDiscovery:
+        if self._discovery is None:
+            self._discovery = PartitionDiscovery(self._options.cluster)
+        return self._discovery
 
     # -- where to begin, and how much at a time
 
     def initialOffset(self) -> dict[str, Any]:
         """
-        Where to begin, if there is no checkpoint.
+        The start of a query that has no checkpoint.
 
         @raise NoBrokersError: a topic does not exist.
         """
-        options, cluster = self._options, self._live()
-        places = cluster.places(options.selection, expectedPlaces(options))
-        checkNamed("startingOffsets", options.starting, places)
+        options, cluster = self._options, self._cluster()
+        partitions = cluster.partitions(options.selection, expectedPartitions(options))
+        checkNamed("startingOffsets", options.starting, partitions)
         ranges = {}
-        with cluster.brokers(partition.broker for _topic, partition in places) as brokers:
-            known = {place: fetchBounds(brokers, *place) for place in places}
+        with cluster.brokers(each.partition.broker for each in partitions) as brokers:
+            known = {each: fetchBounds(brokers, *each) for each in partitions}
             checkTopics(options, brokers, known)
-            for place, bounds in known.items():
-                start = startOf(options, brokers, place, bounds, LATEST)
-                ranges[place] = inBounds(options, OffsetRange(*place, start, start), bounds)
-        return encodeProgress(ranges)
+            for each, bounds in known.items():
+                start = startOf(options, brokers, each, bounds, LATEST)
+                ranges[each] = withinBounds(options, OffsetRange(*each, start, start), bounds)
+        return encodeCheckpoint(ranges)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """C{maxBytesPerTrigger}."""
-        return (
-            ReadMaxBytes(self._options.triggerSizeMax)
-            if self._options.triggerSizeMax
-            else ReadAllAvailable()
-        )
+        limit = self._options.triggerSizeMax
+        return ReadMaxBytes(limit) if limit else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is there now is all that this run will read."""
-        places = self._live().places(self._options.selection)
-        with self._live().brokers(partition.broker for _topic, partition in places) as brokers:
-            self._targets = {place: fetchBounds(brokers, *place).latest for place in places}
+        """Fix the end of a run that reads what exists now."""
+        partitions = self._cluster().partitions(self._options.selection)
+        with self._cluster().brokers(each.partition.broker for each in partitions) as brokers:
+            self._targets = {each: fetchBounds(brokers, *each).latest for each in partitions}
 
     # -- the next micro-batch
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """
-        The end of the next micro-batch; C{start}, if there is nothing new.
+        The end of the next micro-batch; C{start} if nothing is new.
 
-        @raise pylogbroker.errors.DataLossError: data are gone that were not read.
+        @raise pylogbroker.errors.DataLossError: unread data are gone.
         """
-        before = decodeProgress(start)
-        after = {place: each._replace(start=each.end) for place, each in before.items()}
-        places = self._present(before)
-        with self._live().brokers(partition.broker for _topic, partition in places) as brokers:
-            bounds = {place: fetchBounds(brokers, *place) for place in places}
-            ahead = {
-                place: self._ahead(place, before.get(place), bounds[place]) for place in places
-            }
+        before = decodeCheckpoint(start)
+        after = {key: each._replace(start=each.end) for key, each in before.items()}
+        partitions = self._present(before)
+        with self._cluster().brokers(each.partition.broker for each in partitions) as brokers:
+            bounds = {each: fetchBounds(brokers, *each) for each in partitions}
+            ahead = {each: self._ahead(each, before.get(each), bounds[each]) for each in partitions}
             after |= self._limited(brokers, ahead, bounds, limit)
         isNew = any(
-            place not in before or each.size or each.start != before[place].end
-            for place, each in after.items()
+            key not in before or each.size or each.start != before[key].end
+            for key, each in after.items()
         )
-        return encodeProgress(after) if isNew else start
+        return encodeCheckpoint(after) if isNew else start
 
     def _present(self, before: Mapping[PartitionId, OffsetRange]) -> list[PartitionId]:
-        """The partitions that are there, after all that are known have been looked for."""
+        """The partitions that exist; discovery waits for all those in the checkpoint."""
         selection = self._options.selection
-        places = self._live().places(
-            selection, [place for place in before if isSelected(selection, place)]
+        partitions = self._cluster().partitions(
+            selection, [each for each in before if isSelected(selection, each)]
         )
-        for place in sorted(set(before) - set(places)):
-            read = before[place].end
-            why = f"no broker has it any more, of which {read} was read"
-            if not isSelected(selection, place):
-                why = f"the checkpoint has it up to {read}, and it is not subscribed any more"
-            reportDataLoss(
-                self._options, f"topic {place.topic}, partition {place.partition}: {why}"
-            )
+        for each in sorted(set(before) - set(partitions)):
+            end = before[each].end
+            why = f"no broker has it any more; {end} of it was read"
+            if not isSelected(selection, each):
+                why = f"the checkpoint has it up to {end}, and it is no longer subscribed"
+            reportDataLoss(self._options, f"topic {each.topic}, partition {each.partition}: {why}")
         if self._targets is not None:
-            places = [place for place in places if place in before or place in self._targets]
-        return places
+            partitions = [each for each in partitions if each in before or each in self._targets]
+        return partitions
 
     def _ahead(
-        self, place: PartitionId, before: OffsetRange | None, bounds: SegmentBounds
+        self, partition: PartitionId, before: OffsetRange | None, bounds: SegmentBounds
     ) -> OffsetRange:
-        """All that there is to read of a partition; of one whose broker was away when a run's end was fixed, what is there when it is first seen."""
-        latest = (
-            bounds.latest
-            if self._targets is None
-            else min(bounds.latest, self._targets.setdefault(place, bounds.latest))
-        )
+        """All unread messages of a partition, up to the run's end if there is one."""
+        latest = bounds.latest
+        if self._targets is not None:
+            # A broker that was away when the run's end was fixed: what it has when it is first
+            # seen.
+            latest = min(latest, self._targets.setdefault(partition, latest))
         if before is None:
             log.info(
-                "Topic %s has a new partition %s, which is read from %d on", *place, bounds.earliest
+                "Topic %s has a new partition %s, which is read from %d",
+                *partition,
+                bounds.earliest,
             )
-            return OffsetRange(*place, bounds.earliest, max(latest, bounds.earliest))
+            return OffsetRange(*partition, bounds.earliest, max(latest, bounds.earliest))
         if bounds.latest < before.end:
             reportDataLoss(
                 self._options,
-                f"topic {place[0]}, partition {place[1]}: the log ends at {bounds.latest}, and {before.end} was read: it was emptied or cut",
+                f"topic {partition.topic}, partition {partition.partition}: the log ends at"
+                f" {bounds.latest}, and {before.end} was read: it was emptied or truncated",
             )
-            return OffsetRange(*place, bounds.earliest, max(latest, bounds.earliest))
-        return inBounds(
-            self._options, OffsetRange(*place, before.end, max(latest, before.end)), bounds
-        )
+            return OffsetRange(*partition, bounds.earliest, max(latest, bounds.earliest))
+        wanted = OffsetRange(*partition, before.end, max(latest, before.end))
+        return withinBounds(self._options, wanted, bounds)
 
     def _limited(
         self,
@@ -158,24 +278,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[PartitionId, OffsetRange]:
         if not isinstance(limit, ReadMaxBytes):
             return dict(ahead)
-        shares = apportion(ahead, limit.max_bytes)
-        return {
-            place: each._replace(
-                end=lastEntryBoundary(
-                    brokers, self._options, each, shares[place], bounds[place].starts
-                )
-            )
-            if each.size
-            else each
-            for place, each in ahead.items()
-        }
+        found = dict(ahead)
+        for key, size in apportion(ahead, limit.max_bytes).items():
+            whole = ahead[key]
+            if whole.size:
+                end = lastEntryBoundary(brokers, self._options, whole, size, bounds[key].starts)
+                found[key] = whole._replace(end=end)
+        return found
 
     # -- reading it
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The splits of a micro-batch, which its end describes."""
-        ranges = [each for each in decodeProgress(end).values() if each.size]
-        with self._live().brokers(each.partition.broker for each in ranges) as brokers:
+        """The splits of a micro-batch; C{end} describes it."""
+        ranges = [each for each in decodeCheckpoint(end).values() if each.size]
+        with self._cluster().brokers(each.partition.broker for each in ranges) as brokers:
             cuts = splitRanges(
                 ranges,
                 self._options.minPartitionCount,
@@ -191,6 +307,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return readSplit(partition.value, self._options)
 
     def stop(self) -> None:
-        """The query is over."""
-        if self._cluster is not None:
-            self._cluster.close()
+        """End the query."""
+        if self._discovery is not None:
+            self._discovery.close()

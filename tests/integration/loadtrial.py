@@ -216,7 +216,7 @@ class LoadTrial:
         Event().wait(self._random.uniform(0, 1.2 * loadSeconds))  # the moment
         loader.kill(self._random.random() < 0.5)
         self._loaders.remove(loader)
-        staged = os.listdir(self.table.at(STAGING))
+        staged = os.listdir(self.table.path(STAGING))
         isCommitted = self._last().number > before
         self._count(
             killCount=1,

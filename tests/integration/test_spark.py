@@ -190,7 +190,7 @@ class LossTests(SparkCase):
             "topic clicks",
             "partition 0-0",
             " 16 was deleted",
-            f"the earliest that is left is {earliest}",
+            f"the earliest offset left is {earliest}",
         ):
             self.assertIn(part, text)
         lenient.processAllAvailable()
@@ -217,11 +217,11 @@ class LossTests(SparkCase):
         self.assertTrue(0 < left <= 200)
         since = {**options, "startingOffsets": '{"clicks": {"0-0": 0}}'}
         self.assertIn(
-            "0 was deleted; the earliest that is left is ", self.failure(self.batch(**since).count)
+            "0 was deleted; the earliest offset left is ", self.failure(self.batch(**since).count)
         )
         self.assertEqual(self.batch(**since, failOnDataLoss="false").count(), left)
         beyond = {**options, "startingOffsets": '{"clicks": {"0-0": 9000000}}'}
-        self.assertIn("it was emptied or cut", self.failure(self.batch(**beyond).count))
+        self.assertIn("it was emptied or truncated", self.failure(self.batch(**beyond).count))
 
 
 class MortalProxy(CuttingProxy):
@@ -403,7 +403,9 @@ class SinkTests(SparkCase):
             "a row without a value (key 'key') cannot be sent",
             self.failure(write.mode("append").save),
         )
-        self.assertIn("appended to, not overwritten", self.failure(write.mode("overwrite").save))
+        self.assertIn(
+            "appended to, cannot be overwritten", self.failure(write.mode("overwrite").save)
+        )
         wrong = (
             self.spark.createDataFrame([(1.5,)], "value double")
             .write.format("pylogbroker")

@@ -1,5 +1,6 @@
 """
-What the tests of tables share: a table whose files have lines for rows, filled by runs that do what a load does, without Spark.
+What the tests of tables share: a table whose files have lines for rows, filled by runs that do what
+a load does, without Spark.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def compact(fileSystem: IFileSystem, runId: str) -> None:
         last = table.last()
         assert last is not None
         old = [path for path in table.published() if path.startswith(f"{HOUR}1/")]
-        data = b"".join(read(fileSystem, table.at(path)) for path in old)
+        data = b"".join(read(fileSystem, table.path(path)) for path in old)
         staged = f"{HOUR}1/part-9.parquet"
         write(fileSystem, f"{writer.staging(runId)}/{staged}", data)
         added = TableFile(
@@ -121,5 +122,7 @@ def plainRows(fileSystem: IFileSystem) -> list[int]:
     """The rows that a plain reader finds, sorted."""
     table = Table(PATH, fileSystem)
     return sorted(
-        int(line) for path in table.published() for line in read(fileSystem, table.at(path)).split()
+        int(line)
+        for path in table.published()
+        for line in read(fileSystem, table.path(path)).split()
     )

@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.lake.commit}: every death that there can be.
+Tests for L{pylogbroker.lake.commit}.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -14,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import PostCommitError, StorageError, TableBusyError, TableError
 from pylogbroker.lake import commit
-from pylogbroker.lake.commit import TableWriter, localPath
+from pylogbroker.lake.commit import TableWriter, checkNames, checkStaged, localPath
 from pylogbroker.lake.table import LOCK, MANIFESTS, STAGING, Table, fileName
 from pylogbroker.testing.powercut import PowerCutFileSystem, PowerLostError
 from tests.lake.tables import (
@@ -64,7 +65,10 @@ class CommitTests(TableCase):
     """What a commit leaves."""
 
     def test_runs(self) -> None:
-        """Each run goes on where the one before ended; a compaction changes no row; nothing is left in the staging folder."""
+        """
+        Each run goes on where the one before ended; a compaction changes no row; nothing is left in
+        the staging folder.
+        """
         files = self.filled()
         self.assertWhole(files, 20)
         self.assertEqual(files.list(f"{PATH}/{STAGING}"), [])
@@ -82,13 +86,16 @@ class CommitTests(TableCase):
             self.assertWhole(files, 20)
 
     def test_partialCopy(self) -> None:
-        """A copy of a table whose manifests are older than its files takes no run that would come beside them, or be taken for them; nothing has changed."""
+        """
+        A copy of a table whose manifests are older than its files takes no run that would come
+        beside them, or be taken for them; nothing has changed.
+        """
         for name in (fileName(2, 0, "x.parquet"), fileName(3, 1, "x.parquet")):
             files = self.machine()
             load(files, "first")
             write(files, f"{PATH}/{HOUR}1/{name}", b"99\n")
             self.assertIn(
-                f"hour=1/{name}: no manifest tells of its run",
+                f"hour=1/{name}: no manifest knows its run",
                 str(self.assertRaises(TableError, load, files, "second")),
             )
             self.assertEqual(files.list(f"{PATH}/{STAGING}"), [])
@@ -96,7 +103,10 @@ class CommitTests(TableCase):
             self.assertWhole(files, 10)
 
     def test_anotherFileThere(self) -> None:
-        """A run that was not published finds a file of another size under its name: that is said, and the staged one stays."""
+        """
+        A run that was not published finds a file of another size under its name: that is said, and
+        the staged one stays.
+        """
         files = self.machine()
         load(files, "first")
         files.fail("link", ".parquet", errno.EIO)
@@ -104,14 +114,18 @@ class CommitTests(TableCase):
         name = f"{PATH}/{HOUR}1/{fileName(2, 1, 'x.snappy.parquet')}"
         write(files, name, b"99\n")
         self.assertIn(
-            "somebody has put it there", str(self.assertRaises(TableError, load, files, "third"))
+            "another program has written it",
+            str(self.assertRaises(TableError, load, files, "third")),
         )
         files.remove(name)
         load(files, "third")
         self.assertWhole(files, 30)
 
     def test_numberIsTaken(self) -> None:
-        """Where locks do not reach, of two runs from the same state one is committed; the other has left nothing."""
+        """
+        Where locks do not reach, of two runs from the same state one is committed; the other has
+        left nothing.
+        """
         load(self.files, "first")
         table = Table(PATH, self.files)
         with TableWriter(table, self.files) as writer:
@@ -123,7 +137,10 @@ class CommitTests(TableCase):
         self.assertEqual(len(self.files.list(f"{PATH}/{MANIFESTS}")), 1)
 
     def test_unreadable(self) -> None:
-        """A manifest that readers would refuse, for its size or for what is in it, is not committed; the error says why, and the table is as it was."""
+        """
+        A manifest that readers would refuse, for its size or for what is in it, is not committed;
+        the error says why, and the table is as it was.
+        """
         load(self.files, "first")
         large = len(manifest(2, "large").encode())
         for limit, bad, reason in (
@@ -139,7 +156,10 @@ class CommitTests(TableCase):
             self.assertEqual(self.files.list(f"{PATH}/{STAGING}"), [])
 
     def test_linkFails(self) -> None:
-        """A commit that fails is an error of the file, nothing is committed, and the next run does it all."""
+        """
+        A commit that fails is an error of the file, nothing is committed, and the next run does it
+        all.
+        """
         self.files.makeDirectories(PATH)
         self.files.fail("link", "000000000001.json", errno.EIO)
         error = self.assertRaises(StorageError, load, self.files, "first")
@@ -150,7 +170,10 @@ class CommitTests(TableCase):
         self.assertEqual(len(self.files.list(f"{PATH}/{MANIFESTS}")), 1)
 
     def test_publishingFails(self) -> None:
-        """A run that was committed and could not be published says that and its number; it is seen whole, and the next run publishes it."""
+        """
+        A run that was committed and could not be published says that and its number; it is seen
+        whole, and the next run publishes it.
+        """
         self.files.makeDirectories(PATH)
         self.files.fail("link", ".parquet", errno.ENOSPC)
         error = self.assertRaises(PostCommitError, load, self.files, "first")
@@ -190,7 +213,10 @@ class LockTests(TableCase):
     """One at a time."""
 
     def test_second(self) -> None:
-        """A second run is told at once, and changes nothing; when the first has ended, or died, it may."""
+        """
+        A second run is told at once, and changes nothing; when the first has ended, or died, it
+        may.
+        """
         load(self.files, "first")
         with TableWriter(Table(PATH, self.files), self.files):
             self.assertRaises(TableBusyError, load, self.files, "second")
@@ -238,8 +264,9 @@ class UnlockedTests(TableCase):
 
     def test_swept(self) -> None:
         """
-        Whenever its files go before the commit, or the name that it commits with: the run fails, names what is gone, and says why; nothing is committed, and
-        the next run loads what it would have.
+        Whenever its files go before the commit, or the name that it commits with: the run fails,
+        names what is gone, and says why; nothing is committed, and the next run loads what it would
+        have.
         """
         moments = (
             ("status", "/part-1.snappy.parquet"),
@@ -265,11 +292,13 @@ class UnlockedTests(TableCase):
         with TableWriter(Table(PATH, self.files), self.files) as writer:
             write(self.files, f"{writer.staging('second')}/{HOUR}7/part-0.parquet", b"10\n")
             error = self.assertRaises(TableError, writer.commit, manifest(2, "second"))
-        self.assertIn("it has 3 bytes, and not 100", str(error))
+        self.assertIn("it has 3 bytes, not 100", str(error))
         self.assertWhole(self.files, 10)
 
     def test_committedMeanwhile(self) -> None:
-        """A run that commits while another is about to sweep its folder is published by that one."""
+        """
+        A run that commits while another is about to sweep its folder is published by that one.
+        """
         write(self.files, f"{PATH}/{STAGING}/other/x/y", b"99\n")
         done: list[str] = []
         rename, link = self.files.rename, self.files.link
@@ -292,7 +321,10 @@ class UnlockedTests(TableCase):
         self.assertWhole(self.files, 30)
 
     def test_lostAnswer(self) -> None:
-        """A link that was made and whose answer was lost, as a network file system may say, is a commit."""
+        """
+        A link that was made and whose answer was lost, as a network file system may say, is a
+        commit.
+        """
         real = self.files.link
 
         def link(old: str, new: str) -> None:
@@ -313,7 +345,9 @@ class UnlockedTests(TableCase):
         self.assertWhole(self.files, 20)
 
     def test_diesAside(self) -> None:
-        """A run that was committed and moved aside by one that died there is published by the next."""
+        """
+        A run that was committed and moved aside by one that died there is published by the next.
+        """
         self.files.fail("link", ".parquet", errno.EIO)
         self.assertRaises(PostCommitError, load, self.files, "second")
         self.files.rename(f"{PATH}/{STAGING}/second", f"{PATH}/{STAGING}/second.aside")
@@ -405,7 +439,10 @@ class DeathTests(TableCase):
         )
 
     def test_nothingAdded(self) -> None:
-        """A run that only takes files out loses them all or none, and its rows do not come back with the next one."""
+        """
+        A run that only takes files out loses them all or none, and its rows do not come back with
+        the next one.
+        """
 
         def act(files: PowerCutFileSystem) -> None:
             table = Table(PATH, files)
@@ -424,7 +461,10 @@ class DeathTests(TableCase):
         self.assertGreater(self.deaths(act, self.cut, RANDOM_COUNT), 10)
 
     def test_diesTwice(self) -> None:
-        """A kill behind the commit, and a power cut in the run that finishes it, wherever: the run is there once."""
+        """
+        A kill behind the commit, and a power cut in the run that finishes it, wherever: the run is
+        there once.
+        """
 
         def act(files: PowerCutFileSystem) -> None:
             point, files.cutAt = files.cutAt, None
@@ -462,7 +502,7 @@ class PathTests(SynchronousTestCase):
             )
         for sign in "{}[]*?\\":
             self.assertIn(
-                f"the path has {sign} in it",
+                f"the path contains {sign}",
                 str(self.assertRaises(TableError, localPath, f"/data/click{sign}s/x")),
             )
 
@@ -473,5 +513,51 @@ class PathTests(SynchronousTestCase):
         self.addCleanup(os.chdir, os.getcwd())
         os.chdir(folder)
         self.assertIn(
-            "the path has [ ] in it", str(self.assertRaises(TableError, localPath, "table"))
+            "the path contains [ ]", str(self.assertRaises(TableError, localPath, "table"))
         )
+
+
+class CheckingTests(SynchronousTestCase):
+    """Before a commit."""
+
+    def setUp(self) -> None:
+        self.files = PowerCutFileSystem()
+        self.table = Table(PATH, self.files)
+        [added] = manifest(2).added
+        self.manifest = replace(manifest(2), added=(added._replace(size=3),))
+        self.staged = f"{PATH}/_staging/run2/{added.staged}"
+
+    def test_staged(self) -> None:
+        """Each file is there, with its size; one that is gone, or has another one, is named."""
+        self.assertIn(
+            f"{self.staged}: it is gone",
+            str(self.assertRaises(TableError, checkStaged, self.table, self.files, self.manifest)),
+        )
+        write(self.files, self.staged, b"1234")
+        self.assertIn(
+            "it has 4 bytes, not 3",
+            str(self.assertRaises(TableError, checkStaged, self.table, self.files, self.manifest)),
+        )
+        self.files.remove(self.staged)
+        write(self.files, self.staged, b"123")
+        checkStaged(self.table, self.files, self.manifest)
+
+    def test_names(self) -> None:
+        """
+        Files of earlier runs, and somebody else's, may be beside the new ones; those of this run or
+        a later one may not.
+        """
+        checkNames(self.table, self.files, self.manifest)
+        for name in (fileName(1, 0, "x.parquet"), "theirs.parquet"):
+            write(self.files, f"{PATH}/{HOUR}7/{name}", b"x")
+        checkNames(self.table, self.files, self.manifest)
+        for number in (2, 5):
+            name = f"{PATH}/{HOUR}7/{fileName(number, 3, 'x.parquet')}"
+            write(self.files, name, b"x")
+            self.assertIn(
+                f"{name}: no manifest knows its run",
+                str(
+                    self.assertRaises(TableError, checkNames, self.table, self.files, self.manifest)
+                ),
+            )
+            self.files.remove(name)

@@ -27,14 +27,16 @@ class ManifestTests(SynchronousTestCase):
             manifest(),
             positions={PLACE: 10, PartitionId("größe, z", BrokerPartition(12, 0)): 2**62}, removed=("topic=a/x.parquet",), arrivals={"clicks": 3}, leftOutCount=4,
             windows=(WindowCount("clicks", -60_000, "", -10), WindowCount("größe, z", 0, "höst", 2)), columns={"größe, z": "{}", "b": "{}", "c": ""},
-            notes=("größe, z 12-0: gone", ""),
+            notes=("größe, z 12-0: gone", ""), logSize=77,
         )  # fmt: skip
         self.assertEqual(decodeManifest("m", whole.encode()), whole)
 
     def test_sums(self) -> None:
         """Rows, bytes of the log and bytes of files are sums."""
         both = replace(
-            manifest(), ranges=(LoadedRange(*PLACE, 5, 15, 3, 2), LoadedRange(*PLACE, 100, 200, 4))
+            manifest(),
+            ranges=(LoadedRange(*PLACE, 5, 15, 3, 2), LoadedRange(*PLACE, 100, 200, 4)),
+            logSize=110,
         )
         self.assertEqual(
             (both.rowCount, both.replacedCount, both.logSize, both.size), (7, 2, 110, 100)
@@ -96,6 +98,6 @@ class ManifestTests(SynchronousTestCase):
         """A later version is refused with a reason."""
         data = json.dumps({"manifest": 2}).encode()
         self.assertIn(
-            "a newer one has written it",
+            "a newer release has written it",
             str(self.assertRaises(TableError, decodeManifest, "m", data)),
         )

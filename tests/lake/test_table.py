@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import StorageError, TableError
 from pylogbroker.lake.table import (
-    LOOK_COUNT_MAX,
+    LIST_COUNT_MAX,
     MANIFESTS,
     Table,
     fileName,
@@ -92,7 +92,10 @@ class TableTests(SynchronousTestCase):
         self.assertEqual([each.number for each in self.table.since(0, 2)], [3])
 
     def test_gap(self) -> None:
-        """A manifest that is missing is an error that names it, and so is one with another's number, or of a size that cannot be."""
+        """
+        A manifest that is missing is an error that names it, and so is one with another's number,
+        or of a size that cannot be.
+        """
         write(self.files, f"{PATH}/{MANIFESTS}/{manifestName(2)}", manifest(2).encode())
         self.assertIn(
             "000000000001.json: it is missing", str(self.assertRaises(TableError, self.table.files))
@@ -109,12 +112,15 @@ class TableTests(SynchronousTestCase):
         )
 
     def test_foreignFile(self) -> None:
-        """A file whose run has no manifest is named: the folder is a copy, of which the manifests are older."""
+        """
+        A file whose run has no manifest is named: the folder is a copy, of which the manifests are
+        older.
+        """
         load(self.files, "first")
         write(self.files, f"{PATH}/{HOUR}5/{fileName(2, 0, 'x.parquet')}", b"99\n")
         error = self.assertRaises(TableError, rows, self.files)
         self.assertIn(
-            "hour=5/000000000002-000000.parquet: no manifest tells of its run, and the last one is 1",
+            "hour=5/000000000002-000000.parquet: no manifest knows its run, and the last one is 1",
             str(error),
         )
 
@@ -171,12 +177,15 @@ class MovingTests(SynchronousTestCase):
 
         self.files.happens = happens
         self.assertIn(
-            f"changed {LOOK_COUNT_MAX} times",
+            f"changed {LIST_COUNT_MAX} times",
             str(self.assertRaises(TableError, Table(PATH, self.files).files)),
         )
 
     def test_folderHasGone(self) -> None:
-        """A folder that goes away with a run makes the reader look again; one that cannot be read is an error."""
+        """
+        A folder that goes away with a run makes the reader look again; one that cannot be read is
+        an error.
+        """
         load(self.files, "second")
 
         def happens() -> None:

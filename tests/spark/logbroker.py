@@ -1,6 +1,7 @@
 """
-A broker on real sockets that has just what a test puts there, and fails when it is told to: segments can be deleted, logs emptied, answers cut short,
-connections closed. A thread for each connection, since who is tested blocks.
+A broker on real sockets that has just what a test puts there, and fails when it is told to:
+segments can be deleted, logs emptied, answers cut short, connections closed. A thread for each
+connection, since who is tested blocks.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ class LogBroker:
     """
     @ivar logs: by topic and partition.
     @ivar requests: all that came.
-    @ivar before: called with each request, before it is answered; closes the connection by returning false.
+    @ivar before: called with each request, before it is answered; closes the connection by
+        returning false.
     @ivar partitionCount: of each topic.
     """
 

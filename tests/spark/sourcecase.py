@@ -1,5 +1,6 @@
 """
-What tests of the data source share: a broker that does what it is told, options, and patience that does not wait.
+What tests of the data source share: a broker that does what it is told, options, and patience that
+does not wait.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class SourceCase(SynchronousTestCase):
         }
         return sourceOptions({key: str(value) for key, value in given.items() if value is not None})
 
-    def patience(self, retryCount: int = 2) -> RetryPolicy:
+    def policy(self, retryCount: int = 2) -> RetryPolicy:
         """It notes down how long it should wait."""
         return RetryPolicy(retryCount, self.pauses.append, lambda: 0.0)
 
@@ -53,7 +54,7 @@ class SourceCase(SynchronousTestCase):
         found = BrokerClients(
             {each.number: each.address for each in brokers or (self.broker,)},
             self.options().cluster,
-            self.patience(retryCount),
+            self.policy(retryCount),
         )
         self.addCleanup(found.close)
         return found

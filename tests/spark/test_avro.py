@@ -1,5 +1,6 @@
 """
-Tests for L{pylogbroker.spark.avro}, but for what needs a session: that is in L{tests.integration.test_sparkavro}.
+Tests for L{pylogbroker.spark.avro}, but for what needs a session: that is in
+L{tests.integration.test_sparkavro}.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ LOGICAL_VALUES: dict[str, Any] = {
     "long-local-timestamp-millis": AT.replace(tzinfo=None), "long-local-timestamp-micros": AT.replace(tzinfo=None),
     "string-uuid": "6f1f8c2e-4a0b-4d5e-9b1a-0123456789ab",
 }  # fmt: skip
-"""What the column has, for what each key of the library's readers stands for; what is not here is refused."""
+"""
+What the column has, for what each key of the library's readers stands for; what is not here is
+refused.
+"""
 
 
 def logicalSchema(key: str) -> str:
@@ -86,7 +90,10 @@ class TypeTests(SynchronousTestCase):
             self.assertIn(why, str(self.assertRaises(InvalidSchemaError, sparkType, text)))
 
     def test_refusedLogicalTypes(self) -> None:
-        """Each logical type that the library makes an object of, and whose values no column has, is refused before anything is read."""
+        """
+        Each logical type that the library makes an object of, and whose values no column has, is
+        refused before anything is read.
+        """
         own = {
             key
             for key, reader in LOGICAL_READERS.items()
@@ -154,7 +161,10 @@ class DecodingTests(SynchronousTestCase):
             self.assertEqual(self.decode(schema, [payload], isStrict=True), [{"v": value}], key)
 
     def test_uuids(self) -> None:
-        """A UUID is its text, whether the writer, the reader or both call it one; one that is none is a text like others."""
+        """
+        A UUID is its text, whether the writer, the reader or both call it one; one that is none is
+        a text like others.
+        """
         plain, named = (
             record("U", field("v", "string")),
             record("U", field("v", {"type": "string", "logicalType": "uuid"})),
@@ -173,7 +183,10 @@ class DecodingTests(SynchronousTestCase):
             )
 
     def test_oneOrBoth(self) -> None:
-        """A logical type is the reader's, and a unit the writer's; where the two have nothing to do with each other the value is null, and beside it why."""
+        """
+        A logical type is the reader's, and a unit the writer's; where the two have nothing to do
+        with each other the value is null, and beside it why.
+        """
         plains = {"string-uuid": "string", "int-date": "int", "bytes-decimal": "bytes"}
         named = {
             key: json.dumps(json.loads(logicalSchema(key))["fields"][0]["type"][1])
@@ -237,7 +250,10 @@ class DecodingTests(SynchronousTestCase):
         self.assertRaises(InvalidPayloadError, self.decode, '"long"', payloads, True)
 
     def test_unknownOnce(self) -> None:
-        """A schema that the registry does not have is asked for once a batch, since it may have it later; one that cannot be used never again."""
+        """
+        A schema that the registry does not have is asked for once a batch, since it may have it
+        later; one that cannot be used never again.
+        """
         self.registry.schema(5, '"long"')
         self.registry.schema(7, "{")
         self.registry.answers["GET", "/schemas/ids/6"] = (
@@ -263,7 +279,10 @@ class DecodingTests(SynchronousTestCase):
         self.assertEqual(len(self.registry.asked), 4)
 
     def test_noRoom(self) -> None:
-        """A value for which Spark's type has no room is one that cannot be read; the others of the batch are."""
+        """
+        A value for which Spark's type has no room is one that cannot be read; the others of the
+        batch are.
+        """
         schema = json.dumps({"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 0})
         self.registry.schema(7, '"bytes"')
         self.registry.schema(8, schema)
@@ -275,7 +294,10 @@ class DecodingTests(SynchronousTestCase):
         self.assertRaises(InvalidPayloadError, self.decode, schema, [good, wide], True)
 
     def test_away(self) -> None:
-        """A registry that cannot be reached is no broken payload: the task fails, in every mode, and Spark tries it again."""
+        """
+        A registry that cannot be reached is no broken payload: the task fails, in every mode, and
+        Spark tries it again.
+        """
         self.registry.close()
         self.registry = RegistryEnd()
         url, self.registry.url = self.registry.url, "http://127.0.0.1:9"

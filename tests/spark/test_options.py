@@ -1,4 +1,6 @@
-"""Tests for L{pylogbroker.spark.options}."""
+"""
+Tests for L{pylogbroker.spark.options}.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from pylogbroker.config.propertytypes import BrokerAddress
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.net.endpoints import Endpoint
 from pylogbroker.records.compression import SNAPPY
-from pylogbroker.spark.options import Selection, sinkOptions, sourceOptions
+from pylogbroker.spark.options import (
+    Selection,
+    parseAssignment,
+    parseOffsets,
+    sinkOptions,
+    sourceOptions,
+)
 from pylogbroker.syncclient.clustermetadata import StaticMetadata, ZookeeperMetadata
 from pylogbroker.types import EARLIEST, LATEST, BrokerPartition
 
@@ -58,10 +66,10 @@ class SourceOptionsTests(SynchronousTestCase):
     def test_views(self) -> None:
         """ZooKeeper or a list says who is there."""
         self.assertIsInstance(
-            sourceOptions({"zookeeper": "h:2181", "subscribe": "t"}).cluster.view(),
+            sourceOptions({"zookeeper": "h:2181", "subscribe": "t"}).cluster.metadata(),
             ZookeeperMetadata,
         )
-        self.assertIsInstance(sourceOptions(LEAST).cluster.view(), StaticMetadata)
+        self.assertIsInstance(sourceOptions(LEAST).cluster.metadata(), StaticMetadata)
 
     def test_secret(self) -> None:
         """A password is for ZooKeeper, and not shown."""
@@ -74,8 +82,8 @@ class SourceOptionsTests(SynchronousTestCase):
 
     def test_accessFile(self) -> None:
         """
-        A property file says how to get at a cluster, a producer's own for instance; options go before it. What stands in it is read where it is needed, and
-        does not go to workers.
+        A property file says how to get at a cluster, a producer's own for instance; options go
+        before it. What stands in it is read where it is needed, and does not go to workers.
         """
         path = self.mktemp()
         Path(path).write_text(
@@ -105,7 +113,7 @@ class SourceOptionsTests(SynchronousTestCase):
         self.assertEqual(cluster.endpoint(BrokerAddress(0, "h", 92)), Endpoint("h", 192))
         os.unlink(path)
         self.assertIn(
-            path, str(self.assertRaises(ConfigurationError, cluster.view().partitions, "t"))
+            path, str(self.assertRaises(ConfigurationError, cluster.metadata().partitions, "t"))
         )
         self.assertIn(path, self.refusal(**LEAST, config=path))
 
@@ -156,7 +164,10 @@ class SourceOptionsTests(SynchronousTestCase):
         )
 
     def test_unknownKey(self) -> None:
-        """A misspelt key is refused with its nearest neighbour; what Spark adds of its own is let through."""
+        """
+        A misspelt key is refused with its nearest neighbour; what Spark adds of its own is let
+        through.
+        """
         self.assertIn("did you mean failOnDataLoss?", self.refusal(**LEAST, failOnDatalos="true"))
         self.assertIn("there are zookeeper, ", self.refusal(**LEAST, xyz="1"))
         sourceOptions({**LEAST, "checkpointLocation": "/tmp", "path": "x"})
@@ -175,9 +186,9 @@ class SourceOptionsTests(SynchronousTestCase):
             ({"startingOffsets": "latest", "startingTimestamp": "1"}, "are both given"),
             ({"endingOffsets": "earliest"}, "endingOffsets=earliest"),
             ({"endingOffsets": '{"t": {"0-0": -2}}'}, "to end at the earliest"),
-            ({"failOnDataLoss": "yes"}, "failOnDataLoss=yes: it must be one of true, false"),
-            ({"minPartitions": "many"}, "minPartitions=many: it is no whole number"),
-            ({"minPartitions": "0"}, "minPartitions=0: it must be from 1"),
+            ({"failOnDataLoss": "yes"}, "failOnDataLoss=yes: must be exactly true or false"),
+            ({"minPartitions": "many"}, "minPartitions=many: is not a whole number"),
+            ({"minPartitions": "0"}, "minPartitions=0: must be from 1"),
         ):
             options = {
                 key: value for key, value in {**LEAST, **change}.items() if value is not None
@@ -217,3 +228,56 @@ class SinkOptionsTests(SynchronousTestCase):
         self.assertIn(
             "no option subscribe", str(self.assertRaises(ConfigurationError, sinkOptions, LEAST))
         )
+
+
+class OffsetMapTests(SynchronousTestCase):
+    """Offsets and assignments as JSON."""
+
+    def refusal(self, parse: object, text: str) -> str:
+        """Why a text is refused."""
+        return str(self.assertRaises(ConfigurationError, parse, "startingOffsets", text))
+
+    def test_offsets(self) -> None:
+        """
+        A topic has offsets by partition; -1 and -2 are some, and so is the largest that there can
+        be.
+        """
+        text = '{"b.c": {"1-0": -2, "0-2147483647": 9223372036854775807}, "\u00fc": {"0-0": -1}, "a": {}}'
+        large = BrokerPartition(0, 2**31 - 1)
+        expected = {
+            "b.c": {BrokerPartition(1, 0): -2, large: 2**63 - 1},
+            "ü": {BrokerPartition(0, 0): -1},
+            "a": {},
+        }
+        self.assertEqual(parseOffsets("startingOffsets", text), expected)
+
+    def test_assignment(self) -> None:
+        """A topic has a list of partitions, each of which counts once."""
+        self.assertEqual(
+            parseAssignment("assign", '{"t": ["1-0", "0-3", "1-0"]}'),
+            {"t": (BrokerPartition(0, 3), BrokerPartition(1, 0))},
+        )
+
+    def test_refusals(self) -> None:
+        """What is no map of offsets is refused, and the text says what is wrong."""
+        for text, reason in (
+            ("soon", "neither a known word nor JSON"),
+            ("[1]", "must be an object of topics"),
+            ("{}", "must be an object of topics"),
+            ('{"t": 7}', "t must have an object of offsets"),
+            ('{"t": {"0": 7}}', "'0' is not <broker>-<partition>"),
+            ('{"t": {"0-0": -3}}', "which is neither an offset nor -1"),
+            ('{"t": {"0-0": true}}', "which is neither an offset nor -1"),
+            ('{"a/b": {}}', "has '/' in it"),
+            ('{"t": {"0-0": 1}, "u": {}, "t": {"0-1": 2}}', "t appears twice"),
+            ('{"t": {"0-0": 1, "0-0": 2}}', "0-0 appears twice"),
+            ('{"t": {"0-0": 1, "00-0": 2}}', "t 0-0 appears twice, once as '00-0'"),
+        ):
+            self.assertIn(reason, self.refusal(parseOffsets, text))
+        for text, reason in (
+            ('{"t": []}', "t must have a list"),
+            ('{"t": ["0"]}', "is not <broker>-<partition>"),
+            ('{"": ["0-0"]}', "cannot be the name"),
+            ('{"t": ["0-0"], "t": ["0-1"]}', "t appears twice"),
+        ):
+            self.assertIn(reason, self.refusal(parseAssignment, text))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pylogbroker.config.propertytypes import BrokerAddress
 from pylogbroker.errors import BrokerConnectionError, NoBrokersError, ZookeeperTimeoutException
 from pylogbroker.spark.options import Selection
-from pylogbroker.spark.partitiondiscovery import Cluster, findPlaces, isSelected
+from pylogbroker.spark.partitiondiscovery import PartitionDiscovery, findPartitions, isSelected
 from pylogbroker.syncclient.clustermetadata import IClusterMetadata
 from pylogbroker.types import BrokerPartition, PartitionId
 from tests.spark.sourcecase import HERE, SourceCase
@@ -61,7 +61,9 @@ class FindPlacesTests(SourceCase):
     """Which partitions are to be read."""
 
     def test_isSelected(self) -> None:
-        """A partition is selected by its topic's name, by a pattern for the whole of it, or by itself."""
+        """
+        A partition is selected by its topic's name, by a pattern for the whole of it, or by itself.
+        """
         for selection, expected in (
             (Selection(topics=("ab",)), [True, True, False]),
             (Selection(pattern="a."), [True, True, False]),
@@ -80,14 +82,20 @@ class FindPlacesTests(SourceCase):
             )
 
     def test_selections(self) -> None:
-        """Named topics, topics that match as a whole, or partitions that are given, whether somebody has them or not."""
+        """
+        Named topics, topics that match as a whole, or partitions that are given, whether somebody
+        has them or not.
+        """
         view: IClusterMetadata = Registry({"a": [HERE], "ab": [HERE, AWAY], "b": [AWAY]})
-        self.assertEqual(findPlaces(view, Selection(topics=("b", "a"))), [("a", HERE), ("b", AWAY)])
         self.assertEqual(
-            findPlaces(view, Selection(pattern="a.*")), [("a", HERE), ("ab", HERE), ("ab", AWAY)]
+            findPartitions(view, Selection(topics=("b", "a"))), [("a", HERE), ("b", AWAY)]
         )
-        self.assertEqual(findPlaces(view, Selection(pattern="x")), [])
-        self.assertEqual(findPlaces(view, Selection(assigned={"x": (AWAY,)})), [("x", AWAY)])
+        self.assertEqual(
+            findPartitions(view, Selection(pattern="a.*")),
+            [("a", HERE), ("ab", HERE), ("ab", AWAY)],
+        )
+        self.assertEqual(findPartitions(view, Selection(pattern="x")), [])
+        self.assertEqual(findPartitions(view, Selection(assigned={"x": (AWAY,)})), [("x", AWAY)])
 
     def test_noSuchTopic(self) -> None:
         """A topic that is named and that nobody has is an error."""
@@ -95,7 +103,7 @@ class FindPlacesTests(SourceCase):
             "topic x",
             str(
                 self.assertRaises(
-                    NoBrokersError, findPlaces, Registry({}), Selection(topics=("x",))
+                    NoBrokersError, findPartitions, Registry({}), Selection(topics=("x",))
                 )
             ),
         )
@@ -104,17 +112,16 @@ class FindPlacesTests(SourceCase):
 class ClusterTests(SourceCase):
     """Patience."""
 
-    def cluster(self, *states: dict[str, list[BrokerPartition]] | Exception) -> Cluster:
+    def cluster(self, *states: dict[str, list[BrokerPartition]] | Exception) -> PartitionDiscovery:
         """With a registry."""
-        cluster = Cluster(self.options().cluster, self.patience())
-        cluster._view = Registry(*states)
-        return cluster
+        self.registry = Registry(*states)
+        return PartitionDiscovery(self.options().cluster, self.policy(), self.registry)
 
     def test_expected(self) -> None:
         """Partitions that should be there are looked for several times."""
         cluster = self.cluster({"t": [HERE]}, {"t": [HERE]}, {"t": [HERE, AWAY]})
         self.assertEqual(
-            cluster.places(Selection(topics=("t",)), [PartitionId("t", AWAY)]),
+            cluster.partitions(Selection(topics=("t",)), [PartitionId("t", AWAY)]),
             [("t", HERE), ("t", AWAY)],
         )
         self.assertEqual(self.pauses, [0.1, 0.2])
@@ -122,42 +129,56 @@ class ClusterTests(SourceCase):
     def test_expectedInVain(self) -> None:
         """What is there in the end is the answer, and the caller sees what is missing."""
         self.assertEqual(
-            self.cluster({"t": [HERE]}).places(Selection(topics=("t",)), [PartitionId("t", AWAY)]),
+            self.cluster({"t": [HERE]}).partitions(
+                Selection(topics=("t",)), [PartitionId("t", AWAY)]
+            ),
             [("t", HERE)],
         )
         self.assertEqual(len(self.pauses), 2)
 
     def test_noBrokerForAMoment(self) -> None:
-        """A topic that nobody has for a moment is found; one that nobody has is an error that says how often it was looked for."""
+        """
+        A topic that nobody has for a moment is found; one that nobody has is an error that says how
+        often it was looked for.
+        """
         self.assertEqual(
-            self.cluster({}, {"t": [HERE]}).places(Selection(topics=("t",))), [("t", HERE)]
+            self.cluster({}, {"t": [HERE]}).partitions(Selection(topics=("t",))), [("t", HERE)]
         )
-        error = self.assertRaises(NoBrokersError, self.cluster({}).places, Selection(topics=("t",)))
-        self.assertIn("topic t (looked for 3 times in the brokers 127.0.0.1:", str(error))
+        error = self.assertRaises(
+            NoBrokersError, self.cluster({}).partitions, Selection(topics=("t",))
+        )
+        self.assertIn("topic t (3 attempts in the brokers 127.0.0.1:", str(error))
 
     def test_zookeeperAway(self) -> None:
-        """A ZooKeeper that cannot be asked leaves what is known; when nothing is known it is an error."""
+        """
+        A ZooKeeper that cannot be asked leaves what is known; when nothing is known it is an error.
+        """
         cluster = self.cluster({"t": [HERE]}, ZookeeperTimeoutException("late"))
         self.assertEqual(
-            [cluster.places(Selection(topics=("t",))) for _time in range(2)], [[("t", HERE)]] * 2
+            [cluster.partitions(Selection(topics=("t",))) for _time in range(2)],
+            [[("t", HERE)]] * 2,
         )
         self.assertRaises(
             ZookeeperTimeoutException,
-            self.cluster(ZookeeperTimeoutException("late")).places,
+            self.cluster(ZookeeperTimeoutException("late")).partitions,
             Selection(topics=("t",)),
         )
 
     def test_brokers(self) -> None:
-        """Brokers that should be there are looked for, and one that stays away is an error that says which there are."""
+        """
+        Brokers that should be there are looked for, and one that stays away is an error that says
+        which there are.
+        """
         with self.cluster({"t": []}, {"t": [HERE, AWAY]}).brokers([1]) as brokers:
             self.assertEqual(brokers.address(1).port, 1)
         error = self.assertRaises(NoBrokersError, self.cluster({"t": [HERE]}).brokers, [0, 7, 8])
-        self.assertEqual(
-            str(error), "there is no broker 7, though it was looked for 3 times; there are 0"
-        )
+        self.assertEqual(str(error), "there is no broker 7 after 3 attempts; the brokers are 0")
 
     def test_addressesWithoutZookeeper(self) -> None:
-        """Without ZooKeeper brokers are where they were; one that was not there is no guess, but an error that says that ZooKeeper is away."""
+        """
+        Without ZooKeeper brokers are where they were; one that was not there is no guess, but an
+        error that says that ZooKeeper is away.
+        """
         cluster = self.cluster({"t": [HERE]}, ZookeeperTimeoutException("late"))
         for _time in range(2):
             with cluster.brokers([0]) as brokers:
@@ -170,8 +191,10 @@ class ClusterTests(SourceCase):
     def test_listedBrokerDown(self) -> None:
         """A broker of a list that gives no answer is looked for again, and then is an error."""
         self.broker.before = lambda request: False
-        with Cluster(self.options().cluster, self.patience()) as cluster:
-            self.assertRaises(BrokerConnectionError, cluster.places, Selection(topics=("clicks",)))
+        with PartitionDiscovery(self.options().cluster, self.policy()) as cluster:
+            self.assertRaises(
+                BrokerConnectionError, cluster.partitions, Selection(topics=("clicks",))
+            )
         self.assertEqual(len(self.pauses), 2)
 
     def test_closing(self) -> None:
@@ -179,4 +202,4 @@ class ClusterTests(SourceCase):
         cluster = self.cluster({})
         with cluster:
             pass
-        self.assertTrue(cluster._view.isClosed)  # type: ignore[attr-defined]
+        self.assertTrue(self.registry.isClosed)

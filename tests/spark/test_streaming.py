@@ -1,4 +1,6 @@
-"""Tests for L{pylogbroker.spark.streaming}: what Spark asks of a stream, without Spark."""
+"""
+Tests for L{pylogbroker.spark.streaming}: a stream without Spark.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +8,34 @@ import json
 import pickle
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
+from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.config.propertytypes import BrokerAddress
 from pylogbroker.errors import (
     ConfigurationError,
     DataLossError,
     NoBrokersError,
+    PylogbrokerError,
     ZookeeperTimeoutException,
 )
-from pylogbroker.records.messageset import encodeSet
-from pylogbroker.spark.partitiondiscovery import Cluster
-from pylogbroker.spark.streaming import StreamReader
-from pylogbroker.syncclient.clustermetadata import StaticMetadata
-from pylogbroker.types import BrokerPartition
-from tests.spark.sourcecase import SourceCase
+from pylogbroker.protocol.kafka07.requests import Fetch
+from pylogbroker.records.messageset import encodeMessage, encodeSet
+from pylogbroker.spark.brokerclients import fetchBounds
+from pylogbroker.spark.partitiondiscovery import PartitionDiscovery
+from pylogbroker.spark.splits import OffsetRange
+from pylogbroker.spark.streaming import (
+    StreamReader,
+    apportion,
+    decodeCheckpoint,
+    encodeCheckpoint,
+    lastEntryBoundary,
+)
+from pylogbroker.syncclient.clustermetadata import IClusterMetadata, StaticMetadata
+from pylogbroker.types import BrokerPartition, PartitionId
+from tests.spark.sourcecase import HERE, SourceCase
 
 Progress = dict[str, Any]
 
@@ -60,13 +75,14 @@ class StreamCase(SourceCase):
         self.other = self.serve(number=1)
         self.log = self.broker.log()
 
-    def reader(self, **options: Any) -> StreamReader:
+    def reader(self, metadata: IClusterMetadata | None = None, **options: Any) -> StreamReader:
         """A query that was started, or started again."""
         listed = f"{self.broker.listed},{self.other.listed}"
+        cluster = self.options(brokers=listed).cluster
         reader = StreamReader(
-            self.options(**{"brokers": listed, "startingOffsets": "earliest", **options})
+            self.options(**{"brokers": listed, "startingOffsets": "earliest", **options}),
+            PartitionDiscovery(cluster, self.policy(), metadata),
         )
-        reader._cluster = Cluster(self.options(brokers=listed).cluster, self.patience())
         self.addCleanup(reader.stop)
         return reader
 
@@ -92,7 +108,10 @@ class MicroBatchTests(StreamCase):
     """From one end to the next."""
 
     def test_microBatches(self) -> None:
-        """Each micro-batch has what came since the last, on all brokers; when nothing came the end is the start."""
+        """
+        Each micro-batch has what came since the last, on all brokers; when nothing came the end is
+        the start.
+        """
         self.log.append(*sets(b"a"))
         reader = self.reader()
         start = self.next(reader, reader.initialOffset())
@@ -103,7 +122,10 @@ class MicroBatchTests(StreamCase):
         self.assertEqual(self.rows(reader, self.next(reader, start)), [b"b"] * 10 + [b"c"] * 10)
 
     def test_firstMicroBatchAgain(self) -> None:
-        """The first micro-batch of a query that begins at the latest is the same when it is repeated, though the latest is elsewhere by then."""
+        """
+        The first micro-batch of a query that begins at the latest is the same when it is repeated,
+        though the latest is elsewhere by then.
+        """
         self.log.append(*sets(b"before"))
         reader = self.reader(startingOffsets="latest")
         start = reader.initialOffset()
@@ -116,7 +138,10 @@ class MicroBatchTests(StreamCase):
         self.assertEqual(self.rows(again, self.next(again, end)), [b"later"] * 10)
 
     def test_limit(self) -> None:
-        """With a limit there are more micro-batches, each exactly behind the last, and no more than the limit when entries are smaller."""
+        """
+        With a limit there are more micro-batches, each exactly behind the last, and no more than
+        the limit when entries are smaller.
+        """
         self.log.append(*sets(*[b"%02d" % number for number in range(8)]))
         self.other.log().append(*sets(b"x", b"y"))
         reader = self.reader(maxBytesPerTrigger=300, fetchSize=64)
@@ -152,10 +177,12 @@ class MicroBatchTests(StreamCase):
         self.assertEqual(end["clicks"]["0-1"], {"from": 0, "to": self.broker.log(partition=1).end})
 
     def test_withoutZookeeper(self) -> None:
-        """A stream whose ZooKeeper goes away goes on with what it knows: it plans micro-batches, reads them, and fixes the end of a run."""
-        reader = self.reader()
+        """
+        A stream whose ZooKeeper goes away goes on with what it knows: it plans micro-batches, reads
+        them, and fixes the end of a run.
+        """
         view = GoingView([self.broker.address, self.other.address])
-        reader._live()._view = view
+        reader = self.reader(view)
         start = reader.initialOffset()
         view.isAway = True
         self.log.append(*sets(b"a"))
@@ -166,7 +193,10 @@ class MicroBatchTests(StreamCase):
         self.assertEqual(self.next(reader, end), end)
 
     def test_onlyWhatIsThere(self) -> None:
-        """With "available now" the end of the run is fixed when it begins; new messages and new partitions are for the next."""
+        """
+        With "available now" the end of the run is fixed when it begins; new messages and new
+        partitions are for the next.
+        """
         self.log.append(*sets(b"a", b"b"))
         reader = self.reader(maxBytesPerTrigger=150)
         start = reader.initialOffset()
@@ -182,7 +212,10 @@ class MicroBatchTests(StreamCase):
         self.assertNotIn("0-1", start["clicks"])
 
     def test_awayWhenTheEndIsFixed(self) -> None:
-        """With "available now" a partition that was read before and whose broker is away at first is read up to what is there when it is seen."""
+        """
+        With "available now" a partition that was read before and whose broker is away at first is
+        read up to what is there when it is seen.
+        """
         self.broker.partitionCount = 2
         self.broker.log(partition=1).append(*sets(b"a"))
         reader = self.reader()
@@ -203,7 +236,10 @@ class MicroBatchTests(StreamCase):
         )
 
     def test_noSuchTopic(self) -> None:
-        """A stream of a topic that no broker has does not start; a stream of a topic without messages does, wherever it is to start."""
+        """
+        A stream of a topic that no broker has does not start; a stream of a topic without messages
+        does, wherever it is to start.
+        """
         for starting in ("earliest", "latest", None):
             reader = self.reader(subscribe="views", startingOffsets=starting)
             error = self.assertRaises(NoBrokersError, reader.initialOffset)
@@ -218,7 +254,9 @@ class MicroBatchTests(StreamCase):
             self.assertEqual(self.next(reader, start), start)
 
     def test_topicIsGone(self) -> None:
-        """A topic that a running stream has read and that is gone is lost data, as an emptied log is."""
+        """
+        A topic that a running stream has read and that is gone is lost data, as an emptied log is.
+        """
         self.log.append(*sets(b"a"))
         reader = self.reader()
         start = self.next(reader, reader.initialOffset())
@@ -226,7 +264,9 @@ class MicroBatchTests(StreamCase):
         self.assertRaises(DataLossError, self.next, reader, start)
 
     def test_notStarted(self) -> None:
-        """A reader that was never asked anything can be stopped; one for the workers is never more."""
+        """
+        A reader that was never asked anything can be stopped; one for the workers is never more.
+        """
         StreamReader(self.options()).stop()
         self.assertEqual(StreamReader(self.options()).getDefaultReadLimit(), ReadAllAvailable())
 
@@ -235,14 +275,17 @@ class LossTests(StreamCase):
     """Data that go before they are read."""
 
     def test_deleted(self) -> None:
-        """Retention under a stream is an error that names both offsets, or a jump that the next end tells of."""
+        """
+        Retention under a stream is an error that names both offsets, or a jump that the next end
+        tells of.
+        """
         starts = self.log.append(*sets(b"a"))
         reader = self.reader()
         start = self.next(reader, reader.initialOffset())
         starts = self.log.append(*sets(b"b", b"c"))
         self.log.deleteBefore(starts[1])
         text = str(self.assertRaises(DataLossError, reader.latestOffset, start, ReadAllAvailable()))
-        self.assertIn(f"{starts[0]} was deleted; the earliest that is left is {starts[1]}", text)
+        self.assertIn(f"{starts[0]} was deleted; the earliest offset left is {starts[1]}", text)
         lenient = self.reader(failOnDataLoss="false")
         end = self.next(lenient, start)
         self.assertEqual(end["clicks"]["0-0"], {"from": starts[1], "to": self.log.end})
@@ -259,14 +302,17 @@ class LossTests(StreamCase):
         self.assertEqual(self.rows(self.reader(failOnDataLoss="false"), end), [])
 
     def test_emptied(self) -> None:
-        """A log that ends before what was read was emptied: an error, or it is read from its beginning."""
+        """
+        A log that ends before what was read was emptied: an error, or it is read from its
+        beginning.
+        """
         self.log.append(*sets(b"a", b"b"))
         reader = self.reader()
         start = self.next(reader, reader.initialOffset())
         self.broker.logs.clear()
         self.broker.log().append(*sets(b"new"))
         self.assertIn(
-            "it was emptied or cut",
+            "it was emptied or truncated",
             str(self.assertRaises(DataLossError, reader.latestOffset, start, ReadAllAvailable())),
         )
         lenient = self.reader(failOnDataLoss="false")
@@ -275,7 +321,10 @@ class LossTests(StreamCase):
         self.assertEqual(self.next(lenient, end), end)
 
     def test_partitionIsGone(self) -> None:
-        """A partition that nobody has any more is an error; or its place is kept for when it comes back."""
+        """
+        A partition that nobody has any more is an error; or its place is kept for when it comes
+        back.
+        """
         self.broker.partitionCount = 2
         self.broker.log(partition=1).append(*sets(b"a"))
         reader = self.reader()
@@ -283,7 +332,7 @@ class LossTests(StreamCase):
         self.broker.partitionCount = 1
         text = str(self.assertRaises(DataLossError, reader.latestOffset, start, ReadAllAvailable()))
         self.assertIn(
-            f"partition 0-1: no broker has it any more, of which {self.broker.log(partition=1).end} was read",
+            f"partition 0-1: no broker has it any more; {self.broker.log(partition=1).end} of it was read",
             text,
         )
         self.assertEqual(len(self.pauses), 2)
@@ -296,12 +345,15 @@ class LossTests(StreamCase):
         self.assertEqual(self.rows(lenient, self.next(lenient, end)), [b"c"] * 10)
 
     def test_notSubscribedAnyMore(self) -> None:
-        """A query that goes on with a topic less is told what its checkpoint has, at once; or the topic's place is kept for when it is named again."""
+        """
+        A query that goes on with a topic less is told what its checkpoint has, at once; or the
+        topic's place is kept for when it is named again.
+        """
         self.log.append(*sets(b"a"))
         self.broker.log("views").append(*sets(b"x"))
         reader = self.reader(subscribe="clicks,views")
         start = self.next(reader, reader.initialOffset())
-        expected = f"topic views, partition 0-0: the checkpoint has it up to {self.broker.log('views').end}, and it is not subscribed any more"
+        expected = f"topic views, partition 0-0: the checkpoint has it up to {self.broker.log('views').end}, and it is no longer subscribed"
         for options in (
             {"subscribe": "clicks"},
             {"subscribe": None, "assign": '{"clicks": ["0-0", "1-0"]}'},
@@ -325,3 +377,143 @@ class LossTests(StreamCase):
         self.broker.log("views").append(*sets(b"y"))
         again = self.reader(subscribe="clicks,views")
         self.assertEqual(self.rows(again, self.next(again, end)), [b"y"] * 10)
+
+
+PLACES = st.tuples(
+    st.sampled_from(("a", "b.c")), st.builds(BrokerPartition, st.integers(0, 3), st.integers(0, 3))
+)
+
+
+def ranges(offsets: dict[PartitionId, tuple[int, int]]) -> dict[PartitionId, OffsetRange]:
+    """Of start and size."""
+    return {
+        place: OffsetRange(*place, start, start + size) for place, (start, size) in offsets.items()
+    }
+
+
+class ProgressTests(SynchronousTestCase):
+    """What a checkpoint keeps."""
+
+    @given(
+        st.dictionaries(PLACES, st.tuples(st.integers(0, 2**40), st.integers(0, 2**20)), max_size=5)
+    )
+    def test_roundTrip(self, offsets: dict[PartitionId, tuple[int, int]]) -> None:
+        """What goes into a checkpoint comes out of it, through JSON and whatever the order."""
+        found = ranges(offsets)
+        self.assertEqual(decodeCheckpoint(json.loads(json.dumps(encodeCheckpoint(found)))), found)
+        self.assertEqual(
+            json.dumps(encodeCheckpoint(found)),
+            json.dumps(encodeCheckpoint(dict(reversed(found.items())))),
+        )
+
+    def test_foreign(self) -> None:
+        """A checkpoint of something else is refused."""
+        for kept in (
+            {"t": {"0-0": 5}},
+            {"t": {"0-0": {"from": 1}}},
+            {"t": 5},
+            {"t": {"zero": {"from": 1, "to": 2}}},
+            {"t": {"0-0": {"from": "x", "to": 2}}},
+        ):
+            self.assertRaises(PylogbrokerError, decodeCheckpoint, kept)
+
+    @given(
+        st.dictionaries(PLACES, st.tuples(st.just(0), st.integers(0, 10_000)), max_size=5),
+        st.integers(1, 20_000),
+    )
+    def test_shares(self, offsets: dict[PartitionId, tuple[int, int]], sizeMax: int) -> None:
+        """
+        All fits, or the shares are in proportion and add up to the limit, give or take a byte for
+        each.
+        """
+        found = ranges(offsets)
+        shares, total = apportion(found, sizeMax), sum(each.size for each in found.values())
+        if total <= sizeMax:
+            self.assertEqual(shares, {place: each.size for place, each in found.items()})
+        else:
+            self.assertTrue(sizeMax <= sum(shares.values()) < sizeMax + len(shares))
+            self.assertTrue(all(shares[place] > 0 for place, each in found.items() if each.size))
+
+
+EMBEDDED = encodeSet([b"x" * 5, b"", b"y"])
+
+
+class BoundaryTests(SourceCase):
+    """Where to stop."""
+
+    def boundary(self, start: int, end: int, sizeMax: int, fetchSize: int = 64) -> int:
+        """From a start on."""
+        brokers = self.brokers()
+        starts = fetchBounds(brokers, "clicks", HERE).starts
+        self.broker.requests.clear()
+        return lastEntryBoundary(
+            brokers, self.options(fetchSize=fetchSize), self.range(start, end), sizeMax, starts
+        )
+
+    @given(
+        st.lists(
+            st.lists(
+                st.one_of(st.binary(max_size=30), st.just(EMBEDDED), st.just(b"x" * 100)),
+                min_size=1,
+                max_size=6,
+            ),
+            min_size=1,
+            max_size=4,
+        ),
+        st.integers(0, 300),
+        st.data(),
+    )
+    def test_alwaysABoundary(
+        self, segments: list[list[bytes]], sizeMax: int, data: st.DataObject
+    ) -> None:
+        """
+        Whatever the payloads, it is the end of an entry, behind the start, and beyond the limit
+        only for an entry that is larger itself.
+        """
+        self.broker.logs.clear()
+        self.broker.log().append(*[encodeSet(payloads) for payloads in segments])
+        edges = [0]
+        for payloads in segments:
+            for payload in payloads:
+                edges.append(edges[-1] + len(encodeMessage(payload)))
+        start = data.draw(st.sampled_from(edges[:-1]))
+        found = self.boundary(start, edges[-1], sizeMax)
+        self.assertIn(found, edges)
+        self.assertGreater(found, start)
+        self.assertLessEqual(found, max(start + sizeMax, edges[edges.index(start) + 1]))
+
+    def test_allOfIt(self) -> None:
+        """Where the limit is not reached it is the end, and nothing is read."""
+        self.broker.log().append(encodeSet([b"one", b"two"]))
+        self.assertEqual(self.boundary(0, 26, 26), 26)
+        self.assertEqual(self.broker.requests, [])
+
+    def test_segments(self) -> None:
+        """The start of a segment that is at least half as far is taken, and nothing is read."""
+        starts = self.broker.log().append(*[encodeSet([b"x" * 90] * 10)] * 3)
+        self.assertEqual(self.boundary(0, 3_000, 1_900), starts[1])
+        self.assertEqual(self.broker.requests, [])
+        self.assertEqual(self.boundary(0, 3_000, 2_050), starts[2])
+
+    def test_steps(self) -> None:
+        """
+        Otherwise it is stepped from the last segment's start on, and no more is read than the
+        limit.
+        """
+        self.broker.log().append(encodeSet([b"x" * 90] * 2), encodeSet([b"x" * 90] * 50))
+        self.assertEqual(self.boundary(0, 5_200, 1_250, fetchSize=350), 1_200)
+        fetches = [request for request in self.broker.requests if isinstance(request, Fetch)]
+        self.assertEqual([request.offset for request in fetches], [200, 500, 800, 1_100, 1_200])
+        self.assertLessEqual(max(request.offset + request.sizeMax for request in fetches), 1_250)
+
+    def test_deletedOrCorrupt(self) -> None:
+        """
+        Where nothing whole is to be had it is the next boundary that is sure, so that the reader
+        finds out.
+        """
+        log = self.broker.log()
+        starts = log.append(b"\0\0\0\0" + b"x" * 500, encodeSet([b"x" * 500]))
+        self.assertEqual(self.boundary(0, log.end, 100), starts[1])
+        self.assertEqual(self.boundary(0, starts[1], 100), starts[1])
+        log.fetch = lambda offset, sizeMax: None  # type: ignore[method-assign]
+        self.assertEqual(self.boundary(starts[1], log.end, 100), log.end)

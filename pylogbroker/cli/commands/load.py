@@ -30,7 +30,7 @@ from pylogbroker.storage.files import storageError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pylogbroker.spark.loader.progress import Report
+    from pylogbroker.spark.loader.sparkjobs import ProgressCallback
 
 DEFAULT_MASTER = "local[*,4]"
 """All processors of this machine; a task may fail three times."""
@@ -170,7 +170,7 @@ def load(options: argparse.Namespace, streams: Streams) -> int:
                 eventTime=options.eventTime,
                 transform=transform,
                 compression=options.compression,
-                report=report,
+                progress=report,
                 **source,
             )
     try:
@@ -226,9 +226,9 @@ def _cluster(options: argparse.Namespace) -> dict[str, str]:
 
 def _brokers(options: argparse.Namespace) -> Mapping[int, Any]:
     """Addresses of brokers by number."""
-    from pylogbroker.spark.options import CLUSTER_OPTIONS, OptionReader, clusterOptions
+    from pylogbroker.spark.options import clusterOptions
 
-    with clusterOptions(OptionReader(_cluster(options), CLUSTER_OPTIONS)).view() as view:
+    with clusterOptions(_cluster(options)).metadata() as view:
         return view.brokers()
 
 
@@ -251,9 +251,9 @@ def _startOffsets(options: argparse.Namespace, lines: list[str]) -> tuple[Any, l
     """Start offsets, and the topics."""
     if options.offsetsIn is None:
         return options.startOffsets, options.topics or []
-    from pylogbroker.spark.loader.etloffsets import beginningsOf
+    from pylogbroker.spark.loader.plan import startOffsetsOf
 
-    found = beginningsOf(lines, _brokers(options))
+    found = startOffsetsOf(lines, _brokers(options))
     return found, options.topics or sorted(found)
 
 
@@ -263,8 +263,8 @@ def _topicFilter(options: argparse.Namespace, topics: list[str]) -> Callable[[st
 
 def _writeOffsets(options: argparse.Namespace, isWanted: Callable[[str], bool]) -> None:
     """Write the file as a whole: the next tool must not read half of the lines."""
-    from pylogbroker.spark.loader.etloffsets import linesOf
-    from pylogbroker.spark.loader.reading import tableAt
+    from pylogbroker.spark.loader.plan import linesOf
+    from pylogbroker.spark.loader.tablereader import tableAt
 
     last = tableAt(options.path).last()
     lines = linesOf(last.positions if last else {}, _brokers(options), isWanted)
@@ -354,7 +354,7 @@ def compactTable(options: argparse.Namespace, streams: Streams) -> int:
                 date=options.date,
                 fileCountMin=options.fileCountMin,
                 compression=options.compression,
-                report=report,
+                progress=report,
             )
     text = (
         asJson({"days": [each._asdict() for each in days]})
@@ -423,7 +423,7 @@ def session(options: argparse.Namespace, name: str) -> Iterator[SparkSession]:
         from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession
 
-        from pylogbroker.spark.loader.sparkerrors import reason
+        from pylogbroker.spark.loader.sparkjobs import reason
     except ImportError as error:
         raise CommandError(
             f"this needs Spark: pip install '.[spark]' in pylogbroker's sources ({error})"
@@ -454,7 +454,9 @@ def session(options: argparse.Namespace, name: str) -> Iterator[SparkSession]:
 
 
 @contextmanager
-def jobProgress(streams: Streams, clock: Callable[[], float] = time.monotonic) -> Iterator[Report]:
+def jobProgress(
+    streams: Streams, clock: Callable[[], float] = time.monotonic
+) -> Iterator[ProgressCallback]:
     """
     Show the progress of Spark's jobs on a terminal.
 

@@ -1,11 +1,12 @@
 """
-When a message was made, as columns that Spark computes by itself, without a row ever seeing Python.
+The event time of messages, as columns that Spark computes without Python.
 
-The rule, in this order, each where the one before knows nothing: the audit envelope's time (L{pylogbroker.audit.envelope}); the message's own timestamp,
-which formats of 2011 do not have; the time of the run. Who names a column or expression has that instead of the first two.
+The rule, in this order: the time of the audit envelope (L{pylogbroker.audit.envelope}); the
+timestamp of the message, which formats of 2011 do not have; the time of the run. A column or
+expression of the user replaces the first two.
 
-A time before 1970, or more than a day behind the start of the run, is nobody's: it would put a file of its own into a folder that nobody looks for. Such
-rows, too, have the time of the run, and are counted with those that have none.
+A time before 1970, or more than a day after the start of the run, counts as unknown: its file would
+lie in a folder where nobody looks. Such rows also get the time of the run.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ _BEGINNING = MAGIC + bytes((VERSION,))
 
 class EnvelopeColumns(NamedTuple):
     """
-    What is in the envelope around a payload. Null where there is none.
+    The parts of an audit envelope; null without an envelope.
 
-    @ivar timeMs: milliseconds since the epoch.
-    @ivar host: where the message was made.
-    @ivar payload: what is in it; of what is no envelope, the bytes as they are.
+    @ivar timeMs: milliseconds since 1970.
+    @ivar host: that made the message.
+    @ivar payload: the message inside; without an envelope, the whole message.
     """
 
     timeMs: Column
@@ -39,7 +40,7 @@ class EnvelopeColumns(NamedTuple):
 
 
 def envelope(value: Column) -> EnvelopeColumns:
-    """Look into envelopes; the same as L{pylogbroker.audit.envelope} says."""
+    """Decode envelopes, as L{pylogbroker.audit.envelope} does."""
     hostSize = sql.conv(sql.hex(sql.substring(value, HEAD_SIZE, 1)), 16, 10).cast("int")
     isOne = (sql.substring(value, 1, len(_BEGINNING)) == sql.lit(_BEGINNING)) & (
         sql.length(value) >= hostSize + HEAD_SIZE
@@ -54,33 +55,34 @@ def envelope(value: Column) -> EnvelopeColumns:
 
 def eventMs(rows: DataFrame, expression: str | Column | None) -> Column:
     """
-    The time of each row, in milliseconds since the epoch; null where nobody knows it.
+    The time of each row, in milliseconds since 1970; null if it is unknown.
 
     @param rows: with the source's columns, and perhaps more.
-    @param expression: a column, its name, or an expression of SQL: a timestamp, a date, a text that is one, or a number of milliseconds; L{None}: the rule
-        above.
-    @raise ConfigurationError: it is something else.
+    @param expression: a column, its name, or SQL: a timestamp, a date, a text of one, or a number
+        of milliseconds; L{None}: the rule above.
+    @raise ConfigurationError: the expression has another type.
     """
     if expression is None:
         return sql.coalesce(envelope(rows["value"]).timeMs, sql.unix_millis(rows["timestamp"]))
     column = sql.expr(expression) if isinstance(expression, str) else expression
     kind = rows.select(column).schema[0].dataType
     if isinstance(kind, NumericType):
-        return column.try_cast(
-            "long"
-        )  # null for what is no number or none that fits, where a plain cast would fail the run, and each that follows
+        # A number that is not a time becomes null; a plain cast would fail this and all later runs.
+        return column.try_cast("long")
     if isinstance(kind, StringType):
         return sql.unix_millis(sql.try_to_timestamp(column))
     if isinstance(kind, TimestampType | TimestampNTZType | DateType):
         return sql.unix_millis(column.cast("timestamp"))
     raise ConfigurationError(
-        f"the event time {expression} is of type {kind.simpleString()}, and no timestamp, date, text or number of milliseconds"
+        f"the event time {expression} is of type {kind.simpleString()}, not a timestamp, date, text or"
+        " number of milliseconds"
     )
 
 
 def withEventTime(rows: DataFrame, expression: str | Column | None, startedMs: int) -> DataFrame:
     """
-    Rows with C{eventTime}, C{isArrival} (nobody knows it, and it is the time of the run), C{host} (null without an envelope), C{date} and C{hour}, both of UTC.
+    Rows with the columns C{eventTime}, C{isArrival} (C{eventTime} is the time of the run), C{host}
+    (null without an envelope), and C{date} and C{hour} in UTC.
 
     @param startedMs: when the run began.
     """

@@ -12,8 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.errors import ConfigurationError, LoadError, TableError
 from pylogbroker.lake.table import fileName
 from pylogbroker.spark.loader import compact, table
-from pylogbroker.spark.loader.compaction import SMALL_PART, isFull, sizeOf
-from pylogbroker.spark.loader.reading import tableAt
+from pylogbroker.spark.loader.compaction import SMALL_PART, needsCompaction, sizeOf
+from pylogbroker.spark.loader.tablereader import tableAt
 from pylogbroker.storage.files import RealFileSystem
 from tests.lake.tables import write
 from tests.spark.loader.cases import NOW_MS, LoadCase, packed
@@ -23,7 +23,7 @@ DAY_MS = 24 * 3_600_000
 
 def full(sizes: dict[str, int]) -> bool:
     """With two files of fewer than ten bytes, in a table whose runs 6 and 7 were compactions."""
-    return isFull(sizes, 2, 10, (6, 7).__contains__)
+    return needsCompaction(sizes, 2, 10, (6, 7).__contains__)
 
 
 class SizeTests(SynchronousTestCase):

@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.spark.loader.run}, and with it L{pylogbroker.spark.loader.reload}: loads of a real broker's topics.
+Tests for L{pylogbroker.spark.loader.run}.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from pyspark.sql import functions as sql
 
 from pylogbroker.errors import ConfigurationError, LoadError, TableBusyError, TableError
 from pylogbroker.lake.commit import TableWriter
+from pylogbroker.lake.loadplan import LoadPlan, PlannedRange
 from pylogbroker.lake.table import STAGING
 from pylogbroker.records.messageset import encodeSet
 from pylogbroker.spark.loader import compact, load, table
-from pylogbroker.spark.loader.reading import tableAt
+from pylogbroker.spark.loader.run import findReplaced
+from pylogbroker.spark.loader.tablereader import tableAt
 from pylogbroker.storage.files import RealFileSystem
 from pylogbroker.types import PartitionId
 from tests.spark.loader.cases import HERE, NOW_MS, LoadCase, packed
@@ -39,6 +41,7 @@ class RunTests(LoadCase):
         self.write(b"c", partition=1)
         first = self.loaded()
         self.assertEqual((first.number, first.rowCount, first.arrivals), (1, 3, {self.topic: 2}))
+        self.assertEqual(first.logSize, self.end() + self.end(1))
         self.assertEqual([(each.host, each.rowCount) for each in first.windows], [("web1", 1)])
         self.assertEqual(
             {each.path.rpartition("/")[0] for each in first.added},
@@ -108,7 +111,7 @@ class RunTests(LoadCase):
         before = self.values()
         compact(self.spark, self.folder)
         again = self.loaded(
-            beginnings={self.topic: {"0-0": middle}}, eventTime="cast(null as timestamp)"
+            startOffsets={self.topic: {"0-0": middle}}, eventTime="cast(null as timestamp)"
         )
         self.assertEqual(
             (again.rowCount, again.replacedCount, again.arrivals), (10, 10, {self.topic: 10})
@@ -116,7 +119,7 @@ class RunTests(LoadCase):
         self.assertEqual([(each.host, each.rowCount) for each in again.windows], [("web1", -10)])
         self.assertEqual(self.values(), before)
         self.assertEqual(self.spark.read.parquet(self.folder).where("isArrival").count(), 11)
-        every = self.loaded(beginnings="earliest")
+        every = self.loaded(startOffsets="earliest")
         self.assertEqual((every.rowCount, every.replacedCount), (21, 21))
         self.assertEqual(
             (self.values(), self.spark.read.parquet(self.folder).count()), (before, 21)
@@ -145,13 +148,13 @@ class RunTests(LoadCase):
         document |= {"positions": {self.topic: {"0-0": 500, "0-1": self.end(1)}}, "added": []}
         with open(path, "w", encoding="utf-8") as file:
             json.dump(document, file)
-        anew = self.loaded(beginnings={self.topic: {"0-0": 0}})
+        anew = self.loaded(startOffsets={self.topic: {"0-0": 0}})
         self.assertEqual(
             (anew.ranges[0][2:], len(anew.ranges), self.values()), ((0, 0, 0, 1), 1, [b"b"])
         )
         self.assertEqual(self.load(), (None, ()))
         self.write(b"d")
-        skipping = self.loaded(beginnings="latest")
+        skipping = self.loaded(startOffsets="latest")
         self.assertEqual((skipping.rowCount, skipping.added, len(skipping.ranges)), (0, (), 1))
         self.write(b"e")
         self.assertEqual((self.loaded().rowCount, self.values()), (1, [b"b", b"e"]))
@@ -161,9 +164,9 @@ class RunTests(LoadCase):
         self.write(b"a")
         end = self.end()
         self.write(b"b")
-        self.loaded(beginnings={self.topic: {"0-0": end}})
+        self.loaded(startOffsets={self.topic: {"0-0": end}})
         self.write(b"c")
-        manifest = self.loaded(beginnings={self.topic: {"0-0": 0}})
+        manifest = self.loaded(startOffsets={self.topic: {"0-0": 0}})
         self.assertEqual(
             (manifest.rowCount, manifest.replacedCount, self.values()), (3, 1, [b"a", b"b", b"c"])
         )
@@ -275,7 +278,7 @@ class FailureTests(LoadCase):
             return self.load(brokers=broker.listed, failOnDataLoss="false", transform=late)
 
         result = load(starts[2])
-        lost = f"of offsets 0 to {log.end}, {starts[2]} bytes have given no rows: they were deleted before they were read"
+        lost = f"of offsets 0 to {log.end}, {starts[2]} bytes have no rows: they were deleted before they were read"
         self.assertEqual(
             (result.notes, result.manifest.rowCount), ((f"{self.topic}/0-0: {lost}",), 4)
         )
@@ -291,7 +294,7 @@ class FailureTests(LoadCase):
             (0, (), {PartitionId(self.topic, HERE): end}),
         )
         self.assertIn(
-            f"of offsets {start} to {end}, {end - start} bytes have given no rows", gone.notes[0]
+            f"of offsets {start} to {end}, {end - start} bytes have no rows", gone.notes[0]
         )
 
     def test_lost(self) -> None:
@@ -304,6 +307,34 @@ class FailureTests(LoadCase):
         document["positions"][self.topic][str(HERE)] += 1_000
         with open(path, "w", encoding="utf-8") as file:
             json.dump(document, file)
-        self.assertIn("was it made anew?", str(self.assertRaises(LoadError, self.load)))
-        again = self.loaded(beginnings="earliest")
+        self.assertIn("was the log created anew?", str(self.assertRaises(LoadError, self.load)))
+        again = self.loaded(startOffsets="earliest")
         self.assertEqual((again.rowCount, again.replacedCount), (2, 2))
+
+
+class ReplacingTests(LoadCase):
+    """Which files are touched."""
+
+    def test_files(self) -> None:
+        """Only files with rows that go; what else is in them stays; a plan that loads nothing again looks at nothing."""
+        self.write(packed(NOW_MS, b"a"), packed(NOW_MS - HOUR_MS, b"b"))
+        first = self.end()
+        self.write(packed(NOW_MS, b"c"))
+        manifest = self.loaded()
+        found, place = tableAt(self.folder), PartitionId(self.topic, HERE)
+        replaced = findReplaced(
+            self.spark, found, LoadPlan((PlannedRange(place, first, self.end(), True),), ()), 60_000
+        )
+        self.assertEqual(
+            replaced.files, tuple(each.path for each in manifest.added if "/hour=13/" in each.path)
+        )
+        assert replaced.kept is not None
+        self.assertEqual(
+            [bytes(row["value"]) for row in replaced.kept.collect()], [packed(NOW_MS, b"a")]
+        )
+        self.assertEqual(replaced.counts.rows, {place: 1})
+        for plan in (
+            LoadPlan((PlannedRange(place, first, 10**6, False),), ()),
+            LoadPlan((PlannedRange(place, 10**6, 10**7, True),), ()),
+        ):
+            self.assertEqual(findReplaced(self.spark, found, plan, 60_000)[:2], (None, ()))

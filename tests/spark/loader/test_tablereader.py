@@ -1,10 +1,12 @@
 """
-Tests for L{pylogbroker.spark.loader.tableschema}: what runs with other columns make of a table, and that it can be read afterwards.
+Tests for L{pylogbroker.spark.loader.tablereader}.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -13,10 +15,80 @@ from pyspark.sql.types import StructType
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import LoadError, TableError
-from pylogbroker.spark.loader import compact, table
-from pylogbroker.spark.loader.tableschema import encodeColumns, evolve, joined, tableColumns
+from pylogbroker.lake.commit import TableWriter
+from pylogbroker.spark.loader import compact
+from pylogbroker.spark.loader.eventtime import withEventTime
+from pylogbroker.spark.loader.staging import stagedFiles, writeStaged
+from pylogbroker.spark.loader.tablereader import (
+    encodeColumns,
+    evolve,
+    mergeSchemas,
+    table,
+    tableAt,
+    tableColumns,
+)
+from pylogbroker.storage.files import RealFileSystem
 from tests.integration.sparksession import sharedSession
-from tests.spark.loader.cases import LoadCase
+from tests.lake.tables import manifest
+from tests.spark.loader.cases import NOW_MS, LoadCase, SparkCase
+
+
+class ReadingTests(SparkCase):
+    """A table as a DataFrame."""
+
+    def commit(self, number: int, topic: str, *values: bytes) -> None:
+        """A run of such rows."""
+        found = tableAt(self.folder)
+        with TableWriter(found, RealFileSystem()) as writer:
+            count = writeStaged(
+                withEventTime(self.rows(values, topic), None, NOW_MS),
+                writer.staging(f"run{number}"),
+                "zstd",
+            )
+            writer.commit(
+                manifest(number, added=stagedFiles(writer.staging(f"run{number}"), number, count))
+            )
+
+    def values(self) -> list[tuple[str, bytes]]:
+        return sorted(
+            (row["topic"], bytes(row["value"])) for row in table(self.spark, self.folder).collect()
+        )
+
+    def test_topicsAreTexts(self) -> None:
+        """
+        A topic that is all digits is read as it is called; a plain reader finds the same rows.
+        """
+        self.commit(1, "0012", b"a", b"b")
+        self.assertEqual(self.values(), [("0012", b"a"), ("0012", b"b")])
+        self.assertEqual(self.spark.read.parquet(self.folder).count(), 2)
+
+    def test_strangeTopics(self) -> None:
+        """A topic may be called what a folder cannot be."""
+        for number, topic in enumerate(("a b", "ü%41:=x", "_under")):
+            self.commit(number + 1, topic, b"v")
+        self.assertEqual(self.values(), [("_under", b"v"), ("a b", b"v"), ("ü%41:=x", b"v")])
+
+    def test_unpublished(self) -> None:
+        """Rows of a run that died between its commit and its end are there."""
+        self.commit(1, "clicks", b"a")
+        self.commit(2, "clicks", b"b")
+        found = tableAt(self.folder)
+        [added] = found.manifest(2).added
+        staged = Path(found.path("_staging", "run2", added.staged))
+        staged.parent.mkdir(parents=True)
+        shutil.move(found.path(added.path), staged)
+        self.assertEqual(self.values(), [("clicks", b"a"), ("clicks", b"b")])
+
+    def test_nothing(self) -> None:
+        """A table that nobody has loaded to, and a place that is no folder, are errors."""
+        self.assertIn(
+            "nothing was ever loaded",
+            str(self.assertRaises(TableError, table, self.spark, self.folder)),
+        )
+        self.assertIn(
+            "local or mounted",
+            str(self.assertRaises(TableError, table, self.spark, "s3a://bucket/x")),
+        )
 
 
 def columns(text: str) -> StructType:
@@ -31,7 +103,10 @@ class JoinedTests(SynchronousTestCase):
     """The columns of two."""
 
     def test_wider(self) -> None:
-        """Columns come behind the ones that are there; of numbers the wider type counts, also within records, arrays and maps, and whoever has it."""
+        """
+        Columns come behind the ones that are there; of numbers the wider type counts, also within
+        records, arrays and maps, and whoever has it.
+        """
         left = columns("a int, b struct<c: float, d: array<bigint>>, e map<string, int>, g binary")
         right = columns(
             "A bigint, b struct<c: double, d: array<int>, x: string>, e map<string, smallint>, f date"
@@ -39,8 +114,8 @@ class JoinedTests(SynchronousTestCase):
         whole = columns(
             "a bigint, b struct<c: double, d: array<bigint>, x: string>, e map<string, int>, g binary, f date"
         )
-        self.assertEqual(joined(left, right), whole)
-        self.assertEqual(joined(right, left).simpleString().count("bigint"), 2)
+        self.assertEqual(mergeSchemas(left, right), whole)
+        self.assertEqual(mergeSchemas(right, left).simpleString().count("bigint"), 2)
 
     def test_other(self) -> None:
         """Types that do not go together are an error that names the column, wherever it is."""
@@ -51,7 +126,7 @@ class JoinedTests(SynchronousTestCase):
         ):  # fmt: skip
             self.assertIn(
                 f"column {name} is of type ",
-                str(self.assertRaises(LoadError, joined, columns(left), columns(right))),
+                str(self.assertRaises(LoadError, mergeSchemas, columns(left), columns(right))),
             )
 
 
@@ -59,7 +134,10 @@ class KeptTests(SynchronousTestCase):
     """What a manifest keeps."""
 
     def test_advanced(self) -> None:
-        """A run's topics get its columns; a topic of which nothing stays begins anew; a column has one type in all topics."""
+        """
+        A run's topics get its columns; a topic of which nothing stays begins anew; a column has one
+        type in all topics.
+        """
         before = {"a": encodeColumns(columns("x int")), "b": encodeColumns(columns("y int"))}
         after = evolve(before, {"a", "c"}, columns("x bigint, z date"), ())
         self.assertEqual({topic: tableColumns({topic: text}).simpleString() for topic, text in after.items()}, {
@@ -108,7 +186,9 @@ class RunTests(LoadCase):
         )
 
     def test_widened(self) -> None:
-        """A column that has become wider, or is new: the table is read, compacted and loaded again."""
+        """
+        A column that has become wider, or is new: the table is read, compacted and loaded again.
+        """
         self.write(b"a")
         self.loaded(transform=self.amount(1, "int"))
         self.write(b"b")
@@ -120,11 +200,14 @@ class RunTests(LoadCase):
         self.write(b"c")
         self.loaded(transform=self.amount(3, "int"))
         self.assertEqual(self.found(), [*whole, (b"c", 3, 3)])
-        self.loaded(transform=self.amount(4, "int"), beginnings="earliest")
+        self.loaded(transform=self.amount(4, "int"), startOffsets="earliest")
         self.assertEqual(self.found(), [(value, 4, 4) for value in (b"a", b"b", b"c")])
 
     def test_otherType(self) -> None:
-        """Another type is refused, and nothing has changed; with all rows loaded again it is not, and no old row is looked at for it."""
+        """
+        Another type is refused, and nothing has changed; with all rows loaded again it is not, and
+        no old row is looked at for it.
+        """
         self.write(b"5")
         self.loaded(transform=self.amount(5, "int"))
         middle = self.end()
@@ -134,17 +217,20 @@ class RunTests(LoadCase):
             "column amount is of type int in the table and string in this run", str(error)
         )
         self.assertEqual(self.found(), [(b"5", 5, 5)])
-        self.loaded(transform=self.amount("five", "string"), beginnings="earliest")
+        self.loaded(transform=self.amount("five", "string"), startOffsets="earliest")
         self.assertEqual(self.found(), [(b"5", "five", "five"), (b"6", "five", "five")])
         self.assertRaises(
             LoadError,
             self.load,
             transform=self.amount(1, "int"),
-            beginnings={self.topic: {"0-0": middle}},
+            startOffsets={self.topic: {"0-0": middle}},
         )
 
     def test_anotherTopic(self) -> None:
-        """A topic with another type for a column of a table's is refused; it does not keep the one that is there from being read."""
+        """
+        A topic with another type for a column of a table's is refused; it does not keep the one
+        that is there from being read.
+        """
         self.write(b"a")
         self.loaded(transform=self.amount(1, "int"))
         first, self.topic = self.topic, self.topic + "too"
