@@ -1,4 +1,4 @@
-"""Consume a topic in a group until there are enough messages; fail if none comes for five seconds."""
+"""Consume a topic in a group until there are enough messages; fail if none comes for 5 seconds."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""Read partitions of one broker without a group; a file keeps the offsets from one run to the next."""
+"""Read partitions of one broker without a group; a file keeps the offsets between two runs."""
 
 import argparse
 import json

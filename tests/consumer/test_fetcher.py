@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.logger import capturedLogs
+from twisted.logger import capturedLogs, formatEvent
 
 from pylogbroker.errors import (
     CorruptCompressionError,
@@ -204,6 +204,29 @@ class FailingTests(FetchCase):
         self.broker.isUp = True
         self.cluster.advance(5)
         self.assertEqual(drain(stream), [b"a", b"b", b"c"])
+
+    def test_lostBrokerIsReported(self) -> None:
+        """
+        A broker that dies is a warning at once, not when C{socket.timeout.ms} is over; one an
+        outage, however long that is.
+        """
+        (stream,) = self.streams(self.member())
+        for seconds in (60, 1):
+            with capturedLogs() as events:
+                self.broker.stop()
+                self.cluster.advance(1.5)
+                warnings = [
+                    formatEvent(each) for each in events if each["log_level"].name == "warn"
+                ]
+                self.assertEqual(len(warnings), 1, warnings)
+                self.assertIn("broker0", warnings[0])
+                self.cluster.advance(seconds)
+            self.assertEqual(sum("No connection" in formatEvent(each) for each in events), 1)
+            self.broker.isUp = True
+            self.cluster.advance(10)
+        self.broker.log("t", 0).append(b"a")
+        self.cluster.advance(1)
+        self.assertEqual(drain(stream), [b"a"])
 
     def test_silentBroker(self) -> None:
         """A broker that does not answer costs C{socket.timeout.ms}, and is asked again."""
