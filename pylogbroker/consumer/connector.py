@@ -10,7 +10,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from functools import partial
 from random import Random, SystemRandom
 from types import TracebackType
 from typing import Any
@@ -27,7 +26,6 @@ from pylogbroker.cluster.subscription import (
     StaticSubscription,
     WildcardSubscription,
 )
-from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.config.consumersettings import ConsumerSettings
 from pylogbroker.consumer.fetchermanager import EndpointFor, FetcherManager
 from pylogbroker.consumer.groupstate import TOPIC_SIZE_MAX
@@ -51,10 +49,6 @@ from pylogbroker.net.deferreds import Waiters
 from pylogbroker.net.endpoints import brokerEndpoint
 from pylogbroker.types import PartitionId
 from pylogbroker.zookeeper.client import ZookeeperClient
-
-
-def _endpointOf(template: str, broker: BrokerRegistration) -> str:
-    return brokerEndpoint(template, broker.address)
 
 
 class ConsumerConnector:
@@ -108,8 +102,8 @@ class ConsumerConnector:
             raise ConfigurationError("zk.connect is missing: a consumer group lives in ZooKeeper")
         self._ownsZookeeper = zookeeper is None
         self._zookeeper: IZookeeper = zookeeper or ZookeeperClient.fromSettings(reactor, settings)
-        if endpointFor is None:
-            endpointFor = partial(_endpointOf, settings.brokerEndpoint)
+        template = settings.brokerEndpoint
+        endpointFor = endpointFor or (lambda broker: brokerEndpoint(template, broker.address))
         random = random or SystemRandom()
         self.consumerId = self._makeId(hostName or socket.gethostname(), random)
         self._offsets = ConsumedOffsets(

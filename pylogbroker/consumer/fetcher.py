@@ -105,7 +105,7 @@ class Fetcher:
         settings: ConsumerSettings,
         offsets: ConsumedOffsets,
         random: Any,
-        counters: ConsumerCounters | None = None,
+        counters: ConsumerCounters,
     ) -> None:
         """
         @param consumer: of the broker; the fetcher closes it.
@@ -115,7 +115,7 @@ class Fetcher:
         self._clock = clock
         self._consumer = consumer
         self._settings = settings
-        self._counters = counters or ConsumerCounters()
+        self._counters = counters
         self._offsets = offsets
         self._random = random
         self._states: OrderedDict[PartitionId, PartitionFetchState] = OrderedDict()
@@ -443,11 +443,7 @@ class Fetcher:
         lostOffset = state.offset if isLost else None
         state.offset, state.isStored = None, False
         state.seeking = Deferred.fromCoroutine(self._seekUntilFound(state, lostOffset))
-        state.seeking.addCallbacks(self._found, self._notFound, callbackArgs=(state,))
-
-    def _found(self, _result: None, state: PartitionFetchState) -> None:
-        state.seeking = None
-        self.wake()
+        state.seeking.addErrback(self._notFound)
 
     def _notFound(self, failure: Failure) -> None:
         if not failure.check(CancelledError):
@@ -457,7 +453,7 @@ class Fetcher:
         while True:
             try:
                 await self._seekOnce(state, lostOffset)
-                return
+                break
             except CancelledError:
                 raise
             except Exception as error:
@@ -468,6 +464,8 @@ class Fetcher:
                     error=error,
                 )
             await deferLater(self._clock, waitMs / 1000)
+        state.seeking = None
+        self.wake()
 
     async def _seekOnce(self, state: PartitionFetchState, lostOffset: int | None) -> None:
         partition, policy = state.partition, self._settings.autoOffsetReset

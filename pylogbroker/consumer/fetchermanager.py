@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping
 from random import Random
 from typing import Any
 
-from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.logger import Logger
 
@@ -65,9 +64,8 @@ class FetcherManager:
         self._name = name
         self.counters = ConsumerCounters()
         self._fetchers: dict[int, tuple[BrokerRegistration, Fetcher]] = {}
-        # Both are reported in the log once.
-        self._invalidBrokers: dict[int, BrokerRegistration] = {}
-        self._unregisteredBrokers: set[int] = set()
+        # Brokers that were reported in the log, with their registrations then.
+        self._reported: dict[int, BrokerRegistration | None] = {}
 
     def __repr__(self) -> str:
         fetchers = ", ".join(repr(fetcher) for _broker, fetcher in self._fetchers.values())
@@ -94,61 +92,56 @@ class FetcherManager:
             byBroker.setdefault(partition.partition.broker, []).append(partition)
         for number in self._fetchers.keys() - byBroker.keys():
             _broker, fetcher = self._fetchers.pop(number)
-            self._logFailure(fetcher.stop())
+            fetcher.stop()
         for number, partitions in byBroker.items():
-            found = brokers.get(number)
-            if found is not None:
-                self._unregisteredBrokers.discard(number)
-                self._connect(number, found)
-            if number not in self._fetchers:
-                if found is None:
-                    self._reportUnregistered(number, len(partitions))
-                continue
-            _broker, fetcher = self._fetchers[number]
-            fetcher.remove([each for each in fetcher.partitions if each not in assignment])
-            for partition in partitions:
-                fetcher.add(partition, self._streamOf(partition.topic, assignment[partition]))
+            self._connect(number, brokers.get(number), len(partitions))
+            if number in self._fetchers:
+                _broker, fetcher = self._fetchers[number]
+                fetcher.remove([each for each in fetcher.partitions if each not in assignment])
+                for partition in partitions:
+                    fetcher.add(partition, self._streamOf(partition.topic, assignment[partition]))
 
     def _streamOf(self, topic: str, thread: str) -> MessageStream:
         index = int(thread.rpartition("-")[2])
         return self._streams.get((topic, index)) or self._streams["", index]
 
-    def _reportUnregistered(self, number: int, count: int) -> None:
-        """Once, until the broker has been registered."""
-        if number not in self._unregisteredBrokers:
-            self._unregisteredBrokers.add(number)
-            self._log.warn(
-                "{consumerId}: broker {number} is not registered; its partitions ({count}) wait "
-                "for it",
-                consumerId=self._name,
-                number=number,
-                count=count,
-            )
-
-    def _connect(self, number: int, broker: BrokerRegistration) -> None:
-        """Have a fetcher for a broker's current address. An invalid address counts as none."""
+    def _connect(self, number: int, broker: BrokerRegistration | None, count: int) -> None:
+        """Have a fetcher for a broker's current address, if there is a valid one."""
         before, fetcher = self._fetchers.get(number, (None, None))
+        if broker is None:
+            if fetcher is None:
+                self._report(
+                    "{consumerId}: broker {number} is not registered; its partitions ({detail}) "
+                    "wait for it",
+                    number,
+                    broker,
+                    count,
+                )
+            return
         if before is not None and (before.host, before.port) == (broker.host, broker.port):
             return
         try:
             consumer = self._consumerOf(broker)
         except PylogbrokerError as error:
-            if self._invalidBrokers.get(number) != broker:
-                self._invalidBrokers[number] = broker
-                self._log.warn(
-                    "{consumerId}: broker {number} cannot be asked: {error}",
-                    consumerId=self._name,
-                    number=number,
-                    error=error,
-                )
+            text = "{consumerId}: broker {number} cannot be asked: {detail}"
+            self._report(text, number, broker, error)
             return
+        self._reported.pop(number, None)
         if fetcher is None:
             fetcher = Fetcher(
                 self._clock, consumer, self._settings, self._offsets, self._random, self.counters
             )
         else:
-            self._logFailure(fetcher.moveTo(consumer))
+            fetcher.moveTo(consumer)
         self._fetchers[number] = broker, fetcher
+
+    def _report(
+        self, text: str, number: int, broker: BrokerRegistration | None, detail: object
+    ) -> None:
+        """Warn of a broker once, until its registration changes."""
+        if number not in self._reported or self._reported[number] != broker:
+            self._reported[number] = broker
+            self._log.warn(text, consumerId=self._name, number=number, detail=detail)
 
     def _consumerOf(self, broker: BrokerRegistration) -> SimpleConsumer:
         settings = self._settings
@@ -163,13 +156,6 @@ class FetcherManager:
             timeoutMs=settings.socketTimeoutMs,
             limits=limits,
             random=self._random.random,
-        )
-
-    def _logFailure(self, closed: Deferred[None]) -> None:
-        closed.addErrback(
-            lambda failure: self._log.debug(
-                "A connection was not closed in order: {reason}", reason=failure.getErrorMessage()
-            )
         )
 
     def remove(self, partitions: Collection[PartitionId]) -> None:

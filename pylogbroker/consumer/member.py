@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -71,6 +72,7 @@ class Member:
         @param commit: called before partitions are released, with C{autocommit.enable}.
         """
         self.isStopped = False
+        self._clock = clock
         self._settings = settings
         self._zookeeper = zookeeper
         self._consumerId = consumerId
@@ -86,7 +88,7 @@ class Member:
         self._subscription: ISubscription | None = None
         self._running: Deferred[EffectResult] | None = None
         self._cancelCount = 0
-        self._registering: Deferred[None] | None = None
+        self._registering: Deferred[Any] | None = None
         # Released and perhaps not committed yet, with the session in which that was.
         self._uncommitted: dict[PartitionId, int] = {}
         self._backOffTimer = Timer(clock)
@@ -186,41 +188,27 @@ class Member:
                 self._cancelRunning()
             self._execute(self._rebalance.expired())
         elif event is SessionEvent.CONNECTED:
-            if state is State.SUSPENDED:
-                self._registerAgain()
-            else:
+            if state is not State.SUSPENDED:
                 self._execute(self._rebalance.connected())
+            elif self._registering is None and self._subscription is not None:
+                self._registering = Deferred.fromCoroutine(self._registerAgain(self._subscription))
+                self._registering.addErrback(lambda failure: failure.trap(CancelledError))
 
-    def _registerAgain(self) -> None:
-        """In a new session."""
-        if self._registering is None and self._subscription is not None:
-            self._registering = registering = Deferred.fromCoroutine(
-                claim(self._zookeeper, self._path, self._subscription.encode())
-            )
-            arguments = (registering,)
-            registering.addCallbacks(
-                self._registered, self._notRegistered, callbackArgs=arguments, errbackArgs=arguments
-            )
-
-    def _registered(self, _result: None, registering: Deferred[None]) -> None:
-        if self._registering is registering:
-            self._registering = None
-            self._execute(self._rebalance.connected())
-
-    def _notRegistered(self, failure: Failure, registering: Deferred[None]) -> None:
-        if self._registering is not registering:
-            return
+    async def _registerAgain(self, subscription: ISubscription) -> None:
+        """In a new session, until that succeeds."""
+        while True:
+            try:
+                await claim(self._zookeeper, self._path, subscription.encode())
+                break
+            except ZookeeperError as error:
+                self._log.warn(
+                    "{consumerId} cannot register in ZooKeeper: {reason}",
+                    consumerId=self._consumerId,
+                    reason=error,
+                )
+            await deferLater(self._clock, self._settings.rebalanceBackoffMs / 1000)
         self._registering = None
-        self._log.warn(
-            "{consumerId} cannot register in ZooKeeper: {reason}",
-            consumerId=self._consumerId,
-            reason=failure.getErrorMessage(),
-        )
-        self._backOffTimer.start(self._settings.rebalanceBackoffMs, self._retryRegistering)
-
-    def _retryRegistering(self) -> None:
-        if self._rebalance.state is State.SUSPENDED:
-            self._registerAgain()
+        self._execute(self._rebalance.connected())
 
     # -- effects
 
