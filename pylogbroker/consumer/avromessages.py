@@ -3,8 +3,8 @@ A stream's messages with values that the schemas of a registry explain.
 
 A stream's C{decode} cannot wait; this iterator can. It holds a message with an unknown schema until
 the registry has answered, and the stream behind it fills up and pushes back. While the registry is
-away, asking again goes on with the held message. A thread prepares each new schema, which takes
-tenths of a second if it is large.
+away, asking again goes on with the held message. A thread prepares new schemas, since large ones
+take tenths of a second.
 
 A position moves when the value is handed out, or when C{onInvalid} has taken the message: no commit
 covers a held message. When its partition goes to another member, only that member hands it out.
@@ -46,11 +46,9 @@ class AvroMessages:
         """
         @param stream: one without C{decode}.
         @param readerSchema: converts values to this schema; L{None}: as they were written.
-        @param onInvalid: called with a message that no schema explains, whose value is the payload,
-            and the error; may return a Deferred, which is waited for. What it raises is raised, and
-            the message is held.
-        @param runInThread: for preparing new schemas; by default a thread of the registry client's
-            reactor.
+        @param onInvalid: takes a message that no schema explains, whose value is the payload, and the
+            error. May return a Deferred. The message is held while C{onInvalid} fails.
+        @param runInThread: prepares new schemas; by default in a thread of the registry client's reactor.
         @raise InvalidSchemaError: C{readerSchema} cannot be used.
         """
         self.invalidCount = 0
@@ -68,10 +66,9 @@ class AvroMessages:
         """
         The next message.
 
-        @raise SchemaError: no schema explains it, and there is no C{onInvalid}; the next call goes
-            on behind it.
-        @raise PylogbrokerError: the registry could not be asked: the next call asks again for the
-            same message; or see L{MessageStream}.
+        @raise SchemaError: no schema explains it, and there is no C{onInvalid}; the next call goes on.
+        @raise PylogbrokerError: the registry could not be asked: the next call asks again for the same
+            message; or see L{MessageStream}.
         """
         while True:
             if self._held is None or self._isGone(self._held):

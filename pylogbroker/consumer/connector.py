@@ -81,13 +81,12 @@ class ConsumerConnector:
     ) -> None:
         """
         @param reactor: for connecting, for time, and for L{shutdownBeforeStop}.
-        @param settings: or the properties they are made of; questionable properties are logged.
+        @param settings: or properties, of which questionable ones are logged.
         @param zookeeper: a shared client, which stays open; by default one for C{zk.connect}.
         @param offsetStore: by default ZooKeeper.
-        @param hostName: this machine's, for the consumer id.
-        @param random: for the consumer id and for jitter; by default the system's.
-        @param endpointFor: gives the endpoint of a registered broker; by default what
-            C{broker.endpoint} says.
+        @param hostName: for the consumer id; by default this machine's.
+        @param random: for the consumer id and jitter; by default the system's.
+        @param endpointFor: gives the endpoint of a broker; by default as C{broker.endpoint} says.
         @raise ConfigurationError: C{zk.connect} is missing, or a property is wrong.
         @raise InvalidNameError: the group's name is invalid.
         """
@@ -211,11 +210,11 @@ class ConsumerConnector:
 
         @param topicCounts: the number of streams for each topic; at least 1. May be empty.
         @param decode: from a payload to a value; by default the value is the payload.
-        @return: fires with the streams of each topic, when this member has its partitions for the
-            first time. Fails with L{ConsumerStateError} the second time; with L{InvalidNameError};
-            with L{ZookeeperError} when this member cannot be registered; with
-            L{RebalanceFailedError} after C{rebalance.retries.max} failed attempts: the member keeps
-            trying, and the application may shut it down; with L{ClosedError} when it is shut down.
+        @return: fires with the streams of each topic, when this member has its partitions for the first
+            time. Fails with L{ConsumerStateError} the second time, L{InvalidNameError},
+            L{ZookeeperError} when this member cannot be registered, L{RebalanceFailedError} after
+            C{rebalance.retries.max} failed attempts (the member keeps trying), and L{ClosedError} when the
+            consumer is shut down.
         @raise ValueError: a number of streams is not positive.
         """
         for topic, count in topicCounts.items():
@@ -224,23 +223,8 @@ class ConsumerConnector:
                     f"{count} streams of {topic}: 1 to {STREAM_COUNT_MAX} are possible"
                 )
         counts = dict(topicCounts)
-
-        async def create() -> dict[str, list[MessageStream]]:
-            for topic in counts:
-                paths.topic(topic)
-                size = len(topic.encode())
-                if size > TOPIC_SIZE_MAX:
-                    raise InvalidNameError(
-                        f"the name of a topic has {size} bytes; {TOPIC_SIZE_MAX} fit in a request"
-                    )
-            names = [(topic, index) for topic, count in counts.items() for index in range(count)]
-            await self._join(StaticSubscription(counts), names, decode)
-            return {
-                topic: [self._streams[topic, index] for index in range(count)]
-                for topic, count in counts.items()
-            }
-
-        return Deferred.fromCoroutine(create())
+        joining = self._join(StaticSubscription(counts), counts, decode)
+        return Deferred.fromCoroutine(joining)
 
     def createMessageStreamsByFilter(
         self,
@@ -252,8 +236,7 @@ class ConsumerConnector:
         Join the group and read all topics that pass a filter, also those that are created later.
 
         @param topics: from L{pylogbroker.cluster.subscription.whitelist} or C{blacklist}.
-        @param streamCount: consumer thread i of each topic feeds stream i. By default what
-            C{topics} says.
+        @param streamCount: consumer thread i of each topic feeds stream i. By default as C{topics} says.
         @return: fires with the streams, and fails, as L{createMessageStreams}.
         @raise ValueError: C{streamCount} is not positive.
         """
@@ -261,19 +244,23 @@ class ConsumerConnector:
         if not 1 <= count <= STREAM_COUNT_MAX:
             raise ValueError(f"{count} streams: 1 to {STREAM_COUNT_MAX} are possible")
 
-        async def create() -> list[MessageStream]:
-            names = [("", index) for index in range(count)]
-            await self._join(replace(topics, streamCount=count), names, decode)
-            return [self._streams[name] for name in names]
-
-        return Deferred.fromCoroutine(create())
+        joining = self._join(replace(topics, streamCount=count), {"": count}, decode)
+        return Deferred.fromCoroutine(joining).addCallback(lambda streams: streams[""])
 
     async def _join(
         self,
         subscription: ISubscription,
-        names: list[tuple[str, int]],
+        counts: Mapping[str, int],
         decode: Callable[[bytes], Any] | None,
-    ) -> None:
+    ) -> dict[str, list[MessageStream]]:
+        for topic in counts:
+            if topic or isinstance(subscription, StaticSubscription):
+                paths.topic(topic)
+            size = len(topic.encode())
+            if size > TOPIC_SIZE_MAX:
+                raise InvalidNameError(
+                    f"the name of a topic has {size} bytes; {TOPIC_SIZE_MAX} fit in a request"
+                )
         if self._member.isStopped:
             raise ConsumerStateError(f"{self.consumerId} was shut down")
         if not self._isConnected:
@@ -281,8 +268,13 @@ class ConsumerConnector:
         if self._subscription is not None:
             raise ConsumerStateError(f"{self.consumerId} has its streams already")
         self._subscription = subscription
+        streams = {
+            topic: [self._makeStream(topic, index, decode) for index in range(count)]
+            for topic, count in counts.items()
+        }
         self._streams.clear()
-        self._streams.update({name: self._makeStream(*name, decode) for name in names})
+        for topic, each in streams.items():
+            self._streams.update({(topic, index): stream for index, stream in enumerate(each)})
         try:
             await self._member.register(subscription)
         except ZookeeperError:
@@ -294,6 +286,7 @@ class ConsumerConnector:
         if self._settings.autoCommitEnable:
             self._autoCommit.start(self._settings.autoCommitIntervalMs / 1000, now=False)
         await self._member.join()
+        return streams
 
     def _makeStream(
         self, topic: str, index: int, decode: Callable[[bytes], Any] | None

@@ -65,7 +65,6 @@ class PartitionFetchState:
 
     @ivar offset: what to fetch next; L{None} until that is known.
     @ivar sizeMax: bytes to request.
-    @ivar notBeforeMs: the partition is not fetched until then.
     @ivar isStored: whether C{offset} was loaded from the store and nothing was fetched there yet.
     @ivar isPositioned: whether its position is known and worth a commit.
     @ivar isStopped: whether it is not fetched any more.
@@ -165,8 +164,8 @@ class Fetcher:
 
     def seek(self, partition: PartitionId, offset: int) -> None:
         """
-        Discard what is queued of a partition, if it is fetched here, and load its offset anew. If
-        the store holds nothing new, go on at C{offset}.
+        Discard what is queued of a partition and load its offset anew; go on at C{offset} if the store holds
+        nothing new.
         """
         state = self._states.get(partition)
         if state is not None:
@@ -205,8 +204,8 @@ class Fetcher:
         self, state: PartitionFetchState, offset: int, error: PylogbrokerError
     ) -> None:
         """
-        The stream cannot decode what is stored at an offset, and has raised the error. Fetch it
-        again later; after the second time at one offset, leave the partition alone.
+        The stream could not decode what is stored at an offset. Fetch it again later; the second time at
+        one offset, leave the partition alone.
         """
         if self._states.get(state.partition) is not state:
             return
@@ -415,10 +414,10 @@ class Fetcher:
 
     def _reportOnce(self, state: PartitionFetchState, error: PylogbrokerError) -> bool:
         """
-        Log an error of a partition once.
+        Log an error of a partition once. The entry's place in the response does not count, since it changes
+        from fetch to fetch.
 
-        @return: whether it is new. The entry's place in the response does not count: it changes
-            from one fetch to the next.
+        @return: whether the error is new.
         """
         text = error.reason if isinstance(error, FormatError) else str(error)
         if state.reported == (state.offset, text):

@@ -283,11 +283,10 @@ class PartitionOwners:
 
     async def release(self, assignment: Assignment) -> None:
         """
-        Delete owner nodes, as far as they are still ours. A failure keeps none of the others: the
-        session may go on, and their nodes with it.
+        Delete owner nodes, as far as they are still ours. Each is tried, since after a failure the session
+        may go on, and the nodes with it.
 
-        @raise pylogbroker.errors.ZookeeperError: at least one request failed; raised when all were
-            tried.
+        @raise pylogbroker.errors.ZookeeperError: at least one request failed.
         """
         failures: list[Failure] = []
         for some in batched(assignment.items(), BATCH_COUNT_MAX):

@@ -174,8 +174,7 @@ class BackOff:
 @dataclass(frozen=True)
 class DropAll:
     """
-    The session is over, and its owner nodes are gone: stop fetching and keep the positions. Results
-    of earlier effects do not count any more.
+    The session and its owner nodes are gone: stop fetching, keep the positions, ignore earlier results.
     """
 
 
@@ -204,8 +203,7 @@ class State(Enum):
 
 class Rebalance:
     """
-    One member's part in rebalancing. Each method returns the effects to execute, in order, before
-    the next event.
+    One member's part. Each method returns the effects to execute, in order, before the next event.
 
     @ivar owned: what this member owns as far as it knows, also while it is claiming or releasing.
     """
@@ -264,8 +262,7 @@ class Rebalance:
 
     def stopped(self) -> list[Effect]:
         """
-        The application stops the member. The result of a running effect must have been reported, or
-        else it is never reported.
+        The application stops the member. A running effect must not report a result after this.
         """
         if self.state in (State.STOPPING, State.STOPPED):
             return []

@@ -110,7 +110,7 @@ class _Reset(NamedTuple):
 
 
 def _unconsumed(messages: MessageSet, position: int) -> Iterator[tuple[bytes, int]]:
-    """The payloads behind a position, which may be inside the first set, and their next offsets."""
+    """The payloads behind a position, which may be inside the first set."""
     doneCount = consumedCount(position) if position == messages.baseOffset else 0
     return dropwhile(
         lambda each: each[1] == position and 0 < consumedCount(each[1]) <= doneCount,
@@ -119,7 +119,7 @@ def _unconsumed(messages: MessageSet, position: int) -> Iterator[tuple[bytes, in
 
 
 def withPosition(error: PylogbrokerError, partition: PartitionId, offset: int) -> PylogbrokerError:
-    """A copy of a format error whose text names partition and offset; any other error unchanged."""
+    """A format error with partition and offset in its text; any other error unchanged."""
     if isinstance(error, FormatError):
         return type(error)(f"{partition} at offset {offset}: {error.reason}", error.position)
     return error
@@ -153,12 +153,10 @@ class MessageStream:
         @param decode: from a payload to a value.
         @param isShallow: whether compressed entries are handed out as they are.
         @param tracksIntraBatch: whether positions inside compressed sets are
-            L{pylogbroker.types.IntraBatchOffset}s, behind which a reader that comes back begins.
-            Otherwise a position there is the set's beginning.
-        @param queuedSizeMax: bytes of chunks, queued or reserved; an empty stream accepts any
-            chunk.
-        @param timeoutMs: how long a reader waits before L{ConsumerTimeoutError}; negative: for
-            ever.
+            L{pylogbroker.types.IntraBatchOffset}s, so that a reader comes back to exactly there. Otherwise
+            they are the set's beginning.
+        @param queuedSizeMax: bytes of chunks, queued or reserved; an empty stream accepts any chunk.
+        @param timeoutMs: how long a reader waits before L{ConsumerTimeoutError}; negative: for ever.
         """
         self.name = name
         self.positions = positions
@@ -275,8 +273,7 @@ class MessageStream:
         """
         The next message, if there is one now. Its partition's position moves behind it.
 
-        @raise PylogbrokerError: in place of a message: a partition cannot be read; the next call
-            goes on with the others.
+        @raise PylogbrokerError: a partition cannot be read; the next call goes on with the others.
         @raise Exception: the decoder raised it; the next call goes on behind that message.
         """
         return self._take(self.positions)
@@ -359,11 +356,9 @@ class MessageStream:
 
     def poll(self, countMax: int) -> PolledBatch:
         """
-        Take messages without moving the positions of their partitions, so that no commit gets ahead
-        of the work on them.
+        Take messages without moving positions, so that no commit gets ahead of the work on them.
 
-        @param countMax: of messages. The batch has fewer, or none, when no more are there or when
-            an error stands before them.
+        @param countMax: the most messages. Fewer, or none, when no more are there or an error is next.
         """
         moved: dict[PartitionId, int] = {}
         positions = ChainMap(moved, self.positions)
@@ -390,7 +385,7 @@ class MessageStream:
 
     async def nextBatch(self, countMax: int) -> PolledBatch:
         """
-        As L{poll}, but wait until there is a message or an error.
+        As L{poll}, but wait for a message or an error.
 
         @raise StopAsyncIteration: the consumer was shut down.
         @raise ConsumerTimeoutError: nothing has come in time; the reader may ask again.
@@ -405,8 +400,8 @@ class MessageStream:
 
     def acknowledge(self, batch: PolledBatch) -> None:
         """
-        Move the positions behind a batch. Those of partitions that were dropped or reset since it
-        was polled stay: they belong to the next owner, or go on elsewhere.
+        Move the positions behind a batch, but not those of partitions that were dropped or reset since it
+        was polled.
         """
         for partition, offset in batch.positions.items():
             if (
@@ -417,8 +412,8 @@ class MessageStream:
 
     def deliver(self, batch: PolledBatch) -> None:
         """
-        Move the positions behind the messages of a batch, but not behind its error: the next reader
-        is told that error first, however it reads.
+        Move the positions behind the messages of a batch, but not behind its error, which is raised to the
+        next reader first.
         """
         if batch.messages and batch.error is not None:
             self.acknowledge(
@@ -449,7 +444,7 @@ class MessageStream:
         Become the one reader of this stream.
 
         @param wake: called when there is something to take, or the stream has ended.
-        @raise ConsumerStateError: another reader is attached, and would get this reader's messages.
+        @raise ConsumerStateError: another reader is attached.
         """
         if self._wakeReader is not None:
             raise ConsumerStateError(f"{self.name}: another reader is attached to this stream")
@@ -464,7 +459,7 @@ class MessageStream:
 
     async def wait(self) -> None:
         """
-        Wait until there may be something to take, or the stream has ended.
+        Wait for something to take, or for the end.
 
         @raise ConsumerTimeoutError: nothing has come in time; the reader may wait again.
         @raise ConsumerStateError: another reader is attached.
@@ -513,8 +508,7 @@ class MessageStream:
         """
         An asynchronous iterator over lists of messages: those that are there, at least one.
 
-        @param countMax: the most messages in a list.
-        @raise ValueError: that is less than 1.
+        @raise ValueError: C{countMax} is less than 1.
         """
         if countMax < 1:
             raise ValueError(f"{countMax} messages at a time: at least 1 is possible")
@@ -539,10 +533,8 @@ class MessageStream:
 
     def blocking(self, reactor: Any) -> BlockingIterator:
         """
-        An iterator for a plain thread, while the reactor runs in another one.
-
-        It ends when the consumer is shut down, which must happen before the reactor stops
-        (C{shutdownBeforeStop} of the connector), or the thread waits for ever.
+        An iterator for a plain thread, while the reactor runs in another one. It ends when the consumer is
+        shut down, which must happen before the reactor stops (C{shutdownBeforeStop} of the connector).
 
         @param reactor: the one that the consumer belongs to.
         """

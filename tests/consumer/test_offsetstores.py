@@ -441,7 +441,7 @@ class PositionsTests(SynchronousTestCase):
         say what is gone is asked at the next commit.
         """
 
-        class HttpRequest(MemoryOffsetStore):
+        class ForgetfulStore(MemoryOffsetStore):
             reachable = True
 
             def missing(self, places: Iterable[PartitionId]) -> Deferred[list[PartitionId]]:
@@ -449,7 +449,7 @@ class PositionsTests(SynchronousTestCase):
                     return fail(ConnectionLossException("away"))
                 return succeed([place for place in places if place not in self.offsets])
 
-        store = HttpRequest()
+        store = ForgetfulStore()
         positions = ConsumedOffsets(store)
         positions.begin(A, 10)
         positions.begin(C, 20)
