@@ -46,9 +46,10 @@ class AvroMessages:
         """
         @param stream: one without C{decode}.
         @param readerSchema: converts values to this schema; L{None}: as they were written.
-        @param onInvalid: takes a message that no schema explains, whose value is the payload, and the
-            error. May return a Deferred. The message is held while C{onInvalid} fails.
-        @param runInThread: prepares new schemas; by default in a thread of the registry client's reactor.
+        @param onInvalid: takes a message that no schema explains, whose value is the payload, and
+            the error. May return a Deferred. The message is held while C{onInvalid} fails.
+        @param runInThread: prepares new schemas; by default in a thread of the registry client's
+            reactor.
         @raise InvalidSchemaError: C{readerSchema} cannot be used.
         """
         self.invalidCount = 0
@@ -66,9 +67,10 @@ class AvroMessages:
         """
         The next message.
 
-        @raise SchemaError: no schema explains it, and there is no C{onInvalid}; the next call goes on.
-        @raise PylogbrokerError: the registry could not be asked: the next call asks again for the same
-            message; or see L{MessageStream}.
+        @raise SchemaError: no schema explains it, and there is no C{onInvalid}; the next call goes
+            on.
+        @raise PylogbrokerError: the registry could not be asked: the next call asks again for the
+            same message; or see L{MessageStream}.
         """
         while True:
             if self._held is None or self._isGone(self._held):

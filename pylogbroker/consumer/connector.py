@@ -210,11 +210,11 @@ class ConsumerConnector:
 
         @param topicCounts: the number of streams for each topic; at least 1. May be empty.
         @param decode: from a payload to a value; by default the value is the payload.
-        @return: fires with the streams of each topic, when this member has its partitions for the first
-            time. Fails with L{ConsumerStateError} the second time, L{InvalidNameError},
+        @return: fires with the streams of each topic, when this member has its partitions for the
+            first time. Fails with L{ConsumerStateError} the second time, L{InvalidNameError},
             L{ZookeeperError} when this member cannot be registered, L{RebalanceFailedError} after
-            C{rebalance.retries.max} failed attempts (the member keeps trying), and L{ClosedError} when the
-            consumer is shut down.
+            C{rebalance.retries.max} failed attempts (the member keeps trying), and L{ClosedError}
+            when the consumer is shut down.
         @raise ValueError: a number of streams is not positive.
         """
         for topic, count in topicCounts.items():
@@ -236,7 +236,8 @@ class ConsumerConnector:
         Join the group and read all topics that pass a filter, also those that are created later.
 
         @param topics: from L{pylogbroker.cluster.subscription.whitelist} or C{blacklist}.
-        @param streamCount: consumer thread i of each topic feeds stream i. By default as C{topics} says.
+        @param streamCount: consumer thread i of each topic feeds stream i. By default as C{topics}
+            says.
         @return: fires with the streams, and fails, as L{createMessageStreams}.
         @raise ValueError: C{streamCount} is not positive.
         """

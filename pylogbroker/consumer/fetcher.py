@@ -164,8 +164,8 @@ class Fetcher:
 
     def seek(self, partition: PartitionId, offset: int) -> None:
         """
-        Discard what is queued of a partition and load its offset anew; go on at C{offset} if the store holds
-        nothing new.
+        Discard what is queued of a partition and load its offset anew; go on at C{offset} if the
+        store holds nothing new.
         """
         state = self._states.get(partition)
         if state is not None:
@@ -204,8 +204,8 @@ class Fetcher:
         self, state: PartitionFetchState, offset: int, error: PylogbrokerError
     ) -> None:
         """
-        The stream could not decode what is stored at an offset. Fetch it again later; the second time at
-        one offset, leave the partition alone.
+        The stream could not decode what is stored at an offset. Fetch it again later; the second
+        time at one offset, leave the partition alone.
         """
         if self._states.get(state.partition) is not state:
             return
@@ -414,8 +414,8 @@ class Fetcher:
 
     def _reportOnce(self, state: PartitionFetchState, error: PylogbrokerError) -> bool:
         """
-        Log an error of a partition once. The entry's place in the response does not count, since it changes
-        from fetch to fetch.
+        Log an error of a partition once. The entry's place in the response does not count, since it
+        changes from fetch to fetch.
 
         @return: whether the error is new.
         """

@@ -283,8 +283,8 @@ class PartitionOwners:
 
     async def release(self, assignment: Assignment) -> None:
         """
-        Delete owner nodes, as far as they are still ours. Each is tried, since after a failure the session
-        may go on, and the nodes with it.
+        Delete owner nodes, as far as they are still ours. Each is tried, since after a failure the
+        session may go on, and the nodes with it.
 
         @raise pylogbroker.errors.ZookeeperError: at least one request failed.
         """

@@ -49,8 +49,8 @@ class IOffsetStore(Protocol):
     Stores, for one group, the next offset of each partition.
 
     A store with a true C{tracksIntraBatch} takes and returns positions inside compressed sets as
-    L{pylogbroker.types.IntraBatchOffset}s. A store whose offsets others can delete may have a method
-    C{missing}, as L{ZookeeperOffsetStore.missing}.
+    L{pylogbroker.types.IntraBatchOffset}s. A store whose offsets others can delete may have a
+    method C{missing}, as L{ZookeeperOffsetStore.missing}.
     """
 
     def load(self, partition: PartitionId) -> Deferred[int | None]:
@@ -197,16 +197,16 @@ class SqliteOffsetStore:
     """
     Offsets in a table of the application's own database, changed in its own transactions.
 
-    The application does its work, calls L{store} on the same connection for each message, in order, and
-    commits as often as it likes. The consumer is created with C{autocommit.enable=false} and this
-    store, and loads offsets from it. So each message counts exactly once:
+    The application does its work, calls L{store} on the same connection for each message, in order,
+    and commits as often as it likes. The consumer is created with C{autocommit.enable=false} and
+    this store, and loads offsets from it. So each message counts exactly once:
 
       - A transaction may end inside a compressed set: the store keeps how many of its messages are
         done, and the next reader leaves them out.
-      - An offset changes only forward, and only if it is what this member loaded or stored last. When
-        two members work on one partition, since it went from one to the other, the later one gets an
-        L{OffsetConflictError}, rolls back and joins anew. Where C{autooffset.reset} has moved the
-        offset back, it goes forward from there.
+      - An offset changes only forward, and only if it is what this member loaded or stored last.
+        When two members work on one partition, since it went from one to the other, the later one
+        gets an L{OffsetConflictError}, rolls back and joins anew. Where C{autooffset.reset} has
+        moved the offset back, it goes forward from there.
     """
 
     TABLE = "pylogbroker_offsets"
@@ -258,7 +258,8 @@ class SqliteOffsetStore:
         Store an offset in the open transaction, which the application commits.
 
         @param nextOffset: of the message that is done, as it came.
-        @raise OffsetConflictError: another member has stored one, or this member this one. Roll back.
+        @raise OffsetConflictError: another member has stored one, or this member this one. Roll
+            back.
         """
         partitionId = PartitionId(topic, partition)
         if not self._write(partitionId, nextOffset, isForward=True):
@@ -382,8 +383,8 @@ class ConsumedOffsets:
 
     async def commit(self, partitions: Callable[[], Iterable[PartitionId]]) -> list[PartitionId]:
         """
-        Store what has moved, and what is gone from the store: every commit of 0.7.2 writes all offsets, so
-        deleted ones come back. Commits wait for one another.
+        Store what has moved, and what is gone from the store: every commit of 0.7.2 writes all
+        offsets, so deleted ones come back. Commits wait for one another.
 
         @param partitions: gives those that are ours, when it is this commit's turn.
         @return: those that could not be stored.

@@ -174,7 +174,8 @@ class BackOff:
 @dataclass(frozen=True)
 class DropAll:
     """
-    The session and its owner nodes are gone: stop fetching, keep the positions, ignore earlier results.
+    The session and its owner nodes are gone: stop fetching, keep the positions, ignore earlier
+    results.
     """
 
 

@@ -153,10 +153,12 @@ class MessageStream:
         @param decode: from a payload to a value.
         @param isShallow: whether compressed entries are handed out as they are.
         @param tracksIntraBatch: whether positions inside compressed sets are
-            L{pylogbroker.types.IntraBatchOffset}s, so that a reader comes back to exactly there. Otherwise
-            they are the set's beginning.
-        @param queuedSizeMax: bytes of chunks, queued or reserved; an empty stream accepts any chunk.
-        @param timeoutMs: how long a reader waits before L{ConsumerTimeoutError}; negative: for ever.
+            L{pylogbroker.types.IntraBatchOffset}s, so that a reader comes back to exactly there.
+            Otherwise they are the set's beginning.
+        @param queuedSizeMax: bytes of chunks, queued or reserved; an empty stream accepts any
+            chunk.
+        @param timeoutMs: how long a reader waits before L{ConsumerTimeoutError}; negative: for
+            ever.
         """
         self.name = name
         self.positions = positions
@@ -358,7 +360,8 @@ class MessageStream:
         """
         Take messages without moving positions, so that no commit gets ahead of the work on them.
 
-        @param countMax: the most messages. Fewer, or none, when no more are there or an error is next.
+        @param countMax: the most messages. Fewer, or none, when no more are there or an error is
+            next.
         """
         moved: dict[PartitionId, int] = {}
         positions = ChainMap(moved, self.positions)
@@ -400,8 +403,8 @@ class MessageStream:
 
     def acknowledge(self, batch: PolledBatch) -> None:
         """
-        Move the positions behind a batch, but not those of partitions that were dropped or reset since it
-        was polled.
+        Move the positions behind a batch, but not those of partitions that were dropped or reset
+        since it was polled.
         """
         for partition, offset in batch.positions.items():
             if (
@@ -412,8 +415,8 @@ class MessageStream:
 
     def deliver(self, batch: PolledBatch) -> None:
         """
-        Move the positions behind the messages of a batch, but not behind its error, which is raised to the
-        next reader first.
+        Move the positions behind the messages of a batch, but not behind its error, which is raised
+        to the next reader first.
         """
         if batch.messages and batch.error is not None:
             self.acknowledge(
@@ -533,8 +536,9 @@ class MessageStream:
 
     def blocking(self, reactor: Any) -> BlockingIterator:
         """
-        An iterator for a plain thread, while the reactor runs in another one. It ends when the consumer is
-        shut down, which must happen before the reactor stops (C{shutdownBeforeStop} of the connector).
+        An iterator for a plain thread, while the reactor runs in another one. It ends when the
+        consumer is shut down, which must happen before the reactor stops (C{shutdownBeforeStop} of
+        the connector).
 
         @param reactor: the one that the consumer belongs to.
         """

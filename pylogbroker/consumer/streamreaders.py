@@ -147,10 +147,10 @@ class BlockingIterator:
     """
     Messages for a plain thread, which fetches them from the reactor's thread in batches.
 
-    A message's position moves when the thread gets the message. Of a dropped partition the thread gets
-    no more, but one that it gets in that very moment may be delivered again by the next owner. Of a
-    reset partition it gets the rest of the batch without moving the position. A reset behind messages
-    of the batch takes effect with the last of them.
+    A message's position moves when the thread gets the message. Of a dropped partition the thread
+    gets no more, but one that it gets in that very moment may be delivered again by the next owner.
+    Of a reset partition it gets the rest of the batch without moving the position. A reset behind
+    messages of the batch takes effect with the last of them.
     """
 
     def __init__(
