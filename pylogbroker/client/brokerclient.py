@@ -3,27 +3,25 @@ A broker's client that outlives its connections: it connects on demand, and agai
 
 What must be true:
 
-  - There is at most one connection to a broker, and at most one attempt to make one.
-  - Without a caller there is no attempt and no timer.
-  - Callers get the connection in the order of their calls, also when one of them calls again
-    meanwhile: what a producer writes must not overtake itself.
+  - There is at most one connection to a broker, and at most one attempt to make one. Without a
+    caller there is no attempt and no timer.
+  - Callers get the connection in the order of their calls: what a producer writes must not overtake
+    itself.
   - A caller waits C{connectTimeoutMs} at most. When the next attempt would come too late, it fails
     at once with the reason of the last. While an old connection is closed in order, this time does
     not run; closing has its own limit.
 
-The delay before the next attempt belongs to the client, not to a caller
-(L{pylogbroker.retry.Backoff}): a hundred callers of a dead broker do not try it a hundred times. A
-connection that ends within L{STABLE_MS} counts as a failure, or a broker that accepts and closes
-would be asked as fast as the network allows.
+The delay before the next attempt belongs to the client, not to a caller: a hundred callers of a
+dead broker do not try it a hundred times. A connection that ends within L{STABLE_MS} counts as a
+failure.
 
-When a broker closes a connection, what was written last may be lost, and a protocol without answers
-does not tell. So it is a warning in the log if something was written without a later answer within
-L{UNCONFIRMED_WARN_MS} before. (A limit, since the end of an idle connection looks the same.) The
-first failed attempt of an outage is a warning, too, and so is an attempt that takes longer than
-L{REPORT_AFTER_MS}: callers that wait are silent otherwise.
+A broker that closes a connection may lose what was written last, and a protocol without answers
+does not tell. So it is a warning in the log if a request without an answer was written within
+L{UNCONFIRMED_WARN_MS} before. The first failed attempt of an outage is a warning, too, and so is an
+attempt that takes longer than L{REPORT_AFTER_MS}.
 
-Requests that only read may be sent twice. L{BrokerClient.call} sends them again, once, after a lost
-connection (spec-0.7 consumer §1).
+L{BrokerClient.call} sends requests that only read once more after a lost connection (spec-0.7
+consumer §1).
 """
 
 from __future__ import annotations
@@ -114,41 +112,29 @@ class _ConnectionFactory(Factory):
 
 
 class _ConnectEvents(Protocol):
-    def connect(self) -> None:
-        """A caller waits, and an attempt may be made now."""
+    def connect(self) -> None: ...
 
-    def hold(self, waitMs: float) -> None:
-        """A caller waits, and the next attempt is due in C{waitMs}."""
+    def hold(self, waitMs: float) -> None: ...
 
-    def due(self) -> None:
-        """The next attempt is due."""
+    def due(self) -> None: ...
 
-    def made(self) -> None:
-        """The attempt has succeeded."""
+    def made(self) -> None: ...
 
-    def failed(self) -> None:
-        """The attempt has failed."""
+    def failed(self) -> None: ...
 
-    def abandoned(self) -> None:
-        """No caller waits any more."""
+    def abandoned(self) -> None: ...
 
-    def ended(self) -> None:
-        """The connection takes no more requests."""
+    def ended(self) -> None: ...
 
-    def replace(self) -> None:
-        """The good connection is closed, to be replaced."""
+    def replace(self) -> None: ...
 
-    def replaced(self) -> None:
-        """The replaced connection is gone."""
+    def replaced(self) -> None: ...
 
-    def follow(self) -> None:
-        """The connection of an earlier client is being closed."""
+    def follow(self) -> None: ...
 
-    def free(self) -> None:
-        """The connection of the earlier client is gone."""
+    def free(self) -> None: ...
 
-    def close(self) -> None:
-        """The owner closes the client."""
+    def close(self) -> None: ...
 
 
 class BrokerClient:

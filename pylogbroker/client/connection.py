@@ -5,22 +5,22 @@ What must be true:
 
   - The protocol has no request numbers (spec-0.7 wire-protocol §2), so an answer belongs to the
     oldest unanswered request. A caller that cancels or times out leaves its place behind; its
-    answer is read and thrown away.
+    answer is thrown away.
   - Bytes leave in the order of the calls. Only so does an OFFSETS request behind a PRODUCE prove
     something.
-  - Everything has a limit. While the transport pauses us, frames wait here, C{waitingCountMax} and
-    C{waitingSizeMax} at most; a further one is refused with L{BackpressureError}.
+  - While the transport pauses us, frames wait here, within limits; a further one is refused with
+    L{BackpressureError}.
   - Every wait ends. A request has its time-out. A transport that takes nothing for C{stallMs} is
-    cut. So is a connection whose oldest request was abandoned C{abandonedMs} ago, when no caller
-    waits any more.
+    cut. So is a connection without waiting callers whose oldest request was abandoned
+    C{abandonedMs} ago.
 
-The transport gets a frame in pieces of L{WRITE_SIZE}, each when the one before has left. So a frame
-of 100 MB on a slow line is not taken for a stall. (Twisted would send no larger pieces anyway.) A
-frame cannot be withdrawn when its first piece has left.
+The transport gets a frame in pieces of L{WRITE_SIZE}, each when the one before has left, so that
+100 MB on a slow line are not taken for a stall. A frame cannot be withdrawn when its first piece
+has left.
 
 C{close} half-closes first where the transport can (TCP, not TLS) and waits for the broker to close
-its side, so that no reset overtakes written bytes: a broker reads to the end before it closes
-(§11). This proves nothing, since the broker may have closed for another reason a moment before.
+its side, so that no reset overtakes written bytes (§11). This proves nothing: the broker may have
+closed for another reason a moment before.
 
 The life cycle is a table, at the end of this module. Frames do not pass through it.
 """
@@ -142,20 +142,15 @@ def _nothing(_result: object) -> None:
 
 
 class _ConnectionEvents(TypingProtocol):
-    def made(self) -> None:
-        """The transport is connected."""
+    def made(self) -> None: ...
 
-    def close(self) -> None:
-        """The owner closes; what is under way is finished."""
+    def close(self) -> None: ...
 
-    def drained(self) -> None:
-        """Nothing is under way any more."""
+    def drained(self) -> None: ...
 
-    def drop(self, reason: PylogbrokerError) -> None:
-        """The connection cannot or must not go on."""
+    def drop(self, reason: PylogbrokerError) -> None: ...
 
-    def lost(self, reason: Failure) -> None:
-        """The transport is disconnected."""
+    def lost(self, reason: Failure) -> None: ...
 
 
 @implementer(IPushProducer)

@@ -1,8 +1,7 @@
 """
 The low-level producer of one broker, which never answers (spec-0.7 producer §4, wire-protocol §3).
 
-C{send} succeeds when the bytes have left this program. Whether the broker took, dropped or never
-saw them is unknown, and a 0.7 client leaves it there. But a broker handles the requests of a
+C{send} succeeds when the bytes have left this program. But a broker handles the requests of a
 connection in order, so its answer to an OFFSETS request means that it is done with everything sent
 before. L{SyncProducer.confirm} sends one, and so do C{close} and the producer itself before it
 replaces a connection (C{reconnectIntervalCount}). For this to prove anything:
@@ -15,7 +14,7 @@ replaces a connection (C{reconnectIntervalCount}). For this to prove anything:
   - Sends keep their order while there is no connection (L{pylogbroker.client.brokerclient}).
 
 Rejected: the broker's closing of its side, after we closed ours, as the proof. It may have closed a
-moment before and thrown away what it had not read; our end looks the same.
+moment before and thrown away what it had not read.
 """
 
 from __future__ import annotations

@@ -3,20 +3,18 @@ Length-prefixed frames: C{int32 size}, then as many bytes.
 
 The decoder is one buffer with a position. What must be true:
 
-  - The cost of a frame is linear in its size, however it is cut up (100 MB in 64 KiB pieces, or
-    byte by byte).
+  - The cost of a frame is linear in its size, however it is cut up.
   - A size over the limit is refused when its four bytes are there, before any allocation.
   - Frames that are not taken stay in the buffer: so a connection holds requests back.
   - A taken frame does not stay in memory because of bytes behind it. What is left is copied when it
     is smaller than what stands before it, and that is more than L{SLACK_SIZE_MAX}.
 
 Bytes that arrive while others are held are kept in a list and joined once, when a frame may be
-whole. Very small pieces (two bytes are an object of forty) are joined early: there are never more
-pieces than one for each L{PIECE_SIZE_MIN} bytes held, and L{PIECE_COUNT_MIN}.
+whole. Very small pieces (two bytes are an object of forty) are joined early: there is at most one
+piece for each L{PIECE_SIZE_MIN} bytes held, and L{PIECE_COUNT_MIN}.
 
-Rejected: a C{bytearray} that grows and is cut at the front (each slice is one more copy, and
-200-byte slices of C{bytes} are the quickest); Twisted's C{Int32StringReceiver}, which is quadratic
-in large frames.
+Rejected: a C{bytearray} that is cut at the front (each slice is one more copy); Twisted's
+C{Int32StringReceiver}, which is quadratic in large frames.
 """
 
 from __future__ import annotations

@@ -59,12 +59,10 @@ class SimpleConsumer:
         """
         @param tls: for TLS (L{pylogbroker.net.endpoints.endpoint} makes it); by default plain TCP.
         @param timeoutMs: for a call, connecting and the second try included.
-        @param connectTimeoutMs: for connecting; C{timeoutMs}, when that is less.
         @param responseSizeMax: bytes of an answer; bounds a fetch.
-        @param random: numbers from 0 up to, not including, 1, for the jitter of reconnecting; by
-            default the system's.
         @param clock: seconds.
-        @param pause: waits for a number of seconds.
+        @param pause: waits for a number of seconds. The others are those of
+            L{pylogbroker.client.simpleconsumer.SimpleConsumer}.
         """
         self.socket = BrokerSocket(
             host,

@@ -77,18 +77,12 @@ class SyncProducer:
     ) -> None:
         """
         @param tls: for TLS (L{pylogbroker.net.endpoints.endpoint} makes it); by default plain TCP.
-        @param payloadSizeMax: bytes of a top-level payload, the wrapper's for a compressed set
-            (C{max.message.size}).
         @param timeoutMs: how long the broker may take nothing, and how long a C{confirm} may take.
-        @param connectTimeoutMs: how long a call waits for a connection, over all attempts.
         @param closeMs: how long the last confirmation may take, and then the end of a connection
             that is closed or replaced.
-        @param reconnectIntervalCount: requests after which the connection is closed; the next call
-            makes a new one.
-        @param reconnectTimeIntervalMs: milliseconds after which it is closed; negative for never.
-        @param random: numbers from 0 up to, not including, 1, for jitter; by default the system's.
         @param clock: seconds.
-        @param pause: waits for a number of seconds.
+        @param pause: waits for a number of seconds. The others are those of
+            L{pylogbroker.client.syncproducer.SyncProducer}.
         """
         random = SystemRandom().random if random is None else random
         self.socket = BrokerSocket(
@@ -156,10 +150,10 @@ class SyncProducer:
         @param messages: an encoded message set, or an iterable of payloads.
         @param codec: to compress with; see L{pylogbroker.records.compression}.
         @raise pylogbroker.errors.BrokerConnectionError: no connection can be made (nothing was
-            sent), or it was lost (the broker may have the request or not; it is not sent again).
+            sent), or it was lost (the broker may have the request, which is not sent again).
             L{pylogbroker.errors.TimedOutError}: the broker took nothing for C{timeoutMs}.
         @raise pylogbroker.errors.MessageTooLargeError: a top-level payload is larger than
-            C{payloadSizeMax}; the text says which. Nothing was sent.
+            C{payloadSizeMax}; nothing was sent.
         @raise pylogbroker.errors.UnknownCodecError: C{codec} is unknown.
         """
         part = destination(topic, partition, messages)
@@ -167,14 +161,9 @@ class SyncProducer:
 
     def multiSend(self, parts: Iterable[ProducePart], *, codec: int = NONE) -> None:
         """
-        Send several message sets in one request. The broker takes them in order, up to the first
-        that it refuses.
-
-        @param parts: of (topic, partition, messages), at most 32,767; partition -1 lets the broker
-            choose.
-        @param codec: to compress each of them with.
-        @raise pylogbroker.errors.MessageTooLargeError: as C{send}; nothing of any part was sent.
-        @raise ValueError: there are too many parts.
+        Send several message sets in one request; see
+        L{pylogbroker.client.syncproducer.SyncProducer.multiSend}. Raises as C{send}, and
+        L{ValueError} for too many parts.
         """
         parts = list(parts)
         self._send(

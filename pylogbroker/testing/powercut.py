@@ -6,19 +6,14 @@ or removed name is in the first at once, and in the second after C{sync} of the 
 C{syncDirectory} of the directory. C{cutPower} throws the first away.
 
 Given a C{random.Random}, each unsynced change survives or not by itself, as on disks that reorder:
-pieces of C{pageSize} bytes of a write, the growth of a file without its bytes (zeros or junk stand
-there), a truncation, a name. Real file systems mostly keep the order of names; a log that survives
-this survives them. A rename is all or nothing.
+pieces of C{pageSize} bytes of a write, the growth of a file without its bytes, a truncation, a
+name. Real file systems mostly keep the order of names. A rename is all or nothing.
 
-For crashes at every point, C{cutAt} names the operation before which the power fails. From then on
-every call raises L{PowerLostError}, which is no L{StorageError}, so that no code under test handles
-it as a disk error. Then call C{cutPower}, and open again what was there.
+C{cutAt} names the operation before which the power fails. From then on every call raises
+L{PowerLostError}, which is no L{StorageError}, so that no code handles it as a disk error. C{fail}
+plants errors. C{sizeMax} makes the disk full, with short writes.
 
-For bad disks, C{fail} plants errors, and C{sizeMax} makes the disk full, with short writes like a
-real one.
-
-Files have real descriptors on request (C{fileno}), for C{sendfile}: the bytes are in an anonymous
-memory file then, too.
+Files have real descriptors on request (C{fileno}), for C{sendfile}.
 """
 
 from __future__ import annotations

@@ -6,13 +6,12 @@ the two Deferreds of a watch, flags. They change their import and this:
 
   - The client takes a reactor before the servers. C{connect} takes only a time, in milliseconds.
     C{close} cannot be forced.
-  - Data are bytes. The fields of a stat are attributes, C{stat.version} instead of
-    C{stat["version"]}, without times. So are those of an event, whose C{kind} is txzookeeper's
-    C{type_name}. C{delete} and C{sync} fire with L{None}.
+  - Data are bytes. The fields of stats and events are attributes, C{stat.version} instead of
+    C{stat["version"]}; an event's C{kind} is txzookeeper's C{type_name}. C{delete} and C{sync} fire
+    with L{None}.
   - Errors come from L{pylogbroker.errors}, with the names that they had in the module C{zookeeper}.
   - The session callback takes a L{SessionEvent}, without the client. Requests wait for a
-    connection, where txzookeeper's failed with C{NotConnectedException}; they fail with
-    L{ZookeeperTimeoutException}.
+    connection, and fail with L{ZookeeperTimeoutException} when none comes.
   - Access control lists are kazoo's. C{get_acl}, C{set_acl}, C{set_connection_watcher},
     C{set_connection_error_callback}, C{set_deterministic_order}, C{client_id}, C{handle}, C{state}
     and C{unrecoverable} do not exist.
@@ -20,19 +19,15 @@ the two Deferreds of a watch, flags. They change their import and this:
 What must be true, whatever kazoo does:
 
   - Callbacks run on the reactor's thread (L{pylogbroker.zookeeper.kazoothreads}).
-  - Every request has a time-out. kazoo takes requests through a socket pair, which blocks its
-    caller when some 270 wait in it. It also sends requests whose time is over when the connection
-    is back, and would create a node for a caller that has given up. So kazoo gets
-    L{IN_FLIGHT_COUNT_MAX} requests at most, and only while it is connected; the others wait here,
-    in order. A request whose time runs out here is never sent.
+  - Every request has a time-out. kazoo's socket pair blocks its caller when some 270 requests wait
+    in it, and kazoo sends requests whose time is over. So kazoo gets L{IN_FLIGHT_COUNT_MAX}
+    requests at most, and only while it is connected. The others wait here, in order, and are never
+    sent after their time.
   - Watches survive a lost connection (L{pylogbroker.zookeeper.watch}); kazoo drops them.
-  - Every listener hears of the end of a session exactly once: when kazoo reports it, or when a new
-    session appears without a report.
-  - Ephemeral nodes do not outlive their application. kazoo's own thread sends heartbeats even while
-    the reactor hangs, so L{pylogbroker.zookeeper.kazoothreads} ends the session then.
+  - Every listener hears of the end of a session exactly once.
+  - Ephemeral nodes do not outlive their application: a watchdog ends the session of a hung reactor.
 
-Rejected: a class that looks exactly like txzookeeper's. It needs a global reactor, and text in
-place of bytes.
+Rejected: a class exactly like txzookeeper's. It needs a global reactor, and text in place of bytes.
 """
 
 from __future__ import annotations
