@@ -11,20 +11,17 @@ topic is logged once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pylogbroker.broker.connection import IProtocolHandler
 from pylogbroker.broker.server import Broker
 from pylogbroker.config.allowlist import FETCH, PRODUCE, AllowList
 from pylogbroker.errors import NotAllowedError
-from pylogbroker.interfaces import AppendResult, Slice
 from pylogbroker.net.listeners import clientName
 from pylogbroker.net.ratelimitedlog import RateLimitedLogger
-from pylogbroker.types import TopicPartition
 
 HANDLER_COUNT_MAX = 1_000
 """Names whose handlers are kept; a client of another name gets one of its own."""
@@ -34,6 +31,24 @@ LOGGED_COUNT_MAX = 1_000
 
 NAME_LENGTH_MAX = 200
 """Characters of a client's or topic's name in the log."""
+
+
+Rights = tuple[str, ...]
+
+RULES: dict[str, Rights] = {
+    "tryProduce": (PRODUCE,),
+    "produce": (PRODUCE,),
+    "fetch": (FETCH,),
+    "offsets": (FETCH, PRODUCE),  # its answer acknowledges what a producer sent
+    "exists": (),
+    "partitionCount": (),
+    "failedPartitionCount": (),
+    "awaitWritten": (),
+}
+"""
+For each method of L{Broker} that handlers may call, the rights to the topic of which a client needs
+one. Methods without rights disclose no data.
+"""
 
 
 class Authorizer:
@@ -93,63 +108,23 @@ class Authorizer:
             log.warn(message, client=client, right=rights[0], topic=repr(key[2]))
         raise NotAllowedError(f"{client} may not {rights[0]} {topic!r}")
 
+    def guarded(self, method: Callable[..., Any], name: str | None, rights: Rights) -> Any:
+        """A method of L{Broker} that requires one of some rights to the topic, its first argument."""
+
+        def call(topic: str, *arguments: Any) -> Any:
+            self.require(name, topic, *rights)
+            return method(topic, *arguments)
+
+        return call if rights else method
+
 
 class AuthorizedBroker:
     """
-    The methods of L{Broker} that handlers use, for the clients of one name.
+    The methods of L{Broker} that L{RULES} name, for the clients of one name.
     """
 
-    __slots__ = ("_authorizer", "_broker", "_name")
+    __slots__ = tuple(RULES)
 
     def __init__(self, broker: Broker, authorizer: Authorizer, name: str | None) -> None:
-        self._broker = broker
-        self._authorizer = authorizer
-        self._name = name
-
-    # -- by a right to the topic
-
-    def tryProduce(self, topic: str, partition: int, sets: Sequence[bytes]) -> AppendResult | None:
-        """See L{Broker.tryProduce}."""
-        self._authorizer.require(self._name, topic, PRODUCE)
-        return self._broker.tryProduce(topic, partition, sets)
-
-    async def produce(
-        self, topic: str, partition: int, data: bytes, createMissing: bool = False
-    ) -> AppendResult:
-        """See L{Broker.produce}."""
-        self._authorizer.require(self._name, topic, PRODUCE)
-        return await self._broker.produce(topic, partition, data, createMissing)
-
-    def fetch(
-        self, topic: str, partition: int, offset: int, sizeMax: int, awaitDueFlush: bool = False
-    ) -> Slice | Deferred[Slice]:
-        """See L{Broker.fetch}."""
-        self._authorizer.require(self._name, topic, FETCH)
-        return self._broker.fetch(topic, partition, offset, sizeMax, awaitDueFlush)
-
-    async def offsets(
-        self, topic: str, partition: int, time: int, countMax: int, awaitDueFlush: bool = False
-    ) -> list[int]:
-        """See L{Broker.offsets}. Producers may call it: its answer acknowledges what they sent."""
-        self._authorizer.require(self._name, topic, FETCH, PRODUCE)
-        return await self._broker.offsets(topic, partition, time, countMax, awaitDueFlush)
-
-    # -- without a right: they disclose no data
-
-    def exists(self, topic: str) -> bool:
-        """See L{Broker.exists}: for counters."""
-        return self._broker.exists(topic)
-
-    def partitionCount(self, topic: str) -> int:
-        """See L{Broker.partitionCount}: for the choice of a partition."""
-        return self._broker.partitionCount(topic)
-
-    def failedPartitionCount(self) -> int:
-        """See L{Broker.failedPartitionCount}."""
-        return self._broker.failedPartitionCount()
-
-    async def awaitWritten(
-        self, mayInclude: Callable[[TopicPartition], bool], failedBefore: int
-    ) -> None:
-        """See L{Broker.awaitWritten}."""
-        await self._broker.awaitWritten(mayInclude, failedBefore)
+        for method, rights in RULES.items():
+            setattr(self, method, authorizer.guarded(getattr(broker, method), name, rights))

@@ -317,7 +317,7 @@ class Kafka07Protocol:
                 chosen = partition
                 if partition == RANDOM_PARTITION:
                     chosen = self._random.randrange(self._broker.partitionCount(topic))
-                await self._broker.produce(topic, chosen, data, createMissing=True)
+                await self._broker.produce(topic, chosen, data, True)
             except PylogbrokerError as error:
                 self._refuseProduce(error, unacked)
 

@@ -389,13 +389,6 @@ class LogManager:
         if self.unflushedSize <= self.unflushedSizeMax // 2:
             self._capacityWaiters.fire(None)
 
-    @property
-    def waitingCount(self) -> int:
-        """The number of produce requests that wait for a limit, a full disk or a roll."""
-        return len(self._capacityWaiters) + sum(
-            len(each.capacityWaiters) + len(each.rollWaiters) for each in self._partitions.values()
-        )
-
     def throttled(self) -> list[tuple[PartitionLog | None, str, int]]:
         """
         What throttles producers.

@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pylogbroker.broker.connection import ServerConnection
-from pylogbroker.broker.logmanager import Partition
+from pylogbroker.broker.logmanager import LogManager, Partition
 from pylogbroker.broker.service import BrokerService
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.errors import FrameSizeError
@@ -209,6 +209,11 @@ class Peer:
     def resize(self, sendSize: int) -> None:
         """How much the broker's socket takes before the peer reads."""
         self.transport.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, sendSize)
+
+
+def waitingCount(manager: LogManager) -> int:
+    """The produce requests that wait for a limit, a full disk or a roll."""
+    return sum(count for _log, _reason, count in manager.throttled())
 
 
 class LeadBroker:

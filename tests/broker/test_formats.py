@@ -9,7 +9,7 @@ import errno
 from typing import Any
 
 from pylogbroker.protocol.kafka07.requests import encodeFetch, encodeOffsets, encodeProduce
-from tests.broker.onlead import LeadBroker, LeadTestCase
+from tests.broker.onlead import LeadBroker, LeadTestCase, waitingCount
 from tests.storage.driving import COUNTED, KAFKA07
 
 
@@ -190,7 +190,7 @@ class LimitTests(FormatCase):
         self.peer.send(*frames[:2])
         self.assertEqual((log.unflushedSize, len(lead.flushWorker.jobs)), (1230, 1))
         self.peer.send(frames[2])
-        self.assertEqual((log.appendedCount, lead.logManager.waitingCount), (3, 1))
+        self.assertEqual((log.appendedCount, waitingCount(lead.logManager)), (3, 1))
         lead.settle()
         self.assertEqual((log.appendedCount, log.size), (4, 1230))
 

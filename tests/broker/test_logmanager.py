@@ -19,7 +19,7 @@ from pylogbroker.protocol.kafka07.requests import (
     encodeProduce,
 )
 from pylogbroker.records.messageset import encodeSet
-from tests.broker.onlead import ROOT, LeadBroker, LeadTestCase, Peer, capture
+from tests.broker.onlead import ROOT, LeadBroker, LeadTestCase, Peer, capture, waitingCount
 from tests.storage.driving import append
 
 NEVER = {"log.flush.interval": "1000000", "log.default.flush.interval.ms": "1000000000"}
@@ -217,12 +217,12 @@ class BackPressureTests(UpkeepTestCase):
         self.peer.send(produce(b"b"), produce(b"c"), encodeOffsets("t", 0, -2, 1))
         other.send(produce(b"d"))
         self.assertEqual(
-            (self.lead.log().logEndOffset, self.lead.logManager.waitingCount, self.peer.offsets()),
+            (self.lead.log().logEndOffset, waitingCount(self.lead.logManager), self.peer.offsets()),
             (1001, 2, []),
         )
         self.lead.flushWorker.perform()
         self.assertEqual(
-            (self.lead.log().logEndOffset, self.lead.logManager.waitingCount, self.peer.offsets()),
+            (self.lead.log().logEndOffset, waitingCount(self.lead.logManager), self.peer.offsets()),
             (1034, 0, [[0]]),
         )
         self.assertEqual(self.lead.contents(), encodeSet([sized(1001), b"b", b"c", b"d"]))
@@ -244,16 +244,16 @@ class BackPressureTests(UpkeepTestCase):
         self.peer.send(produce(sized(520)))
         self.peer.send(produce(b"waiting"))
         self.assertEqual(
-            (self.lead.log().unflushedSize, self.lead.logManager.waitingCount), (1120, 1)
+            (self.lead.log().unflushedSize, waitingCount(self.lead.logManager)), (1120, 1)
         )
         self.lead.flushWorker.perform()
         self.assertEqual(
-            (self.lead.log().unflushedSize, self.lead.logManager.waitingCount), (520, 1)
+            (self.lead.log().unflushedSize, waitingCount(self.lead.logManager)), (520, 1)
         )
         self.assertEqual(len(self.lead.flushWorker.jobs), 1)
         self.lead.flushWorker.perform()
         self.assertEqual(
-            (self.lead.log().unflushedSize, self.lead.logManager.waitingCount), (17, 0)
+            (self.lead.log().unflushedSize, waitingCount(self.lead.logManager)), (17, 0)
         )
 
     def test_halfIsEnough(self) -> None:
@@ -264,7 +264,7 @@ class BackPressureTests(UpkeepTestCase):
         self.peer.send(produce(b"waiting"))
         self.lead.flushWorker.perform()
         self.assertEqual(
-            (self.lead.log().unflushedSize, self.lead.logManager.waitingCount), (517, 0)
+            (self.lead.log().unflushedSize, waitingCount(self.lead.logManager)), (517, 0)
         )
 
     def test_process(self) -> None:
@@ -279,14 +279,14 @@ class BackPressureTests(UpkeepTestCase):
             (len(self.lead.flushWorker.jobs), self.lead.logManager.unflushedSize), (3, 2100)
         )
         self.peer.send(produce(b"waiting"))
-        self.assertEqual(self.lead.logManager.waitingCount, 1)
+        self.assertEqual(waitingCount(self.lead.logManager), 1)
         self.lead.flushWorker.perform()
         self.assertEqual(
-            (self.lead.logManager.unflushedSize, self.lead.logManager.waitingCount), (1200, 1)
+            (self.lead.logManager.unflushedSize, waitingCount(self.lead.logManager)), (1200, 1)
         )
         self.lead.flushWorker.perform()
         self.assertEqual(
-            (self.lead.logManager.unflushedSize, self.lead.logManager.waitingCount), (317, 0)
+            (self.lead.logManager.unflushedSize, waitingCount(self.lead.logManager)), (317, 0)
         )
         self.lead.flushWorker.perform()
         self.assertEqual(
@@ -301,11 +301,11 @@ class BackPressureTests(UpkeepTestCase):
         self.peer.send(produce(sized(300), topic="v"), produce(b"waiting", topic="v"))
         other = self.lead.connect()
         other.send(produce(b"waiting, too", topic="u"))
-        self.assertEqual(self.lead.logManager.waitingCount, 2)
+        self.assertEqual(waitingCount(self.lead.logManager), 2)
         self.lead.settle()
         self.assertEqual(
             (
-                self.lead.logManager.waitingCount,
+                waitingCount(self.lead.logManager),
                 self.lead.log("v").logEndOffset,
                 self.lead.log("u").logEndOffset,
             ),
@@ -318,7 +318,7 @@ class BackPressureTests(UpkeepTestCase):
         self.peer.send(produce(sized(1001)))
         for peer in peers:
             peer.send(produce(sized(400)))
-        self.assertEqual(self.lead.logManager.waitingCount, 10)
+        self.assertEqual(waitingCount(self.lead.logManager), 10)
         most = 0
         while self.lead.flushWorker.jobs:
             self.lead.flushWorker.perform()
@@ -326,7 +326,7 @@ class BackPressureTests(UpkeepTestCase):
             most = max(most, self.lead.log().unflushedSize)
         self.lead.settle()
         self.assertEqual(
-            (most, self.lead.log().logEndOffset, self.lead.logManager.waitingCount),
+            (most, self.lead.log().logEndOffset, waitingCount(self.lead.logManager)),
             (1200, 1001 + 4000, 0),
         )
 
@@ -335,11 +335,11 @@ class BackPressureTests(UpkeepTestCase):
         self.peer.send(produce(sized(1001)))
         partition, upkeep = self.lead.partition(), self.lead.logManager
         waiting = upkeep.awaitCapacity(partition), upkeep.roll(partition)
-        self.assertEqual(upkeep.waitingCount, 2)
+        self.assertEqual(waitingCount(upkeep), 2)
         for each in waiting:
             each.cancel()
             self.failureResultOf(each, CancelledError)
-        self.assertEqual(upkeep.waitingCount, 0)
+        self.assertEqual(waitingCount(upkeep), 0)
         self.lead.settle()
 
 
@@ -364,7 +364,7 @@ class FullDiskTests(UpkeepTestCase):
             (
                 log.logEndOffset,
                 log.pendingSize,
-                self.lead.logManager.waitingCount,
+                waitingCount(self.lead.logManager),
                 self.lead.contents(),
             ),
             (22, 22, 2, b""),
@@ -377,7 +377,7 @@ class FullDiskTests(UpkeepTestCase):
         self.lead.advance(0.5)
         self.lead.settle()
         self.assertEqual(self.lead.contents(), encodeSet([b"a", b"b", b"c", b"d", b"e"]))
-        self.assertEqual((self.lead.logManager.waitingCount, len(lines())), (0, 2))
+        self.assertEqual((waitingCount(self.lead.logManager), len(lines())), (0, 2))
         self.assertEqual(self.fetch(0), (0, self.lead.contents()))
         self.assertEqual(self.lead.pinCounts(), [0])
 
@@ -397,11 +397,11 @@ class FullDiskTests(UpkeepTestCase):
         self.full()
         self.peer.send(produce(b"x" * 80))
         self.peer.send(produce(b"a"))
-        self.assertEqual(self.lead.logManager.waitingCount, 1)
+        self.assertEqual(waitingCount(self.lead.logManager), 1)
         self.lead.fileSystem.mend()
         self.lead.advance(0.5)
         self.lead.settle()
-        self.assertEqual(self.lead.logManager.waitingCount, 0)
+        self.assertEqual(waitingCount(self.lead.logManager), 0)
         self.assertEqual(self.lead.contents(), encodeSet([b"x" * 80]) + encodeSet([b"a"]))
 
     def test_reallyFull(self) -> None:
@@ -483,7 +483,7 @@ class FullDiskTests(UpkeepTestCase):
         self.assertIsNotNone(self.lead.log().failure)
         self.assertTrue(self.peer.isClosed)
         self.assertEqual(
-            (self.lead.logManager.waitingCount, self.lead.logManager.unflushedSize), (0, 0)
+            (waitingCount(self.lead.logManager), self.lead.logManager.unflushedSize), (0, 0)
         )
 
     def test_closedFull(self) -> None:
@@ -503,7 +503,7 @@ class FullDiskTests(UpkeepTestCase):
         )
         self.assertTrue(any("No clean-shutdown marker was written" in line for line in lines()))
         self.assertNotIn(".kafka_cleanshutdown", self.lead.fileSystem.list(ROOT))
-        self.assertEqual(self.lead.logManager.waitingCount, 0)
+        self.assertEqual(waitingCount(self.lead.logManager), 0)
 
     def test_roomAtTheLastMoment(self) -> None:
         """If there is room when it is stopped, nothing is lost, and nothing said."""
@@ -525,7 +525,7 @@ class BrokenDiskTests(UpkeepTestCase):
         self.assertEqual(len(said), 1, lines)
         self.assertIn(reason, said[0])
         self.assertEqual(
-            (self.lead.logManager.unflushedSize, self.lead.logManager.waitingCount), (0, 0)
+            (self.lead.logManager.unflushedSize, waitingCount(self.lead.logManager)), (0, 0)
         )
         self.assertEqual(self.lead.pinCounts(), [0] * len(self.lead.pinCounts()))
 
@@ -585,7 +585,7 @@ class BrokenDiskTests(UpkeepTestCase):
         first.send(produce(sized(1001)), produce(b"b"))
         second.send(produce(b"c"))
         third.send(encodeFetch("t", 0, 11, 100), encodeOffsets("t", 0, -1, 1))
-        self.assertEqual(lead.logManager.waitingCount, 2)
+        self.assertEqual(waitingCount(lead.logManager), 2)
         lead.settle()
         self.assertTrue(first.isClosed)
         self.assertTrue(second.isClosed)
@@ -727,12 +727,12 @@ class RollTests(UpkeepTestCase):
         self.peer.send(produce(sized(101)), produce(b"b"), produce(b"c"))
         other.send(produce(b"d"))
         self.assertEqual(
-            (self.segments(), self.lead.log().logEndOffset, self.lead.logManager.waitingCount),
+            (self.segments(), self.lead.log().logEndOffset, waitingCount(self.lead.logManager)),
             ([0], 101, 2),
         )
         self.lead.flushWorker.perform()
         self.assertEqual(
-            (self.segments(), self.lead.log().logEndOffset, self.lead.logManager.waitingCount),
+            (self.segments(), self.lead.log().logEndOffset, waitingCount(self.lead.logManager)),
             ([0, 101], 134, 0),
         )
         self.lead.turn()
@@ -788,7 +788,7 @@ class RollTests(UpkeepTestCase):
             (self.segments(), self.lead.contents()[101:]), ([0, 101], encodeSet([b"b"]))
         )
         self.assertTrue(any("t-0 waits for room on the disk" in line for line in lines()), lines())
-        self.assertEqual(self.lead.logManager.waitingCount, 0)
+        self.assertEqual(waitingCount(self.lead.logManager), 0)
         self.lead.advance(10)
         self.assertEqual(self.lead.logManager.throttled(), [])
 
@@ -817,9 +817,9 @@ class RollTests(UpkeepTestCase):
         self.peer.send(produce(sized(101)))
         self.lead.logManager.flush(self.lead.partition())
         self.peer.send(produce(b"b"))
-        self.assertEqual(self.lead.logManager.waitingCount, 1)
+        self.assertEqual(waitingCount(self.lead.logManager), 1)
         self.lead.settle()
-        self.assertEqual(self.lead.logManager.waitingCount, 0)
+        self.assertEqual(waitingCount(self.lead.logManager), 0)
         self.assertTrue(self.peer.isClosed)
 
     def test_obstacle(self) -> None:
