@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from pylogbroker.net.timer import Timer
 from pylogbroker.types import RANDOM_PARTITION
 
 _BYTES = {bytes}
@@ -134,8 +133,10 @@ class PartitionBatch:
         """
         self.isOpen = False
         taken = PartitionBatch(self.topic, self.partition)
-        taken.extend(self)
-        self.values, self.keys, self.sizes, self.waiters = [], [], [], []
+        taken.values, self.values = self.values, []
+        taken.keys, self.keys = self.keys, []
+        taken.sizes, self.sizes = self.sizes, []
+        taken.waiters, self.waiters = self.waiters, []
         return taken
 
 
@@ -175,7 +176,7 @@ class BatchAccumulator:
         self._dispatch = dispatch
         self._onPoll = onPoll
         self._batches: dict[tuple[str, int], PartitionBatch] = {}
-        self._timer = Timer(clock)
+        self._timer: IDelayedCall | None = None
         self._lastDispatch = clock.seconds()
         if onPoll is not None:
             self._startTimer()
@@ -218,10 +219,12 @@ class BatchAccumulator:
         if late >= self._queueTime:  # empty polls have passed meanwhile
             self._lastDispatch = now - late % self._queueTime
         self.isTiming = True
-        self._timer.start((self._lastDispatch + self._queueTime - now) * 1000, self._onTimer)
+        self._timer = self._clock.callLater(
+            self._lastDispatch + self._queueTime - now, self._onTimer
+        )
 
     def _onTimer(self) -> None:
-        self.isTiming = False
+        self.isTiming, self._timer = False, None
         if self._onPoll is not None:
             self._onPoll()
         self.flush()
@@ -238,9 +241,9 @@ class BatchAccumulator:
     def _take(self) -> list[PartitionBatch]:
         batches, self._batches = [batch.close() for batch in self._batches.values()], {}
         self.count = self.size = 0
-        if self.isTiming:
-            self.isTiming = False
-            self._timer.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+            self.isTiming, self._timer = False, None
         return batches
 
     def close(self) -> list[PartitionBatch]:

@@ -244,11 +244,14 @@ class BrokerSender:
         else:
             self._completions.complete(batches)
 
-    async def sendSync(self, batches: list[PartitionBatch]) -> None:
+    def sendSync(self, batches: list[PartitionBatch]) -> Deferred[None]:
         """
         Send batches as sync mode does: all of them or none, without a retry, and as a PRODUCE
         request if there is one batch.
         """
+        return Deferred.fromCoroutine(self._sendSync(batches)).addErrback(logUnexpected)
+
+    async def _sendSync(self, batches: list[PartitionBatch]) -> None:
         try:
             encode = self._encoding.encodeAll
             parts = [

@@ -50,7 +50,6 @@ from pylogbroker.metrics.exposition import Family
 from pylogbroker.net.deferreds import Waiters
 from pylogbroker.net.timer import Timer
 from pylogbroker.producer.accumulator import PartitionBatch, sizeOf
-from pylogbroker.producer.brokersender import BrokerSender
 from pylogbroker.producer.completion import (
     Completions,
     FiredResult,
@@ -92,7 +91,7 @@ longer pause would slow down a loop whose confirmations come from afar.
 _MANY = frozenset((list, tuple))
 
 _Call = tuple[str, Any, Any, int, Any] | list[PartitionBatch]
-"""One message of async mode (topic, value, key, size, waiter), or messages by topic and key."""
+"""One message (topic, value, key, size, waiter), or messages by topic and key."""
 
 log = Logger()
 
@@ -240,7 +239,8 @@ class Producer:
                 callbackHandler, eventHandler, encoder, self._limiter, self._completions
             )
             encoder = itemEncoder(encoder)
-        self._isQuick = settings.isAsync and self._handlers is None  # until the producer is closed
+        self._isAsync = settings.isAsync
+        self._isQuick = self._handlers is None  # until the producer is closed
         self._router = TopicRouter(self.start, partitioner, random)
         self._routes = self._router.routes
         self._sender = Sender(
@@ -258,6 +258,7 @@ class Producer:
             random,
             self._handlers,
         )
+        self._brokerSenders = self._sender.brokers
         self._shutdown = GracefulShutdown(
             reactor,
             settings.closeTimeoutMs,
@@ -317,7 +318,12 @@ class Producer:
             values = value if type(value) in _MANY else (value,)
             return self.sendMany((ProducerData(topic, values, key),))
         waiter = self._newResult()
-        self._accept(topic, value, key, waiter)
+        size = len(value) if type(value) is bytes else sizeOf(value)
+        self.counters.acceptedCount += 1
+        if self._limiter.tryAcquire(1, size):
+            self._append(topic, value, key, size, waiter)
+        else:
+            self._limiter.acquire(1, size, (topic, value, key, size, waiter))
         return waiter
 
     def sendNoWait(self, topic: str, value: Any, key: Any = None) -> None:
@@ -329,17 +335,13 @@ class Producer:
             _requireText(topic)
         if not self._isQuick or type(value) in _MANY:
             self.send(topic, value, key).addErrback(lambda _failure: None)
-        else:
-            self._accept(topic, value, key, None)
-
-    def _accept(self, topic: str, value: Any, key: Any, waiter: Any) -> None:
-        """Accept one message of async mode."""
+            return
         size = len(value) if type(value) is bytes else sizeOf(value)
         self.counters.acceptedCount += 1
         if self._limiter.tryAcquire(1, size):
-            self._append(topic, value, key, size, waiter)
+            self._append(topic, value, key, size, None)
         else:
-            self._limiter.acquire(1, size, (topic, value, key, size, waiter))
+            self._limiter.acquire(1, size, (topic, value, key, size, None))
 
     def sendMany(self, datas: Iterable[ProducerData]) -> Deferred[None]:
         """
@@ -414,9 +416,9 @@ class Producer:
     def _onAdmitted(self, call: _Call) -> None:
         if isinstance(call, tuple):
             self._append(*call)
-        elif self.settings.isAsync:
+        elif self._isAsync:
             self._routeGroups(call)
-        elif len(call) > 1 or not self._sendSync(call[0]):
+        else:
             self._sender.sendSync(call)
 
     def _routeGroups(self, groups: list[PartitionBatch]) -> None:
@@ -435,7 +437,7 @@ class Producer:
         return route
 
     def _append(self, topic: str, value: Any, key: Any, size: int, waiter: Any) -> None:
-        """Add a message to the batch of its partition; most messages go this way."""
+        """Send a message, or add it to the batch of its partition; most messages go this way."""
         try:
             route = self._routes.get(topic)
             if route is None or route.version != self._discovery.version:  # type: ignore[union-attr]
@@ -446,22 +448,35 @@ class Producer:
                 else:
                     found = route.indexes.get(key) if type(key) is str else None
                     index = route.choose(topic, key) if found is None else found
-                batch = route.batches[index]
-                if not batch.isOpen:
-                    batch = self._openBatch(topic, route, index)
-                batch.append(value, key, size, waiter)
-                return
+                if self._isAsync:
+                    batch = route.batches[index]
+                    if not batch.isOpen:
+                        batch = self._openBatch(topic, route, index)
+                    batch.append(value, key, size, waiter)
+                    return
+                if topic not in self._sender.holds:
+                    number, partition = route.partitions[index]
+                    sender = self._brokerSenders.get(number) or self._sender.get(number)
+                    batch = PartitionBatch.of(topic, (value,), key, waiter)
+                    batch.partition = partition
+                    sender.sendSync([batch])
+                    return
         except Exception as error:  # the application's own discovery or partitioner
             failed = PartitionBatch.of(topic, (value,), key, waiter)
             self._completions.complete([failed], Failure(error))
             return
-        self._sender.run(self._routeLater(PartitionBatch.of(topic, (value,), key, waiter)))
+        group = PartitionBatch.of(topic, (value,), key, waiter)
+        if self._isAsync:
+            self._sender.run(self._routeLater(group))
+        else:
+            self._sender.sendSync([group])
 
     def _openBatch(self, topic: str, route: TopicRoute, index: int) -> PartitionBatch:
         number, partition = route.partitions[index]
         accumulator = route.batches[index].accumulator
         if accumulator is None or accumulator.isClosed:
-            accumulator = self._sender.get(number).accumulator
+            sender = self._brokerSenders.get(number) or self._sender.get(number)
+            accumulator = sender.accumulator
         batch = route.batches[index] = accumulator.open(topic, partition)
         return batch
 
@@ -492,25 +507,6 @@ class Producer:
             sender.accumulator.add(group)
         else:
             self._handlers.collect(sender, group)
-
-    def _sendSync(self, group: PartitionBatch) -> bool:
-        """
-        Send messages of one topic and key in sync mode, if their partition is known and no call for
-        their topic waits. Returns whether.
-        """
-        try:
-            if group.topic in self._sender.holds:
-                return False
-            route = self._route(group.topic)
-            if route is None:
-                return False
-            number, group.partition = route.partitions[route.choose(group.topic, group.keys[0])]
-            sender = self._sender.get(number)
-        except Exception as error:  # as above
-            self._completions.complete([group], Failure(error))
-        else:
-            self._sender.run(BrokerSender.sendSync(sender, [group]))
-        return True
 
     def _flushSoon(self) -> None:
         """While the producer is being closed, messages do not wait for their batch to fill."""

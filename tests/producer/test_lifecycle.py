@@ -12,7 +12,6 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IConsumer
 from zope.interface.verify import verifyObject
 
-import pylogbroker.zookeeper.client
 from pylogbroker.errors import (
     BrokerConnectionError,
     ClosedError,
@@ -24,6 +23,7 @@ from pylogbroker.errors import (
     ZookeeperTimeoutException,
 )
 from pylogbroker.producer.producer import Producer
+from pylogbroker.zookeeper.client import ZookeeperClient
 from tests.producer.producercase import ClusterCase, ProducerCase
 
 
@@ -70,12 +70,12 @@ class StartingTests(ClusterCase):
         """
         made: list[Any] = []
 
-        def make(_reactor: Any, servers: str, _timeout: int, **_options: str) -> Any:
-            self.assertEqual(servers, "z:2181")
+        def make(_reactor: Any, settings: Any) -> Any:
+            self.assertEqual(settings.zkConnect, "z:2181")
             made.append(self.server.client())
             return made[-1]
 
-        self.patch(pylogbroker.zookeeper.client, "ZookeeperClient", make)
+        self.patch(ZookeeperClient, "fromSettings", make)
         self.register(0, "a:1")
         given = {"broker.list": None, "zk.connect": "z:2181"}
         producer = self.producer(given)
@@ -272,7 +272,7 @@ class ClusterCloseTests(ClusterCase):
             ending: Deferred[None] = Deferred()
             zookeeper = self.server.client()
             self.patch(zookeeper, "close", partial(_given, ending))
-            self.patch(pylogbroker.zookeeper.client, "ZookeeperClient", partial(_given, zookeeper))
+            self.patch(ZookeeperClient, "fromSettings", partial(_given, zookeeper))
             self.register(0, "a:1")
             producer = self.producer(
                 {"broker.list": None, "zk.connect": "z:2181", "confirm": "true", "batch.size": 1}
