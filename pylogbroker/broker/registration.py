@@ -36,9 +36,9 @@ from pylogbroker.cluster.znodes import BrokerRegistration, creatorId, decodeBrok
 from pylogbroker.config.brokersettings import BrokerSettings, listener
 from pylogbroker.errors import ConfigurationError, InvalidNameError, ZnodeError, ZookeeperError
 from pylogbroker.interfaces import IZookeeper, SessionEvent, WatchEvent
+from pylogbroker.retry import RETRY_INTERVAL_MS
 from pylogbroker.zookeeper.ephemeral import ConflictError, claim, claimWithin
 
-RETRY_MS = 1_000
 PATIENCE_FACTOR = 2
 """Session time-outs to wait for an old session: one for it, one for ticks of the clocks."""
 
@@ -282,7 +282,7 @@ class Registration:
 
     def _beginLater(self) -> None:
         if self._retry is None and self._round is None and not self._stopped:
-            self._retry = self._clock.callLater(RETRY_MS / 1000, self._again)
+            self._retry = self._clock.callLater(RETRY_INTERVAL_MS / 1000, self._again)
 
     def _again(self) -> None:
         self._retry = None

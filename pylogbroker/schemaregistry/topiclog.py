@@ -33,10 +33,10 @@ from pylogbroker.errors import (
     PylogbrokerError,
     WireError,
 )
+from pylogbroker.retry import RETRY_INTERVAL_MS
 from pylogbroker.types import EARLIEST, LATEST
 
 PARTITION = 0
-RETRY_MS = 1_000
 FETCH_SIZE = 1 << 20
 FETCH_SIZE_MAX = 64 << 20
 
@@ -146,7 +146,7 @@ class TopicLog:
                 raise self.problem from error
             except PylogbrokerError as error:
                 self._tell(error)
-                await self._rest(RETRY_MS / 1000)
+                await self._rest(RETRY_INTERVAL_MS / 1000)
                 continue
             if not isCaughtUp and end is not None and self.position >= end:
                 isCaughtUp = True
@@ -258,7 +258,7 @@ class TopicLog:
                     topic=self._topic,
                     error=error,
                 )
-            await deferLater(self._clock, RETRY_MS / 1000)
+            await deferLater(self._clock, RETRY_INTERVAL_MS / 1000)
 
     def close(self) -> Deferred[None]:
         """Fires when the connections are closed; does not fail."""

@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.broker.registration import OWN_PATIENCE_COUNT, RETRY_MS, Registration
+from pylogbroker.broker.registration import OWN_PATIENCE_COUNT, Registration
 from pylogbroker.errors import (
     ConfigurationError,
     ConnectionLossException,
@@ -19,6 +19,7 @@ from pylogbroker.errors import (
     SessionExpiredException,
 )
 from pylogbroker.interfaces import EPHEMERAL
+from pylogbroker.retry import RETRY_INTERVAL_MS
 from pylogbroker.testing.zookeeper import FakeZookeeper, FakeZookeeperClient
 
 SESSION_MS = 6_000
@@ -128,7 +129,7 @@ class RegistrationTests(SynchronousTestCase):
         registration.topicCreated("one")
         self.clock.advance(0.001)
         registration.topicCreated("two")
-        self.settle(RETRY_MS / 1000 + 0.5)
+        self.settle(RETRY_INTERVAL_MS / 1000 + 0.5)
         self.assertEqual(
             sorted(self.values()), [OWN, "/brokers/topics/one/0", "/brokers/topics/two/0"]
         )
@@ -233,7 +234,7 @@ class RegistrationTests(SynchronousTestCase):
                     other.delete(path)
                 self.settle()
                 self.assertEqual((self.values(), registration.isRegistered), ({}, False))
-                self.settle(RETRY_MS / 1000)
+                self.settle(RETRY_INTERVAL_MS / 1000)
             self.assertEqual(list(self.values()), list(before))
             self.assertEqual(
                 {owner for _data, owner in self.server.tree().values()}, {0, client.session_id}
@@ -244,7 +245,7 @@ class RegistrationTests(SynchronousTestCase):
             )
         with capturedLogs() as events:
             other.set(OWN, b"x:elsewhere:1")
-            self.settle(RETRY_MS / 1000 + 0.5)
+            self.settle(RETRY_INTERVAL_MS / 1000 + 0.5)
         self.assertTrue(self.values()[OWN].endswith(b":127.0.0.1:29095"))
         self.assertEqual(
             [formatEvent(event) for event in events],
@@ -252,7 +253,7 @@ class RegistrationTests(SynchronousTestCase):
         )
         self.assertTrue(registration.isRegistered)
         zxid = self.server._zxid
-        self.settle(10 * RETRY_MS / 1000)
+        self.settle(10 * RETRY_INTERVAL_MS / 1000)
         self.assertEqual(self.server._zxid, zxid)
 
     def test_deletedMeanwhile(self) -> None:
@@ -263,7 +264,7 @@ class RegistrationTests(SynchronousTestCase):
         other.delete(OWN)
         self.settle()
         self.server.reconnect(client)
-        self.settle(RETRY_MS / 1000 + 0.5)
+        self.settle(RETRY_INTERVAL_MS / 1000 + 0.5)
         self.assertEqual(self.server.tree()[OWN][1], client.session_id)
         for step in range(30):
             self.setUp()
@@ -272,7 +273,7 @@ class RegistrationTests(SynchronousTestCase):
             for _ in range(step):
                 self.clock.advance(0.001)
             other.delete(OWN).addErrback(lambda failure: failure.trap(NoNodeException))
-            self.settle(RETRY_MS / 1000 + 0.5)
+            self.settle(RETRY_INTERVAL_MS / 1000 + 0.5)
             self.successResultOf(starting)
             self.assertEqual(self.server.tree()[OWN][1], client.session_id, step)
 
@@ -306,7 +307,7 @@ class RegistrationTests(SynchronousTestCase):
         registration.stop()
         with capturedLogs() as events:
             self.client().delete(OWN)
-            self.settle(RETRY_MS / 1000 + 1)
+            self.settle(RETRY_INTERVAL_MS / 1000 + 1)
         self.assertEqual((self.values(), events), ({}, []))
 
     def test_expiry(self) -> None:
@@ -336,7 +337,7 @@ class RegistrationTests(SynchronousTestCase):
             for _ in range(step):
                 self.clock.advance(0.001)
             self.server.expire(client)
-            self.settle(2 * RETRY_MS / 1000)
+            self.settle(2 * RETRY_INTERVAL_MS / 1000)
             if starting == [None]:
                 self.assertEqual(
                     list(self.values()),
@@ -354,7 +355,7 @@ class RegistrationTests(SynchronousTestCase):
         self.settle(3)
         self.assertNotIn("/brokers/topics/beta/0", self.values())
         self.server.reconnect(client)
-        self.settle(RETRY_MS / 1000 + 0.5)
+        self.settle(RETRY_INTERVAL_MS / 1000 + 0.5)
         self.assertEqual(
             list(self.values()), [OWN, "/brokers/topics/alpha/0", "/brokers/topics/beta/0"]
         )
@@ -371,7 +372,7 @@ class RegistrationTests(SynchronousTestCase):
             self.server.disconnect(client)
             self.settle(1)
             self.server.reconnect(client)
-            self.settle(2 * RETRY_MS / 1000)
+            self.settle(2 * RETRY_INTERVAL_MS / 1000)
             self.assertEqual(
                 list(self.values()),
                 [OWN, "/brokers/topics/alpha/0", "/brokers/topics/beta/0"],
@@ -391,7 +392,7 @@ class RegistrationTests(SynchronousTestCase):
         self.assertEqual(self.values()["/brokers/topics/beta/0"], b"2")
         self.assertFalse(registration.isRegistered)
         other.close()
-        self.settle(RETRY_MS / 1000 + 0.5)
+        self.settle(RETRY_INTERVAL_MS / 1000 + 0.5)
         self.assertEqual(self.server.tree()["/brokers/topics/alpha/0"], (b"2", client.session_id))
         self.assertTrue(registration.isRegistered)
 
@@ -438,7 +439,7 @@ class RegistrationTests(SynchronousTestCase):
         registration.start(["alpha"])
         self.settle()
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        self.settle(RETRY_MS / 1000)
+        self.settle(RETRY_INTERVAL_MS / 1000)
         self.assertTrue(registration.isRegistered)
 
     def test_stop(self) -> None:
