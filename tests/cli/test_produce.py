@@ -153,12 +153,14 @@ class ProduceTests(CommandCase):
         self.patch(session, "NOTICE_SECONDS", 0.01)
         address = self.startSilent()
         result = await self.perform(
-            "produce", self.write(b"a"), "--broker", address, "--topic", "t", "--timeout-ms", "300"
+            "produce", self.write(b"a"), "--broker", address, "--topic", "t", "--timeout-ms", "2000"
         )
         self.assertEqual(result.code, 1)
-        self.assertEqual(
-            result.errors.splitlines()[0],
-            f"pylogbroker: waiting for the broker at {address} to take what was sent; gives up after 0.3 s",
+        # On a machine with much work, connecting is announced, too.
+        self.assertIn(
+            f"pylogbroker: waiting for the broker at {address} to take what was sent; "
+            "gives up after 2 s",
+            result.errors.splitlines(),
         )
 
     async def test_noBroker(self) -> None:
