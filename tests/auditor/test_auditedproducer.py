@@ -328,10 +328,10 @@ class ProducerTests(AuditingCase):
             self.counted(), {("clicks", 1_000_000): (1, 0), ("views", 1_000_000): (0, 2)}
         )
 
-    def test_post(self) -> None:
+    def test_sendNoWait(self) -> None:
         """
-        What is posted is counted, too; what cannot be is counted as failed and logged, and nobody
-        is told.
+        sendNoWait counts messages, too; a message that cannot be sent is counted as failed and
+        logged.
         """
         producer = self.audited()
         producer.sendNoWait("clicks", b"one")
@@ -405,8 +405,8 @@ class ProducerTests(AuditingCase):
 
     def test_closeWithUnknownOutcomes(self) -> None:
         """
-        Messages that nothing is known of at the end are counted by nobody's clock any more, and how
-        many counts were lost is said, once.
+        Messages whose outcome stays unknown until the end are in no report; the number of lost
+        counts is logged once.
         """
         producer = self.audited({"confirm": "true"})
         self.a.isAnswering = False
@@ -520,8 +520,8 @@ class CountPublisherTests(AuditingCase):
 
     def test_future(self) -> None:
         """
-        Times far ahead take nobody's place: they are left out, which is said once, and all others
-        are counted.
+        Messages whose times are far ahead are left out, which is logged once; all others are
+        counted.
         """
         inner = self.producer({"queue.time": 10})
         counts = CountPublisher(self.clock, inner, {"audit.window.ms": "2000"})

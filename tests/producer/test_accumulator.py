@@ -88,7 +88,7 @@ class BatchAccumulatorTests(SynchronousTestCase):
         self.assertEqual(len(self.batches), 3)
 
     def test_bytes(self) -> None:
-        """Large messages go before there are so many."""
+        """Large messages go when they reach the size limit."""
         accumulator = self.accumulator()
         self.add(accumulator, "a", 60)
         self.add(accumulator, "b", 40)

@@ -168,8 +168,8 @@ class ConfirmingSenderTests(SynchronousTestCase):
 
     def test_question(self) -> None:
         """
-        It is about a partition that is in the request, so that another one that is out of service
-        is in nobody's way; if the broker picks it, about 0.
+        The OFFSETS request names a partition of the produce request, so that another partition that
+        is offline does not matter; 0 if the broker picks the partition.
         """
         for partition, asked in ((0, 0), (3, 3), (RANDOM_PARTITION, 0)):
             sender = self.sender()
@@ -186,8 +186,8 @@ class ConfirmingSenderTests(SynchronousTestCase):
 
     def test_replaces(self) -> None:
         """
-        After so many requests the connection is replaced; one that does not end well is told in the
-        log.
+        After reconnect.interval requests the connection is replaced; a bad end of the old one is
+        logged.
         """
         sender = self.sender(False, intervalCount=1)
         for _request in range(3):

@@ -74,7 +74,7 @@ class InFlightLimiterTests(SynchronousTestCase):
         self.assertEqual((self.admitted, queue.count, queue.waitingCount), (["a", "b", "c"], 3, 0))
 
     def test_waitsSoLong(self) -> None:
-        """Above 0 they wait so long, and then fail; who stood behind may fit then."""
+        """Above 0 calls wait for that time, and then fail; the next one may fit then."""
         queue = self.queue(50)
         self.enter(queue, "a", 9, 9)
         self.enter(queue, "b", 2, 2)

@@ -234,7 +234,7 @@ class LimitTests(PublisherCase):
         self.assertEqual(self.arrived(), [b"%d" % number for number in range(1000)])
 
     def test_senderRaises(self) -> None:
-        """A sender that raises costs the records, and nobody hears of it but the count."""
+        """If a sender raises, its records are lost; only the count shows it."""
         publisher = self.publisher()
         self.patch(self.made, "send", lambda topic, value, key=None: 1 // 0)
         self.standard(publisher).info("lost")

@@ -457,8 +457,8 @@ class ClusterTests(ClusterCase):
 
     def test_keepsToTheEnd(self) -> None:
         """
-        A hook that keeps all it sees gives it back in the last batch, also when the producer is
-        closed before anybody knew where messages go.
+        A handler that keeps all messages gives them back in the last batch, even if the producer is
+        closed before it has found the brokers.
         """
 
         class Keeping(CallbackHandler):

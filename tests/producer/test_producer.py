@@ -417,10 +417,10 @@ class AsyncTests(ProducerCase):
             self.assertEqual(producer.counters.acceptedCount, 0)
             self.close(producer)
 
-    def test_post(self) -> None:
+    def test_sendNoWait(self) -> None:
         """
-        A message of which nobody wants to be told goes the way of all, room or not, and is counted;
-        so it is in sync mode, and when it fails.
+        A message without a Deferred is sent and counted like any other: with or without capacity, in
+        both modes, also when it fails.
         """
         for mode in ("async", "sync"):
             producer = self.producer({"queue.size": 4, "batch.size": 2, "producer.type": mode})
@@ -438,7 +438,7 @@ class AsyncTests(ProducerCase):
             self.assertEqual(self.a.payloads(), [b"%d" % index for index in range(7)])
             self.a.log.clear()
 
-    def test_postRefused(self) -> None:
+    def test_sendNoWaitRefused(self) -> None:
         """
         A queue that is full and takes no more refuses such a message, too, and counts it as
         dropped.
@@ -450,7 +450,7 @@ class AsyncTests(ProducerCase):
         self.close(producer)
 
     def test_waitsSoLong(self) -> None:
-        """Above 0 it waits so many milliseconds."""
+        """Above 0 it waits that many milliseconds."""
         producer = self.producer({"queue.size": 1, "batch.size": 10, "queue.enqueueTimeout.ms": 50})
         producer.send("t", b"1")
         sending = producer.send("t", b"2")

@@ -93,7 +93,7 @@ class RouterTests(SynchronousTestCase):
         self.assertEqual(self.route(router).choose("t", None), 0)
 
     def test_rememberedIsBounded(self) -> None:
-        """All routes together remember so many, the latest; a key that comes again counts once."""
+        """All routes together remember the latest keys; a key that comes again counts once."""
         router = self.router()
         routes = [self.route(router, topic) for topic in ("t", "u")]
         for number in range(REMEMBERED_COUNT_MAX + 10):
