@@ -68,7 +68,7 @@ T = TypeVar("T")
 CONNECT_TIMEOUT_MS = 5_000
 TIMEOUT_MS = 30_000
 STABLE_MS = 1_000
-"""A connection that lasted so long was a good one."""
+"""A connection that lasted longer was a good one."""
 
 UNCONFIRMED_WARN_MS = 60_000
 """
@@ -351,7 +351,7 @@ class BrokerClient:
         self._machine.made()
 
     def _attemptFailed(self, reason: Failure, attempt: Deferred[Any]) -> None:
-        if attempt is not self._attempt:  # nobody wanted it any more
+        if attempt is not self._attempt:  # it was cancelled
             return
         self._reportTimer.stop()
         self._attempt = None

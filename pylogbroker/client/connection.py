@@ -356,7 +356,7 @@ class ClientConnection(Protocol):
         else:
             self.drop(
                 BrokerConnectionError(
-                    f"{self.name} did not answer, and nobody waited for the answer any more"
+                    f"{self.name} did not answer the requests whose callers have gone"
                 )
             )
 
@@ -393,7 +393,7 @@ class ClientConnection(Protocol):
 
     def _answer(self, body: bytes) -> None:
         if not self._inFlight:
-            raise WireError(f"{self.name} sent {len(body)} bytes that nobody asked for")
+            raise WireError(f"{self.name} sent {len(body)} bytes without a request")
         exchange = self._inFlight.popleft()
         if exchange.sentCount == self._sentCount:
             self.lastUnackedAt = None

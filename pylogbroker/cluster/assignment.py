@@ -114,7 +114,7 @@ def ownershipFaults(
         for partition in sorted(partitions.get(topic, ())):
             owner = owners.get(PartitionId(topic, partition))
             if owner is None:
-                faults.append(OwnershipFault(topic, partition, None, "nobody owns it"))
+                faults.append(OwnershipFault(topic, partition, None, "it has no owner"))
             elif not _isThread(owner, threadCounts[topic]):
                 faults.append(
                     OwnershipFault(

@@ -207,7 +207,7 @@ class BrokerSocket:
                 if body is not None:
                     break
             if decoder.heldSize:
-                raise WireError(f"{self.name} sent {decoder.heldSize} bytes that nobody asked for")
+                raise WireError(f"{self.name} sent {decoder.heldSize} bytes without a request")
             return body
         except TimeoutError as error:
             self.drop()

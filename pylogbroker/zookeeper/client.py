@@ -333,7 +333,7 @@ class ZookeeperClient(SessionListeners):
             if stat is None:
                 raise NoNodeException(
                     f"the chroot {self._kazoo.chroot} of {self.servers} does not exist: create "
-                    "it first, nobody else does"
+                    "it first"
                 )
             return self
 
@@ -517,7 +517,7 @@ class ZookeeperClient(SessionListeners):
             request = self._waiting.popleft()
             if not request.answer.called:
                 self._send(request)
-        while self._waiting and self._waiting[0].answer.called:  # nobody waits for these any more
+        while self._waiting and self._waiting[0].answer.called:  # their callers have gone
             self._waiting.popleft()
 
     def _send(self, request: _Request) -> None:

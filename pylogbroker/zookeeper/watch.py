@@ -1,5 +1,6 @@
 """
-Watches that survive lost connections, and session listeners, for L{pylogbroker.zookeeper.client} and its fake.
+Watches that survive lost connections, and session listeners, for L{pylogbroker.zookeeper.client}
+and its fake.
 
 ZooKeeper's own watch fires once. kazoo drops all watches with the connection and arms none again.
 So a L{Watch} remembers the state that it read. When the connection is back with the same session,
@@ -130,7 +131,7 @@ class Watch:
         if failure.check(NoNodeException):
             self._fire("deleted")
         elif failure.check(ZookeeperTimeoutException):
-            self.renew()  # a server so slow that no answer came: nobody else would ask again
+            self.renew()  # the server is slow, and there is no other occasion to read again
         elif failure.value is not None and not failure.check(
             ConnectionLossException, SessionExpiredException
         ):

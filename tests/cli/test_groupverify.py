@@ -59,7 +59,7 @@ class GroupVerifyTests(ClusterCase):
         self.assertEqual(result.code, 1)
         self.assertEqual(
             result.output.decode().splitlines()[1:],
-            ["h      t      0-0        -      nobody owns it", "Rebalance operation failed !"],
+            ["h      t      0-0        -      it has no owner", "Rebalance operation failed !"],
         )
         await self.node(path, b"g_three-0")
         document = json.loads((await self.verify("--json")).output)

@@ -181,8 +181,8 @@ class OwnershipTests(SynchronousTestCase):
             [
                 OwnershipFault("t", PARTITIONS[1], "g_b-0", wrong),
                 OwnershipFault("t", PARTITIONS[2], "g_a-1", wrong),
-                OwnershipFault("t", PARTITIONS[3], None, "nobody owns it"),
-                OwnershipFault("u", PARTITIONS[0], None, "nobody owns it"),
+                OwnershipFault("t", PARTITIONS[3], None, "it has no owner"),
+                OwnershipFault("u", PARTITIONS[0], None, "it has no owner"),
             ],
         )
         for owner in (
