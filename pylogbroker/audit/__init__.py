@@ -1,4 +1,3 @@
 """
-Is everything there that was sent? The pure part: what travels, what is counted, how it is compared
-(section 4 of the 2011 paper).
+The pure part of the audit: envelopes, counts, and their comparison (section 4 of the 2011 paper).
 """

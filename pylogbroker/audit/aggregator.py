@@ -1,15 +1,13 @@
 """
-What was sent and what was seen, side by side: the books of an audit, and what they say.
+Aggregates what producers sent and what each tier has, and compares both.
 
-What must be true: a hole is never hidden by what is not known, and nothing is called a hole that
-may still arrive. So a window is judged when it has ended and some grace is over; what cannot be
-entered into the books, since they are full or a report does not fit the windows, is counted and
-said.
+What must be true: missing knowledge never hides a hole, and a message that may still arrive is no
+hole. So a window is judged when it and its grace period are over. Messages and reports that do not
+fit are counted and named in the result.
 
-Messages whose time nobody knows were entered under the time at which they were read. Their windows
-mean nothing about when they were sent, so a topic with such messages is judged by its total alone:
-all that was seen, against what was sent in the windows that are over. That is never a false alarm,
-and may be a late one.
+A message without a known time counts in the window in which it was read. Such windows say nothing
+about the time of sending, so a topic with such messages is judged by its total: all messages seen
+against those sent in the ended windows. That is never a false alarm, and may be a late one.
 """
 
 from __future__ import annotations
@@ -36,11 +34,11 @@ TIER_COUNT_MAX = 100
 
 class AuditAggregator:
     """
-    The books.
+    The counts of one audit.
 
-    @ivar windowMs: of the windows that are compared.
-    @ivar leftOutCount: messages that were not entered, since the books are full.
-    @ivar leftOutReportCount: the same of reports.
+    @ivar windowMs: the length of the compared windows.
+    @ivar leftOutCount: messages beyond the limits.
+    @ivar leftOutReportCount: reports beyond the limits.
     @ivar misfitCount: reports whose windows do not divide ours.
     """
 
@@ -52,8 +50,8 @@ class AuditAggregator:
         seriesCountMax: int = SERIES_COUNT_MAX,
     ) -> None:
         """
-        @param cellCountMax: tiers, topics and windows with messages.
-        @param seriesCountMax: series of reports; see L{pylogbroker.audit.counts}.
+        @param cellCountMax: the limit of tiers, topics and windows with messages.
+        @param seriesCountMax: the limit of report series; see L{pylogbroker.audit.counts}.
         """
         self.windowMs = windowMs
         self.leftOutCount = self.leftOutReportCount = self.misfitCount = 0
@@ -64,7 +62,7 @@ class AuditAggregator:
         self._reports: dict[tuple[str, int], CountReport] = {}
 
     def startOf(self, timeMs: int) -> int:
-        """Where the window of a time begins."""
+        """The start of the window that holds a time."""
         return timeMs - timeMs % self.windowMs
 
     def see(
@@ -77,11 +75,11 @@ class AuditAggregator:
         checksum: int | None = None,
     ) -> None:
         """
-        Messages that are there.
+        Count messages that are in a tier.
 
-        @param startMs: of their window.
-        @param isArrival: their time is not known; the window is that in which they were read.
-        @param checksum: the sum of their checksums; L{None}: not known.
+        @param startMs: the start of their window.
+        @param isArrival: the window is that of reading, because their time is not known.
+        @param checksum: the sum of their checksums; L{None} if unknown.
         """
         if startMs < self._sinceMs:
             return
@@ -95,7 +93,7 @@ class AuditAggregator:
         self._seen[key] = tally.plus(count, count if isArrival else 0, checksum)
 
     def enter(self, report: CountReport) -> None:
-        """A report; of a series the one with the largest number counts, whenever it comes."""
+        """Add a report. The report with the largest number of a series counts, in any order."""
         if report.startMs + report.windowMs <= self._sinceMs:
             return
         if self.windowMs % report.windowMs:
@@ -109,7 +107,7 @@ class AuditAggregator:
             self._reports[key] = report
 
     def forgetBefore(self, timeMs: int) -> None:
-        """Let go of windows that begin before a time, and take nothing more for them."""
+        """Drop windows that begin before a time, and ignore them from now on."""
         self._sinceMs = max(self._sinceMs, self.startOf(timeMs + self.windowMs - 1))
         self._seen = {key: tally for key, tally in self._seen.items() if key[2] >= self._sinceMs}
         self._reports = {
@@ -120,7 +118,7 @@ class AuditAggregator:
 
     @property
     def reportedTopics(self) -> set[str]:
-        """Topics of which somebody has said what was sent."""
+        """The topics that producers have reported."""
         return {report.topic for report in self._reports.values()}
 
     def compare(
@@ -132,13 +130,13 @@ class AuditAggregator:
         notes: Sequence[str] = (),
     ) -> Comparison:
         """
-        Judge.
+        Compare all tiers.
 
-        @param tiers: what was counted; the first is the measure where nobody has said what was
-            sent. Tiers that others have counted come behind them.
-        @param graceMs: how long after its end a window may still be on its way.
-        @param topics: only these.
-        @param notes: what else there is to say.
+        @param tiers: the counted tiers; the first is the reference for topics without producer
+            reports. Tiers that others have counted follow.
+        @param graceMs: the time after the end of a window during which messages may still arrive.
+        @param topics: the topics to compare; by default all.
+        @param notes: further notes for the result.
         """
         sent, seen, allTiers = self._gather(tiers)
         byArrival = {
@@ -185,10 +183,8 @@ class AuditAggregator:
         self, tiers: Sequence[str]
     ) -> tuple[dict[tuple[str, int], Tally], dict[tuple[str, str, int], Tally], list[str]]:
         """
-        The sums.
-
-        @return: by topic and window, what was sent; by tier, topic and window, what was seen; the
-            tiers.
+        @return: the sums of sent messages by topic and window, those of seen ones by tier, topic
+            and window, and the tiers.
         """
         sent: dict[tuple[str, int], Tally] = {}
         seen = dict(self._seen)

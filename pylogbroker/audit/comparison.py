@@ -1,11 +1,10 @@
 """
-What an audit says: of each topic, window and tier whether everything is there that was sent, and by
-what rule.
+The result of an audit: for each topic, window and tier, whether all sent messages are there, and by
+which rule.
 
-Less than was sent is a hole. As much as was sent may still not be the same: where the sums of the
-checksums differ, at least one message is missing and another is there twice; that is a hole, too.
-Where more are there than were sent, nothing can be said about that: what is doubled may hide what
-is lost.
+Fewer messages than sent are a hole. The same number with another sum of checksums is a hole, too:
+at least one message is missing and another is there twice. More messages than sent prove nothing,
+because a duplicate may hide a loss.
 """
 
 from __future__ import annotations
@@ -34,18 +33,17 @@ TOTAL_START = -1
 
 class Line(NamedTuple):
     """
-    What is known about one topic, window and tier.
+    One topic, window and tier.
 
-    @ivar startMs: where the window begins; -1 for the total of a topic and tier.
-    @ivar expectedCount: messages that ought to be there.
+    @ivar startMs: the start of the window; -1 for the total of a topic and tier.
+    @ivar expectedCount: messages that should be there.
     @ivar unknownCount: messages that may be there in addition.
     @ivar seenCount: messages that are there.
-    @ivar arrivalCount: of these, those whose time was not known, but only when they were read.
-    @ivar reference: what C{expectedCount} is: C{"sent"}, or the name of a tier when nobody has said
-        what was sent.
-    @ivar expectedChecksum: the sum of the checksums of the messages that ought to be there;
-        L{None}: not known.
-    @ivar seenChecksum: that of those that are there.
+    @ivar arrivalCount: those of C{seenCount} without a known time.
+    @ivar reference: the source of C{expectedCount}: C{"sent"}, or the name of a tier without
+        producer reports.
+    @ivar expectedChecksum: the sum of the checksums of the expected messages; L{None} if unknown.
+    @ivar seenChecksum: the sum of those that are there.
     @ivar status: one of the words above.
     """
 
@@ -63,16 +61,14 @@ class Line(NamedTuple):
 
     @property
     def missingCount(self) -> int:
-        """
-        Messages that are missing for certain, at least: each one that is doubled may hide another.
-        """
+        """The least number of missing messages. Each duplicate may hide another one."""
         return 1 if self.status == DIFFERENT else max(0, self.expectedCount - self.seenCount)
 
     @property
     def moreCount(self) -> int:
         """
-        Messages beyond all that may have been sent, at least: sent twice, or by somebody who has
-        not said so.
+        The least number of messages beyond those that may have been sent: duplicates, or messages
+        of a producer without reports.
         """
         return (
             1
@@ -82,23 +78,20 @@ class Line(NamedTuple):
 
     @property
     def completeness(self) -> float | None:
-        """
-        The part that is there; more than 1 for more than was sent, L{None} where nothing was
-        expected.
-        """
+        """The share that is there; above 1 for too many messages, L{None} if none was expected."""
         return self.seenCount / self.expectedCount if self.expectedCount else None
 
 
 @dataclass(frozen=True)
 class Comparison:
     """
-    What an audit has found.
+    The result of an audit.
 
-    @ivar lines: of windows, by topic, window and tier.
-    @ivar totals: of topics and tiers, over the windows that are over.
-    @ivar notes: what limits what can be said, a sentence each.
-    @ivar isCertain: whether everything could be entered into the books; if not, a hole may be
-        hidden, or be none.
+    @ivar lines: by topic, window and tier.
+    @ivar totals: by topic and tier, over the ended windows.
+    @ivar notes: the limits of the result, a sentence each.
+    @ivar isCertain: false if some data could not be counted, so that a hole may be hidden, or be
+        none.
     """
 
     windowMs: int
@@ -110,14 +103,12 @@ class Comparison:
 
     @property
     def missing(self) -> list[Line]:
-        """Holes: of windows, and of totals where windows mean nothing."""
+        """The holes: in windows, and in totals where windows mean nothing."""
         return self._judged(HOLES)
 
     @property
     def more(self) -> list[Line]:
-        """
-        Where more messages are than were sent: windows, and totals where windows mean nothing.
-        """
+        """Windows and totals with more messages than were sent."""
         return self._judged((MORE,))
 
     def _judged(self, statuses: Collection[str]) -> list[Line]:
@@ -127,16 +118,16 @@ class Comparison:
 
     @property
     def isComplete(self) -> bool:
-        """Whether nothing is missing that ought to be there."""
+        """True if no expected message is missing."""
         return not self.missing
 
 
 class Tally(NamedTuple):
     """
-    Messages of a topic and window: sent, or seen in a tier.
+    Messages of a topic and window, sent or seen in a tier.
 
-    @ivar asideCount: what is told apart: of the sent ones, those that may have been sent in
-        addition; of the seen ones, those whose time was not known.
+    @ivar asideCount: of the sent messages, those with an unknown outcome; of the seen ones, those
+        without a known time.
     """
 
     messageCount: int = 0
@@ -144,7 +135,7 @@ class Tally(NamedTuple):
     checksum: int | None = 0
 
     def plus(self, messageCount: int, asideCount: int, checksum: int | None) -> Tally:
-        """With more of them."""
+        """The sum with another tally."""
         checksum = addChecksums(self.checksum, checksum) if messageCount else self.checksum
         return Tally(self.messageCount + messageCount, self.asideCount + asideCount, checksum)
 
@@ -155,7 +146,7 @@ NOTHING = Tally()
 def lineOf(
     topic: str, startMs: int, tier: str, expected: Tally, seen: Tally, reference: str, status: str
 ) -> Line:
-    """What is known, as a line."""
+    """A L{Line} from sent and seen messages."""
     return Line(
         topic, startMs, tier, expected.messageCount, expected.asideCount, seen.messageCount, seen.asideCount, reference,
         expected.checksum, seen.checksum, status,
@@ -164,9 +155,9 @@ def lineOf(
 
 def judge(expected: Tally, seen: Tally, isMeasure: bool) -> str:
     """
-    The status of a window that is over, or of a total.
+    The status of an ended window, or of a total.
 
-    @param isMeasure: nobody has said what was sent, and others are compared with this.
+    @param isMeasure: whether the tier itself is the reference.
     """
     if isMeasure:
         return UNREPORTED
@@ -182,8 +173,8 @@ def judge(expected: Tally, seen: Tally, isMeasure: bool) -> str:
 
 def total(lines: Sequence[Line], isMeasure: bool, isArrival: bool) -> Line:
     """
-    Of one topic and tier: over the windows that are over, but all that was read where nobody knows
-    into which window it belongs.
+    The total of a topic and tier: over the ended windows, or over all messages where their times
+    are not known.
     """
     over = [line for line in lines if line.status != OPEN]
     expected = seen = NOTHING

@@ -1,21 +1,20 @@
 """
-What a producer says about itself: so many messages of this topic, in this window of time.
+A producer's reports: the number of messages of a topic in a window of time.
 
-A report must survive what a log at least once does to it: it may come twice, late, or in the wrong
-order, and one may be missing. So reports do not add up: each says the whole count so far of one
-I{series}, which is one topic and window of one producer's life, and has a number that grows. Of the
-reports of a series the one with the largest number counts. A lost one is made good by the next.
-(Rejected: reporting increments, of which each one lost or doubled is a false alarm or a hidden
-hole.)
+A report must survive an at-least-once log: it may be duplicated, late, out of order, or lost. So a
+report gives the whole count of one I{series} (one topic and window of one run of a producer) and a
+growing number. The report with the largest number of a series counts, and the next one repairs a
+lost one. (Rejected: reports of increments, where each lost or doubled one is a false alarm or a
+hidden hole.)
 
-What is counted are messages whose sending has succeeded, and, apart, those whose outcome is not
-known. Who has failed to send has been told so.
+Messages count when their sending has succeeded. Messages with an unknown outcome are counted apart;
+the application knows about failed ones.
 
-A count alone does not see a message that is lost while another one is doubled. So beside it stands
-the sum of the CRC-32s of the same messages, which does not depend on their order, and adds up over
-reports as counts do. (Rejected: an exclusive or, in which every pair of doubles cancels out; a
-number in each envelope, which would name the lost ones, and would have an auditor remember what it
-has seen of every producer.) Whoever does not know the messages' bytes counts without it.
+A count alone does not notice a lost message when another one is doubled. So a report also has the
+sum of the CRC-32s of the messages, which is independent of their order and adds up. (Rejected: an
+exclusive or, in which pairs cancel out; a number in each envelope, for which an auditor would have
+to remember what it has seen of every producer.) A counter without the messages' bytes leaves the
+sum out.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ and of who audits.
 
 def addChecksums(one: int | None, other: int | None) -> int | None:
     """
-    The sum, below L{CHECKSUM_MODULUS}.
+    The sum modulo L{CHECKSUM_MODULUS}.
 
-    @return: L{None} when either is not known.
+    @return: L{None} if either is unknown.
     """
     return None if one is None or other is None else (one + other) % CHECKSUM_MODULUS
 
@@ -57,20 +56,19 @@ class CountReport(NamedTuple):
     """
     One report.
 
-    @ivar role: L{SENT} by a producer, or L{SEEN} by somebody at the other end, who counts for a
-        tier.
-    @ivar tier: where: a name for a cluster or a warehouse.
-    @ivar startMs: where the window begins; a multiple of C{windowMs}.
-    @ivar windowMs: how long the window is.
+    @ivar role: L{SENT} by a producer, or L{SEEN} by a program that counts for a tier.
+    @ivar tier: the name of a cluster or a lake.
+    @ivar startMs: the start of the window, a multiple of C{windowMs}.
+    @ivar windowMs: the length of the window.
     @ivar messageCount: messages so far.
-    @ivar unknownCount: messages that may have been sent or not.
-    @ivar source: whose report this is: unique to one life of one program.
-    @ivar series: which topic and window of this source; a number.
-    @ivar sequence: which report of this series; the largest counts.
+    @ivar unknownCount: messages with an unknown outcome.
+    @ivar source: the id of one run of a program.
+    @ivar series: the number of a topic and window of this source.
+    @ivar sequence: the number of the report in its series; the largest counts.
     @ivar host: the machine.
-    @ivar timeMs: when this was reported.
-    @ivar checksum: the sum of the CRC-32s of the C{messageCount} messages' payloads as they are in
-        the log, modulo L{CHECKSUM_MODULUS}; L{None}: not known.
+    @ivar timeMs: the time of the report.
+    @ivar checksum: the sum of the CRC-32s of the C{messageCount} payloads as they are in the log,
+        modulo L{CHECKSUM_MODULUS}; L{None} if unknown.
     """
 
     role: str
@@ -88,14 +86,12 @@ class CountReport(NamedTuple):
     checksum: int | None = None
 
     def encode(self) -> bytes:
-        """As a message of the audit topic: JSON, of one level."""
+        """As a message of the audit topic: flat JSON."""
         return json.dumps({"audit": 1, **self._asdict()}, separators=(",", ":")).encode()
 
 
 def decodeReport(data: bytes) -> CountReport:
-    """
-    @raise FormatError: it is none. Anything may stand in a topic.
-    """
+    """@raise FormatError: the payload is no report. A topic may hold anything."""
     if len(data) > REPORT_SIZE_MAX:
         raise FormatError(f"{len(data)} bytes are no count report")
     try:
@@ -129,7 +125,7 @@ _KINDS: tuple[Any, ...] = (str, str, str, int, int, int, int, str, int, int, str
 
 
 class _Cell:
-    """One series under way."""
+    """One open series."""
 
     __slots__ = (
         "checksum",
@@ -153,10 +149,10 @@ class _Cell:
 
 class WindowCounter:
     """
-    Counts for one program's life, and makes the reports.
+    Counts for one run of a program, and makes the reports.
 
-    @ivar leftOutCount: messages that could not be counted, since too many windows were open, or
-        since their times cannot be.
+    @ivar leftOutCount: uncounted messages: too many windows were open, or their times are
+        impossible.
     """
 
     def __init__(
@@ -169,8 +165,8 @@ class WindowCounter:
         openCountMax: int = OPEN_COUNT_MAX,
     ) -> None:
         """
-        @param source: unique to this life of this program.
-        @param openCountMax: topics and windows that are counted at a time.
+        @param source: the id of this run.
+        @param openCountMax: the limit of open topics and windows.
         """
         self.leftOutCount = 0
         self.windowMs = windowMs
@@ -192,11 +188,11 @@ class WindowCounter:
         latestMs: int = INT_MAX,
     ) -> None:
         """
-        Messages of a time.
+        Count messages.
 
-        @param latestMs: a window that begins later is not counted.
-        @param checksum: the sum of the CRC-32s of the C{count} messages' payloads; L{None}: not
-            known, and then that of the window is not, either.
+        @param latestMs: windows that begin later are not counted.
+        @param checksum: the sum of the CRC-32s of the C{count} payloads; L{None} makes the window's
+            sum unknown.
         """
         startMs = timeMs - timeMs % self.windowMs
         cell = self._cells.get((topic, startMs))
@@ -213,13 +209,13 @@ class WindowCounter:
 
     @property
     def dueCount(self) -> int:
-        """Series of which a report is due."""
+        """The number of series with an unpublished change."""
         return sum(
             cell.reported != (cell.count, cell.unknownCount) for cell in self._cells.values()
         )
 
     def due(self, nowMs: int) -> list[CountReport]:
-        """A report of each series that has changed since its last one that has arrived."""
+        """A report for each series that has changed since its last published report."""
         source, host, tier, role = self._identity
         reports = []
         for cell in self._cells.values():
@@ -234,15 +230,15 @@ class WindowCounter:
         return reports
 
     def arrived(self, report: CountReport) -> None:
-        """A report has been sent."""
+        """A report was published."""
         cell = self._cells.get((report.topic, report.startMs))
         if cell is not None and cell.series == report.series:
             cell.reported = max(cell.reported, (report.messageCount, report.unknownCount))
 
     def forget(self, beforeMs: int) -> None:
         """
-        Let go of windows that ended before a time, and whose last report has arrived. What still
-        comes for one of them begins a series of its own.
+        Drop windows that ended before a time and are published. Later messages for them begin a new
+        series.
         """
         for place in self._ended(beforeMs):
             del self._cells[place]

@@ -35,10 +35,10 @@ HEAD_SIZE = _HEAD.size
 
 class Envelope(NamedTuple):
     """
-    A payload, and where it comes from.
+    A payload with its origin.
 
-    @ivar timeMs: when it was made, milliseconds since the epoch.
-    @ivar host: where.
+    @ivar timeMs: its time, in milliseconds since the epoch.
+    @ivar host: its host.
     """
 
     timeMs: int
@@ -47,15 +47,15 @@ class Envelope(NamedTuple):
 
 
 def hostBytes(host: str) -> bytes:
-    """A host's name as it stands in an envelope: UTF-8, cut to what fits."""
+    """A host name in UTF-8, cut to the size that fits."""
     return host.encode("utf-8", "replace")[:HOST_SIZE_MAX]
 
 
 def encodeEnvelope(timeMs: int, host: bytes, payload: bytes) -> bytes:
     """
     @param timeMs: milliseconds since the epoch; 64 bits.
-    @param host: as L{hostBytes} gives it.
-    @raise FormatError: one of these does not fit.
+    @param host: from L{hostBytes}.
+    @raise FormatError: a value does not fit.
     """
     try:
         return b"".join((_HEAD.pack(MAGIC, VERSION, timeMs, len(host)), host, payload))
@@ -67,8 +67,7 @@ def encodeEnvelope(timeMs: int, host: bytes, payload: bytes) -> bytes:
 
 def envelopeTime(data: bytes) -> int | None:
     """
-    The quick way for who only counts: the time in an envelope, or L{None} when it is none, or one
-    that is cut.
+    The time of an envelope, without decoding the rest; L{None} for another payload, or a cut one.
     """
     if (
         data[:_TIME_AT] != _PREFIX
@@ -81,9 +80,7 @@ def envelopeTime(data: bytes) -> int | None:
 
 
 def decodeEnvelope(data: bytes) -> Envelope:
-    """
-    @raise FormatError: it is none.
-    """
+    """@raise FormatError: the payload has no envelope."""
     timeMs = envelopeTime(data)
     if timeMs is None:
         raise FormatError("these bytes are no audit envelope, or a cut one")
@@ -92,7 +89,5 @@ def decodeEnvelope(data: bytes) -> Envelope:
 
 
 def unwrapEnvelope(data: bytes) -> bytes:
-    """
-    The payload in an envelope; of what is none, the bytes as they are. A C{decode} for streams.
-    """
+    """The payload in an envelope, or the bytes as they are: a C{decode} function for streams."""
     return data if envelopeTime(data) is None else data[HEAD_SIZE + data[HEAD_SIZE - 1] :]

@@ -1,5 +1,5 @@
 """
-A comparison for people (a table), for programs (JSON) and for Prometheus (text).
+Comparisons as a table, as JSON, and as Prometheus text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NUMBERS = frozenset((3, 4, 5, 6))
 
 
 def timeText(timeMs: int) -> str:
-    """A time, UTC, for people; C{total} for that of a total."""
+    """A UTC time, or C{total}."""
     if timeMs == TOTAL_START:
         return "total"
     try:
@@ -37,9 +37,9 @@ def _cells(line: Line) -> tuple[str, ...]:
 
 def asTable(comparison: Comparison, isBrief: bool = False) -> str:
     """
-    For people: holes and totals, and every window unless it is to be brief.
+    Holes, totals and windows as a table.
 
-    @param isBrief: leave out windows in which nothing is missing.
+    @param isBrief: leave out complete windows.
     """
     lines = [line for line in comparison.lines if not isBrief or line.status in HOLES]
     rows = [_HEADS, *(_cells(line) for line in (*lines, *comparison.totals))]
@@ -73,7 +73,7 @@ def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def asJson(comparison: Comparison) -> str:
-    """For programs; the fields are those of L{Line}."""
+    """As JSON; the fields are those of L{Line}."""
     return json.dumps(
         {
             "timeMs": comparison.nowMs,
@@ -119,7 +119,7 @@ _METRICS = (
 
 
 def asPrometheus(comparison: Comparison) -> str:
-    """For Prometheus: gauges by topic and tier, since windows come and go."""
+    """As gauges by topic and tier."""
     missingCounts, missingWindows, moreCounts = (
         dict.fromkeys(((line.topic, line.tier) for line in comparison.totals), 0)
         for _figure in range(3)

@@ -1,13 +1,13 @@
 """
-The auditor as a Twisted service: a pass every so often, a log line for each hole that is found, and
-what was found last over HTTP.
+The auditor as a Twisted service: it audits at an interval, logs each hole, and serves its last
+result over HTTP.
 
     /metrics      for Prometheus
     /audit.json   for programs
     /audit.txt    for people
 
-It only reads, and is bound to the loopback interface unless it is told otherwise. A hole is logged
-once, when it is found; and once more when it has closed, since data may come late.
+It only reads, and listens on the loopback interface by default. It logs a hole once when it appears
+and once when it closes, because data may come late.
 """
 
 from __future__ import annotations
@@ -41,10 +41,12 @@ _PAGES: dict[str, tuple[str, Callable[[Comparison], str]]] = {
 
 class AuditorService(Service):
     """
-    @ivar auditor: does the work.
-    @ivar comparison: what was found last, which is served; L{None} before the first pass is over.
+    The service around an L{Auditor}.
+
+    @ivar auditor: the auditor.
+    @ivar comparison: the last result; L{None} before the first pass ends.
     @ivar web: the site.
-    @ivar port: that it listens on, once it does; L{None} for none.
+    @ivar port: the listening port; L{None} if it does not listen.
     """
 
     _log = Logger()
@@ -71,7 +73,7 @@ class AuditorService(Service):
         """
         Listen.
 
-        @raise ConfigurationError: C{listen} is no endpoint, or it cannot be had.
+        @raise ConfigurationError: C{listen} is no endpoint, or it cannot be used.
         """
         super().privilegedStartService()
         if not self._settings.listen or self.port is not None:
@@ -88,7 +90,7 @@ class AuditorService(Service):
         return HttpResponse(200, kind, show(self.comparison).encode())
 
     def startService(self) -> None:
-        """Begin with a pass."""
+        """Start the first pass."""
         self.privilegedStartService()
         super().startService()
         names = " ".join(tier.name for tier in self._settings.tiers)
@@ -103,7 +105,7 @@ class AuditorService(Service):
         )
 
     def stopService(self) -> Deferred[None]:
-        """Fires when everything is closed; does not fail. A pass that is under way is given up."""
+        """@return: fires when everything is closed; does not fail. A running pass is cancelled."""
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
@@ -140,7 +142,7 @@ class AuditorService(Service):
                 self._log.warn("{note}", note=note)
 
     def _tell(self, comparison: Comparison) -> None:
-        """Holes that are new, and those that have closed."""
+        """Log new holes and closed ones."""
         found = {(line.topic, line.startMs, line.tier): line for line in comparison.missing}
         news = [line for key, line in found.items() if key not in self._holes]
         judged = {

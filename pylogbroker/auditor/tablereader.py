@@ -1,12 +1,10 @@
 """
-A table of a warehouse as a tier: what its loader has counted, in the manifests of its runs
-(L{pylogbroker.lake.manifest}), is entered into the books. No row is read.
+A table as a tier: reads the counts in the manifests of its loads (L{pylogbroker.lake.manifest}),
+and no rows.
 
-A manifest counts as a whole or not at all, and once: which was the last one is remembered, in
-memory, with what was entered. Rows that a later run has replaced stand there with a minus.
-
-Topics are chosen by those who ask, and may become more from pass to pass, so all topics of a
-manifest are kept as counts, within the horizon.
+A manifest counts once and as a whole; the reader keeps the last one and its counts in memory. Rows
+that a later run has replaced are negative. All topics are counted within the horizon, because the
+audited topics may change from pass to pass.
 """
 
 from __future__ import annotations
@@ -42,17 +40,14 @@ class _Seen(NamedTuple):
 
 class TableReader:
     """
-    One table.
+    The reader of one table.
 
     @ivar name: of the tier.
-    @ivar skippedCount: as of L{pylogbroker.auditor.tierreader.TierReader}; nothing is ever skipped
-        here.
+    @ivar skippedCount: always 0; see L{pylogbroker.auditor.tierreader.TierReader}.
     """
 
     def __init__(self, reactor: Any, address: TierAddress) -> None:
-        """
-        @param reactor: whose threads read the files.
-        """
+        """@param reactor: its threads read the files."""
         self.name = address.name
         self.skippedCount = 0
         self._reactor = reactor
@@ -62,12 +57,12 @@ class TableReader:
 
     async def read(self, ledger: AuditAggregator, topics: set[str], sinceMs: int) -> int:
         """
-        Enter what was loaded since the last time.
+        Count the rows loaded since the last call.
 
-        @param sinceMs: what is older need not be entered.
-        @return: how many messages that were.
-        @raise pylogbroker.errors.PylogbrokerError: it cannot be read, there is no table, or its
-            windows do not fit. What was found before counts the next time.
+        @param sinceMs: older rows need not be counted.
+        @return: the number of messages.
+        @raise pylogbroker.errors.PylogbrokerError: the table cannot be read or does not exist, or
+            its windows do not fit. Rows found before the error count in the next call.
         """
         for manifest in reversed(await self._new(sinceMs)):
             if ledger.windowMs % manifest.windowMs:
@@ -94,7 +89,7 @@ class TableReader:
         return sum(each.rowCount for each in chosen)
 
     def _new(self, sinceMs: int) -> Deferred[list[Manifest]]:
-        """The latest first."""
+        """The new manifests, the latest first."""
 
         def find() -> list[Manifest]:
             if not self._table.manifestCount():
@@ -106,4 +101,4 @@ class TableReader:
         return deferToThreadPool(self._reactor, self._reactor.getThreadPool(), find)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to close."""

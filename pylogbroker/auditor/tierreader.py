@@ -1,19 +1,18 @@
 """
-Reading a whole cluster to count it: every partition of a topic, from a time on up to where it ends
-now, and the next time from there on.
+A cluster as a tier: counts the messages of a topic from a time to the current ends, and continues
+there in the next pass.
 
 An auditor is no consumer group: it must see every message, owns nothing, and leaves nothing in
-ZooKeeper. Where it has got to is kept in memory alone; one that is started anew reads the horizon
-again, which costs time, and is exact.
+ZooKeeper. Its positions are in memory; a new auditor reads the horizon again, which takes time and
+is exact.
 
-A registry in ZooKeeper says who is there, not who should be. A broker that is away takes its
-messages with it: what was sent looks lost, and where the counts lay with it, what is lost looks as
-if it had never been sent. So a tier is whole only if all are there of which anything is known:
-those that the tier's address names; without such a list those that this reader has met within the
-horizon, partition by partition, and those for which groups have stored offsets.
+ZooKeeper says which brokers are there, not which should be. A broker that is away takes its
+messages along: they look lost, and if it held the counts, losses look as if nothing was sent. So a
+tier is complete only with all known brokers: those in the tier's address; otherwise those that this
+reader has met within the horizon, partition by partition, and those with stored offsets of groups.
 
-A message set counts as a whole or not at all: what is counted and where to go on change together.
-Otherwise a set that breaks in the middle would be counted twice.
+A message set counts as a whole or not at all, together with the position behind it. Otherwise a set
+that breaks in the middle would count twice.
 """
 
 from __future__ import annotations
@@ -62,8 +61,8 @@ class _TierMember(NamedTuple):
     """
     A partition, or a whole broker.
 
-    @ivar broker: its number; where there is no ZooKeeper, its address.
-    @ivar topic: C{""} for the broker.
+    @ivar broker: its number; its address without ZooKeeper.
+    @ivar topic: C{""} for a broker.
     """
 
     broker: str
@@ -80,11 +79,11 @@ class _TierMember(NamedTuple):
 
 class TierReader:
     """
-    One cluster.
+    The reader of one cluster.
 
     @ivar name: of the tier.
-    @ivar skippedCount: how often a partition did not begin, or end, where the reader was: its data
-        was deleted before it was read.
+    @ivar skippedCount: times that a partition did not begin or end at the reader's position,
+        because its data was deleted before it was read.
     """
 
     def __init__(
@@ -94,9 +93,7 @@ class TierReader:
         settings: AuditorSettings,
         zookeeper: Callable[[TierAddress], IZookeeper] | None = None,
     ) -> None:
-        """
-        @param zookeeper: makes a client, not connected.
-        """
+        """@param zookeeper: makes an unconnected client."""
         self.name = address.name
         self.skippedCount = 0
         self._reactor = reactor
@@ -119,9 +116,9 @@ class TierReader:
 
     async def open(self) -> None:
         """
-        Find out who is there, now.
+        Find the brokers and partitions.
 
-        @raise PylogbrokerError: ZooKeeper cannot be asked; can be called again then.
+        @raise PylogbrokerError: ZooKeeper does not answer; can be called again.
         """
         self._present.clear()
         self._topics.clear()
@@ -144,7 +141,7 @@ class TierReader:
     # -- who should be there
 
     async def _askGroups(self) -> None:
-        """Brokers of which groups have stored offsets: they have, or had, something to read."""
+        """The brokers with stored offsets of groups."""
         for group in await self._children(CONSUMERS):
             try:
                 paths = GroupPaths(group)
@@ -156,7 +153,7 @@ class TierReader:
                 continue  # nothing that a group has written
 
     async def _children(self, path: str) -> list[str]:
-        """None of what is not there, or not for us."""
+        """The children of a node; none if it is missing or forbidden."""
         assert self._zookeeper is not None
         try:
             return list(await self._zookeeper.get_children(path))
@@ -169,10 +166,10 @@ class TierReader:
 
     def lack(self, sinceMs: int) -> str:
         """
-        What of the tier this pass has not found.
+        The known parts of the tier that this pass has not found.
 
-        @param sinceMs: who was there last before that is not missed.
-        @return: a sentence; C{""}: nothing that is known.
+        @param sinceMs: parts last seen before this time are not missed.
+        @return: a sentence; C{""} if nothing is missing.
         """
         self._metMs = {part: ms for part, ms in self._metMs.items() if ms >= sinceMs}
         expected = {str(number) for number in self._address.expected}
@@ -192,7 +189,7 @@ class TierReader:
         return f"{', '.join(names[:NAMED_COUNT_MAX])}{' …' if len(names) > NAMED_COUNT_MAX else ''} {'is' if len(names) == 1 else 'are'} away"
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         if self._discovery is not None:
             self._discovery.stop()
         await self._consumers.close()
@@ -202,11 +199,11 @@ class TierReader:
 
     async def read(self, topic: str, sinceMs: int, take: Take) -> None:
         """
-        All of a topic that has not been read yet; nothing, if the tier does not have it.
+        Count the unread messages of a topic; none if the tier does not have it.
 
-        @param sinceMs: what was written before need not be read, the first time; it may be all the
-            same, for a broker knows times by segments only.
-        @raise PylogbrokerError: some of it cannot be read; what was read before is counted.
+        @param sinceMs: the first pass may skip older messages. Brokers know times by segments only,
+            so it may count some of them.
+        @raise PylogbrokerError: a part cannot be read; the messages before it are counted.
         """
         found = await self._partitions(topic)
         self._topics.add(topic)

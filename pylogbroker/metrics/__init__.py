@@ -1,4 +1,3 @@
 """
-Counting: plain numbers that a broker adds to while it works, and a picture of them for whoever
-asks.
+Counters, snapshots, and the metrics made of them.
 """

@@ -1,10 +1,9 @@
 """
-The figures of a broker, by name: every one of 0.7.2's (spec-0.7 metrics §2), with the meaning that
-its name promises, and what 0.7.2 has none for.
+The metrics of a broker: all of 0.7.2's (spec-0.7 metrics §2), with the meanings that their names
+promise, and our own.
 
-C{docs/metrics.md} has a row for each, and the bean and attribute that it stands for. Rates,
-averages and windows are the reader's: all counters are running totals, so a difference between two
-readings is exactly what happened in between.
+C{docs/metrics.md} has a row for each, with its bean and attribute. All counters are running totals;
+the reader computes rates from two readings.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _TOPIC_FIGURES = (
 
 def brokerFamilies(picture: BrokerSnapshot, version: str) -> list[Family]:
     """
-    All figures of a broker.
+    All metrics of a broker.
 
     @param version: of pylogbroker.
     """

@@ -1,6 +1,5 @@
 """
-The figures of producers and consumers, by name, as those of brokers are (spec-0.7 metrics §3, §4):
-an application that has some serves them itself.
+The metrics of producers and consumers (spec-0.7 metrics §3, §4), for applications that serve them.
 """
 
 from __future__ import annotations
@@ -47,10 +46,12 @@ def producerFamilies(
     labels: Mapping[str, str] | None = None,
 ) -> list[Family]:
     """
+    The metrics of a producer.
+
     @param counters: L{pylogbroker.producer.completion.ProducerCounters} by name.
-    @param queuedCount: messages under way.
-    @param queuedSize: bytes of them.
-    @param labels: what tells this producer from others.
+    @param queuedCount: messages in flight.
+    @param queuedSize: their bytes.
+    @param labels: distinguish this producer from others.
     """
     told = dict(labels or {})
     families = [
@@ -78,8 +79,10 @@ def consumerFamilies(
     counters: ConsumerCounters, ownedCount: int, labels: Mapping[str, str] | None = None
 ) -> list[Family]:
     """
-    @param ownedCount: partitions that the member has.
-    @param labels: what tells this consumer from others.
+    The metrics of a consumer.
+
+    @param ownedCount: partitions that the member owns.
+    @param labels: distinguish this consumer from others.
     """
     told = dict(labels or {})
     fetches = counters.fetches

@@ -1,18 +1,16 @@
 """
-What a broker counts.
+The counters of a broker.
 
 What must be true: counting costs the hot path one look-up of the topic for each run of requests and
-an addition per fact, so a counter is an C{int} in a slot; the number of topics that are counted one
-by one has a limit, and so have their names; a picture (L{BrokerCounters.snapshot}) is made of plain
-values.
+one addition for each fact, so a counter is an C{int} in a slot. The number of separately counted
+topics is limited, and so are their names. A snapshot holds plain values.
 
-Chosen: running totals since the start, never reset. Rates and averages over a time are differences
-between two pictures, which the reader takes as far apart as it likes. Rejected: 0.7's windows of
-ten minutes (spec-0.7 metrics §1), which show nothing for the first ten minutes and stale values for
-ever afterwards. Sums over all topics are not counted but added up when somebody asks.
+Chosen: running totals since the start. Readers compute rates from two snapshots. Rejected: 0.7's
+windows of ten minutes (spec-0.7 metrics §1), which are empty at first and stale afterwards. Sums
+over all topics are computed on request.
 
-The names that 0.7.2 has for the same facts (spec-0.7 metrics §2), with what is wrong about them,
-are in the docstrings. Everything here is used from one thread.
+The docstrings give 0.7.2's names (spec-0.7 metrics §2) and their errors. All counters are used from
+one thread.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ names of 32 KiB, thousands of them.
 
 
 class _Counted:
-    """Slots that all hold a number and begin at 0."""
+    """Numeric slots that start at 0."""
 
     __slots__: tuple[str, ...] = ()
 
@@ -40,23 +38,21 @@ class _Counted:
         return {name: getattr(self, name) for name in self.__slots__}
 
     def add(self, other: Self) -> None:
-        """Add another's numbers to these."""
+        """Add another counter's numbers."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class TopicCounters(_Counted):
     """
-    One topic's numbers (C{kafka.BrokerTopicStat.<topic>}), or those of all topics beyond the limit.
+    The counters of a topic (C{kafka.BrokerTopicStat.<topic>}), or of all topics beyond the limit.
 
-    @ivar messageCount: messages appended, those inside compressed ones counted one by one
-        (C{MessagesIn}).
-    @ivar producedSize: bytes of message sets appended (C{BytesIn}).
-    @ivar fetchedSize: bytes of message sets handed out, counted when the answer begins
+    @ivar messageCount: appended messages, including each inner message (C{MessagesIn}).
+    @ivar producedSize: bytes of appended message sets (C{BytesIn}).
+    @ivar fetchedSize: bytes of fetched message sets, counted when the response starts
         (C{BytesOut}).
-    @ivar failedProduceCount: sets that were refused or could not be appended
-        (C{FailedProduceRequest}).
-    @ivar failedFetchCount: fetches that were answered with an error (C{FailedFetchRequest}).
+    @ivar failedProduceCount: refused or failed sets (C{FailedProduceRequest}).
+    @ivar failedFetchCount: fetches answered with an error (C{FailedFetchRequest}).
     """
 
     __slots__ = (
@@ -76,24 +72,22 @@ class TopicCounters(_Counted):
 
 class RequestCounters(_Counted):
     """
-    What came over the wire (C{kafka.SocketServerStats}).
+    The requests (C{kafka.SocketServerStats}).
 
-    Produce requests that arrive together for one partition are carried out together, and timed
-    together: two looks at the clock for a run. A request that has to wait (for a flush, for room)
-    is timed until it is done. Sending an answer is not in these times.
+    A run of produce requests for one partition is processed and timed together, with two readings
+    of the clock. The time of a request includes its waits (for a flush, for memory), but not the
+    sending of its response.
 
     @ivar produceCount: PRODUCE and MULTIPRODUCE requests (C{NumProduceRequests}).
     @ivar fetchCount: FETCH and MULTIFETCH requests (C{NumFetchRequests}).
     @ivar offsetsCount: OFFSETS requests, which 0.7.2 does not count.
-    @ivar produceSeconds: seconds that produce requests took (C{TotalProduceRequestMs}, which has
-        nanoseconds there).
-    @ivar fetchSeconds: seconds that fetches took (C{TotalFetchRequestMs}, likewise).
-    @ivar longestProduceSeconds: of the longest run of produce requests (C{MaxProduceRequestMs}, of
-        a window there).
-    @ivar longestFetchSeconds: of the longest fetch (C{MaxFetchRequestMs}, of a window there).
+    @ivar produceSeconds: time of produce requests (C{TotalProduceRequestMs}, in nanoseconds there).
+    @ivar fetchSeconds: time of fetches (C{TotalFetchRequestMs}, in nanoseconds there).
+    @ivar longestProduceSeconds: time of the longest run of produce requests
+        (C{MaxProduceRequestMs}, of a window there).
+    @ivar longestFetchSeconds: time of the longest fetch (C{MaxFetchRequestMs}, of a window there).
     @ivar writtenSize: bytes given to sockets (C{TotalBytesWritten}).
-    @ivar writeCount: in how many writes. C{BytesWrittenPerSecond} is the one divided by the other,
-        whatever its name says.
+    @ivar writeCount: writes. C{BytesWrittenPerSecond} is the quotient of the two.
     """
 
     __slots__ = (
@@ -112,13 +106,13 @@ class RequestCounters(_Counted):
     writeCount: int
 
     def produced(self, seconds: float) -> None:
-        """A run of produce requests is done."""
+        """Count a run of produce requests."""
         self.produceSeconds += seconds
         if seconds > self.longestProduceSeconds:
             self.longestProduceSeconds = seconds
 
     def fetched(self, seconds: float) -> None:
-        """A fetch has found what it answers."""
+        """Count a fetch."""
         self.fetchSeconds += seconds
         if seconds > self.longestFetchSeconds:
             self.longestFetchSeconds = seconds
@@ -126,20 +120,17 @@ class RequestCounters(_Counted):
 
 class ConnectionCounters(_Counted):
     """
-    The clients.
+    The connections.
 
-    @ivar openCount: connected now.
-    @ivar openCountMax: the most at a time.
+    @ivar openCount: open now.
+    @ivar openCountMax: the largest number at a time.
     @ivar openedCount: since the start.
-    @ivar refusedCount: cut at once, because there were too many, or no file descriptor was left.
-    @ivar malformedCount: cut for bytes that are no request, or a request or message set that had to
-        be refused.
-    @ivar foreignCount: of these, those that looked like a client of another kind.
-    @ivar slowCount: cut for a request that did not come to its end, or an answer that nobody took.
-    @ivar readSize: bytes received (C{TotalBytesRead}, which leaves out most sizes of frames; this
-        does not).
-    @ivar readCount: in how many reads. C{BytesReadPerSecond} is the one divided by the other,
-        whatever its name says.
+    @ivar refusedCount: closed at once: too many connections, or no file descriptor left.
+    @ivar malformedCount: closed for malformed or refused requests and sets.
+    @ivar foreignCount: those that looked like clients of another protocol.
+    @ivar slowCount: closed for an incomplete request or an unread response.
+    @ivar readSize: bytes received (C{TotalBytesRead}, which omits most frame sizes).
+    @ivar readCount: reads. C{BytesReadPerSecond} is the quotient of the two.
     """
 
     __slots__ = (
@@ -165,25 +156,25 @@ class ConnectionCounters(_Counted):
     readCount: int
 
     def opened(self) -> None:
-        """One more is there."""
+        """Count a new connection."""
         self.openedCount += 1
         self.openCount += 1
         if self.openCount > self.openCountMax:
             self.openCountMax = self.openCount
 
     def closed(self) -> None:
-        """One has gone."""
+        """Count a closed connection."""
         self.openCount -= 1
 
 
 class FlushCounters(_Counted):
     """
-    Flushes of all partitions (C{kafka.LogFlushStats}).
+    The flushes of all partitions (C{kafka.LogFlushStats}).
 
-    @ivar count: flushes that succeeded (C{NumFlushes}).
-    @ivar failedCount: flushes that failed, each of which took a partition out of service.
-    @ivar totalMs: time spent, on all threads together (C{TotalFlushMs}).
-    @ivar longestMs: the longest since the start (C{MaxFlushMs}, of a window there).
+    @ivar count: successful flushes (C{NumFlushes}).
+    @ivar failedCount: failed flushes; each took a partition offline.
+    @ivar totalMs: time of all flushes, over all threads (C{TotalFlushMs}).
+    @ivar longestMs: time of the longest flush since the start (C{MaxFlushMs}, of a window there).
     """
 
     __slots__ = ("count", "failedCount", "longestMs", "totalMs")
@@ -194,7 +185,7 @@ class FlushCounters(_Counted):
     longestMs: int
 
     def flushed(self, durationMs: int) -> None:
-        """One succeeded."""
+        """Count a successful flush."""
         self.count += 1
         self.totalMs += durationMs
         if durationMs > self.longestMs:
@@ -203,11 +194,11 @@ class FlushCounters(_Counted):
 
 class FetchCounters(_Counted):
     """
-    What a consumer has asked brokers for (C{kafka.SimpleConsumerStats}).
+    The fetches of a consumer (C{kafka.SimpleConsumerStats}).
 
-    @ivar fetchCount: requests that were answered (C{NumFetchRequests}).
-    @ivar failedCount: requests that were not.
-    @ivar fetchUs: microseconds from the request to the answer, all together (C{AvgFetchRequestMs}).
+    @ivar fetchCount: answered requests (C{NumFetchRequests}).
+    @ivar failedCount: failed requests.
+    @ivar fetchUs: microseconds from request to response, summed (C{AvgFetchRequestMs}).
     @ivar longestUs: of the longest (C{MaxFetchRequestMs}, of a window there).
     """
 
@@ -219,7 +210,7 @@ class FetchCounters(_Counted):
     longestUs: int
 
     def fetched(self, seconds: float) -> None:
-        """One was answered."""
+        """Count an answered request."""
         us = int(seconds * 1_000_000)
         self.fetchCount += 1
         self.fetchUs += us
@@ -229,11 +220,11 @@ class FetchCounters(_Counted):
 
 class ConsumedCounters(_Counted):
     """
-    One topic's numbers at a consumer (C{kafka.ConsumerTopicStat.<topic>}).
+    The counters of a topic at a consumer (C{kafka.ConsumerTopicStat.<topic>}).
 
-    @ivar messageCount: messages handed out (C{MessagesPerTopic}); those of one answer are counted
-        together, when the last of them is taken or the rest is dropped.
-    @ivar fetchedSize: bytes of message sets fetched and kept (C{BytesPerTopic}).
+    @ivar messageCount: delivered messages (C{MessagesPerTopic}), counted when the last message of a
+        fetch is taken or the rest is dropped.
+    @ivar fetchedSize: bytes of fetched message sets (C{BytesPerTopic}).
     """
 
     __slots__ = ("fetchedSize", "messageCount")
@@ -244,9 +235,9 @@ class ConsumedCounters(_Counted):
 
 class ConsumerCounters:
     """
-    All that one consumer counts.
+    The counters of a consumer.
 
-    @ivar topics: counters by name; it reads few enough.
+    @ivar topics: by name.
     """
 
     __slots__ = ("fetches", "topics")
@@ -256,7 +247,7 @@ class ConsumerCounters:
         self.topics: dict[str, ConsumedCounters] = {}
 
     def topic(self, name: str) -> ConsumedCounters:
-        """A topic's counters."""
+        """The counters of a topic."""
         counters = self.topics.get(name)
         if counters is None:
             counters = self.topics[name] = ConsumedCounters()
@@ -265,11 +256,11 @@ class ConsumerCounters:
 
 class BrokerCounters:
     """
-    All that one broker counts.
+    The counters of a broker.
 
-    @ivar topicCountMax: how many topics are counted one by one (C{max.topic.counters}).
-    @ivar topics: their counters by name.
-    @ivar otherTopics: the counters of all the others together.
+    @ivar topicCountMax: the limit of separately counted topics (C{max.topic.counters}).
+    @ivar topics: by name.
+    @ivar otherTopics: of all other topics.
     """
 
     __slots__ = ("connections", "flushes", "otherTopics", "requests", "topicCountMax", "topics")
@@ -284,8 +275,8 @@ class BrokerCounters:
 
     def topic(self, name: str) -> TopicCounters:
         """
-        A topic's counters. Topics that come when the limit is reached share one, and so do names
-        that are too long for any topic.
+        The counters of a topic. Topics beyond the limit, and names that are too long, share one
+        set.
         """
         counters = self.topics.get(name)
         if counters is None:
@@ -296,9 +287,8 @@ class BrokerCounters:
 
     def refused(self, name: str, isThere: bool) -> TopicCounters:
         """
-        The counters of a topic of which something was refused. A name that is no topic's may be a
-        stranger's invention: it gets no counters of its own, or a thousand such names would leave
-        none for the topics that come later.
+        The counters for a refused request. An unknown topic gets none of its own, so that invented
+        names cannot use up the limit.
 
         @param isThere: whether the topic exists.
         """
@@ -306,9 +296,9 @@ class BrokerCounters:
 
     def snapshot(self) -> dict[str, object]:
         """
-        A picture of all numbers, which later counting does not change: C{requests}, C{connections},
-        C{flushes}, C{allTopics}, C{otherTopics} are numbers by name, C{topics} is such a dictionary
-        for each topic (spec-0.7 metrics §2).
+        A copy of all numbers: C{requests}, C{connections}, C{flushes}, C{allTopics} and
+        C{otherTopics} by name, and C{topics} with such a dictionary for each topic (spec-0.7
+        metrics §2).
         """
         total = TopicCounters()
         total.add(self.otherTopics)

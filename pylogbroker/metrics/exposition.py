@@ -1,9 +1,7 @@
 """
-Figures as text: the exposition format of Prometheus, version 0.0.4, which every system of that kind
-reads.
+The Prometheus text format, version 0.0.4.
 
-A L{Family} is what one name stands for. Names, and names of labels, are ours and fixed; values of
-labels are topics and other people's words, and are escaped.
+Names of metrics and labels are ours; label values come from outside and are escaped.
 """
 
 from __future__ import annotations
@@ -28,12 +26,11 @@ class Sample(NamedTuple):
 
 class Family(NamedTuple):
     """
-    All values of one name.
+    All values of one metric.
 
-    @ivar name: with the unit at its end, and C{_total} behind that for a counter, as is the custom
-        there.
-    @ivar kind: L{COUNTER} (only ever grows, from the process's start) or L{GAUGE}.
-    @ivar sentence: what it means, for people.
+    @ivar name: with its unit as a suffix, and C{_total} for a counter.
+    @ivar kind: L{COUNTER} (grows from the start of the process) or L{GAUGE}.
+    @ivar sentence: the help text.
     """
 
     name: str
@@ -43,7 +40,7 @@ class Family(NamedTuple):
 
 
 def render(families: Iterable[Family]) -> bytes:
-    """The text. A family without values is left out."""
+    """The text; families without values are left out."""
     lines: list[str] = []
     for family in families:
         if family.samples:

@@ -1,7 +1,6 @@
 """
-A broker at one moment, as plain values: what its figures, its page and its log lines are made of.
-
-Whoever wants a picture asks for one; nothing is kept up to date for nobody.
+A broker at one moment, as plain values, for its metrics, its console and its log lines. It is made
+on request.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ class PartitionPicture(NamedTuple):
     """
     One partition (C{kafka.logs.<topic>-<partition>}).
 
-    @ivar startOffset: the oldest that can be read.
-    @ivar highWatermark: where reading ends; C{CurrentOffset}, with the meaning that its name
-        promises (there it is a place in the last segment).
-    @ivar logEndOffset: what the next append gets.
+    @ivar startOffset: the oldest offset.
+    @ivar highWatermark: the end for consumers (C{CurrentOffset}, which is a place in the last
+        segment there).
+    @ivar logEndOffset: the offset of the next append.
     @ivar size: flushed bytes in all segments (C{Size}).
     @ivar segmentCount: files (C{NumberOfSegments}).
-    @ivar unflushedSize: bytes that are appended and not yet visible.
+    @ivar unflushedSize: appended bytes that are not flushed.
     @ivar appendedCount: messages since the broker's start (C{NumAppendedMessages}).
-    @ivar failure: why it is out of service; C{""} if it is not.
+    @ivar failure: why it is offline; C{""} if it is not.
     """
 
     topic: str
@@ -39,16 +38,15 @@ class PartitionPicture(NamedTuple):
 
 class BlockedRequest(NamedTuple):
     """
-    A client that has to wait, and why.
+    A waiting client.
 
     @ivar peer: its address.
-    @ivar what: what it wants: C{"produce"}, C{"fetch"}, C{"offsets"}, C{"send"} (a large request of
-        its).
-    @ivar topic: where; C{""} if that does not matter.
-    @ivar reason: C{"flush"} (too much is unflushed), C{"disk"} (it is full), C{"roll"}, C{"memory"}
-        (for requests), C{"reader"} (it takes its answer more slowly than it could be sent),
-        C{"work"} (a worker is at it: a new partition, a compressed set, cold data, a flush that is
-        due).
+    @ivar what: what it wants to do: C{"produce"}, C{"fetch"}, C{"offsets"}, or C{"send"} a large
+        request.
+    @ivar topic: the topic; C{""} if it does not matter.
+    @ivar reason: C{"flush"} (too many unflushed bytes), C{"disk"} (full), C{"roll"}, C{"memory"}
+        (for requests), C{"reader"} (it reads its response slowly), C{"work"} (a worker thread
+        processes it: a new partition, a compressed set, cold data, a due flush).
     """
 
     peer: str
@@ -60,11 +58,11 @@ class BlockedRequest(NamedTuple):
 
 class ThrottledPartition(NamedTuple):
     """
-    What holds producers back.
+    A partition whose producers wait.
 
-    @ivar topic: C{""} for all of them together.
+    @ivar topic: C{""} for the whole broker.
     @ivar reason: C{"flush"}, C{"disk"} or C{"roll"}, as in L{BlockedRequest}.
-    @ivar requestCount: how many requests wait for it.
+    @ivar requestCount: waiting requests.
     """
 
     topic: str
@@ -77,20 +75,20 @@ class BrokerSnapshot(NamedTuple):
     """
     A broker.
 
-    @ivar timeMs: when it was taken, since the epoch.
-    @ivar startedMs: when the broker began to serve, since the epoch; 0: it does not serve.
-    @ivar endpoint: C{host:port} that it listens on.
-    @ivar isRegistered: in ZooKeeper; L{None}: it is not to be.
+    @ivar timeMs: the time of the snapshot, since the epoch.
+    @ivar startedMs: the start of serving, since the epoch; 0 if it does not serve.
+    @ivar endpoint: its C{host:port}.
+    @ivar isRegistered: whether ZooKeeper has its registration; L{None} without ZooKeeper.
     @ivar counters: L{pylogbroker.metrics.counters.BrokerCounters.snapshot}.
-    @ivar partitions: in order, at the most as many as were asked for.
-    @ivar partitionCount: how many there are.
-    @ivar failures: what could not be opened, by name, and why.
-    @ivar unflushedSize: bytes of all partitions together.
-    @ivar requestMemorySize: bytes granted for large requests.
-    @ivar waiting: clients that wait, at the most as many as were asked for.
-    @ivar waitingCounts: how many there are, for each reason.
-    @ivar cpuSeconds: the processor's time that the process has used.
-    @ivar memorySize: bytes of memory that the process has; 0 if that is not known.
+    @ivar partitions: in order, up to the requested number.
+    @ivar partitionCount: all partitions.
+    @ivar failures: the reason for each partition that could not be opened, by name.
+    @ivar unflushedSize: bytes of all partitions.
+    @ivar requestMemorySize: bytes reserved for large requests.
+    @ivar waiting: waiting clients, up to the requested number.
+    @ivar waitingCounts: all waiting clients, by reason.
+    @ivar cpuSeconds: processor time of the process.
+    @ivar memorySize: resident bytes of the process; 0 if unknown.
     """
 
     brokerId: int
