@@ -9,17 +9,22 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 
-from pylogbroker.errors import FormatError
+from pylogbroker.errors import DecompressionLimitError, FormatError, MessageTooLargeError
 from pylogbroker.interfaces import CheckLimits, IFile, IFileSystem, ScannedEntry, ValidatedBatches
+from pylogbroker.records.compression import NONE
 from pylogbroker.records.messageset import (
     HEADER_SIZE_0,
     HEADER_SIZE_1,
+    PAYLOAD_SIZE_MAX,
+    PLAIN,
+    PLAIN_HEAD,
     SIZE_FIELD_SIZE,
+    DecompressionBudget,
+    innerMessages,
     readEntry,
-    validatePlain,
-    validateSet,
 )
 from pylogbroker.records.zlibbackend import crc32
+from pylogbroker.types import Message
 
 SCAN_WINDOW_SIZE = 1 << 20
 HEADER_SIZES = {0: HEADER_SIZE_0, 1: HEADER_SIZE_1}
@@ -66,7 +71,7 @@ class Kafka07Format:
     suffix = ".kafka"
 
     def validatePlain(self, sets: Sequence[bytes], payloadSizeMax: int) -> ValidatedBatches | None:
-        """See L{pylogbroker.records.messageset.validatePlain}."""
+        """See L{pylogbroker.records.kafka07format.validatePlain}."""
         setCount, messageCount = validatePlain(sets, payloadSizeMax)
         if setCount < len(sets):
             return None
@@ -74,7 +79,7 @@ class Kafka07Format:
         return ValidatedBatches(sets, size, messageCount, size)
 
     def validate(self, data: bytes, limits: CheckLimits) -> ValidatedBatches:
-        """See L{pylogbroker.records.messageset.validateSet}."""
+        """See L{pylogbroker.records.kafka07format.validateSet}."""
         size, messageCount = validateSet(data, limits)
         buffers = (data[:size],) if size else ()
         return ValidatedBatches(buffers, size, messageCount, size)
@@ -232,3 +237,86 @@ class SegmentScan:
                 self.reason = SHORTER
                 return None
         return at
+
+
+# -- validation
+
+
+def validatePlain(sets: Sequence[bytes], payloadSizeMax: int) -> tuple[int, int]:
+    """
+    The hot loop of producing: how far a run of sets is plain, whole and valid. An empty set ends
+    it, too.
+
+    @return: sets from the first on, messages in them.
+    """
+    unpack, crc = PLAIN.unpack_from, crc32
+    sizeMax = payloadSizeMax + HEADER_SIZE_1
+    done = count = 0
+    try:
+        for data in sets:
+            end = len(data)
+            position = found = 0
+            while True:
+                size, head, checksum = unpack(data, position)
+                behind = position + 4 + size
+                if (
+                    head != PLAIN_HEAD
+                    or not 6 <= size <= sizeMax
+                    or behind > end
+                    or crc(data[position + 10 : behind]) != checksum
+                ):
+                    return done, count
+                found += 1
+                if behind == end:
+                    break
+                position = behind
+            done += 1
+            count += found
+    except struct.error:  # fewer bytes than a header
+        pass
+    return done, count
+
+
+def validateSet(data: bytes, limits: CheckLimits) -> tuple[int, int]:
+    """
+    Validate one set as 0.7.2's broker does (spec-0.7 wire-protocol §9, log-storage §3): all
+    top-level entries first, then the insides of wrappers.
+
+    @return: bytes of whole entries, messages.
+    @raise FormatError: the first fault.
+    """
+    position, end, count = 0, len(data), 0
+    wrappers: list[tuple[Message, int]] = []
+    while found := readEntry(data, position, end, position == 0):
+        message, behind = found
+        if len(message.payload) > limits.payloadSizeMax:
+            raise MessageTooLargeError(
+                f"payload of {len(message.payload)} bytes, {limits.payloadSizeMax} are allowed",
+                position,
+            )
+        if message.codec == NONE:
+            count += 1
+        else:
+            wrappers.append((message, position))
+        position = behind
+    budget = DecompressionBudget(limits)
+    for message, at in wrappers:
+        if len(message.payload) > limits.compressedSizeMax:
+            raise DecompressionLimitError(
+                f"compressed payload of {len(message.payload)} bytes,"
+                f" {limits.compressedSizeMax} are to be opened",
+                at,
+            )
+        count += _countInside(message, budget, at)
+    return position, count
+
+
+def _countInside(message: Message, budget: DecompressionBudget, position: int) -> int:
+    before = budget.size
+    inner = budget.open(message, 0, position)
+    done, count = validatePlain((inner,), PAYLOAD_SIZE_MAX)
+    if done:
+        return count
+    del inner  # innerMessages decompresses it again
+    budget.size = before
+    return sum(1 for _ in innerMessages(message, budget, 0, position))

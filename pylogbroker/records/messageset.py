@@ -15,7 +15,7 @@ Decompression is bounded in bytes, over all depths of a set, and in depth
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import repeat
 from typing import NamedTuple
 
@@ -198,7 +198,7 @@ def _readInner(inner: bytes, at: int, position: int) -> tuple[Message, int] | No
         raise type(error)(f"inside a wrapper: {error.reason}", position) from error
 
 
-def _innerMessages(
+def innerMessages(
     message: Message, budget: DecompressionBudget, depth: int, position: int
 ) -> Iterator[Message]:
     """The messages inside a wrapper, at every depth. Errors carry the outermost position."""
@@ -209,13 +209,13 @@ def _innerMessages(
         if innerMessage.codec == NONE:
             yield innerMessage
         else:
-            yield from _innerMessages(innerMessage, budget, depth + 1, position)
+            yield from innerMessages(innerMessage, budget, depth + 1, position)
 
 
 def decompressedPayloads(
     message: Message, budget: DecompressionBudget, depth: int, position: int
 ) -> Iterator[bytes]:
-    """The payloads inside a wrapper: twice as fast as L{_innerMessages} on plain entries."""
+    """The payloads inside a wrapper: twice as fast as L{innerMessages} on plain entries."""
     inner = budget.open(message, depth, position)
     at, end = 0, len(inner)
     unpack, crc = PLAIN.unpack_from, crc32
@@ -240,89 +240,6 @@ def decompressedPayloads(
             yield innerMessage.payload
         else:
             yield from decompressedPayloads(innerMessage, budget, depth + 1, position)
-
-
-# -- checking: the broker's reading
-
-
-def validatePlain(sets: Sequence[bytes], payloadSizeMax: int) -> tuple[int, int]:
-    """
-    The hot loop of producing: how far a run of sets is plain, whole and valid. An empty set ends
-    it, too.
-
-    @return: sets from the first on, messages in them.
-    """
-    unpack, crc = PLAIN.unpack_from, crc32
-    sizeMax = payloadSizeMax + HEADER_SIZE_1
-    done = count = 0
-    try:
-        for data in sets:
-            end = len(data)
-            position = found = 0
-            while True:
-                size, head, checksum = unpack(data, position)
-                behind = position + 4 + size
-                if (
-                    head != PLAIN_HEAD
-                    or not 6 <= size <= sizeMax
-                    or behind > end
-                    or crc(data[position + 10 : behind]) != checksum
-                ):
-                    return done, count
-                found += 1
-                if behind == end:
-                    break
-                position = behind
-            done += 1
-            count += found
-    except struct.error:  # fewer bytes than a header
-        pass
-    return done, count
-
-
-def validateSet(data: bytes, limits: CheckLimits) -> tuple[int, int]:
-    """
-    Validate one set as 0.7.2's broker does (spec-0.7 wire-protocol §9, log-storage §3): all
-    top-level entries first, then the insides of wrappers.
-
-    @return: bytes of whole entries, messages.
-    @raise FormatError: the first fault.
-    """
-    position, end, count = 0, len(data), 0
-    wrappers: list[tuple[Message, int]] = []
-    while found := readEntry(data, position, end, position == 0):
-        message, behind = found
-        if len(message.payload) > limits.payloadSizeMax:
-            raise MessageTooLargeError(
-                f"payload of {len(message.payload)} bytes, {limits.payloadSizeMax} are allowed",
-                position,
-            )
-        if message.codec == NONE:
-            count += 1
-        else:
-            wrappers.append((message, position))
-        position = behind
-    budget = DecompressionBudget(limits)
-    for message, at in wrappers:
-        if len(message.payload) > limits.compressedSizeMax:
-            raise DecompressionLimitError(
-                f"compressed payload of {len(message.payload)} bytes,"
-                f" {limits.compressedSizeMax} are to be opened",
-                at,
-            )
-        count += _countInside(message, budget, at)
-    return position, count
-
-
-def _countInside(message: Message, budget: DecompressionBudget, position: int) -> int:
-    before = budget.size
-    inner = budget.open(message, 0, position)
-    done, count = validatePlain((inner,), PAYLOAD_SIZE_MAX)
-    if done:
-        return count
-    del inner  # _innerMessages decompresses it again
-    budget.size = before
-    return sum(1 for _ in _innerMessages(message, budget, 0, position))
 
 
 # -- reading: the application's
@@ -490,7 +407,7 @@ class MessageSet:
     def _inside(self, outer: MessageAndOffset, start: int) -> Iterator[MessageAndOffset]:
         """All but the last lead back to the wrapper: a reader that stops early reads it again."""
         previous: Message | None = None
-        for message in _innerMessages(
+        for message in innerMessages(
             outer.message, DecompressionBudget(self.limits), 0, start - self.baseOffset
         ):
             if previous is not None:

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 from pylogbroker.errors import StorageError
 from pylogbroker.interfaces import IRecordFormat, ISegmentIndex
-from pylogbroker.storage.descriptors import DescriptorCache, SegmentFile
 from pylogbroker.storage.events import ConflictingFileRemoved, LogEvent
 from pylogbroker.storage.filenames import DELETED_SUFFIX, segmentName
+from pylogbroker.storage.files import DescriptorCache, SegmentFile
 from pylogbroker.storage.segments import Segment
 from pylogbroker.types import LogPosition
 

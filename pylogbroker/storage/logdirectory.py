@@ -26,7 +26,6 @@ from dataclasses import dataclass, field
 
 from pylogbroker.errors import PartitionOfflineError, StorageError
 from pylogbroker.interfaces import IFileSystem, IRecordFormat
-from pylogbroker.storage.descriptors import DescriptorCache
 from pylogbroker.storage.events import (
     PartitionLoaded,
     PartitionOffline,
@@ -41,6 +40,7 @@ from pylogbroker.storage.filenames import (
     parseDirectoryName,
     validateTopic,
 )
+from pylogbroker.storage.files import DescriptorCache
 from pylogbroker.storage.jobs import Job
 from pylogbroker.storage.partitionlog import HOUR_MS, PartitionLog, PartitionSettings
 from pylogbroker.storage.recovery import LoadedPartition, loadPartition

@@ -47,8 +47,7 @@ from pylogbroker.interfaces import (
     Slice,
     ValidatedBatches,
 )
-from pylogbroker.storage.descriptors import OUT_OF_DESCRIPTORS, DescriptorCache
-from pylogbroker.storage.files import writeAll
+from pylogbroker.storage.files import OUT_OF_DESCRIPTORS, DescriptorCache, writeAll
 from pylogbroker.storage.jobs import (
     CloseJob,
     DeleteJob,

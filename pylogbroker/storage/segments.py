@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pylogbroker.interfaces import ISegmentIndex
-from pylogbroker.storage.descriptors import SegmentFile
+from pylogbroker.storage.files import SegmentFile
 
 
 class Segment:

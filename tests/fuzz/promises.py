@@ -49,14 +49,8 @@ from pylogbroker.protocol.kafka07.responses import (
 from pylogbroker.protocol.kafka07.responses import encodeOffsets as encodeOffsetsResponse
 from pylogbroker.records import kafka07format
 from pylogbroker.records.compression import GZIP, SNAPPY, compress, decompress
-from pylogbroker.records.messageset import (
-    MessageSet,
-    encodeMessage,
-    encodeSet,
-    validatePlain,
-    validateSet,
-    wrapCompressed,
-)
+from pylogbroker.records.kafka07format import validatePlain, validateSet
+from pylogbroker.records.messageset import MessageSet, encodeMessage, encodeSet, wrapCompressed
 from tests.fuzz import judge
 
 FRAME_SIZE_MAX = 1 << 16

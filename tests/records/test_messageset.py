@@ -32,14 +32,13 @@ from pylogbroker.errors import (
 )
 from pylogbroker.interfaces import CheckLimits
 from pylogbroker.records.compression import GZIP, NONE, SNAPPY, compress
+from pylogbroker.records.kafka07format import validatePlain, validateSet
 from pylogbroker.records.messageset import (
     PAYLOAD_SIZE_MAX,
     MessageSet,
     encodeMessage,
     encodeSet,
     readEntry,
-    validatePlain,
-    validateSet,
     wrapCompressed,
 )
 from pylogbroker.types import Message, MessageAndOffset, consumedCount

@@ -12,8 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import StorageError
 from pylogbroker.interfaces import IFile, IFileSystem
-from pylogbroker.storage.descriptors import DescriptorCache, SegmentFile
-from pylogbroker.storage.files import RealFileSystem
+from pylogbroker.storage.files import DescriptorCache, RealFileSystem, SegmentFile
 from pylogbroker.testing.powercut import PowerCutFileSystem
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.records.kafka07format import ByteOffsetIndex
-from pylogbroker.storage.descriptors import DescriptorCache
+from pylogbroker.storage.files import DescriptorCache
 from pylogbroker.storage.segments import Segment, SegmentList
 from pylogbroker.testing.powercut import PowerCutFileSystem
 
