@@ -60,8 +60,8 @@ class ConsumerConnector:
             async for message in streams["clicks"][0]:
                 ...
 
-    With C{async with} the reactor shuts it down before it stops (L{shutdownBeforeStop}), whatever
-    stops the reactor. Readers come to the end then, also those in threads.
+    With C{async with} the reactor shuts it down before it stops (L{shutdownBeforeStop}), and
+    readers come to the end, also those in threads.
 
     @ivar consumerId: C{<group>_<hostname>-<millis>-<8 hex>} (spec-0.7 zookeeper §4.1).
     """
@@ -172,10 +172,7 @@ class ConsumerConnector:
 
     @property
     def positions(self) -> dict[PartitionId, int]:
-        """
-        What a commit would store now: for each partition that this member has begun, the next
-        offset of the last message handed out.
-        """
+        """What a commit would store now, for each partition that this member has begun."""
         found = self._offsets.positions
         return {each: found[each] for each in self._positionedPartitions() if each in found}
 
@@ -185,7 +182,7 @@ class ConsumerConnector:
         """
         Connect to ZooKeeper. Other members do not see this one before it has streams.
 
-        @return: fires with this connector. Fails with L{ZookeeperError} when it takes longer than
+        @return: fires with this connector. Fails with L{ZookeeperError} after
             C{zk.connectiontimeout.ms}, or when the chroot does not exist.
         """
         return Deferred.fromCoroutine(self._connect())
@@ -310,7 +307,7 @@ class ConsumerConnector:
 
     def commitOffsets(self) -> Deferred[None]:
         """
-        Store the positions of all partitions that this member has, as far as they have moved.
+        Store the positions that have moved, of all partitions that this member has.
 
         @return: fires when they are stored. Fails with L{CommitFailedError} when some are not.
         """
@@ -350,10 +347,9 @@ class ConsumerConnector:
     def shutdown(self) -> Deferred[None]:
         """
         Leave the group: hand out nothing more, commit with C{autocommit.enable}, release all
-        partitions.
+        partitions. May be called at any time, and again.
 
-        @return: fires when that is done or has failed; does not fail. May be called at any time,
-            and again.
+        @return: fires when that is done or has failed; does not fail.
         """
         if not self._member.isStopped:
             leaving = Deferred.fromCoroutine(self._shutdown(self._member.stop()))

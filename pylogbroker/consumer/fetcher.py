@@ -12,12 +12,11 @@ No error ends a fetcher (gotcha 52) or affects other partitions:
   - The offset is out of range: the reset policy says where to go on, and that is stored at once.
   - The first message is larger than the fetch size: fetch more, up to a limit; then raise an error.
   - No entry begins at a stored offset, since a broker's data were lost and written anew: log that,
-    and treat it as an offset out of range. This excludes a possible header of an entry that is too
-    large, and an entry whose checksum alone is wrong: it went bad on the disk, and what follows it
-    must not be skipped unseen.
+    and treat it as an offset out of range. An entry that is too large, or whose checksum alone is
+    wrong, is no such case: what follows it must not be skipped unseen.
   - Anything else: raise the error in the stream, once for each offset and reason, and try again
-    with growing delays. What the stream finds inside a compressed entry is tried only once more,
-    since each attempt hands out the entry's first messages again.
+    with growing delays. An error inside a compressed entry is tried only once more, since each
+    attempt hands out the entry's first messages again.
 
 The fetcher checks only the first entry of a response; the stream checks all when it decodes them.
 """

@@ -51,8 +51,8 @@ class FetcherManager:
     ) -> None:
         """
         @param endpointFor: gives the endpoint of a registered broker.
-        @param streams: by topic and number of the consumer thread. The topic of a filter's streams,
-            which take all topics, is "". May be filled later.
+        @param streams: by topic ("" for a filter's streams) and number of the consumer thread. May
+            be filled later.
         @param name: the member's, for the log.
         """
         self._clock = clock

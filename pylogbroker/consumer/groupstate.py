@@ -63,7 +63,7 @@ class GroupWatches:
         A node's children, which are watched afterwards. A missing node has none, and is watched
         for.
 
-        @raise pylogbroker.errors.ZookeeperError: they cannot be read.
+        @raise pylogbroker.errors.ZookeeperError: the request failed.
         """
         while path not in self._armed:
             children, fired = self._zookeeper.get_children_and_watch(path)
@@ -82,10 +82,9 @@ class GroupWatches:
 
     async def node(self, path: str) -> tuple[bytes, Stat] | None:
         """
-        A node's data and status, which are watched afterwards; L{None} for a missing node, which is
-        not watched for.
+        A node's data and status, which are watched afterwards; L{None} for a missing node.
 
-        @raise pylogbroker.errors.ZookeeperError: it cannot be read.
+        @raise pylogbroker.errors.ZookeeperError: the request failed.
         """
         self.cancel(path)
         found, fired = self._zookeeper.get_and_watch(path)

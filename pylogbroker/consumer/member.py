@@ -129,7 +129,7 @@ class Member:
         Begin to rebalance.
 
         @return: fires when this member has its partitions for the first time. Fails with
-            L{RebalanceFailedError} after C{rebalance.retries.max} failed attempts; the member keeps
+            L{RebalanceFailedError} after C{rebalance.retries.max} attempts; the member keeps
             trying.
         """
         joined: Deferred[None] = Deferred(lambda _joined: setattr(self, "_joined", None))

@@ -4,10 +4,10 @@ Where a group's offsets are stored, and what a member knows of them.
 0.7 stores them in ZooKeeper (L{ZookeeperOffsetStore}). An application that stores them in the same
 database transaction as its results counts each message exactly once (L{SqliteOffsetStore}).
 
-L{ConsumedOffsets} commits positions that have moved. It knows what it read from the store last, and
-what it tried to write since: an unanswered write may have been made. When a partition comes back,
-after an expired session for example, and the store holds one of these offsets or none, the member
-goes on where it was. Any other offset is of a member that had the partition meanwhile, and counts.
+L{ConsumedOffsets} knows what it read from the store last, and what it tried to write since. When a
+partition comes back, after an expired session for example, and the store holds one of these offsets
+or none, the member goes on where it was. Any other offset is of a member that had the partition
+meanwhile, and counts.
 """
 
 from __future__ import annotations
@@ -235,8 +235,8 @@ class SqliteOffsetStore:
 
     def _makeTable(self) -> None:
         """
-        Create the table, or add missing columns. Two members may do so at once, so the table is
-        locked first and then looked at again.
+        Create the table, or add missing columns. Two members may do so at once, so lock the table
+        first and look at it again.
         """
         connection = self._connection
         if not connection.in_transaction:
@@ -314,9 +314,8 @@ class SqliteOffsetStore:
     def commit(self, offsets: Mapping[PartitionId, int]) -> Deferred[dict[PartitionId, int]]:
         """
         Store start offsets, in a transaction of its own; nothing while the application has one
-        open. If an offset was to be moved back then, the first one that the application stores may
-        be behind the stored one. The writer's name in the row shows whether the application rolled
-        that back.
+        open. If an offset was to be moved back then, the application's first one may be behind the
+        stored one. The writer's name in the row shows whether the application rolled that back.
         """
         if self._connection.in_transaction:
             for partition, offset in offsets.items():
@@ -335,10 +334,7 @@ class SqliteOffsetStore:
 
 
 def _exact(offset: int) -> tuple[int, int]:
-    """
-    An offset and how many messages of the set there are done; equal offsets compare equal as
-    numbers.
-    """
+    """An offset and how many messages of the set there are done."""
     return offset, consumedCount(offset)
 
 

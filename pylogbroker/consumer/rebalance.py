@@ -68,8 +68,7 @@ class GroupState(NamedTuple):
     """
     What a member has read in ZooKeeper.
 
-    @ivar members: the group's members and their subscriptions.
-    @ivar topics: all topics and their partitions.
+    @ivar topics: with all partitions.
     @ivar brokers: by number.
     """
 

@@ -6,15 +6,13 @@ partition, undecoded. A fetcher requests a partition only while its stream has c
 reserves that capacity until the response arrives: the silence of a slow reader is back pressure.
 
 A partition's position moves to a message's next offset when the message is handed out, and to the
-chunk's end when the reader asks for more, since a chunk may end with empty wrappers. With
-auto-commit a crash may lose what the application was handed; without, it calls C{commitOffsets}
-when it is done. Dropping a partition also discards the chunk that is being read, so nothing is
-handed out after a final commit.
+chunk's end when the reader asks for more, since a chunk may end with empty wrappers. Dropping a
+partition also discards the chunk that is being read, so nothing is handed out after a final commit.
 
-An error of one partition is raised once, in its turn; the stream goes on with the others. Decoding
-finds wrong checksums behind the first entry, and bad wrappers. Then all that is queued of the
-partition is discarded, since order counts, and the fetcher is told. What the application's decoder
-raises is raised, too; the stream goes on behind that message.
+An error of one partition is raised once, in its turn; the stream goes on with the others. When a
+wrong checksum or a bad wrapper is found in a chunk, all that is queued of the partition is
+discarded, since order counts, and the fetcher is told. The stream goes on behind a message for
+which the application's decoder raises an exception.
 
 There are four ways to read, all on top of L{MessageStream.take} or L{MessageStream.poll}:
 C{async for} over messages or over lists (L{MessageStream.batches}), a Twisted push producer
@@ -129,9 +127,8 @@ class MessageStream:
     """
     One stream of a consumer.
 
-    @ivar positions: for each partition read so far, what to commit; shared by the streams of a
-        consumer.
-    @ivar isEnded: whether the consumer was shut down and nothing more comes.
+    @ivar positions: what to commit for each partition; shared by the streams of a consumer.
+    @ivar isEnded: whether the consumer was shut down.
     """
 
     def __init__(
@@ -203,7 +200,7 @@ class MessageStream:
         return sum(each.size for each in self._queue if isinstance(each, Chunk))
 
     def whenCapacity(self, wake: Callable[[], None]) -> None:
-        """Call a function once, when a stream that has no capacity has some again."""
+        """Call a function once, when a full stream has capacity again."""
         self._capacityWaiters[wake] = None
 
     def reserve(self, size: int) -> None:
@@ -228,7 +225,7 @@ class MessageStream:
             self._wake()
 
     def fail(self, partition: PartitionId, error: PylogbrokerError) -> None:
-        """Raise an error to the reader, behind what is queued: the partition cannot be fetched."""
+        """Queue an error for the reader: the partition cannot be fetched."""
         if not self.isEnded:
             self._queue.append(_Fault(partition, error))
             self._wake()
@@ -245,9 +242,7 @@ class MessageStream:
             self.positions[partition] = offset
 
     def drop(self, partitions: Collection[PartitionId]) -> None:
-        """
-        Discard what is queued of some partitions. Messages that were handed out stay handed out.
-        """
+        """Discard what is queued of some partitions."""
         self._epoch += 1
         self._droppedAt.update(dict.fromkeys(partitions, self._epoch))
         dropped = [each for each in self._queue if each.partition in partitions]
@@ -348,10 +343,7 @@ class MessageStream:
         return nextOffset
 
     def _failChunk(self, chunk: Chunk, offset: int, error: PylogbrokerError) -> PylogbrokerError:
-        """
-        A chunk cannot be decoded from an offset on: discard what is queued behind it, and tell the
-        fetcher.
-        """
+        """Discard what is queued of a partition that cannot be decoded, and tell the fetcher."""
         self.drop((chunk.partition,))
         chunk.onReadError(offset, error)
         return withPosition(error, chunk.partition, offset)
@@ -493,11 +485,10 @@ class MessageStream:
 
     async def __anext__(self) -> ConsumedMessage:
         """
-        The next message.
+        The next message; see L{take}.
 
         @raise StopAsyncIteration: the consumer was shut down.
         @raise ConsumerTimeoutError: none came in time; the reader may ask again.
-        @raise PylogbrokerError: see L{take}.
         """
         while True:
             message = self.take()
@@ -521,12 +512,12 @@ class MessageStream:
         """
         Push messages into a receiver.
 
-        @param receiver: a L{twisted.internet.interfaces.IConsumer} whose C{write} takes
-            L{ConsumedMessage}s. It may pause the producer that it is given.
+        @param receiver: a L{twisted.internet.interfaces.IConsumer} that takes L{ConsumedMessage}s
+            and may pause its producer.
         @return: fires with L{None} when the consumer was shut down, or the receiver wants no more.
-            Fails with a partition's error, or with what C{write} raised; the stream can then be
-            piped again. Fails with L{ConsumerStateError} when another reader is attached, and with
-            what C{registerProducer} raised; the receiver gets nothing then.
+            Fails with a partition's error or what C{write} raised: the stream can then be piped
+            again. Fails with L{ConsumerStateError} or what C{registerProducer} raised: the receiver
+            gets nothing.
         """
         pipe = PipeProducer(self, receiver, self._clock)
         try:

@@ -74,7 +74,7 @@ class PipeProducer:
         """
         Become the stream's reader and the receiver's producer.
 
-        @return: see C{pipeTo} of the stream.
+        @return: as C{pipeTo} of the stream.
         @raise Exception: the stream has another reader, or the receiver refuses.
         """
         self._stream.attach(self._wake)

@@ -182,7 +182,7 @@ class DeletedGroupTests(ClusterTestCase):
         environment = {"PYTHONPATH": str(ROOT), **os.environ}
         output, errors, status = await getProcessOutputAndValue(
             sys.executable,
-            ["-m", "pylogbroker", "groups", "verify", "g", "--zookeeper", self.servers],
+            ["-m", "pylogbroker", "group", "verify", "g", "--zookeeper", self.servers],
             env=environment,
         )
         self.assertEqual(status, 0, (output, errors))
