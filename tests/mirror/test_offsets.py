@@ -6,13 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.consumer.offsetstores import MemoryOffsetStore
+from pylogbroker.consumer.offsetstores import MemoryOffsetStore, ZookeeperOffsetStore
 from pylogbroker.errors import NoBrokersError
 from pylogbroker.mirror.offsettracker import COMMIT_TIMEOUT_MS, ConfirmedOffsetStore, OffsetTracker
+from pylogbroker.testing.zookeeper import FakeZookeeper
 from pylogbroker.types import BrokerPartition, PartitionId
+from pylogbroker.zookeeper.ephemeral import write
 
 ONE = PartitionId("t", BrokerPartition(0, 0))
 TWO = PartitionId("t", BrokerPartition(0, 1))
@@ -44,6 +47,24 @@ class ConfirmedOffsetStoreTests(SynchronousTestCase):
         self.assertEqual(self.onTake, [ONE, TWO])
         self.tracker.register(ONE, 200)
         self.assertEqual(self.tracker.committableOffset(ONE, 200), 100)
+
+    def test_missing(self) -> None:
+        """
+        Deleted offsets are those that the store itself misses; a store that cannot say misses none.
+        """
+        self.assertEqual(self.successResultOf(self.store.missing([ONE, TWO])), [])
+        server = FakeZookeeper(self.clock)
+        session = server.client()
+        session.connect()
+        self.clock.advance(0)
+        self.store = ConfirmedOffsetStore(
+            self.clock, ZookeeperOffsetStore(session, "g"), self.tracker, self.take
+        )
+        Deferred.fromCoroutine(write(session, "/consumers/g/offsets/t/0-1", b"5"))
+        self.clock.pump([0] * 20)
+        missing = self.store.missing([ONE, TWO])
+        self.clock.pump([0] * 5)
+        self.assertEqual(self.successResultOf(missing), [ONE])
 
     def test_notTaken(self) -> None:
         """What cannot be taken over is not read, and leaves no edge to record at."""
