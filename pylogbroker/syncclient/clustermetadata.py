@@ -12,8 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from kazoo import exceptions as kazoo
 from kazoo.client import KazooClient
@@ -59,33 +58,17 @@ class IClusterMetadata(Protocol):
         ...
 
     def close(self) -> None:
-        """Close connections."""
-        ...
+        """Close connections, if there are any."""
+        return
 
-    def __enter__(self) -> IClusterMetadata: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
-
-
-class _View:
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Close nothing."""
 
-
-class ZookeeperMetadata(_View):
+class ZookeeperMetadata(IClusterMetadata):
     """
     The metadata in ZooKeeper (spec-0.7 zookeeper §1). It connects for the first call.
 
@@ -116,9 +99,6 @@ class ZookeeperMetadata(_View):
 
     def __repr__(self) -> str:
         return f"<ZookeeperMetadata of {self._servers}>"
-
-    def __enter__(self) -> ZookeeperMetadata:
-        return self
 
     def close(self) -> None:
         """Disconnect. The next call connects again."""
@@ -242,7 +222,7 @@ class ZookeeperMetadata(_View):
         return self._client
 
 
-class StaticMetadata(_View):
+class StaticMetadata(IClusterMetadata):
     """
     The metadata that listed brokers give themselves. The protocol cannot ask for all topics.
 
@@ -264,9 +244,6 @@ class StaticMetadata(_View):
 
     def __repr__(self) -> str:
         return f"<StaticMetadata of {len(self._addresses)} brokers>"
-
-    def __enter__(self) -> StaticMetadata:
-        return self
 
     def brokers(self) -> dict[int, BrokerAddress]:
         """See L{IClusterMetadata.brokers}."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Iterable
 from threading import Lock
-from types import TracebackType
 from typing import TypeVar
 
 from pylogbroker.errors import BrokerConnectionError, TimedOutError, WireError
@@ -84,12 +83,7 @@ class SimpleConsumer:
     def __enter__(self) -> SimpleConsumer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def fetch(self, topic: str, partition: int, offset: int, sizeMax: int) -> MessageSet:

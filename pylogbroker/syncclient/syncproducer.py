@@ -9,7 +9,6 @@ import ssl
 from collections.abc import Callable, Iterable
 from random import SystemRandom
 from threading import Lock
-from types import TracebackType
 from typing import overload
 
 from pylogbroker.errors import (
@@ -114,12 +113,7 @@ class SyncProducer:
     def __enter__(self) -> SyncProducer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         try:
             self.close()
         except BrokerConnectionError:
