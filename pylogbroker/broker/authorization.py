@@ -1,5 +1,6 @@
 """
-Authorization: the broker as one client may use it.
+Authorization: the broker as one client may use it. A module of its own, since its table of rules
+must be easy to find and to audit.
 
 L{AuthorizedBroker} stands before L{Broker} for the clients of one name, the common name of their
 certificates. It fails closed: it has the methods that a rule names, and no other; a handler that
@@ -109,7 +110,9 @@ class Authorizer:
         raise NotAllowedError(f"{client} may not {rights[0]} {topic!r}")
 
     def guarded(self, method: Callable[..., Any], name: str | None, rights: Rights) -> Any:
-        """A method of L{Broker} that requires one of some rights to the topic, its first argument."""
+        """
+        A method of L{Broker} that requires one of some rights to the topic, its first argument.
+        """
 
         def call(topic: str, *arguments: Any) -> Any:
             self.require(name, topic, *rights)

@@ -1,12 +1,11 @@
 """
 The connections of a broker: feed the decoder, take a request, have it handled, send the answer.
 
-What must be true: requests are handled in the order of their arrival; their answers leave in that
-order; at most C{slotCountMax} requests of a connection, a number of its protocol handler, are in
-progress or have an answer that is not yet with the kernel. So a client that does not read cannot
-fill our memory. The decoder holds later requests, and what it holds is bounded: beyond the bound
-the connection is no longer read, and TCP tells the client. "Connect, send, close" keeps the data:
-complete requests are handled though the client is gone.
+What must be true: requests are handled, and their answers leave, in the order of arrival. At most
+C{slotCountMax} requests of a connection, a number of its protocol handler, are in progress or have
+an unsent answer, so a client that does not read cannot fill our memory. The decoder holds later
+requests up to a bound; beyond it the connection is not read, and TCP tells the client. "Connect,
+send, close" keeps the data: complete requests are handled though the client is gone.
 
 The phases of a connection, and what each event leads to:
 
@@ -18,14 +17,12 @@ The phases of a connection, and what each event leads to:
   =========== ==================== ======================= =====================
 
 In I{finishing} nothing more is read; held requests are handled, even when the peer is gone
-(I{orphaned}). An Automat machine a connection would double the memory of an idle one, which must
-stay under 2 KiB, for these two rows.
+(I{orphaned}). An Automat machine would double the memory of an idle connection, which must stay
+under 2 KiB.
 
-"Nothing more is read" must hold for every transport. Plain TCP stops reading when it is told to
-close; TLS delivers bytes until the peer closes, too. Those bytes may begin in the middle of a
-payload, which must not become a request, so they are ignored. We do not wait for the peer's end
-without a limit either: see L{BrokerConnections.dropUnclosed}. That limit leaves time for what was
-written before, since a 0.7 client may still read the answers to its first requests.
+TLS delivers bytes after we close, until the peer closes, too. Those bytes may begin in the middle
+of a payload, which must not become a request, so they are ignored. The peer's end is awaited with a
+limit (L{BrokerConnections.dropUnclosed}), which leaves a 0.7 client time to read earlier answers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """
 The protocol handler of Kafka 0.7: its requests, and what outcomes become on its wire (spec-0.7
-wire-protocol §8, §9).
+wire-protocol §8, §9). A module of its own, since each protocol has one.
 
  - A produce request has no answer. A set that is too large is dropped; every other refusal closes
    the connection, which is all that a producer can notice.

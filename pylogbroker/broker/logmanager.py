@@ -1,16 +1,14 @@
 """
-L{Partition} admits appends, and L{LogManager} moves the data of partitions to the disk: it writes
-at the end of each reactor turn, flushes, rolls and deletes by the clock and on worker threads, and
-throttles producers.
+L{Partition} admits appends; L{LogManager} moves the data of partitions to the disk, by the clock
+and on worker threads.
 
 The states of a partition's data:
 
  - I{pending}: appended in this turn, in memory. One gather-write moves it to the page cache at the
    end of the turn, or at once above L{WRITE_SIZE_MAX}.
- - I{unflushed}: in the page cache. A flush on a worker makes it durable, which moves the high
-   watermark. A flush starts when enough messages are unflushed (I{by count}), at a tick when the
-   oldest has waited long enough (I{by time}), or when the bytes exceed a limit (I{by size}). One
-   flush at a time runs for a partition; later data is for the next one.
+ - I{unflushed}: in the page cache. A flush makes it durable, which moves the high watermark. It
+   starts when enough messages are unflushed (I{by count}), when the oldest has waited long enough
+   (I{by time}), or when the bytes exceed a limit (I{by size}). A partition has one flush at a time.
  - I{disk-blocked}: the disk is full. Accepted data stays in memory and is written again by the
    clock. Other partitions continue.
  - I{failed}: a write or flush failed otherwise. A failed C{fsync} is never repeated: the kernel may
@@ -18,10 +16,8 @@ The states of a partition's data:
 
 Throttling: L{Partition.append} admits nothing while too many bytes are unflushed, in the partition
 or in all, or while the disk is full. Producers wait until I{half} of the limit is flushed, so that
-they proceed in large steps.
-
-One place counts unflushed bytes: C{PartitionLog.unflushedSize} for a partition, and
-C{LogManager._account} for the sum over all.
+they proceed in large steps. C{PartitionLog.unflushedSize} counts the bytes of a partition, and only
+C{LogManager._account} the sum.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """
 A broker's registration in ZooKeeper: its address, and the partition counts of its topics (spec-0.7
-zookeeper §1, §2).
+zookeeper §1, §2). A module of its own, since a broker works without ZooKeeper.
 
 What must be true: while the broker serves and ZooKeeper answers, all entries exist with the right
 values, owned by the current session. An entry that could not be written is tried again (gotchas 11,

@@ -1,20 +1,18 @@
 """
 L{RequestMemory}: which connection may hold how much of a request that is still arriving.
 
-What must be true: five thousand clients that each begin a request of 100 MB, or of one MB, do not
-fill the memory; a client that waits for memory gets it in turn; a client that has memory and does
-not continue cannot starve the others.
+What must be true: thousands of clients that each begin a large request do not fill the memory; a
+client that waits for memory gets it in turn; a client that has memory and does not continue cannot
+starve the others.
 
-Each connection may hold a share (C{receiveSize}) without a reservation. The share is part of a
-fixed amount: 256 KiB while there are few connections, less as there are more. Shares are dealt anew
-whenever there are a quarter more connections. The deal subtracts what the connections hold, because
-a connection that filled a large share may keep it.
+Each connection may hold a share (C{receiveSize}) without a reservation: its part of a fixed amount,
+at most 256 KiB. Shares are dealt anew whenever there are a quarter more connections. The deal
+subtracts what connections hold, because they may keep it.
 
 A larger frame needs a reservation of its whole size before more of it is held: up to 1 MiB from the
-budget for ordinary frames, else from the one for large frames. A connection that waits for its
-reservation is not read. It releases the memory when the request is done, which takes long while
-producers are throttled. A connection whose frame is not complete by its deadline is closed, but
-only while another one waits. The deadline grows with the frame.
+budget for ordinary frames, else from the one for large frames. A connection that waits for it is
+not read. The memory returns when the request is done. A connection whose frame is not complete by
+its deadline is closed, but only while another one waits.
 
 Rejected: counting bytes as they arrive (see L{pylogbroker.limits}); one budget for all frames
 (large ones would keep small ones out).

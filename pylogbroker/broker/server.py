@@ -1,8 +1,7 @@
 """
 L{Broker}: what requests do, in terms that are free of any wire format.
 
-L{Broker} knows topics, partitions, limits and waiting. A result is a value, or a Deferred of one.
-An answer may wait for a partition to be created, a segment to be rolled or opened, a compressed set
+A result is a value, or a Deferred of one: it may wait for a partition, a segment, a compressed set
 that a worker validates, or a limit. A refusal is an exception of L{pylogbroker.errors}; the
 protocol handler turns it into a code, a silent drop or a closed connection.
 

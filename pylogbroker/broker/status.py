@@ -1,5 +1,6 @@
 """
-L{BrokerStatus} takes snapshots of a broker for metrics and console.
+L{BrokerStatus} takes snapshots of a broker for metrics and console. A module of its own, since
+requests never need it.
 
 A snapshot costs some microseconds for each partition and connection. It lists at most
 L{PARTITION_COUNT_MAX} partitions, in the order of their names, and L{WAITING_COUNT_MAX} waiting

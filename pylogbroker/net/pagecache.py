@@ -1,21 +1,18 @@
 """
 L{PageCache}: which ranges of files can be sent without waiting for the disk.
 
-C{sendfile} of a range that is not in the page cache blocks its thread: the reactor with all its
-connections. A range is sent at once only if it is known to be cached: it was appended recently (a
-table of the last pieces), or the kernel says so.
+C{sendfile} of a range that is not in the page cache blocks the reactor with all its connections. A
+range is sent at once only if it was flushed recently (a table of the last pieces), or the kernel
+says that it is cached.
 
-The kernel is asked twice. C{cachestat} (Linux 6.5) counts the cached pages of a range, in 2 µs for
-1 MiB. It counts pages that are still being read from the disk, too, so C{preadv(…, RWF_NOWAIT)} of
-the last byte must succeed as well; read-ahead fills a range from its start. Where C{cachestat} is
-missing or forbidden, C{preadv} probes the first byte, the last, and one every 64 KiB: about 20 µs
-for 1 MiB. That is a sample: a hole of less than 64 KiB may be missed, and costs one read-ahead.
+C{cachestat} (Linux 6.5) counts the cached pages of a range, in 2 µs for 1 MiB. It counts pages that
+are still being read, too, so C{preadv(…, RWF_NOWAIT)} of the last byte must succeed as well. Where
+C{cachestat} is missing or forbidden, C{preadv} probes the first byte, the last, and one every
+64 KiB: about 20 µs for 1 MiB. A smaller hole may be missed, and costs one read-ahead.
 
-tmpfs and overlayfs do not support C{RWF_NOWAIT} (C{EOPNOTSUPP}). That is recorded per device: a
-worker reads every range there that was not appended recently.
-
-Rejected: C{mincore}, which needs a mapping; sending all data by threads, which costs each fetch of
-cached data a thread switch.
+tmpfs and overlayfs do not support C{RWF_NOWAIT}: recorded per device. A worker reads every range
+there that is not recent. Rejected: C{mincore}, which needs a mapping; sending all data by threads,
+which costs each fetch of cached data a thread switch.
 """
 
 from __future__ import annotations

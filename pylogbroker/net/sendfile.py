@@ -2,17 +2,16 @@
 Sends slices: from the page cache to the socket, without a copy.
 
 An answer is a list of I{parts}: bytes (headers) and L{pylogbroker.interfaces.Slice}s (message
-sets). L{SendfileTransport} is the transport of a plain TCP connection. It has an ordered queue of
-parts, which it sends with C{send(MSG_MORE)} and C{os.sendfile} whenever the socket is writable.
-C{MSG_MORE} lets header and set leave together; without it every fetch would stall for a delayed
-acknowledgement. All writes of the transport use this queue, so Twisted's own write buffer stays
-empty and the order is that of the calls.
+sets). L{SendfileTransport}, the transport of plain TCP connections, has an ordered queue of parts,
+which it sends with C{send(MSG_MORE)} and C{os.sendfile}. C{MSG_MORE} lets header and set leave
+together; without it every fetch would stall for a delayed acknowledgement. All writes use this
+queue, so Twisted's own write buffer stays empty.
 
 What must be true:
 
  - The reactor does not wait for the disk: a range is sent only if
    L{pylogbroker.net.pagecache.PageCache} knows it as cached, else a worker prefetches it. The
-   answer holds for L{CACHED_SECONDS}, so a range that leaves in several parts is looked up once.
+   answer holds for L{CACHED_SECONDS}.
  - No connection occupies a whole turn of the reactor: L{TURN_SIZE_MAX}.
  - A deleted segment stays readable while slices of it are queued: slices come pinned, and are
    unpinned when they are sent or discarded.

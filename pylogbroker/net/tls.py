@@ -1,5 +1,5 @@
 """
-The server's side of TLS. It needs the extra C{tls} and is imported only where that is installed.
+The server's side of TLS: a module of its own, since it needs the extra C{tls}.
 
 A client that closes in the middle of its handshake (an alert, I{close notify}) makes OpenSSL raise
 an error without a text, and Twisted fails on the missing text: any client could fill the log with
