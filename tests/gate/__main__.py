@@ -17,7 +17,6 @@ import argparse
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,10 +25,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tests.gate import coverage, features
+from tests.gate.commands import duration, execute
 from tests.gate.needs import needsOf, testFiles
 from tests.gate.outcomes import PASSED
-from tests.gate.pool import ROOT, Pool
-from tests.gate.progress import duration
+from tests.gate.pool import Pool
 from tests.gate.schedule import TABLE, readSeconds, writeSeconds
 from tests.gate.selection import BENCHMARKS, UnknownTestsError, chosenNames, modulesOf, parser
 
@@ -155,14 +154,7 @@ class Gate:
     def _check(self) -> None:
         for name, arguments in CHECKS.items():
             announce(name)
-            # In a session of its own, since Ctrl-C is the gate's to handle.
-            status = subprocess.run(
-                [sys.executable, *arguments],
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                check=False,
-            ).returncode
+            status = execute(name, [sys.executable, *arguments])
             self.tally.check(name, [f"status {status}"] if status else [])
 
     def _test(
@@ -200,19 +192,14 @@ def usesSpark(module: str) -> bool:
 def coverageFaults(environment: dict[str, str]) -> list[str]:
     """Sum the coverage of each room and compare."""
     command = [sys.executable, "-m", "coverage"]
-    subprocess.run([*command, "combine", "--quiet"], cwd=ROOT, env=environment, check=False)
-    subprocess.run([*command, "report"], cwd=ROOT, env=environment, check=False)
-    out = subprocess.run(
-        [*command, "json", "--quiet", "-o", "/dev/stdout"],
-        cwd=ROOT,
-        env=environment,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    if out.returncode:
-        return [f"no coverage: {out.stdout}{out.stderr}"]
-    return coverage.faults(coverage.shares(json.loads(out.stdout)["files"]), say)
+    report = f"{environment['COVERAGE_FILE']}.json"
+    execute("coverage combine", [*command, "combine", "--quiet"], environment)
+    execute("coverage report", [*command, "report"], environment)
+    status = execute("coverage json", [*command, "json", "--quiet", "-o", report], environment)
+    if status:
+        return [f"no coverage: status {status}"]
+    files = json.loads(Path(report).read_text(encoding="utf-8"))["files"]
+    return coverage.faults(coverage.shares(files), say)
 
 
 def run(options: argparse.Namespace, names: list[str]) -> int:

@@ -9,7 +9,7 @@ from collections import defaultdict
 PASSED = "passed"
 
 
-class Completions:
+class Outcomes:
     """
     Every test counts once, by its worst outcome.
 

@@ -230,6 +230,7 @@ class Pool:
         """The ids of the tests. The process that listed them then runs some."""
         process = self._start()
         process.command("list", names)
+        self._say("the tests are being imported")
         while self._clock() < endsAt:
             for _, reports in self._receive():
                 for report in reports or ():

@@ -8,20 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from tests.gate.outcomes import PASSED, Completions
+from tests.gate.commands import SILENCE_SECONDS_MAX, duration
+from tests.gate.outcomes import PASSED, Outcomes
 from tests.gate.schedule import Batch, moduleOf
-
-SILENCE_SECONDS_MAX = 8.0
-"""After this time without a line, the tests that run are named."""
 
 ESTIMATE_SECONDS_MIN = 5.0
 ESTIMATE_SHARE_MIN = 0.03
 """There is no estimate before this time and this share of the work have passed."""
-
-
-def duration(seconds: float) -> str:
-    """C{"45 s"} or C{"12 min"}."""
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 class Progress:
@@ -41,7 +34,7 @@ class Progress:
         @param say: prints one line.
         @param clock: seconds.
         """
-        self.outcomes = Completions()
+        self.outcomes = Outcomes()
         self.running: dict[int, tuple[str, float]] = {}
         self._say = say
         self._clock = clock
@@ -87,12 +80,14 @@ class Progress:
     def tick(self) -> None:
         """Name what runs, if nothing has been printed for long. To be called every second or so."""
         now = self._clock()
-        if now - self._saidAt >= SILENCE_SECONDS_MAX and self.running:
-            running = ", ".join(
-                f"{test.removeprefix('tests.')} ({duration(now - began)})"
-                for test, began in self.running.values()
-            )
-            self._line(f"{self._counts()} running {running}{self._estimate()}")
+        if now - self._saidAt < SILENCE_SECONDS_MAX:
+            return
+        running = ", ".join(
+            f"{test.removeprefix('tests.')} ({duration(now - began)})"
+            for test, began in self.running.values()
+        )
+        what = f"running {running}{self._estimate()}" if running else "the processes are ending"
+        self._line(f"{self._counts()} {what}")
 
     def _counts(self) -> str:
         width = len(str(self.totalCount))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.gate.progress import SILENCE_SECONDS_MAX, Progress, duration
+from tests.gate.commands import SILENCE_SECONDS_MAX, duration
+from tests.gate.progress import Progress
 from tests.gate.schedule import (
     SPLIT_SECONDS,
     Batch,
