@@ -1,21 +1,18 @@
 """
-The sending end of the audit: a producer that publishes what it has sent, so that the auditor can
-tell whether it arrived (C{docs/audit.md}; section 4 of the 2011 paper).
+A producer that publishes what it has sent, so that the auditor can tell whether it arrived
+(C{docs/audit.md}; section 4 of the 2011 paper).
 
     properties = {"zk.connect": "zk1:2181", "audit.topic": "pylogbroker-audit"}
     producer = AuditedProducer(reactor, properties)
 
 Its payloads go in envelopes (time, host, payload). It publishes in a topic of its own how many
 messages of each topic and window of time were sent. A message counts when its C{send} has
-succeeded; a message with an unknown outcome is counted separately. With C{confirm}, a broker has
-taken each counted message. Without, it was written to a connection, and the audit finds out whether
-it arrived.
+succeeded; messages with an unknown outcome are counted separately. Reports are published at
+intervals and at the end. If the process is killed, the audit sees more messages than were reported,
+which is no alarm.
 
-Reports are published at intervals and at the end. If the process is killed, the audit sees more
-messages than were reported, which is no alarm.
-
-L{CountPublisher} is the counting alone. A program at the other end, which loads a lake for example,
-uses it with C{role="seen"} to become a tier of the audit.
+L{CountPublisher} is the counting alone. With C{role="seen"}, a program at the other end, which
+loads a lake for example, becomes a tier of the audit.
 
 The module stands in this room because C{audit} knows no Twisted, and the producer knows no audit.
 """

@@ -5,18 +5,16 @@ Sending to one broker: its batches, the requests made of them, and the connectio
 
   - I{written}: the bytes are in the kernel's buffer, or nearly so. 0.7's clients know no more.
   - I{confirmed}: an OFFSETS request followed on the same connection and was answered. A broker
-    handles the requests of a connection in order, so it has handled the produce request. (Kafka
-    0.7.2 answers even if it dropped a payload over its own limit. Our broker closes the connection
-    then.)
+    handles the requests of a connection in order. (Kafka 0.7.2 also answers if it dropped a payload
+    over its own limit. Our broker closes the connection then.)
 
 When a connection breaks, a request that was not begun has I{failed} and can be sent elsewhere. A
-request that was begun and not confirmed is I{unknown}: L{UnknownOutcomeError}. L{ConfirmingSender}
-sends nothing twice.
+request that was begun and not confirmed is I{unknown}: L{UnknownOutcomeError}.
 
 The OFFSETS request names a partition of the produce request (0 where the broker picks one): for an
 offline partition the broker closes the connection, and requests for healthy ones would be unknown.
-Both requests are written to one connection in one piece. So the answer is a proof without memory of
-earlier requests, and a broker that stops in order answers all that it has taken.
+Both requests are written in one piece, so that a broker that stops in order answers all that it has
+taken.
 """
 
 from __future__ import annotations
@@ -289,14 +287,10 @@ class BrokerSender:
         return parts, encoded
 
     async def _sendParts(self, parts: Sequence[Part]) -> None:
-        if len(parts) > COUNT_MAX:
-            await self.requests.multiSend(parts)
-            return
         try:
-            frame = encodeMultiProduce(parts)
+            await self.requests.multiSend(parts)
         except ValueError as error:
             raise _tooLong(error) from error
-        await self.requests.sendFrame(frame, *parts[-1][:2])
 
 
 def _tooLong(error: ValueError) -> InvalidTopicError:

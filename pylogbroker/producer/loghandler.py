@@ -1,6 +1,6 @@
 """
 Log handlers that publish log records as messages: the log4j appender of 0.7 (spec-0.7 producer §8),
-for programs with a reactor.
+for programs with a reactor. C{pylogbroker.syncclient.logappender} is for programs without one.
 
     publisher = LogPublisher(reactor, producer, "app-log")
     globalLogPublisher.addObserver(publisher.observer())        # twisted.logger
@@ -12,10 +12,7 @@ sent, or a broker that is away would cause endless records. So records of this p
 (C{quiet}) are ignored, and what is logged on the reactor's thread while records are handed over.
 
 Records are formatted at once, since their arguments may change, and sent later on the reactor's
-thread. C{pylogbroker.syncclient.logappender} is for programs without a reactor.
-
-The producer does not know this module, which needs only C{send} and C{flush} of one. It stands here
-because applications look for it beside the producer.
+thread. Only applications import this module; they look for it beside the producer.
 """
 
 from __future__ import annotations

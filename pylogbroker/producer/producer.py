@@ -179,10 +179,9 @@ class Producer:
         """
         @param reactor: for connections, for time, and for L{closeBeforeStop}.
         @param settings: or the properties of the settings.
-        @param zookeeper: a connected client, which its owner closes; by default one is made as
-            C{zk.connect} says.
-        @param discovery: finds the brokers; by default as the settings say.
-        @param connectionPool: connects to the brokers; by default one to each C{host:port}.
+        @param zookeeper: a connected client, which its owner closes, in place of C{zk.connect}.
+        @param discovery: finds the brokers, in place of C{zk.connect} and C{broker.list}.
+        @param connectionPool: connects to the brokers.
         @param encoder: in place of C{serializer.class}: a function, or an object with a method
             C{encode}.
         @param partitioner: in place of C{partitioner.class}: a function of key and count, or an
@@ -425,16 +424,9 @@ class Producer:
         if self._handlers is not None:
             self._handlers.afterEnqueue(groups, True)
         for group in groups:
-            self._routeGroup(group)
+            self._sender.run(self._routeGroup(group))
 
     # -- routing -----------------------------------------------------------------------------------
-
-    def _route(self, topic: str) -> TopicRoute | None:
-        """The route of a topic; L{None} if it has to be looked up."""
-        route = self._routes.get(topic)
-        if route is None or route.version != self._discovery.version:  # type: ignore[union-attr]
-            route = self._router.route(topic)
-        return route
 
     def _append(self, topic: str, value: Any, key: Any, size: int, waiter: Any) -> None:
         """Send a message, or add it to the batch of its partition; most messages go this way."""
@@ -467,7 +459,7 @@ class Producer:
             return
         group = PartitionBatch.of(topic, (value,), key, waiter)
         if self._isAsync:
-            self._sender.run(self._routeLater(group))
+            self._sender.run(self._routeGroup(group))
         else:
             self._sender.sendSync([group])
 
@@ -480,19 +472,8 @@ class Producer:
         batch = route.batches[index] = accumulator.open(topic, partition)
         return batch
 
-    def _routeGroup(self, group: PartitionBatch) -> None:
+    async def _routeGroup(self, group: PartitionBatch) -> None:
         """Add messages of one topic and key to the batch of their partition."""
-        try:
-            route = self._route(group.topic)
-            if route is not None:
-                self._collect(group, *route.partitions[route.choose(group.topic, group.keys[0])])
-                return
-        except Exception as error:  # as above
-            self._completions.complete([group], Failure(error))
-            return
-        self._sender.run(self._routeLater(group))
-
-    async def _routeLater(self, group: PartitionBatch) -> None:
         try:
             self._collect(group, *await self._router.lookUp(group.topic, group.keys[0]))
         except Exception as error:  # as above
@@ -525,10 +506,9 @@ class Producer:
         """
         Wait for capacity. A loop awaits this before each C{send}.
 
-        @return: fires at once if there is capacity, otherwise when half of the queue is free. (The
-            Deferred of C{send} fires later, when the message is sent.) Every TURN_COUNT_MAX
-            messages it yields to the reactor, so that pending sends can complete; otherwise the
-            queue fills, and the garbage collector examines all that is in it.
+        @return: fires at once if there is capacity, otherwise when half of the queue is free. Every
+            TURN_COUNT_MAX messages it yields to the reactor, so that pending sends can complete;
+            otherwise the queue fills, and the garbage collector examines all that is in it.
         """
         if self.counters.acceptedCount < self._turnAt:
             return FiredResult() if self._limiter.isReady else self._limiter.whenReady()
@@ -618,11 +598,10 @@ class Producer:
 
         @param timeoutMs: for all of it; by default C{close.timeout.ms}.
         @return: fires when it is done, whatever the outcomes (see C{counters}). Fails with
-            L{TimedOutError} when it was cut short: all that was in flight has failed or is unknown,
-            and the connections were aborted, so messages that were written and not confirmed may be
-            lost. (A ZooKeeper session that takes long to end still ends by itself.) Fails with
-            L{pylogbroker.errors.BrokerConnectionError} when a connection did not end well and
-            nothing was confirmed: messages that were written last may be lost.
+            L{TimedOutError} when it was cut short: messages in flight have failed or are unknown,
+            and messages that were written and not confirmed may be lost. Fails with
+            L{pylogbroker.errors.BrokerConnectionError} when a connection did not end well: without
+            C{confirm}, messages that were written last may be lost.
         """
         return self._shutdown.close(timeoutMs)
 

@@ -419,8 +419,8 @@ class AsyncTests(ProducerCase):
 
     def test_sendNoWait(self) -> None:
         """
-        A message without a Deferred is sent and counted like any other: with or without capacity, in
-        both modes, also when it fails.
+        A message without a Deferred is sent and counted like any other, with or without capacity,
+        in both modes, also when it fails.
         """
         for mode in ("async", "sync"):
             producer = self.producer({"queue.size": 4, "batch.size": 2, "producer.type": mode})
