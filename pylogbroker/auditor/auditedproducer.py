@@ -126,8 +126,8 @@ class CountPublisher:
         """
         Count messages.
 
-        @param timeMs: their time, in milliseconds since the epoch. Messages before the epoch or
-            more than L{FUTURE_MS_MAX} ahead are counted in C{leftOutCount} only.
+        @param timeMs: their time, in milliseconds since the epoch. Impossible times (before the
+            epoch, more than L{FUTURE_MS_MAX} ahead) are counted in C{leftOutCount} only.
         @param count: messages that were sent, or seen, for certain.
         @param unknownCount: messages that may have been.
         @param checksum: the sum of the CRC-32s of the payloads of C{count} messages. Without it the

@@ -31,10 +31,8 @@ def sizeOf(value: Any) -> int:
 
 class PartitionBatch:
     """
-    Messages for one partition in their order, in columns.
-
-    Behind a handler of the application (L{pylogbroker.producer.plugins}) the values are
-    L{pylogbroker.producer.plugins.QueueItem}s.
+    Messages for one partition in their order, in columns. With a handler of the application, the
+    values are L{pylogbroker.producer.plugins.QueueItem}s.
 
     @ivar topic: their topic.
     @ivar partition: their partition at the broker; -1 lets the broker pick one.
@@ -42,10 +40,9 @@ class PartitionBatch:
     @ivar keys: their keys; L{None} for a message without a key.
     @ivar sizes: bytes that each counts for in L{pylogbroker.producer.inflight.InFlightLimiter}.
     @ivar waiters: objects with C{callback} and C{errback} that take the outcome, or L{None}.
-    @ivar accumulator: where the batch collects; L{None} for a batch that was made whole.
+    @ivar accumulator: where the batch collects, or L{None}.
     @ivar isOpen: whether messages can be appended.
-    @ivar mayBeDuplicate: whether the broker may have the messages from an attempt whose outcome is
-        unknown.
+    @ivar mayBeDuplicate: whether an earlier attempt to send them had an unknown outcome.
     """
 
     __slots__ = (

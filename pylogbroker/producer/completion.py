@@ -35,7 +35,7 @@ class _LazyDeferred(Deferred[None]):
     """
     A Deferred that is initialised when an attribute is read that only C{Deferred.__init__} sets.
 
-    @ivar isInitialised: whether it is an ordinary Deferred from now on.
+    @ivar isInitialised: whether it has become an ordinary Deferred.
     """
 
     __init__ = object.__init__
@@ -129,13 +129,12 @@ class ProducerCounters:
     C{failedCount}, C{unknownCount} and the messages in flight.
 
     @ivar acceptedCount: messages given to C{send}, including refused ones.
-    @ivar writtenCount: messages that were written, and, with C{confirm}, confirmed.
+    @ivar writtenCount: messages written, and, with C{confirm}, confirmed.
     @ivar failedCount: messages of which nothing was sent, including refused ones.
-    @ivar unknownCount: messages that the broker may have or not.
+    @ivar unknownCount: messages that the broker may have.
     @ivar droppedCount: failed messages for which there was no capacity.
     @ivar retriedCount: attempts to send a message again.
-    @ivar repeatedCount: retried messages whose attempt before had an unknown outcome: the log may
-        have them twice.
+    @ivar repeatedCount: retries after an unknown outcome: the log may have the message twice.
     @ivar batchCount: requests, or batches given to an event handler.
     """
 

@@ -59,9 +59,8 @@ class InFlightLimiter:
         @param countMax: messages that may be in flight.
         @param sizeMax: bytes that may be in flight; as many may wait.
         @param enqueueTimeoutMs: how long a call may wait: 0 not at all, negative without limit.
-        @param onAdmitted: called with a call of L{acquire} when its messages are in flight.
-        @param onRefused: called with a call that is not admitted and no longer waits, and the
-            reason: L{QueueFullError}, or what L{refuseAll} was given.
+        @param onAdmitted: called with the C{call} of L{acquire} when its messages are in flight.
+        @param onRefused: called with the C{call} that is refused, and the reason.
         """
         self.count = self.size = self.waitingCount = 0
         self.isReady = countMax > 0 and sizeMax > 0

@@ -30,10 +30,7 @@ log = Logger()
 class DiscoveryStartup:
     """
     Starts the discovery of a producer once, for all callers that wait for it. A failed start can be
-    tried again.
-
-    C{broker.list} is known at once. With ZooKeeper, the brokers are read over the client that was
-    given, or over a client that is made for the producer and closed with it.
+    tried again. C{broker.list} is known at once.
 
     @ivar isStarted: whether the discovery has started.
     @ivar discovery: the discovery; L{None} before it is made.
@@ -51,9 +48,8 @@ class DiscoveryStartup:
         """
         @param onStarted: called with the discovery; at once for C{broker.list}.
         @param random: numbers from 0 up to, not including, 1.
-        @param zookeeper: a connected client, which its owner closes; by default one is made as
-            C{zk.connect} says.
-        @param discovery: by default as the settings say.
+        @param zookeeper: a connected client, which its owner closes, in place of C{zk.connect}.
+        @param discovery: in place of what the settings say.
         """
         if discovery is None and settings.brokerList:
             discovery = StaticDiscovery(settings.brokerList)

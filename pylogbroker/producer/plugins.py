@@ -165,9 +165,9 @@ class IEventHandler(Protocol):
         Send a batch.
 
         @param sender: to the broker; see its C{send} and C{multiSend}.
-        @return: L{None}, or a L{Deferred} that fires when the batch is sent. If that fails, or this
-            method raises, the batch has failed; its outcome is unknown for an
-            L{pylogbroker.errors.UnknownOutcomeError}.
+        @return: L{None}, or a L{Deferred} that fires when the batch is sent. If it fails, or this
+            method raises, the batch has failed; after an
+            L{pylogbroker.errors.UnknownOutcomeError} its outcome is unknown.
         """
         ...
 

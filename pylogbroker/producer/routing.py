@@ -229,8 +229,8 @@ class TopicRouter:
         @param isTheirTurn: whether the caller was just served and has more messages for the topic,
             so that it need not wait in line again.
         @raise NoBrokersError: there is no broker for the topic.
-        @raise ClosedError: after L{stop}, or if the look-up was cancelled.
-        @raise PylogbrokerError: as L{choose}; or as starting or looking up failed.
+        @raise ClosedError: after L{stop} or L{cancel}.
+        @raise PylogbrokerError: as L{choose}, starting or looking up fails.
         """
         if self.isStopped:
             raise ClosedError("the producer was closed")

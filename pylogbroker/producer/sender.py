@@ -1,7 +1,6 @@
 """
 The brokers of one producer, and the messages that need more than one batch and one request. The
-order of messages and the promise that nothing is sent twice by accident depend on this module
-alone, so it stands apart from L{pylogbroker.producer.producer}.
+promises about order and repetition depend on it, so that it stands apart from C{producer}.
 
   - A broker vanishes or moves. Messages that wait for their batch or for its connection are routed
     again. This is not a retry: nothing of them was sent. (0.7 keeps the old connection; gotcha 39.)
