@@ -101,10 +101,6 @@ NOT_YET_UNIQUE: set[str] = {
 NOT_YET_NOUNS: set[str] = {
     "pylogbroker.audit.reporting",
     "pylogbroker.mirror.forwarding",
-    "pylogbroker.schemas.parsing",
-    "pylogbroker.spark.loader.staging",
-    "pylogbroker.spark.reading",
-    "pylogbroker.spark.streaming",
 }
 NOT_YET_SMALL: set[str] = set()
 NOT_YET_REASONED: set[str] = {
@@ -123,13 +119,6 @@ NOT_YET_REASONED: set[str] = {
     "pylogbroker.mirror.service",
     "pylogbroker.mirror.sourcecluster",
     "pylogbroker.producer.sender",
-    "pylogbroker.schemaregistry.routes",
-    "pylogbroker.schemaregistry.service",
-    "pylogbroker.schemas.compatibility",
-    "pylogbroker.spark.loader",
-    "pylogbroker.spark.loader.eventtime",
-    "pylogbroker.spark.sink",
-    "pylogbroker.spark.streaming",
 }
 
 

@@ -38,7 +38,7 @@ from pylogbroker.schemas.logrecords import (
     decodeRecord,
     encodeRecord,
 )
-from pylogbroker.schemas.parsing import parseSchema
+from pylogbroker.schemas.schemaparser import parseSchema
 from pylogbroker.schemas.state import STALE, SUBJECT_NOT_FOUND, Registered, RegistryState
 
 T = TypeVar("T")

@@ -1,5 +1,6 @@
 """
-The HTTP API of the registry: the routes, codes and JSON of Confluent's registry, for Avro.
+The HTTP API of the registry: the routes, codes and JSON of Confluent's registry, for Avro. A module
+of its own, because the registry itself knows no HTTP.
 
 Subjects are text from strangers: they arrive percent-encoded, may contain anything but control
 characters, and leave as JSON. A change needs a JSON media type; otherwise a page of another site

@@ -1,5 +1,5 @@
 """
-The registry as a Twisted service.
+The registry as a Twisted service. A module of its own, because programs and C{twistd} start it.
 
 It takes its port first, so that a taken port fails the start. Until the topic is read, requests are
 answered with status 503. A topic that is truncated before that ends the service. A topic that is

@@ -32,7 +32,7 @@ from pylogbroker.errors import (
 from pylogbroker.schemas.canonical import exceedsDepth
 from pylogbroker.schemas.logical import readerFor
 from pylogbroker.schemas.lru import LruCache
-from pylogbroker.schemas.parsing import PARSED_SIZE_MAX, parseSchema
+from pylogbroker.schemas.schemaparser import PARSED_SIZE_MAX, parseSchema
 
 MAGIC = 0
 ID_MAX = 2**31 - 1

@@ -1,9 +1,10 @@
 """
-Compatibility of schemas: which schema may follow which.
+Compatibility of schemas: which schema may follow which. A module of its own, since it alone uses
+the library C{avro.compatibility}.
 
 The library C{avro} decides whether one schema can read what another has written
 (C{avro.compatibility}, a port of the Java class that other registries use). Three things are ours:
-aliases are qualified first (L{pylogbroker.schemas.parsing}); the number of steps is limited, since
+aliases are qualified first (L{pylogbroker.schemas.schemaparser}); the number of steps is limited, since
 two unions of thousands of branches would take minutes; and the fields of a record are looked up in
 a dictionary, not searched for each other.
 
@@ -29,7 +30,7 @@ from avro.compatibility import SchemaIncompatibilityType as Kind
 
 from pylogbroker.errors import InvalidSchemaError, describeError
 from pylogbroker.schemas.logrecords import BACKWARD, FORWARD, FULL, NONE, TRANSITIVE
-from pylogbroker.schemas.parsing import Parsed, isParsed, parseSchema
+from pylogbroker.schemas.schemaparser import Parsed, isParsed, parseSchema
 
 STEP_COUNT_MAX = 100_000
 """Pairs of schemas in one comparison; they take some tenths of a second."""

@@ -37,7 +37,7 @@ from pylogbroker.errors import (
 from pylogbroker.schemas.avro import AvroDecoder, schemaIdOf
 from pylogbroker.schemas.canonical import withoutLogicalType
 from pylogbroker.schemas.logical import logicalType
-from pylogbroker.schemas.parsing import HIDDEN, parseSchema
+from pylogbroker.schemas.schemaparser import HIDDEN, parseSchema
 from pylogbroker.syncclient.registryclient import RegistryClient
 
 PERMISSIVE = "PERMISSIVE"

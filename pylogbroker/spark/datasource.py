@@ -1,6 +1,7 @@
 """
 The data source C{pylogbroker}, registered by the module C{pyspark_pylogbroker} or by
-C{spark.dataSource.register(PylogbrokerDataSource)}; and its batch reader.
+C{spark.dataSource.register(PylogbrokerDataSource)}; and its batch reader. A module of its own,
+because Spark finds the source there.
 
 The columns are the same for every message format. C{key} and C{timestamp} are null until a format
 carries them, so programs need not change then.
@@ -25,7 +26,7 @@ from pyspark.sql.types import (
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.spark.options import SinkOptions, SourceOptions, sinkOptions, sourceOptions
 from pylogbroker.spark.partitiondiscovery import PartitionDiscovery
-from pylogbroker.spark.reading import readSplit
+from pylogbroker.spark.rangereader import readSplit
 from pylogbroker.spark.sink import BatchWriter, StreamWriter, checkColumns
 from pylogbroker.spark.splits import (
     InputSplit,
@@ -34,7 +35,7 @@ from pylogbroker.spark.splits import (
     expectedPartitions,
     splitRanges,
 )
-from pylogbroker.spark.streaming import StreamReader
+from pylogbroker.spark.streamreader import StreamReader
 from pylogbroker.types import LATEST
 
 SCHEMA = StructType(

@@ -1,5 +1,6 @@
 """
-Writing to topics: C{df.write.format("pylogbroker")} and C{df.writeStream…}.
+Writing to topics: C{df.write.format("pylogbroker")} and C{df.writeStream…}. A module of its own,
+because nothing here reads.
 
 What is promised, and logged. Every row is written *at least once*. The protocol has no
 acknowledgement: the rows of a task are taken when the broker answers a request behind them, and a

@@ -4,7 +4,7 @@ From options to the splits that tasks read side by side.
 What must be true: no message is read twice and none is left out, whatever the payloads are. A
 payload may itself be a valid message set, so the bytes in the middle of a segment do not tell where
 an entry begins. So partitions are split at the starts of segments only. As a check, the reader of a
-split refuses an entry that crosses its end (L{pylogbroker.spark.reading}).
+split refuses an entry that crosses its end (L{pylogbroker.spark.rangereader}).
 
 Missing data are an error, or a logged warning where the user allows it. An explicit object of
 offsets must name every partition and no other. That, or C{assign}, makes sure that no broker is

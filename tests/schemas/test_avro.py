@@ -29,7 +29,7 @@ from pylogbroker.schemas.avro import (
     frame,
     schemaIdOf,
 )
-from pylogbroker.schemas.parsing import PARSED_SIZE_MAX
+from pylogbroker.schemas.schemaparser import PARSED_SIZE_MAX
 from tests.schemas.schematexts import LIST, field, kinds, record
 
 CLICK = record(

@@ -25,7 +25,7 @@ from pylogbroker.schemas.compatibility import (
     incompatibilities,
 )
 from pylogbroker.schemas.logrecords import LEVELS
-from pylogbroker.schemas.parsing import PARSED_SIZE_MAX, Parsed, isParsed, parseSchema
+from pylogbroker.schemas.schemaparser import PARSED_SIZE_MAX, Parsed, isParsed, parseSchema
 from tests.schemas.schematexts import LIST, field, record, records
 
 X = record("A", field("x", "int"))

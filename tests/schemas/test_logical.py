@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.errors import IncompatibleSchemaError, InvalidPayloadError, InvalidSchemaError
 from pylogbroker.schemas.avro import AvroDecoder, AvroEncoder
 from pylogbroker.schemas.logical import logicalType
-from pylogbroker.schemas.parsing import parseSchema
+from pylogbroker.schemas.schemaparser import parseSchema
 from tests.integration.brokerprocess import ROOT
 from tests.schemas.schematexts import field, record
 

@@ -16,9 +16,9 @@ import pyspark_pylogbroker
 from pylogbroker.errors import ConfigurationError, NoBrokersError
 from pylogbroker.records.messageset import encodeSet
 from pylogbroker.spark.datasource import SCHEMA, BatchReader, PylogbrokerDataSource
-from pylogbroker.spark.reading import ARROW_SCHEMA
+from pylogbroker.spark.rangereader import ARROW_SCHEMA
 from pylogbroker.spark.sink import BatchWriter, StreamWriter
-from pylogbroker.spark.streaming import StreamReader
+from pylogbroker.spark.streamreader import StreamReader
 from tests.spark.sourcecase import SourceCase
 
 VALUE = StructType().add("value", "binary")

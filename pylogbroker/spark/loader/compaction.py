@@ -34,7 +34,7 @@ from pylogbroker.spark.loader.sparkjobs import (
     reportProgress,
     translateErrors,
 )
-from pylogbroker.spark.loader.staging import COMPRESSIONS, stagedFiles, writeStaged
+from pylogbroker.spark.loader.stagedfiles import COMPRESSIONS, stagedFiles, writeStaged
 from pylogbroker.spark.loader.tablereader import readFiles, tableAt
 from pylogbroker.storage.files import RealFileSystem
 

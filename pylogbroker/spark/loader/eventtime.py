@@ -1,5 +1,6 @@
 """
-The event time of messages, as columns that Spark computes without Python.
+The event time of messages, as columns that Spark computes without Python. A module of its own, since
+programs use L{envelope} on tables.
 
 The rule, in this order: the time of the audit envelope (L{pylogbroker.audit.envelope}); the
 timestamp of the message, which formats of 2011 do not have; the time of the run. A column or

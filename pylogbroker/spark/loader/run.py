@@ -36,7 +36,7 @@ from pylogbroker.spark.loader.sparkjobs import (
     reportProgress,
     translateErrors,
 )
-from pylogbroker.spark.loader.staging import (
+from pylogbroker.spark.loader.stagedfiles import (
     COMPRESSIONS,
     RowCounts,
     countRows,

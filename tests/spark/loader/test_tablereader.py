@@ -18,7 +18,7 @@ from pylogbroker.errors import LoadError, TableError
 from pylogbroker.lake.commit import TableWriter
 from pylogbroker.spark.loader import compact
 from pylogbroker.spark.loader.eventtime import withEventTime
-from pylogbroker.spark.loader.staging import stagedFiles, writeStaged
+from pylogbroker.spark.loader.stagedfiles import stagedFiles, writeStaged
 from pylogbroker.spark.loader.tablereader import (
     encodeColumns,
     evolve,

@@ -1,5 +1,6 @@
 """
-Reading topics as a stream: C{spark.readStream.format("pylogbroker")}.
+Reading topics as a stream: C{spark.readStream.format("pylogbroker")}. A module of its own, because
+checkpoints and micro-batches exist in streams only.
 
 The checkpoint is the only store of offsets. C{commit} does nothing: Spark calls it late, and never
 for the last micro-batch.
@@ -38,7 +39,7 @@ from pylogbroker.records.messageset import SIZE_FIELD_SIZE
 from pylogbroker.spark.brokerclients import BrokerClients, SegmentBounds, fetchBounds
 from pylogbroker.spark.options import SourceOptions, parsePartition
 from pylogbroker.spark.partitiondiscovery import PartitionDiscovery, isSelected
-from pylogbroker.spark.reading import readSplit
+from pylogbroker.spark.rangereader import readSplit
 from pylogbroker.spark.splits import (
     InputSplit,
     OffsetRange,

@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.schemas.parsing}.
+Tests for L{pylogbroker.schemas.schemaparser}.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import avro.schema
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import InvalidSchemaError
-from pylogbroker.schemas.parsing import (
+from pylogbroker.schemas.schemaparser import (
     DEPTH_MAX,
     EMPTY_COUNT_MAX,
     NAME_SIZE_MAX,

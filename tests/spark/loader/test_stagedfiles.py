@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.spark.loader.staging}.
+Tests for L{pylogbroker.spark.loader.stagedfiles}.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pylogbroker.errors import LoadError
 from pylogbroker.lake.loadplan import PlannedRange
 from pylogbroker.lake.manifest import WindowCount
 from pylogbroker.spark.loader.eventtime import withEventTime
-from pylogbroker.spark.loader.staging import (
+from pylogbroker.spark.loader.stagedfiles import (
     COMPRESSIONS,
     RowCounts,
     countRows,

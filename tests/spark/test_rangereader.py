@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.spark.reading}.
+Tests for L{pylogbroker.spark.rangereader}.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pylogbroker.protocol.kafka07.requests import Fetch
 from pylogbroker.records.columns import ColumnBatch
 from pylogbroker.records.compression import GZIP
 from pylogbroker.records.messageset import encodeMessage, encodeSet
-from pylogbroker.spark import reading
-from pylogbroker.spark.reading import ARROW_SCHEMA, ArrowBatchBuilder, RangeReader, readSplit
+from pylogbroker.spark import rangereader
+from pylogbroker.spark.rangereader import ARROW_SCHEMA, ArrowBatchBuilder, RangeReader, readSplit
 from pylogbroker.spark.splits import InputSplit
 from tests.spark.sourcecase import SourceCase
 
@@ -260,13 +260,13 @@ class ReadSplitTests(SourceCase):
 
     def test_largeMessages(self) -> None:
         """Few large messages make a batch: what is held is bounded in bytes, too."""
-        self.patch(reading, "BATCH_SIZE_MAX", 7_000)
+        self.patch(rangereader, "BATCH_SIZE_MAX", 7_000)
         batches = self.batches(encodeSet([b"x" * 2_000] * 9), fetchSize=4_100)
         self.assertEqual([batch.num_rows for batch in batches], [4, 4, 1])
 
     def test_wrapperThatOpensLarge(self) -> None:
         """What counts is what the messages take, not what they took on the way."""
-        self.patch(reading, "BATCH_SIZE_MAX", 50_000)
+        self.patch(rangereader, "BATCH_SIZE_MAX", 50_000)
         batches = self.batches(*[encodeSet([b"x" * 20_000] * 2, GZIP)] * 4)
         self.assertEqual([batch.num_rows for batch in batches], [4, 4])
 
@@ -283,7 +283,7 @@ class ReadSplitTests(SourceCase):
                 measured += 1
                 return super().__len__()
 
-        self.patch(reading, "ROW_COUNT", 10)
+        self.patch(rangereader, "ROW_COUNT", 10)
         batches, count = ArrowBatchBuilder(self.range(0, 1_000)), 1_000
         found = list(batches.add(ColumnBatch([Payload(b"x")] * count, [0] * count, [1] * count, 1)))
         self.assertEqual((len(found), measured), (100, 2 * count))

@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.spark.streaming}: a stream without Spark.
+Tests for L{pylogbroker.spark.streamreader}: a stream without Spark.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pylogbroker.records.messageset import encodeMessage, encodeSet
 from pylogbroker.spark.brokerclients import fetchBounds
 from pylogbroker.spark.partitiondiscovery import PartitionDiscovery
 from pylogbroker.spark.splits import OffsetRange
-from pylogbroker.spark.streaming import (
+from pylogbroker.spark.streamreader import (
     StreamReader,
     apportion,
     decodeCheckpoint,
