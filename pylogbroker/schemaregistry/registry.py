@@ -130,7 +130,7 @@ class Registry:
             pass
         finally:
             if self._initializing is not None:
-                self._initializing.cancel()  # the record would not be read, and the producer is closed next
+                self._initializing.cancel()  # the record would not be read
 
     def _caughtUp(self) -> None:
         if self.state.isInitialized:
@@ -301,7 +301,8 @@ class Registry:
         if problems:
             raise RegistryError(
                 INCOMPATIBLE,
-                f'Schema being registered is incompatible with an earlier schema for subject "{subject}" ({level}): {problems}',
+                "Schema being registered is incompatible with an earlier schema for subject"
+                f' "{subject}" ({level}): {problems}',
             )
         return await self._append(Register(subject, text, identity, basis))
 
@@ -314,8 +315,10 @@ class Registry:
         ):
             raise RegistryError(
                 NOT_ALLOWED,
-                f"The registry is full. The limits are {VERSION_COUNT_MAX} versions of a subject that"
-                f" are not permanently deleted, {SUBJECT_COUNT_MAX} subjects, {TEXTS_SIZE_MAX} bytes"
+                f"The registry is full. The limits are {VERSION_COUNT_MAX} versions of a subject"
+                " that"
+                f" are not permanently deleted, {SUBJECT_COUNT_MAX} subjects, {TEXTS_SIZE_MAX}"
+                " bytes"
                 " of schemas",
             )
 

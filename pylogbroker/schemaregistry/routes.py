@@ -85,7 +85,8 @@ class _Call(NamedTuple):
         if not name or len(name) > NAME_SIZE_MAX or _CONTROLS.search(name):
             raise RegistryError(
                 INVALID_SUBJECT,
-                f"The specified subject is not a valid one: 1 to {NAME_SIZE_MAX} characters, none of them a control character",
+                f"The specified subject is not a valid one: 1 to {NAME_SIZE_MAX} characters, none"
+                " of them a control character",
             )
         return name
 
@@ -98,7 +99,8 @@ class _Call(NamedTuple):
         if not re.fullmatch(r"[0-9]{1,9}", text) or not int(text):
             raise RegistryError(
                 INVALID_VERSION,
-                f"The specified version '{text[:40]}' is not a valid version id: a number from 1 on, or \"latest\"",
+                f"The specified version '{text[:40]}' is not a valid version id: a number from 1"
+                ' on, or "latest"',
             )
         return int(text)
 
@@ -116,7 +118,8 @@ class _Call(NamedTuple):
         if self.asked.kind not in _KINDS:
             raise RegistryError(
                 415,
-                f"The body must have the Content-Type {MEDIA_TYPE} or application/json, not {self.asked.kind[:80]!r}",
+                f"The body must have the Content-Type {MEDIA_TYPE} or application/json, not"
+                f" {self.asked.kind[:80]!r}",
             )
         try:
             value = json.loads(self.asked.body)

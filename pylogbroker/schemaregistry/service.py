@@ -98,8 +98,10 @@ class RegistryService(Service):
         self._worker.start()
         self._log.info(
             "The registry in {topic} at {broker} is served on {listener}",
-            topic=self._settings.topic, broker=self._settings.broker, listener=formatAddress(self.port.getHost()),
-        )  # fmt: skip
+            topic=self._settings.topic,
+            broker=self._settings.broker,
+            listener=formatAddress(self.port.getHost()),
+        )
         self._following = self.registry.follow()
         self._following.addErrback(self._ended)
 

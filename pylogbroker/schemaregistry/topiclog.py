@@ -141,7 +141,8 @@ class TopicLog:
                 raise
             except OffsetOutOfRangeError as error:
                 self.problem = InvalidRegistryTopicError(
-                    f"{self._topic} has nothing at {self.position}, where reading continues: {error}"
+                    f"{self._topic} has nothing at {self.position}, where reading continues:"
+                    f" {error}"
                 )
                 raise self.problem from error
             except PylogbrokerError as error:
@@ -175,12 +176,14 @@ class TopicLog:
         start, end = await self._offset(EARLIEST), await self._offset(LATEST)
         if start > 0:
             raise InvalidRegistryTopicError(
-                f"{self._topic} begins at {start}, not at 0: the broker's retention has deleted schemas. Bring its directory back from a backup, and set "
+                f"{self._topic} begins at {start}, not at 0: the broker's retention has deleted"
+                " schemas. Bring its directory back from a backup, and set "
                 f"topic.log.retention.hours={self._topic}:2147483647 (and no size) at the broker"
             )
         if end < self.position:
             raise InvalidRegistryTopicError(
-                f"{self._topic} ends at {end}, and was read up to {self.position}: it is another topic now"
+                f"{self._topic} ends at {end}, and was read up to {self.position}: it is another"
+                " topic now"
             )
         self._checkAt = self._clock.seconds() + self._checkSeconds
         return end

@@ -4,9 +4,8 @@ the library C{avro.compatibility}.
 
 The library C{avro} decides whether one schema can read what another has written
 (C{avro.compatibility}, a port of the Java class that other registries use). Three things are ours:
-aliases are qualified first (L{pylogbroker.schemas.schemaparser}); the number of steps is limited, since
-two unions of thousands of branches would take minutes; and the fields of a record are looked up in
-a dictionary, not searched for each other.
+the parser qualifies aliases first; the number of steps is limited, since two unions of thousands of
+branches would take minutes; and fields are looked up in a dictionary.
 
 A subject may have a thousand versions, and a C{_TRANSITIVE} level compares with all of them. So
 their total size is limited; equal texts are compared once; schemas that are still parsed come
@@ -139,7 +138,8 @@ def incompatibilities(text: str, earlier: Sequence[tuple[int, str]], level: str)
     versions = {old: version for version, old in earlier if kind != NONE}
     if sum(map(len, versions)) > COMPARED_SIZE_MAX:
         raise InvalidSchemaError(
-            f"{len(versions)} earlier schemas of more than {COMPARED_SIZE_MAX} characters together: too large to be compared"
+            f"{len(versions)} earlier schemas of more than {COMPARED_SIZE_MAX} characters"
+            " together: too large to be compared"
         )
     checker = _Checker()
     found: list[tuple[int, str]] = []

@@ -51,9 +51,12 @@ _MOMENTS = tuple(
     for unit in (*_READ_UNITS, "nanos")
 )
 _NAMES: dict[str, tuple[str, ...]] = {
-    "int": ("date", "time-millis"), "long": ("time-micros", *_MOMENTS), "bytes": ("decimal", "big-decimal"), "fixed": ("decimal", "duration", "uuid"),
+    "int": ("date", "time-millis"),
+    "long": ("time-micros", *_MOMENTS),
+    "bytes": ("decimal", "big-decimal"),
+    "fixed": ("decimal", "duration", "uuid"),
     "string": ("uuid",),
-}  # fmt: skip
+}
 """The logical types of the specification, by underlying type."""
 
 _PROMOTED = {
@@ -78,9 +81,11 @@ def _loadReader() -> Any:
 _reader = _loadReader()
 
 _READERS: dict[str, Callable[..., Any]] = {
-    f"{kind}-{name}": _reader.LOGICAL_READERS[f"{kind}-{name}"] for kind, names in _NAMES.items() for name in names
+    f"{kind}-{name}": _reader.LOGICAL_READERS[f"{kind}-{name}"]
+    for kind, names in _NAMES.items()
+    for name in names
     if f"{kind}-{name}" in _reader.LOGICAL_READERS and name != "decimal"
-}  # fmt: skip
+}
 """fastavro's functions. Other logical types are read as their underlying type."""
 
 
@@ -294,9 +299,17 @@ class _Defaults:
 
 _UNFIT = (ValueError, TypeError, KeyError, ArithmeticError, RecursionError, SchemaResolutionError)
 _KINDS: dict[str, type | tuple[type, ...]] = {
-    "null": type(None), "boolean": bool, "int": int, "long": int, "float": (int, float), "double": (int, float), "bytes": str, "fixed": str, "string": str,
+    "null": type(None),
+    "boolean": bool,
+    "int": int,
+    "long": int,
+    "float": (int, float),
+    "double": (int, float),
+    "bytes": str,
+    "fixed": str,
+    "string": str,
     "enum": str,
-}  # fmt: skip
+}
 
 
 def _demand(given: Any, kind: type | tuple[type, ...]) -> Any:

@@ -207,7 +207,8 @@ def _checkNames(tree: Any) -> None:
     for each in _all(tree):
         if each.type in _NAMED and len(each.fullname) > NAME_SIZE_MAX:
             raise InvalidSchemaError(
-                f"the name {each.fullname[:40]}… has {len(each.fullname)} characters; {NAME_SIZE_MAX} are allowed"
+                f"the name {each.fullname[:40]}… has {len(each.fullname)} characters;"
+                f" {NAME_SIZE_MAX} are allowed"
             )
 
 
@@ -221,7 +222,8 @@ def _checkEmpty(tree: Any) -> None:
             )
         if _emptyCount(each, known, counts) > EMPTY_COUNT_MAX:
             raise InvalidSchemaError(
-                f"a value holds more than {EMPTY_COUNT_MAX} others that take no bytes, so a few bytes"
+                f"a value holds more than {EMPTY_COUNT_MAX} others that take no bytes, so a few"
+                " bytes"
                 " could stand for any number of them"
             )
 

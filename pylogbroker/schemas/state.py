@@ -182,14 +182,16 @@ class RegistryState:
             if subject.visible(False):
                 raise RegistryError(
                     SUBJECT_NOT_SOFT_DELETED,
-                    f"Subject '{change.subject}' was not deleted first before being permanently deleted",
+                    f"Subject '{change.subject}' was not deleted first before being permanently"
+                    " deleted",
                 )
             for number in numbers:
                 self._remove(change.subject, subject, number)
         elif not numbers:
             raise RegistryError(
                 SUBJECT_SOFT_DELETED,
-                f"Subject '{change.subject}' was soft deleted. Set permanent=true to delete permanently",
+                f"Subject '{change.subject}' was soft deleted. Set permanent=true to delete"
+                " permanently",
             )
         for number in numbers if not change.isPermanent else ():
             subject.versions[number].isDeleted = True

@@ -117,7 +117,8 @@ def _unionType(branches: list[Any], branchCount: int) -> tuple[types.DataType, b
     if len(branches) == 1:
         return _typeOf(branches[0])[0], isNullable
     raise InvalidSchemaError(
-        f"a union of {branchCount} branches: in a reader's schema for Spark, a union may have null and"
+        f"a union of {branchCount} branches: in a reader's schema for Spark, a union may have null"
+        " and"
         " one other branch"
     )
 

@@ -236,7 +236,7 @@ class AccessOptions:
     """
     Credentials, as workers get them: each worker reads the file on its own machine.
 
-    @ivar config: path of a property file, of which only the keys of L{AccessSettings} matter; empty: none.
+    @ivar config: path of a property file with keys of L{AccessSettings}; empty: none.
     @ivar changes: C{key=value} each; they override the file.
     """
 

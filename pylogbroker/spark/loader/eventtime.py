@@ -1,6 +1,6 @@
 """
-The event time of messages, as columns that Spark computes without Python. A module of its own, since
-programs use L{envelope} on tables.
+The event time of messages, as columns that Spark computes without Python. A module of its own,
+since programs use L{envelope} on tables.
 
 The rule, in this order: the time of the audit envelope (L{pylogbroker.audit.envelope}); the
 timestamp of the message, which formats of 2011 do not have; the time of the run. A column or
@@ -75,7 +75,8 @@ def eventMs(rows: DataFrame, expression: str | Column | None) -> Column:
     if isinstance(kind, TimestampType | TimestampNTZType | DateType):
         return sql.unix_millis(column.cast("timestamp"))
     raise ConfigurationError(
-        f"the event time {expression} is of type {kind.simpleString()}, not a timestamp, date, text or"
+        f"the event time {expression} is of type {kind.simpleString()}, not a timestamp, date,"
+        " text or"
         " number of milliseconds"
     )
 

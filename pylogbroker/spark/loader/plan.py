@@ -1,7 +1,7 @@
 """
 What a run loads: the positions of the table, the bounds of the logs, and the user's start offsets.
 
-Start offsets may come from the lines of 0.7's Hadoop consumer (L{pylogbroker.cluster.offsetexport}),
+Start offsets may come from lines of 0.7's Hadoop consumer (L{pylogbroker.cluster.offsetexport}),
 and positions may be written as such lines. The lines name brokers by address, the table by id;
 ZooKeeper or the list of brokers translates.
 """
