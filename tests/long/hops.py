@@ -36,6 +36,7 @@ from pylogbroker.producer.producer import Producer
 from pylogbroker.testing.localbroker import LocalBroker
 from tests.long.telling import tell
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = Path(pylogbroker.__file__).resolve().parent
 FLOOR_0 = {"errors", "types", "limits", "interfaces", "retry"}
 BROKERS_OWN = ("broker.", "storage.", "net.sendfile", "net.workers")
@@ -43,7 +44,7 @@ BROKERS_OWN = ("broker.", "storage.", "net.sendfile", "net.workers")
 
 BROKER_COUNT_MAX = 10
 CLIENT_COUNT_MAX = 8
-TRACE_COUNT = 5
+TRACE_COUNT = 10
 TRACE_SECONDS_MAX = 30.0
 TOPIC = "hops"
 MODES = ("async", "sync")
