@@ -109,7 +109,7 @@ NOT_YET_REASONED: set[str] = {
     "pylogbroker.auditor.tierreader",
     "pylogbroker.config.referencepage",
     "pylogbroker.console.peek",
-    "pylogbroker.console.singleflight",
+    "pylogbroker.console.cluster",
     "pylogbroker.console.standalone",
     "pylogbroker.consumer.fetcher",
     "pylogbroker.consumer.member",

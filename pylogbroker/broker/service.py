@@ -52,8 +52,8 @@ from pylogbroker.errors import (
     ZookeeperError,
 )
 from pylogbroker.interfaces import IFileSystem, IRecordFormat, IZookeeper
+from pylogbroker.metrics.brokermetrics import BrokerSnapshot
 from pylogbroker.metrics.counters import BrokerCounters
-from pylogbroker.metrics.snapshot import BrokerSnapshot
 from pylogbroker.net.listeners import formatAddress, listenError, serverEndpoint
 from pylogbroker.net.pagecache import PIECE_SIZE, PageCache
 from pylogbroker.net.ratelimitedlog import RateLimitedLogger

@@ -18,13 +18,13 @@ from pylogbroker.broker.connection import BrokerConnections
 from pylogbroker.broker.logmanager import LogManager
 from pylogbroker.broker.requestmemory import RequestMemory
 from pylogbroker.config.brokersettings import BrokerSettings
-from pylogbroker.metrics.counters import BrokerCounters
-from pylogbroker.metrics.snapshot import (
+from pylogbroker.metrics.brokermetrics import (
     BlockedRequest,
     BrokerSnapshot,
     PartitionPicture,
     ThrottledPartition,
 )
+from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.storage.logdirectory import LogDirectory
 from pylogbroker.storage.partitionlog import PartitionLog
 from pylogbroker.types import RANDOM_PARTITION, TopicPartition

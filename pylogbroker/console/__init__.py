@@ -1,4 +1,3 @@
 """
-What a person, or a scraper, sees of a broker or a cluster with HTTP: metrics for Prometheus, and
-the page.
+Metrics for Prometheus, and the console, over HTTP.
 """

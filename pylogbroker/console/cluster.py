@@ -1,30 +1,76 @@
 """
-What the page shows, gathered when it asks: the broker that serves it, and, with ZooKeeper, all
-others, and the groups.
+The state of a cluster for the console: the serving broker, and, with ZooKeeper, the other brokers
+and the groups.
 
-Nothing is done while nobody looks (L{pylogbroker.console.singleflight}). How much is asked for at
-all has limits, which the answer tells of.
-
-Everything that is gathered was written by others, and what cannot be read is told as a problem,
-beside the rest.
+It is read on request only, behind a cache with single-flight refresh. The time to live of a value
+grows with the time that reading took, which bounds the share of load. All amounts have limits,
+which the answer names. Unreadable data, which other programs have written, is a problem in the
+answer, beside the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from pylogbroker.broker.service import BrokerService
 from pylogbroker.client.clusterreader import ClusterReader
 from pylogbroker.client.offsetlookup import OffsetLookup
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.znodes import BrokerRegistration
-from pylogbroker.console.singleflight import TtlCache
-from pylogbroker.console.sources import ISource, OwnSource, RemoteSource
+from pylogbroker.console.peek import ISource, OwnSource, RemoteSource
 from pylogbroker.errors import BrokerConnectionError, NoBrokersError, PylogbrokerError
 from pylogbroker.interfaces import IZookeeper
-from pylogbroker.metrics.snapshot import BrokerSnapshot, PartitionPicture
+from pylogbroker.metrics.brokermetrics import BrokerSnapshot, PartitionPicture
 from pylogbroker.types import BrokerPartition, OffsetBounds, PartitionId
+
+T = TypeVar("T")
+
+AGE_MS = 800
+SHARE = 20
+"""What took a time is kept for so many times as long."""
+
+
+class TtlCache(Generic[T]):
+    """A value that is refreshed on request when it is too old, once for all callers that wait."""
+
+    def __init__(self, clock: Any, gather: Callable[[], Awaitable[T]], ageMs: int = AGE_MS) -> None:
+        self._clock = clock
+        self._gather = gather
+        self._age = ageMs / 1000
+        self._value: T | None = None
+        self._until = 0.0
+        self._waiting: list[Deferred[T]] | None = None
+
+    def get(self) -> Deferred[T]:
+        """@return: fires with the value; fails as the refresh does."""
+        waiting: Deferred[T] = Deferred()
+        if self._value is not None and self._clock.seconds() < self._until:
+            waiting.callback(self._value)
+        elif self._waiting is not None:
+            self._waiting.append(waiting)
+        else:
+            self._waiting = [waiting]
+            begun = self._clock.seconds()
+            Deferred.fromCoroutine(self._take()).addBoth(self._over, begun)
+        return waiting
+
+    async def _take(self) -> T:
+        self._value = await self._gather()
+        return self._value
+
+    def _over(self, result: Any, begun: float) -> None:
+        if isinstance(result, Failure):
+            self._value = None  # what was known is old, and nobody is told that it is young
+        now = self._clock.seconds()
+        self._until = now + max(self._age, SHARE * (now - begun))
+        waiting, self._waiting = self._waiting or [], None
+        for each in waiting:
+            each.callback(result)  # a Failure is passed on as one
+
 
 BROKER_COUNT_MAX = 100
 TOPIC_COUNT_MAX = 500
@@ -89,9 +135,7 @@ Foreign = dict[PartitionId, "OffsetBounds | PylogbrokerError"]
 
 
 class ClusterView:
-    """
-    A cluster, looked at.
-    """
+    """The state of a cluster."""
 
     def __init__(
         self,
@@ -102,9 +146,8 @@ class ClusterView:
     ) -> None:
         """
         @param own: the broker in this process, if there is one.
-        @param zookeeper: gives the client, if there is one now.
-        @param template: how other brokers are reached; see
-            L{pylogbroker.net.endpoints.brokerEndpoint}.
+        @param zookeeper: returns the current client, if there is one.
+        @param template: the way to other brokers; see L{pylogbroker.net.endpoints.brokerEndpoint}.
         """
         self._reactor = reactor
         self._own = own
@@ -128,9 +171,8 @@ class ClusterView:
 
     async def state(self) -> dict[str, Any]:
         """
-        Brokers, topics and their partitions, who waits: as the page reads it. What is known of
-        other brokers' partitions may be older than the rest, and says how old: rates that took it
-        for new would jump.
+        Brokers, topics, partitions and waiting clients, for the page. The state of other brokers'
+        partitions may be older, and has its own time, so that rates do not jump.
         """
         picture = None if self._own is None else self._own.picture()
         layout, problems = _Layout(), []
@@ -221,9 +263,9 @@ class ClusterView:
 
     async def source(self, broker: int) -> ISource:
         """
-        Where to read what a broker has.
+        The source of a broker's messages.
 
-        @raise NoBrokersError: nobody knows it.
+        @raise NoBrokersError: the broker is not known.
         """
         if self._own is not None and self._own.picture().brokerId == broker:
             return OwnSource(self._own)
@@ -232,10 +274,7 @@ class ClusterView:
     # -- groups
 
     async def groups(self) -> dict[str, Any]:
-        """
-        Groups, their members, and for each partition who owns it, its offset and its lag: as the
-        page reads it.
-        """
+        """Groups, their members, and owner, offset and lag of each partition, for the page."""
         if self._zookeeper() is None:
             return {"groups": [], "problems": []}
         try:

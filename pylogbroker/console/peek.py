@@ -1,17 +1,14 @@
 """
-A look at messages: some, from an offset on, or the last ones.
+Reads a few messages for the console: from an offset, or the last ones.
 
-The last ones are the hard part. An offset is a place in the log; where a message begins, only
-reading from a known beginning tells, and that may be a gigabyte away. So a window before the end is
-read, and the first place is looked for from which whole entries with right checksums follow one
-another exactly to the end. A payload that holds a message set could deceive that, to show its own
-messages before the next real one; it is a look, not a reading.
+The last ones are hard to find: only reading from a known start shows where a message begins, and
+that start may be a gigabyte away. So it reads a window before the end, and searches the first place
+from which complete entries with correct checksums follow one another to the end. A payload that
+holds a message set can fake such a place; this is a peek, not a reader.
 
-What a look costs has a limit everywhere: bytes read, bytes that all compressed messages of it may
-open to, messages that are looked at inside of one, bytes of a payload that are shown, checksums
-that are computed in search of a beginning. All the same it is too much for the reactor, which
-serves others: reading the bytes is the source's affair, and what is made of them is made by a
-worker. Nothing is opened only to be counted.
+Everything has a limit: bytes read, bytes decompressed, inner messages, bytes of a payload, computed
+checksums. It is still too much work for the reactor, so a worker thread decodes. Nothing is
+decompressed only to be counted.
 """
 
 from __future__ import annotations
@@ -23,15 +20,73 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from pylogbroker.console.sources import ISource
+from twisted.internet.defer import Deferred
+
+from pylogbroker.broker.service import BrokerService
+from pylogbroker.client.offsetlookup import bounds
+from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.errors import FormatError
 from pylogbroker.interfaces import CheckLimits
 from pylogbroker.records.compression import CODEC_NAMES
 from pylogbroker.records.messageset import DecompressionBudget, MessageSet, decompressedPayloads
 from pylogbroker.records.zlibbackend import crc32
-from pylogbroker.types import Message
+from pylogbroker.types import EARLIEST, LATEST, Message, OffsetBounds
+
+
+class ISource(Protocol):
+    """
+    One broker as a source of messages. Deferreds fail with a
+    L{pylogbroker.errors.PylogbrokerError}.
+    """
+
+    def read(self, topic: str, partition: int, offset: int, sizeMax: int) -> Deferred[bytes]:
+        """Bytes of a message set from an offset."""
+        ...
+
+    def bounds(self, topic: str, partition: int) -> Deferred[OffsetBounds]:
+        """The oldest offset, and the high watermark."""
+        ...
+
+
+class OwnSource:
+    """The broker that serves the console."""
+
+    def __init__(self, broker: BrokerService) -> None:
+        self._broker = broker
+
+    def read(self, topic: str, partition: int, offset: int, sizeMax: int) -> Deferred[bytes]:
+        return self._broker.read(topic, partition, offset, sizeMax)
+
+    def bounds(self, topic: str, partition: int) -> Deferred[OffsetBounds]:
+        return Deferred.fromCoroutine(self._bounds(topic, partition))
+
+    async def _bounds(self, topic: str, partition: int) -> OffsetBounds:
+        earliest = await self._broker.offsetsBefore(topic, partition, EARLIEST, 1)
+        latest = await self._broker.offsetsBefore(topic, partition, LATEST, 1)
+        return OffsetBounds((earliest or [0])[0], (latest or [0])[0])
+
+
+class RemoteSource:
+    """Another broker."""
+
+    def __init__(self, consumer: SimpleConsumer) -> None:
+        """@param consumer: connected to it; its owner closes it."""
+        self._consumer = consumer
+
+    def read(self, topic: str, partition: int, offset: int, sizeMax: int) -> Deferred[bytes]:
+        return self._consumer.fetch(topic, partition, offset, sizeMax).addCallback(self._data)
+
+    @staticmethod
+    def _data(found: MessageSet) -> bytes:
+        if found.error is not None:
+            raise found.error
+        return found.data
+
+    def bounds(self, topic: str, partition: int) -> Deferred[OffsetBounds]:
+        return Deferred.fromCoroutine(bounds(self._consumer, topic, partition))
+
 
 COUNT_MAX = 100
 SHOWN_SIZE_MAX = 4 << 10
@@ -55,12 +110,12 @@ _BEGINNING = re.compile(
 
 class Peek(NamedTuple):
     """
-    What was found.
+    The messages that were found.
 
     @ivar messages: rows for the page.
-    @ivar offset: where the first begins.
-    @ivar nextOffset: where to go on.
-    @ivar problem: why there are no more; C{""} when there is no such reason.
+    @ivar offset: of the first message.
+    @ivar nextOffset: the offset to continue at.
+    @ivar problem: why there are no more; C{""} if there is no reason.
     """
 
     messages: list[dict[str, Any]]
@@ -77,9 +132,9 @@ async def peek(
     source: ISource, topic: str, partition: int, offset: int, countMax: int, work: Work
 ) -> Peek:
     """
-    Messages from an offset on.
+    Messages from an offset.
 
-    @param work: where they are decoded.
+    @param work: decodes them.
     @raise PylogbrokerError: the broker refuses.
     """
     size = READ_SIZE
@@ -95,7 +150,7 @@ async def peekLast(source: ISource, topic: str, partition: int, countMax: int, w
     """
     The last messages.
 
-    @param work: where they are decoded.
+    @param work: decodes them.
     @raise PylogbrokerError: the broker refuses.
     """
     start, end = await source.bounds(topic, partition)
@@ -111,7 +166,7 @@ async def peekLast(source: ISource, topic: str, partition: int, countMax: int, w
 
 
 async def _readAll(source: ISource, topic: str, partition: int, offset: int, end: int) -> bytes:
-    """A read ends with its segment, so it may take some."""
+    """Read several times, because a read ends with its segment."""
     parts: list[bytes] = []
     while offset < end:
         data = await source.read(topic, partition, offset, end - offset)
@@ -124,9 +179,9 @@ async def _readAll(source: ISource, topic: str, partition: int, offset: int, end
 
 def firstEntry(data: bytes) -> int | None:
     """
-    The first place from which whole entries follow one another to the end of some bytes.
+    The first place from which complete entries follow one another to the end.
 
-    @return: L{None} if there is none, or it took too much to find out.
+    @return: L{None} if there is none, or the search hit its limit.
     """
     left = CHECKED_SIZE_MAX
     bad: set[int] = set()  # no chain goes on from there
@@ -151,9 +206,7 @@ def firstEntry(data: bytes) -> int | None:
 
 
 def _entryEnd(data: bytes, position: int) -> int | None:
-    """
-    Where an entry would end that begins here, by its size and magic number; L{None}: none does.
-    """
+    """The end of an entry that begins here, by its size and magic number; L{None} if none can."""
     if position + 9 > len(data):
         return None
     (size,) = _SIZE.unpack_from(data, position)
@@ -163,13 +216,13 @@ def _entryEnd(data: bytes, position: int) -> int | None:
 
 
 def _isSound(data: bytes, position: int, behind: int) -> bool:
-    """Whether its checksum is right."""
+    """Whether the checksum of an entry is correct."""
     at = position + 5 + data[position + 4]
     return crc32(data[at + 4 : behind]) == int.from_bytes(data[at : at + 4], "big")
 
 
 def _rows(data: bytes, offset: int, countMax: int) -> tuple[list[dict[str, Any]], int, str]:
-    """Rows, where they end, and what kept us from more."""
+    """Rows, their end, and the reason for stopping."""
     rows: list[dict[str, Any]] = []
     allowance = DecompressionBudget(LIMITS)
     start = offset
@@ -189,7 +242,7 @@ class _Entry(NamedTuple):
     An entry of the log.
 
     @ivar start: its offset.
-    @ivar behind: that of the next.
+    @ivar behind: the offset of the next one.
     """
 
     message: Message
@@ -199,10 +252,10 @@ class _Entry(NamedTuple):
 
 def _lastRows(data: bytes, offset: int, isBeginning: bool, countMax: int) -> Peek | None:
     """
-    The last rows. Entries are opened from the end on, and none that is not wanted.
+    The last rows. Entries are decompressed from the end, and only as needed.
 
-    @param isBeginning: whether an entry begins where the data do.
-    @return: L{None}: there is no place from which entries follow one another to the end.
+    @param isBeginning: whether an entry begins where the data does.
+    @return: L{None} if no place is found from which entries follow one another to the end.
     """
     begin = 0 if isBeginning else firstEntry(data)
     if begin is None:
@@ -228,8 +281,8 @@ def _lastRows(data: bytes, offset: int, isBeginning: bool, countMax: int) -> Pee
 
 def _opened(entry: _Entry, allowance: DecompressionBudget) -> list[dict[str, Any]]:
     """
-    The rows of one entry: itself, or the first that are inside of it, each with the offset of the
-    entry; of many, that there are more.
+    The rows of one entry: itself, or its first inner messages with the entry's offset, and a note
+    if there are more.
     """
     message, start, behind = entry
     if not message.codec:
@@ -243,7 +296,7 @@ def _opened(entry: _Entry, allowance: DecompressionBudget) -> list[dict[str, Any
 
 
 def _row(payload: bytes, offset: int, behind: int, codec: str, checksum: int) -> dict[str, Any]:
-    """For the page, which decides how to show it."""
+    """A message for the page."""
     return {
         "offset": offset,
         "next": behind,

@@ -1,5 +1,5 @@
 """
-The page's files, and what it asks for.
+The routes of the console: the page's files and its API.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _OFFSET_MAX = 2**63 - 1
 
 def pageRoutes(reactor: Any, view: ClusterView, hasMessages: bool) -> dict[str, Route]:
     """
-    @param reactor: whose threads decode messages, one look after the other.
-    @param hasMessages: whether one may look at messages.
+    @param reactor: its threads decode messages, one request after the other.
+    @param hasMessages: whether the console may show messages.
     """
     routes = {path: _file(name, kind) for path, name, kind in FILES}
     routes["/api/state"] = lambda query: Deferred.fromCoroutine(_state(view, hasMessages))

@@ -1,8 +1,8 @@
 """
-A site as a Twisted service, and the one that a broker brings along.
+A site as a Twisted service, and the site of a broker.
 
-It takes its port before the broker touches anything, so that a taken one fails while nothing has
-happened, and lets it go before the broker stops.
+It listens before the broker touches anything, so that a taken port fails early, and stops listening
+before the broker stops.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ConsoleService(Service):
     """
     Serves a site.
 
-    @ivar port: what it listens on, once it does.
+    @ivar port: the listening port; L{None} before and after.
     """
 
     _log = Logger()
@@ -48,8 +48,8 @@ class ConsoleService(Service):
     ) -> None:
         """
         @param listener: see L{listenerDescription}.
-        @param view: closed at the end.
-        @param called: where C{listener} was said, for errors.
+        @param view: closed when the service stops.
+        @param called: the name of the setting, for errors.
         """
         self._reactor = reactor
         self._description = listenerDescription(listener)
@@ -60,9 +60,9 @@ class ConsoleService(Service):
 
     def listen(self) -> Deferred[None]:
         """
-        Take the port, and serve.
+        Listen and serve.
 
-        @return: fails with L{ConfigurationError} when it cannot be had.
+        @return: fails with L{ConfigurationError} if the port cannot be used.
         """
         return Deferred.fromCoroutine(self._listen())
 
@@ -97,7 +97,8 @@ class ConsoleService(Service):
 
     def stopService(self) -> Deferred[None]:
         """
-        @return: fires with L{None} when the port is free and nobody is connected; never fails.
+        @return: fires with L{None} when the port is free and all connections are closed; never
+            fails.
         """
         return Deferred.fromCoroutine(self._stop())
 
@@ -113,7 +114,7 @@ class ConsoleService(Service):
 
 
 def metricsRoute(broker: BrokerService) -> Route:
-    """What answers a scraper."""
+    """The route of a broker's metrics."""
 
     def metrics(query: Query) -> HttpResponse:
         return HttpResponse(
@@ -124,10 +125,7 @@ def metricsRoute(broker: BrokerService) -> Route:
 
 
 class MetricsService(ConsoleService):
-    """
-    Serves figures alone: an application's, of its producers and consumers and of its own; a
-    mirror's.
-    """
+    """Serves metrics alone: those of an application's producers and consumers, or of a mirror."""
 
     def __init__(
         self,
@@ -139,7 +137,7 @@ class MetricsService(ConsoleService):
         """
         @param listener: see L{listenerDescription}.
         @param collect: called for each scrape.
-        @param hosts: names that the Host header may have.
+        @param hosts: allowed names in the Host header.
         """
         routes: dict[str, Route] = {
             "/metrics": lambda query: HttpResponse(200, CONTENT_TYPE, render(collect()))
@@ -153,7 +151,7 @@ def brokerConsole(
     reactor: Any, settings: BrokerSettings, broker: BrokerService
 ) -> ConsoleService | None:
     """
-    What a broker serves over HTTP.
+    The HTTP service of a broker.
 
     @return: L{None} without C{http.listener}.
     """

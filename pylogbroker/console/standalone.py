@@ -1,8 +1,9 @@
 """
-The console without a broker of its own: it finds the cluster in ZooKeeper, and tells scrapers how
-far behind groups are.
+The console of a cluster without a broker in this process. It finds the cluster in ZooKeeper, and
+has the lags of groups as metrics.
 
-ZooKeeper may be away when it starts, and later; the page says so, and it is tried again.
+ZooKeeper may be unavailable at the start and later. The page and the log say so, and the console
+retries.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ RETRY_MS = 5_000
 
 def lagFamilies(found: dict[str, Any]) -> list[Family]:
     """
-    The figures of groups.
+    The metrics of groups.
 
-    @param found: what L{ClusterView.groups} gives.
+    @param found: from L{ClusterView.groups}.
     """
     rows = [
         (
@@ -64,7 +65,7 @@ class ClusterConsole(ConsoleService):
     """
     Serves the console of a cluster.
 
-    @ivar zookeeper: its client, once there is a connection.
+    @ivar zookeeper: the client.
     """
 
     _log = Logger()
@@ -82,9 +83,9 @@ class ClusterConsole(ConsoleService):
         """
         @param listener: see L{pylogbroker.net.listeners.listenerDescription}.
         @param servers: ZooKeeper's, with a chroot.
-        @param hosts: names that the Host header may have.
-        @param zookeeper: makes the client, not connected.
-        @param access: how to get at ZooKeeper and the brokers.
+        @param hosts: allowed names in the Host header.
+        @param zookeeper: makes an unconnected client.
+        @param access: credentials for ZooKeeper, and the way to brokers.
         """
         self._make = zookeeper or (lambda: ZookeeperClient.fromSettings(reactor, access, servers))
         self._servers = servers
@@ -111,7 +112,7 @@ class ClusterConsole(ConsoleService):
         return HttpResponse(200, CONTENT_TYPE, render([connected, *lagFamilies(groups)]))
 
     def startService(self) -> None:
-        """Serve, and look for ZooKeeper."""
+        """Serve, and connect to ZooKeeper."""
         super().startService()
         self._tryConnecting()
 

@@ -12,7 +12,7 @@ from twisted.logger import capturedLogs
 
 from pylogbroker.broker import status
 from pylogbroker.broker.status import residentSize
-from pylogbroker.metrics.snapshot import BlockedRequest, PartitionPicture, ThrottledPartition
+from pylogbroker.metrics.brokermetrics import BlockedRequest, PartitionPicture, ThrottledPartition
 from pylogbroker.protocol.kafka07.requests import (
     encodeFetch,
     encodeMultiProduce,

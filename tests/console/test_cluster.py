@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.console import cluster as module
 from pylogbroker.console.cluster import ClusterView
-from pylogbroker.console.sources import OwnSource, RemoteSource
+from pylogbroker.console.peek import OwnSource, RemoteSource
 from pylogbroker.errors import NoBrokersError
 from pylogbroker.protocol.kafka07.requests import encodeOffsets, encodeProduce
 from pylogbroker.records.messageset import encodeSet

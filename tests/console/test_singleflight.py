@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.console.singleflight}.
+Tests for L{pylogbroker.console.cluster}.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.console.singleflight import SHARE, TtlCache
+from pylogbroker.console.cluster import SHARE, TtlCache
 from pylogbroker.errors import PylogbrokerError
 
 

@@ -8,7 +8,7 @@ from twisted.internet import reactor
 from twisted.trial.unittest import TestCase
 
 from pylogbroker.client.simpleconsumer import SimpleConsumer
-from pylogbroker.console.sources import ISource, OwnSource, RemoteSource
+from pylogbroker.console.peek import ISource, OwnSource, RemoteSource
 from pylogbroker.errors import OffsetOutOfRangeError, PylogbrokerError, RemoteOffsetOutOfRangeError
 from pylogbroker.protocol.kafka07.requests import encodeOffsets, encodeProduce
 from pylogbroker.records.messageset import encodeSet

@@ -8,10 +8,14 @@ import re
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.metrics.brokermetrics import brokerFamilies
+from pylogbroker.metrics.brokermetrics import (
+    BrokerSnapshot,
+    PartitionPicture,
+    ThrottledPartition,
+    brokerFamilies,
+)
 from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.metrics.exposition import COUNTER, Family, render
-from pylogbroker.metrics.snapshot import BrokerSnapshot, PartitionPicture, ThrottledPartition
 
 
 def picture() -> BrokerSnapshot:

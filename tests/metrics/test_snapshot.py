@@ -8,7 +8,7 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.metrics.snapshot import (
+from pylogbroker.metrics.brokermetrics import (
     BlockedRequest,
     BrokerSnapshot,
     PartitionPicture,
