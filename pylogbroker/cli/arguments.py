@@ -4,11 +4,11 @@ Arguments that several commands share, and the types of arguments.
 
 from __future__ import annotations
 
-import argparse
 import os
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
 from collections.abc import Callable
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.subscription import blacklist, whitelist
@@ -40,9 +40,9 @@ def intRange(low: int, high: int = LONG_MAX) -> Callable[[str], int]:
         try:
             number = int(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+            raise ArgumentTypeError(f"{text!r} is not a whole number") from None
         if not low <= number <= high:
-            raise argparse.ArgumentTypeError(f"{number} is not from {low} to {high}")
+            raise ArgumentTypeError(f"{number} is not from {low} to {high}")
         return number
 
     return parse
@@ -59,9 +59,9 @@ def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
         try:
             return parse(text)
         except FormatError as error:
-            raise argparse.ArgumentTypeError(error.reason) from None
+            raise ArgumentTypeError(error.reason) from None
         except PylogbrokerError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
+            raise ArgumentTypeError(str(error)) from None
 
     return parseArgument
 
@@ -92,7 +92,7 @@ brokerPartition = _checked(_brokerPartition)
 def separator(text: str) -> bytes:
     """The type of the text between a key and its message; C{\\t} is a tab."""
     if not text:
-        raise argparse.ArgumentTypeError("an empty text separates nothing")
+        raise ArgumentTypeError("an empty text separates nothing")
     return os.fsencode(text.replace("\\t", "\t"))
 
 
@@ -109,7 +109,7 @@ def time(text: str) -> int:
             return int(text)
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
-        raise argparse.ArgumentTypeError(
+        raise ArgumentTypeError(
             f"{text!r} is none of latest, earliest, milliseconds since 1970, "
             "a date like 2026-01-31T12:00"
         ) from None
@@ -118,139 +118,129 @@ def time(text: str) -> int:
 # -- shared arguments --------------------------------------------------------------------------
 
 
-def addBroker(parser: argparse.ArgumentParser, hasCluster: bool = False) -> None:
+def _attribute(name: str) -> str:
+    """The attribute of an option: C{maxMessages} of C{--max-messages}."""
+    first, *words = name.lstrip("-").split("-")
+    return first + "".join(map(str.capitalize, words))
+
+
+def option(
+    parser: _ActionsContainer,
+    names: str,
+    text: str,
+    type: Callable[[str], Any] = str,
+    default: Any = None,
+    **more: Any,
+) -> None:
+    """
+    Add an option with a value: C{--max-messages N} as C{options.maxMessages}.
+
+    @param names: the option, and perhaps the name of its value in the help.
+    @param text: the help.
+    @param more: see C{ArgumentParser.add_argument}.
+    """
+    name, _, metavar = names.partition(" ")
+    more = {"dest": _attribute(name), "metavar": metavar or None, **more}
+    parser.add_argument(name, help=text, type=type, default=default, **more)
+
+
+def flag(parser: _ActionsContainer, name: str, text: str) -> None:
+    """Add an option without a value: C{--from-beginning} as C{options.fromBeginning}."""
+    parser.add_argument(name, dest=_attribute(name), action="store_true", help=text)
+
+
+def addBroker(parser: ArgumentParser, hasCluster: bool = False) -> None:
     """
     Add C{--broker}, C{--timeout-ms} and the arguments of L{addAccess}.
 
     @param hasCluster: whether C{--zookeeper} may stand instead of C{--broker}.
     """
     where = parser.add_mutually_exclusive_group() if hasCluster else parser
-    where.add_argument(
-        "--broker",
-        metavar="HOST:PORT",
+    option(
+        where,
+        "--broker HOST:PORT",
+        "the broker, or a Twisted client endpoint string such as tls:log1:9093 (%(default)s)",
         default=DEFAULT_BROKER,
-        help="the broker, or a Twisted client endpoint string such as tls:log1:9093 (%(default)s)",
     )
     if hasCluster:
         addZookeeper(where, False, "; all brokers are found there")
     _addTimeout(parser, "for connecting and for each answer")
 
 
-def addRequiredZookeeper(parser: argparse.ArgumentParser) -> None:
+def addRequiredZookeeper(parser: ArgumentParser) -> None:
     """Add C{--zookeeper}, C{--timeout-ms} and the arguments of L{addAccess}."""
     addZookeeper(parser, True)
     _addTimeout(parser, "for ZooKeeper and for each answer")
 
 
-def _addTimeout(parser: argparse.ArgumentParser, text: str) -> None:
-    parser.add_argument(
-        "--timeout-ms",
-        dest="timeoutMs",
-        metavar="MS",
-        type=positive,
-        default=TIMEOUT_MS,
-        help=f"time-out {text} (%(default)s)",
-    )
+def _addTimeout(parser: ArgumentParser, text: str) -> None:
+    option(parser, "--timeout-ms MS", f"time-out {text} (%(default)s)", positive, TIMEOUT_MS)
     addAccess(parser)
 
 
-def addZookeeper(parser: argparse._ActionsContainer, isRequired: bool, more: str = "") -> None:
+def addZookeeper(parser: _ActionsContainer, isRequired: bool, more: str = "") -> None:
     """Add C{--zookeeper}."""
-    parser.add_argument(
-        "--zookeeper",
-        metavar="HOST:PORT",
+    option(
+        parser,
+        "--zookeeper HOST:PORT",
+        f"ZooKeeper's servers, host:port[,host:port…][/chroot]{more}",
         required=isRequired,
-        help=f"ZooKeeper's servers, host:port[,host:port…][/chroot]{more}",
     )
 
 
-def addTopic(
-    parser: argparse._ActionsContainer, isRequired: bool = True, text: str = "the topic"
-) -> None:
+def addTopic(parser: _ActionsContainer, isRequired: bool = True, text: str = "the topic") -> None:
     """Add C{--topic}."""
-    parser.add_argument("--topic", type=topic, required=isRequired, help=text)
+    option(parser, "--topic", text, topic, required=isRequired)
 
 
-def addPartition(parser: argparse.ArgumentParser, default: int | None = 0, more: str = "") -> None:
+def addPartition(parser: ArgumentParser, default: int | None = 0, more: str = "") -> None:
     """Add C{--partition} of a single broker; with C{more} it may be -1."""
-    parser.add_argument(
-        "--partition",
-        metavar="N",
-        type=intRange(-1 if more else 0, INT_MAX),
-        default=default,
-        help=f"the partition of the topic (0{more})",
+    option(
+        parser,
+        "--partition N",
+        f"the partition of the topic (0{more})",
+        intRange(-1 if more else 0, INT_MAX),
+        default,
     )
 
 
-def addMaxMessages(
-    parser: argparse.ArgumentParser, option: str = "--max-messages", low: int = 0
-) -> None:
-    """Add an option that limits the number of messages, as C{countMax}."""
-    parser.add_argument(
-        option,
-        dest="countMax",
-        metavar="N",
-        type=intRange(low),
-        default=LONG_MAX,
-        help="stop after N messages; by default, at the end",
-    )
+def addMaxMessages(parser: ArgumentParser, name: str = "--max-messages", low: int = 0) -> None:
+    """Add an option that limits the number of messages, as C{maxMessages}."""
+    text = "stop after N messages; by default, at the end"
+    option(parser, f"{name} N", text, intRange(low), LONG_MAX, dest="maxMessages")
 
 
-def addMaxMessageSize(parser: argparse.ArgumentParser, what: str, whose: str) -> None:
-    """Add C{--max-message-size}, as C{payloadSizeMax}."""
-    parser.add_argument(
-        "--max-message-size",
-        dest="payloadSizeMax",
-        metavar="BYTES",
-        type=positive,
-        default=PAYLOAD_SIZE_MAX,
-        help=f"a longer {what} is an error; must not be above {whose} max.message.size, "
+def addMaxMessageSize(parser: ArgumentParser, what: str, whose: str) -> None:
+    """Add C{--max-message-size}, as C{maxMessageSize}."""
+    option(
+        parser,
+        "--max-message-size BYTES",
+        f"a longer {what} is an error; must not be above {whose} max.message.size, "
         "or the broker silently drops it (%(default)s)",
+        positive,
+        PAYLOAD_SIZE_MAX,
     )
 
 
-def addBatching(parser: argparse.ArgumentParser) -> None:
+def addBatching(parser: ArgumentParser) -> None:
     """Add C{--batch-size} and C{--compression}."""
-    parser.add_argument(
-        "--batch-size",
-        dest="batchCount",
-        metavar="N",
-        type=positive,
-        default=200,
-        help="messages in one request (%(default)s)",
-    )
-    parser.add_argument(
-        "--compression",
-        dest="codec",
-        metavar="none|gzip|snappy",
-        type=codec,
-        default=0,
-        help="compression of each batch (none)",
-    )
+    option(parser, "--batch-size N", "messages in one request (%(default)s)", positive, 200)
+    option(parser, "--compression none|gzip|snappy", "compression of each batch (none)", codec, 0)
 
 
 def addJson(
-    parser: argparse.ArgumentParser, text: str = "print one JSON document instead of a table"
+    parser: ArgumentParser, text: str = "print one JSON document instead of a table"
 ) -> None:
     """Add C{--json}."""
-    parser.add_argument("--json", dest="isJson", action="store_true", help=text)
+    flag(parser, "--json", text)
 
 
-def addPort(parser: argparse.ArgumentParser, option: str, default: int, what: str) -> None:
+def addPort(parser: ArgumentParser, name: str, default: int, what: str) -> None:
     """Add a port to listen on."""
-    first, *words = option.lstrip("-").split("-")
-    dest = first + "".join(map(str.capitalize, words))
-    parser.add_argument(
-        option,
-        dest=dest,
-        metavar="N",
-        type=port,
-        default=default,
-        help=f"{what}; 0 takes a free one (%(default)s)",
-    )
+    option(parser, f"{name} N", f"{what}; 0 takes a free one (%(default)s)", port, default)
 
 
-def addProperties(parser: argparse.ArgumentParser, config: str | None, changes: str) -> None:
+def addProperties(parser: ArgumentParser, config: str | None, changes: str) -> None:
     """
     Add C{--config}, unless L{None}, and C{--set}, as C{changes}.
 
@@ -258,14 +248,14 @@ def addProperties(parser: argparse.ArgumentParser, config: str | None, changes: 
     @param changes: help text of C{--set}.
     """
     if config is not None:
-        parser.add_argument("--config", metavar="FILE", help=config)
-    parser.add_argument(
-        "--set",
-        dest="changes",
-        metavar="KEY=VALUE",
-        action="append",
+        option(parser, "--config FILE", config)
+    option(
+        parser,
+        "--set KEY=VALUE",
+        f"{changes}; can be repeated",
         default=[],
-        help=f"{changes}; can be repeated",
+        action="append",
+        dest="changes",
     )
 
 
@@ -274,27 +264,27 @@ def addProperties(parser: argparse.ArgumentParser, config: str | None, changes: 
 _ACCESS_KEYS = ", ".join(each.key for each in AccessSettings.keys)
 
 
-def addAccess(parser: argparse.ArgumentParser) -> None:
+def addAccess(parser: ArgumentParser) -> None:
     """Add C{--config} and C{--set}, from which L{loadAccess} makes settings."""
-    parser.add_argument(
-        "--config",
-        dest="accessFile",
-        metavar="FILE",
-        help=f"a property file with access to a secured cluster: {_ACCESS_KEYS} have an effect; "
+    option(
+        parser,
+        "--config FILE",
+        f"a property file with access to a secured cluster: {_ACCESS_KEYS} have an effect; "
         "a producer's or a consumer's file will do",
+        dest="accessFile",
     )
-    parser.add_argument(
-        "--set",
-        dest="accessChanges",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="one of these keys, which overrides the file; can be repeated. Other users of this "
+    option(
+        parser,
+        "--set KEY=VALUE",
+        "one of these keys, which overrides the file; can be repeated. Other users of this "
         "machine can see it: passwords belong in the file",
+        default=[],
+        action="append",
+        dest="accessChanges",
     )
 
 
-def addOtherAccess(parser: argparse.ArgumentParser, word: str, cluster: str) -> None:
+def addOtherAccess(parser: ArgumentParser, word: str, cluster: str) -> None:
     """
     Add C{--WORD-config} for a second cluster.
 
@@ -308,7 +298,7 @@ def addOtherAccess(parser: argparse.ArgumentParser, word: str, cluster: str) -> 
     )
 
 
-def loadAccess(options: argparse.Namespace) -> None:
+def loadAccess(options: Namespace) -> None:
     """
     Read the file of L{addAccess} into C{options.access} and that of L{addOtherAccess} into
     C{options.otherAccess}.
@@ -325,19 +315,20 @@ def loadAccess(options: argparse.Namespace) -> None:
         options.parser.error(str(error))
 
 
-def endpointOf(options: argparse.Namespace) -> str:
+def endpointOf(options: Namespace) -> str:
     """The endpoint of C{--broker}, made by C{broker.endpoint} if that is set."""
     template: str = options.access.brokerEndpoint
     # The text may be a mistake: tcp:9092 is no host.
     return brokerEndpoint(template, options.broker) if template else str(options.broker)
 
 
-def rejectOptions(options: argparse.Namespace, words: dict[str, str], reason: str) -> None:
+def rejectOptions(options: Namespace, words: dict[str, str], reason: str) -> None:
     """
     Exit when options were given that have no effect here.
 
     @param words: names in C{options}, and the options that people type.
     """
-    given = [word for name, word in words.items() if getattr(options, name) is not None]
+    values = {word: getattr(options, name) for name, word in words.items()}
+    given = [word for word, value in values.items() if value is not None and value is not False]
     if given:
         options.parser.error(f"{', '.join(given)}: {reason}")

@@ -11,11 +11,11 @@ Results go to standard output, everything else to standard error.
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import io
 import signal
 import sys
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -66,7 +66,7 @@ FORCE_QUIT_SECONDS = 0.5
 """A second signal after this time kills. (C{timeout} sends two at once.)"""
 
 
-def _nothing(_options: argparse.Namespace, _streams: Streams) -> None:
+def _nothing(_options: Namespace, _streams: Streams) -> None:
     """Most commands have nothing to prepare."""
 
 
@@ -77,17 +77,17 @@ class Command(NamedTuple):
     @ivar name: one word, or two: a noun and a verb.
     @ivar text: one sentence of help.
     @ivar addArguments: adds its arguments to a parser.
-    @ivar run: returns the exit code: a coroutine function of reactor, options and streams; or a
-        function of options and streams, if C{isBlocking}.
+    @ivar run: runs it with options and streams, and returns the exit code; a coroutine function,
+        unless C{isBlocking}. Its L{PylogbrokerError} is for the person who typed the command.
     @ivar prepare: called before the reactor runs; checks options, and may exit.
     @ivar isBlocking: whether the command runs without a reactor.
     """
 
     name: str
     text: str
-    addArguments: Callable[[argparse.ArgumentParser], None]
+    addArguments: Callable[[ArgumentParser], None]
     run: Callable[..., Any]
-    prepare: Callable[[argparse.Namespace, Streams], None] = _nothing
+    prepare: Callable[[Namespace, Streams], None] = _nothing
     isBlocking: bool = False
 
 
@@ -272,20 +272,20 @@ _NOUNS = {
 # -- arguments ---------------------------------------------------------------------------------
 
 
-def buildParser() -> argparse.ArgumentParser:
+def buildParser() -> ArgumentParser:
     """The parser of all arguments."""
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog=PROGRAM,
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     _addCommands(parser)
     return parser
 
 
-def _addCommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+def _addCommands(parser: ArgumentParser) -> dict[str, ArgumentParser]:
     """Add a parser for each command, and one for each noun. Returns those of the commands."""
     subparsers = {"": parser.add_subparsers(metavar="COMMAND", required=True)}
     found = {}
@@ -299,7 +299,7 @@ def _addCommands(parser: argparse.ArgumentParser) -> dict[str, argparse.Argument
             verb,
             help=command.text,
             description=command.text,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=RawDescriptionHelpFormatter,
         )
         command.addArguments(commandParser)
         commandParser.set_defaults(parser=commandParser, command=command)
@@ -307,12 +307,12 @@ def _addCommands(parser: argparse.ArgumentParser) -> dict[str, argparse.Argument
     return found
 
 
-def commands() -> dict[str, argparse.ArgumentParser]:
+def commands() -> dict[str, ArgumentParser]:
     """The parser of each command, by the command's name."""
-    return _addCommands(argparse.ArgumentParser(prog=PROGRAM))
+    return _addCommands(ArgumentParser(prog=PROGRAM))
 
 
-def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None = None) -> Namespace:
     """
     The options of a command line.
 
@@ -352,7 +352,7 @@ def _misspelt(words: Sequence[str]) -> str:
 # -- execution ---------------------------------------------------------------------------------
 
 
-def prepare(arguments: Sequence[str] | None, streams: Streams) -> argparse.Namespace:
+def prepare(arguments: Sequence[str] | None, streams: Streams) -> Namespace:
     """
     Parse the arguments, and do what comes before the reactor.
 
@@ -394,15 +394,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     raise AssertionError("react exits")
 
 
-async def _run(reactor: Any, options: argparse.Namespace, streams: Streams) -> None:
+async def _run(reactor: Any, options: Namespace, streams: Streams) -> None:
     """Run a command under L{react}, which signals may end."""
+    streams = streams._replace(reactor=reactor)
     signals: list[tuple[int, float]] = []  # numbers and times
     running: Deferred[int] = Deferred()
 
     def end(number: int, _frame: object) -> None:
-        now = reactor.seconds()
+        now = streams.reactor.seconds()
         if not signals:
-            reactor.callFromThread(running.cancel)
+            streams.reactor.callFromThread(running.cancel)
         elif now - signals[0][1] > FORCE_QUIT_SECONDS:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
@@ -412,23 +413,23 @@ async def _run(reactor: Any, options: argparse.Namespace, streams: Streams) -> N
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, end)
 
-    reactor.callWhenRunning(begin)  # after the reactor has installed its own
-    running = Deferred.fromCoroutine(runCommand(reactor, options, streams))
+    streams.reactor.callWhenRunning(begin)  # after the reactor has installed its own
+    running = Deferred.fromCoroutine(runCommand(options, streams))
     code = await running
     if code == CANCELLED:
-        code = 0 if getattr(options, "isFollowing", False) else 128 + signals[0][0]
+        code = 0 if getattr(options, "follow", False) else 128 + signals[0][0]
     if code:
         raise SystemExit(code)
 
 
-async def runCommand(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
+async def runCommand(options: Namespace, streams: Streams) -> int:
     """
     Run C{options.command}, and report its error on C{streams.errors}.
 
     @return: the exit code; L{CANCELLED} when it was cancelled.
     """
     try:
-        code: int = await options.command.run(reactor, options, streams)
+        code: int = await options.command.run(options, streams)
         return code
     except BrokenPipeError:
         return 0

@@ -4,13 +4,13 @@ What commands print: tables for people, JSON for machines, messages, and progres
 
 from __future__ import annotations
 
-import argparse
 import base64
 import json
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TextIO
 
-from pylogbroker.cli.streams import Streams, write
+from pylogbroker.cli.arguments import option
 from pylogbroker.records.zlibbackend import crc32
 from pylogbroker.types import BrokerPartition, escapeUnprintable
 
@@ -73,16 +73,6 @@ def asJsonLine(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) + "\n"
 
 
-async def show(reactor: Any, streams: Streams, text: str) -> None:
-    """
-    Write a result to standard output. Names that others chose may hold lone surrogates.
-
-    @raise BrokenPipeError: the reader has closed its end.
-    @raise pylogbroker.errors.StorageError: the text cannot be written.
-    """
-    await write(reactor, streams.output, text.encode("utf-8", "surrogatepass"))
-
-
 # -- messages ----------------------------------------------------------------------------------
 
 MessageFormat = Callable[[bytes, str, "BrokerPartition | int", int], bytes]
@@ -123,15 +113,16 @@ MESSAGE_FORMATS: dict[str, MessageFormat] = {
 """By name; C{checksum} is 0.7's ChecksumMessageFormatter (spec-0.7 tools §3)."""
 
 
-def addMessageFormat(parser: argparse.ArgumentParser) -> None:
+def addMessageFormat(parser: ArgumentParser) -> None:
     """Add C{--format} and C{--json}."""
-    parser.add_argument(
+    option(
+        parser,
         "--format",
-        choices=tuple(MESSAGE_FORMATS),
-        default="payload",
-        help="print each message as it is (payload), as checksum:<its CRC-32>, or as a JSON object "
+        "print each message as it is (payload), as checksum:<its CRC-32>, or as a JSON object "
         "with topic, partition, nextOffset and payload (payloadBase64 if it is not UTF-8) "
         "(%(default)s)",
+        default="payload",
+        choices=tuple(MESSAGE_FORMATS),
     )
     parser.add_argument(
         "--json", dest="format", action="store_const", const="json", help="short for --format json"

@@ -10,7 +10,7 @@ close the connection.
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import endpointOf
 from pylogbroker.cli.session import closeAll, requirePartition
+from pylogbroker.cli.streams import Streams
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.config.connectionsettings import PLAIN, AccessSettings
@@ -40,22 +41,22 @@ QUEUE_MS = 1_000
 """Longest wait of a message in the queue of L{ClusterPublisher}."""
 
 
-def newPublisher(reactor: Any, options: argparse.Namespace) -> BrokerPublisher | ClusterPublisher:
+def newPublisher(options: Namespace, streams: Streams) -> BrokerPublisher | ClusterPublisher:
     """The publisher of a command with C{--broker} and C{--zookeeper}."""
     limits = {
-        "codec": options.codec,
-        "batchCountMax": options.batchCount,
-        "payloadSizeMax": options.payloadSizeMax,
+        "codec": options.compression,
+        "batchCountMax": options.batchSize,
+        "payloadSizeMax": options.maxMessageSize,
         "timeoutMs": options.timeoutMs,
     }
     if options.zookeeper is None:
         broker = endpointOf(options)
-        return BrokerPublisher(reactor, broker, options.topic, options.partition, **limits)
+        return BrokerPublisher(streams.reactor, broker, options.topic, options.partition, **limits)
     return ClusterPublisher(
-        reactor,
+        streams.reactor,
         options.zookeeper,
         options.topic,
-        options.separator,
+        options.keySeparator,
         access=options.access,
         **limits,
     )

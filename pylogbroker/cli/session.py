@@ -4,8 +4,8 @@ Connections of a command: one broker, a whole cluster, or a member of a consumer
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Mapping
+from argparse import Namespace
+from collections.abc import Mapping
 from itertools import count
 from random import SystemRandom
 from types import TracebackType
@@ -15,6 +15,7 @@ from twisted.internet.defer import CancelledError, Deferred, DeferredList
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import endpointOf
+from pylogbroker.cli.output import Progress
 from pylogbroker.cli.streams import Streams
 from pylogbroker.client.clusterreader import ClusterReader
 from pylogbroker.client.offsetlookup import OffsetLookup
@@ -37,20 +38,26 @@ _FAR_FUTURE_MS = 2**63 - 1
 
 
 async def announceWait(
-    reactor: Any, say: Callable[[str], None], waiting: Deferred[T], what: str, timeoutMs: float
+    streams: Streams,
+    waiting: Deferred[T],
+    what: str,
+    timeoutMs: float,
+    progress: Progress | None = None,
 ) -> T:
     """
     Wait for a Deferred. After L{NOTICE_SECONDS} one line says what the command waits for.
 
-    @param say: prints a line for people.
     @param what: the awaited thing, for people.
     @param timeoutMs: when the command gives up.
+    @param progress: is cleared before.
     """
-    notice = reactor.callLater(
-        NOTICE_SECONDS,
-        say,
-        f"pylogbroker: waiting for {what}; gives up after {timeoutMs / 1000:g} s",
-    )
+
+    def announce() -> None:
+        if progress is not None:
+            progress.clear()
+        streams.warn(f"waiting for {what}; gives up after {timeoutMs / 1000:g} s")
+
+    notice = streams.reactor.callLater(NOTICE_SECONDS, announce)
     try:
         return await waiting
     finally:
@@ -87,11 +94,11 @@ async def closeAll(*closings: Deferred[Any]) -> None:
 # -- one broker --------------------------------------------------------------------------------
 
 
-def openConsumer(reactor: Any, options: argparse.Namespace) -> SimpleConsumer:
+def openConsumer(options: Namespace, streams: Streams) -> SimpleConsumer:
     """A consumer of C{--broker}, which connects at its first request."""
     timeoutMs = options.timeoutMs
     return SimpleConsumer(
-        reactor, endpointOf(options), timeoutMs=timeoutMs, connectTimeoutMs=timeoutMs
+        streams.reactor, endpointOf(options), timeoutMs=timeoutMs, connectTimeoutMs=timeoutMs
     )
 
 
@@ -160,8 +167,7 @@ class ClusterSession:
 
     def __init__(
         self,
-        reactor: Any,
-        options: argparse.Namespace,
+        options: Namespace,
         streams: Streams,
         servers: str | None = None,
         access: AccessSettings | None = None,
@@ -172,13 +178,14 @@ class ClusterSession:
         """
         access = access or options.access
         self._servers = servers or options.zookeeper
-        self.zookeeper: IZookeeper = ZookeeperClient.fromSettings(reactor, access, self._servers)
+        self.zookeeper: IZookeeper = ZookeeperClient.fromSettings(
+            streams.reactor, access, self._servers
+        )
         self.problems: list[str] = []
         self.reader = ClusterReader(self.zookeeper, self.problems.append)
         self.offsets = OffsetLookup(
-            reactor, self._broker, options.timeoutMs, template=access.brokerEndpoint
+            streams.reactor, self._broker, options.timeoutMs, template=access.brokerEndpoint
         )
-        self._reactor = reactor
         self._streams = streams
         self._timeoutMs = options.timeoutMs
         self._brokers: dict[int, BrokerRegistration] = {}
@@ -196,8 +203,7 @@ class ClusterSession:
         """
         try:
             await announceWait(
-                self._reactor,
-                self._streams.say,
+                self._streams,
                 self.zookeeper.connect(self._timeoutMs),
                 f"ZooKeeper at {self._servers}",
                 self._timeoutMs,
@@ -268,8 +274,7 @@ class GroupMember:
 
     def __init__(
         self,
-        reactor: Any,
-        options: argparse.Namespace,
+        options: Namespace,
         streams: Streams,
         prefix: str,
         pollMs: int,
@@ -281,7 +286,6 @@ class GroupMember:
         @param pollMs: wait of a stream for messages, and of a fetcher that has found none.
         @param changes: more properties of the consumer.
         """
-        self._reactor = reactor
         self._options = options
         self._streams = streams
         self._isOwnGroup = options.group is None
@@ -298,9 +302,9 @@ class GroupMember:
             **changes,
         }
         settings = ConsumerSettings.fromProperties(properties, streams.say)
-        self.zookeeper = ZookeeperClient.fromSettings(reactor, settings)
+        self.zookeeper = ZookeeperClient.fromSettings(streams.reactor, settings)
         self.reader = ClusterReader(self.zookeeper, streams.say)
-        self.consumer = ConsumerConnector(reactor, settings, self.zookeeper)
+        self.consumer = ConsumerConnector(streams.reactor, settings, self.zookeeper)
 
     async def connect(self) -> None:
         """
@@ -311,8 +315,7 @@ class GroupMember:
         """
         options = self._options
         await announceWait(
-            self._reactor,
-            self._streams.say,
+            self._streams,
             self.consumer.connect(),
             f"ZooKeeper at {options.zookeeper}",
             options.timeoutMs,

@@ -36,11 +36,13 @@ class Streams(NamedTuple):
     @ivar input: descriptor to read from.
     @ivar output: descriptor to write results to.
     @ivar errors: text stream for everything else.
+    @ivar reactor: L{None} for commands that block.
     """
 
     input: int
     output: int
     errors: TextIO
+    reactor: Any = None
 
     def warn(self, text: str) -> None:
         """Print a line for people, with the program's name before it."""
@@ -52,6 +54,14 @@ class Streams(NamedTuple):
             print("\n".join(map(escapeUnprintable, text.split("\n"))), file=self.errors, flush=True)
         except (OSError, ValueError):
             pass
+
+    async def write(self, data: bytes) -> None:
+        """Write a result. Raises as L{write}."""
+        await write(self.reactor, self.output, data)
+
+    async def show(self, text: str) -> None:
+        """Write a result, whose names may hold lone surrogates. Raises as L{write}."""
+        await self.write(text.encode("utf-8", "surrogatepass"))
 
 
 def keepStandardDescriptors() -> None:

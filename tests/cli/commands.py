@@ -195,8 +195,8 @@ class CommandCase(TestCase):
         errors = io.StringIO() if errors is None else errors
         path = self.mktemp()
         with open(path, "wb") as file:
-            streams = Streams(descriptor, file.fileno() if output < 0 else output, errors)
-            code = await runCommand(reactor, prepare(arguments, streams), streams)
+            streams = Streams(descriptor, file.fileno() if output < 0 else output, errors, reactor)
+            code = await runCommand(prepare(arguments, streams), streams)
         with open(path, "rb") as file:
             return Outcome(code, file.read(), errors.getvalue())
 

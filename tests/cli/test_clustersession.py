@@ -23,7 +23,7 @@ class ClusterReadingTests(ClusterCase):
 
     def session(self, servers: str) -> ClusterSession:
         options = argparse.Namespace(zookeeper=servers, timeoutMs=20_000, access=PLAIN)
-        return ClusterSession(reactor, options, Streams(-1, -1, io.StringIO()))
+        return ClusterSession(options, Streams(-1, -1, io.StringIO(), reactor))
 
     async def open(self) -> ClusterSession:
         """A reading, to the end of the test."""

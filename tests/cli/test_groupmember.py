@@ -27,9 +27,8 @@ class GroupMemberTests(ClusterCase):
             fetchSize=1 << 20,
         )
         return GroupMember(
-            reactor,
             options,
-            Streams(-1, -1, io.StringIO()),
+            Streams(-1, -1, io.StringIO(), reactor),
             "tests",
             100,
             {"autooffset.reset": "smallest"},

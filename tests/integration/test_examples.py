@@ -120,7 +120,7 @@ class ExampleTests(CommandCase):
         """An example, to its end."""
         protocol, process = self.shell(self.placed(command, example))
         options = parse(shlex.split(example.rpartition("pylogbroker ")[2]))
-        if getattr(options, "isFollowing", False) or getattr(options, "count", 0) == LONG_MAX:
+        if getattr(options, "follow", False) or getattr(options, "count", 0) == LONG_MAX:
             publishing = LoopingCall(lambda: Deferred.fromCoroutine(self.news()))
             publishing.start(0.3)
             try:

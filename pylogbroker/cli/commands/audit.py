@@ -5,14 +5,13 @@ The exit code is 0 when no message is missing, 3 when one is, 1 when that is unk
 
 from __future__ import annotations
 
-import argparse
-from typing import Any
+from argparse import ArgumentParser, Namespace
 
 from pylogbroker.audit.reporting import asJson, asTable
 from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.arguments import addJson, addProperties
-from pylogbroker.cli.streams import Streams, write
+from pylogbroker.cli.arguments import addJson, addProperties, flag, option
+from pylogbroker.cli.streams import Streams
 from pylogbroker.config.auditsettings import AuditorSettings
 from pylogbroker.config.properties import parseProperties, readProperties
 from pylogbroker.producer.plugins import loadPlugin
@@ -31,41 +30,36 @@ with missing messages, and totals.
 """
 
 
-def addArguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of C{audit}."""
+def addArguments(parser: ArgumentParser) -> None:
+    """Arguments of C{audit}."""
     parser.epilog = _EXAMPLES
     addProperties(
         parser,
         "a property file such as etc/auditor.properties",
         "a property that overrides the file's",
     )
-    parser.add_argument(
-        "--tier",
-        dest="tiers",
-        metavar="NAME=SERVERS",
-        action="append",
-        default=[],
-        help="a cluster: ZooKeeper's servers, or broker:HOST:PORT; or table:FOLDER, filled by "
+    option(
+        parser,
+        "--tier NAME=SERVERS",
+        "a cluster: ZooKeeper's servers, or broker:HOST:PORT; or table:FOLDER, filled by "
         "pylogbroker load; can be repeated; replaces the file's tiers",
-    )
-    parser.add_argument(
-        "--topic",
-        dest="topics",
-        metavar="TOPIC",
-        action="append",
         default=[],
-        help="audit only this topic; can be repeated",
+        action="append",
+        dest="tiers",
+    )
+    option(
+        parser,
+        "--topic TOPIC",
+        "audit only this topic; can be repeated",
+        default=[],
+        action="append",
+        dest="topics",
     )
     addJson(parser)
-    parser.add_argument(
-        "--brief",
-        dest="isBrief",
-        action="store_true",
-        help="leave out windows without missing messages",
-    )
+    flag(parser, "--brief", "leave out windows without missing messages")
 
 
-def settingsOf(options: argparse.Namespace, streams: Streams) -> AuditorSettings:
+def settingsOf(options: Namespace, streams: Streams) -> AuditorSettings:
     """
     The settings of an audit.
 
@@ -87,24 +81,19 @@ def settingsOf(options: argparse.Namespace, streams: Streams) -> AuditorSettings
     return AuditorSettings.fromProperties(properties.withOverrides(changes), streams.warn)
 
 
-async def audit(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
-    """
-    Count and compare once.
-
-    @return: the exit code.
-    @raise PylogbrokerError: the settings are wrong.
-    """
+async def audit(options: Namespace, streams: Streams) -> int:
+    """Count and compare once."""
     settings = settingsOf(options, streams)
     timeOf = (
         None if settings.timeOf is None else loadPlugin("timeof", settings.timeOf, {}, "timeOf")
     )
-    auditor = Auditor(reactor, settings, timeOf=timeOf)
+    auditor = Auditor(streams.reactor, settings, timeOf=timeOf)
     try:
         comparison = await auditor.audit()
     finally:
         await auditor.close()
-    text = asJson(comparison) + "\n" if options.isJson else asTable(comparison, options.isBrief)
-    await write(reactor, streams.output, text.encode())
+    text = asJson(comparison) + "\n" if options.json else asTable(comparison, options.brief)
+    await streams.write(text.encode())
     if not comparison.isComplete:
         return MISSING_CODE
     if not comparison.isCertain:

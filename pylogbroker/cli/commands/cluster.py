@@ -4,7 +4,7 @@ C{topic}, C{broker} and C{offset}: what a cluster holds, from ZooKeeper and the 
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,10 @@ from pylogbroker.cli.arguments import (
     addRequiredZookeeper,
     addTopic,
     intRange,
+    option,
     time,
 )
-from pylogbroker.cli.output import asJson, show, tableOfRows
+from pylogbroker.cli.output import asJson, tableOfRows
 from pylogbroker.cli.session import ClusterSession, closeAll, openConsumer, requireTopic
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cluster.znodes import BrokerRegistration
@@ -61,16 +62,16 @@ examples:
 # -- topic -------------------------------------------------------------------------------------
 
 
-def addListArguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of C{topic list}."""
+def addListArguments(parser: ArgumentParser) -> None:
+    """Arguments of C{topic list}."""
     parser.epilog = _LIST_EXAMPLES
     addRequiredZookeeper(parser)
     addJson(parser)
     parser.set_defaults(topics=[])
 
 
-def addDescribeArguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of C{topic describe}."""
+def addDescribeArguments(parser: ArgumentParser) -> None:
+    """Arguments of C{topic describe}."""
     parser.epilog = _DESCRIBE_EXAMPLES
     parser.add_argument("topics", metavar="TOPIC", nargs="*", help="the topics; by default, all")
     addRequiredZookeeper(parser)
@@ -117,36 +118,24 @@ async def readBounds(cluster: ClusterSession, topics: list[str]) -> list[Partiti
     return reports
 
 
-async def listTopics(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
-    """
-    Print a line for each topic.
-
-    @return: the exit code.
-    @raise PylogbrokerError: ZooKeeper cannot be read.
-    """
-    return await _showTopics(reactor, options, streams, isDetailed=False)
+async def listTopics(options: Namespace, streams: Streams) -> int:
+    """Print a line for each topic."""
+    return await _showTopics(options, streams, isDetailed=False)
 
 
-async def describeTopics(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
-    """
-    Print a line for each partition.
-
-    @return: the exit code.
-    @raise PylogbrokerError: ZooKeeper cannot be read, or a topic does not exist.
-    """
-    return await _showTopics(reactor, options, streams, isDetailed=True)
+async def describeTopics(options: Namespace, streams: Streams) -> int:
+    """Print a line for each partition."""
+    return await _showTopics(options, streams, isDetailed=True)
 
 
-async def _showTopics(
-    reactor: Any, options: argparse.Namespace, streams: Streams, isDetailed: bool
-) -> int:
-    async with ClusterSession(reactor, options, streams) as cluster:
+async def _showTopics(options: Namespace, streams: Streams, isDetailed: bool) -> int:
+    async with ClusterSession(options, streams) as cluster:
         names = await cluster.knownTopics(options.topics)
         bounds = await readBounds(cluster, names)
     byTopic: dict[str, list[PartitionBounds]] = {name: [] for name in names}
     for each in bounds:
         byTopic[each.topic].append(each)
-    if options.isJson:
+    if options.json:
         documents = [_asDocument(name, parts) for name, parts in byTopic.items()]
         text = asJson({"topics": documents, "problems": cluster.problems})
     else:
@@ -154,7 +143,7 @@ async def _showTopics(
         cluster.warnOfProblems()
         if not names:
             streams.say("there are no topics")
-    await show(reactor, streams, text)
+    await streams.show(text)
     return 0
 
 
@@ -188,21 +177,20 @@ def _detailed(bounds: list[PartitionBounds]) -> str:
 # -- broker ------------------------------------------------------------------------------------
 
 
-def addBrokerArguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of C{broker list}."""
+def addBrokerArguments(parser: ArgumentParser) -> None:
+    """Arguments of C{broker list}."""
     parser.epilog = _BROKER_EXAMPLES
     addRequiredZookeeper(parser)
     addJson(parser)
 
 
-async def listBrokers(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
+async def listBrokers(options: Namespace, streams: Streams) -> int:
     """
     Print a line for each registered broker.
 
-    @return: the exit code: 1 when a broker does not answer.
-    @raise PylogbrokerError: ZooKeeper cannot be read.
+    @return: 1 when a broker does not answer.
     """
-    async with ClusterSession(reactor, options, streams) as cluster:
+    async with ClusterSession(options, streams) as cluster:
         found = await cluster.reader.brokers()
         partitions = await cluster.reader.partitions(await cluster.reader.topics())
         answers: dict[int, bool] = {}
@@ -211,7 +199,7 @@ async def listBrokers(reactor: Any, options: argparse.Namespace, streams: Stream
     for number, broker in found.items():
         topics = [topic for topic, partition in partitions if partition.broker == number]
         rows.append((number, broker.host, broker.port, len(set(topics)), len(topics)))
-    if options.isJson:
+    if options.json:
         keys = ("broker", "host", "port", "topicCount", "partitionCount")
         documents = [
             {**dict(zip(keys, row, strict=True)), "answers": answers[row[0]]} for row in rows
@@ -223,7 +211,7 @@ async def listBrokers(reactor: Any, options: argparse.Namespace, streams: Stream
         cluster.warnOfProblems()
         if not rows:
             streams.say("there are no brokers")
-    await show(reactor, streams, text)
+    await streams.show(text)
     return 0 if all(answers.values()) else 1
 
 
@@ -244,46 +232,41 @@ async def _ask(
 # -- offset ------------------------------------------------------------------------------------
 
 
-def addOffsetArguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of C{offset list}."""
+def addOffsetArguments(parser: ArgumentParser) -> None:
+    """Arguments of C{offset list}."""
     parser.epilog = _OFFSET_EXAMPLES
     addBroker(parser)
     addTopic(parser)
     addPartition(parser)
-    parser.add_argument(
-        "--time",
-        metavar="TIME",
-        type=time,
-        default="latest",
-        help="latest: behind the last message that consumers see; earliest: the oldest message; "
+    option(
+        parser,
+        "--time TIME",
+        "latest: behind the last message that consumers see; earliest: the oldest message; "
         "milliseconds since 1970, or a date like 2026-01-31T12:00: the segment files that were "
         "last written before that time (latest)",
+        time,
+        "latest",
     )
-    parser.add_argument(
-        "--count",
-        metavar="N",
-        type=intRange(1, INT_MAX),
-        default=1,
-        help="print at most N offsets, one a line, the latest first (%(default)s)",
+    option(
+        parser,
+        "--count N",
+        "print at most N offsets, one a line, the latest first (%(default)s)",
+        intRange(1, INT_MAX),
+        1,
     )
     addJson(parser, "print one JSON document instead of lines")
 
 
-async def listOffsets(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
-    """
-    Print offsets of a partition (0.7's GetOffsetShell, spec-0.7 tools §5).
-
-    @return: the exit code.
-    @raise PylogbrokerError: the broker does not answer, or has no such topic or partition.
-    """
-    consumer = openConsumer(reactor, options)
+async def listOffsets(options: Namespace, streams: Streams) -> int:
+    """Print offsets of a partition (0.7's GetOffsetShell, spec-0.7 tools §5)."""
+    consumer = openConsumer(options, streams)
     topic, partition = options.topic, options.partition
     try:
         await requireTopic(consumer, topic, partition)
         found = await consumer.getOffsetsBefore(topic, partition, options.time, options.count)
         document = {"topic": topic, "partition": partition, "offsets": found}
         lines = "".join(f"{offset}\n" for offset in found)
-        await show(reactor, streams, asJson(document) if options.isJson else lines)
+        await streams.show(asJson(document) if options.json else lines)
     finally:
         await closeAll(consumer.close())
     if not found:

@@ -13,9 +13,9 @@ brokers report. The messages of other members do not matter.
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
@@ -27,8 +27,10 @@ from pylogbroker.cli.arguments import (
     addPartition,
     addTopic,
     blacklistPattern,
+    flag,
     group,
     intRange,
+    option,
     positive,
     rejectOptions,
     whitelistPattern,
@@ -42,7 +44,7 @@ from pylogbroker.cli.session import (
     missingTopicText,
     openConsumer,
 )
-from pylogbroker.cli.streams import Streams, write
+from pylogbroker.cli.streams import Streams
 from pylogbroker.client.offsetlookup import OffsetLookup, singleOffset
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.consumer.connector import ConsumerConnector
@@ -80,88 +82,78 @@ needs at least one partition of its own.
 """
 
 
-def addArguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of C{consume}."""
+def addArguments(parser: ArgumentParser) -> None:
+    """Arguments of C{consume}."""
     parser.epilog = _EXAMPLES
     addBroker(parser, hasCluster=True)
     which = parser.add_mutually_exclusive_group(required=True)
     addTopic(which, isRequired=False)
-    which.add_argument(
-        "--whitelist",
-        metavar="PATTERN",
-        type=whitelistPattern,
-        help="with --zookeeper: all topics, future ones too, whose whole names match a regular "
+    option(
+        which,
+        "--whitelist PATTERN",
+        "with --zookeeper: all topics, future ones too, whose whole names match a regular "
         "expression; a comma means or",
+        whitelistPattern,
     )
-    which.add_argument(
-        "--blacklist",
-        metavar="PATTERN",
-        type=blacklistPattern,
-        help="with --zookeeper: all topics whose names do not match",
+    option(
+        which,
+        "--blacklist PATTERN",
+        "with --zookeeper: all topics whose names do not match",
+        blacklistPattern,
     )
     addPartition(parser, None, "; not with --zookeeper")
-    parser.add_argument(
-        "--group",
-        metavar="NAME",
-        type=group,
-        help="with --zookeeper: the consumer group. Its members share the messages, and continue "
+    option(
+        parser,
+        "--group NAME",
+        "with --zookeeper: the consumer group. Its members share the messages, and continue "
         "at its committed offsets. By default, a new group that is deleted at the end",
+        group,
     )
     start = parser.add_mutually_exclusive_group()
-    start.add_argument(
+    flag(
+        start,
         "--from-beginning",
-        dest="isFromBeginning",
-        action="store_true",
-        help="start with the oldest message, unless the group has committed offsets",
+        "start with the oldest message, unless the group has committed offsets",
     )
-    start.add_argument(
-        "--offset", metavar="N", type=intRange(0), help="start at an offset; by default, at the end"
-    )
+    option(start, "--offset N", "start at an offset; by default, at the end", intRange(0))
     addMaxMessages(parser)
-    parser.add_argument(
-        "--follow",
-        dest="isFollowing",
-        action="store_true",
-        help="wait for new messages at the end",
+    flag(parser, "--follow", "wait for new messages at the end")
+    option(
+        parser,
+        "--consumer-timeout-ms MS",
+        "with --follow: end when no message has come for this long; by default, never",
+        positive,
     )
-    parser.add_argument(
-        "--consumer-timeout-ms",
-        dest="idleMs",
-        metavar="MS",
-        type=positive,
-        help="with --follow: end when no message has come for this long; by default, never",
+    option(
+        parser,
+        "--autocommit-interval-ms MS",
+        f"with --zookeeper: time between commits of offsets ({COMMIT_MS})",
+        positive,
     )
-    parser.add_argument(
-        "--autocommit-interval-ms",
-        dest="commitMs",
-        metavar="MS",
-        type=positive,
-        help=f"with --zookeeper: time between commits of offsets ({COMMIT_MS})",
-    )
-    parser.add_argument(
+    flag(
+        parser,
         "--skip-message-on-error",
-        dest="isSkipping",
-        action="store_true",
-        default=None,
-        help="with --zookeeper: name a partition that cannot be read, and continue with the "
-        "others, as --follow does; the exit code is 1",
+        "with --zookeeper: name a partition that cannot be read, and continue with the others, as "
+        "--follow does; the exit code is 1",
     )
     addMessageFormat(parser)
-    parser.add_argument(
-        "--fetch-size",
-        dest="fetchSize",
-        metavar="BYTES",
-        default=1 << 20,
-        type=intRange(1, RESPONSE_SIZE_MAX - CODE_SIZE),
-        help="bytes of one fetch request; a larger message cannot be read (%(default)s)",
+    option(
+        parser,
+        "--fetch-size BYTES",
+        "bytes of one fetch request; a larger message cannot be read (%(default)s)",
+        intRange(1, RESPONSE_SIZE_MAX - CODE_SIZE),
+        1 << 20,
     )
 
 
-def prepare(options: argparse.Namespace, streams: Streams) -> None:
+def prepare(options: Namespace, streams: Streams) -> None:
     """Check the options that depend on others. Options that would print nothing are an error."""
     if options.zookeeper is None:
         words = {"group": "--group", "whitelist": "--whitelist", "blacklist": "--blacklist"}
-        words |= {"commitMs": "--autocommit-interval-ms", "isSkipping": "--skip-message-on-error"}
+        words |= {
+            "autocommitIntervalMs": "--autocommit-interval-ms",
+            "skipMessageOnError": "--skip-message-on-error",
+        }
         rejectOptions(options, words, "needs --zookeeper")
         options.partition = options.partition or 0
     else:
@@ -171,10 +163,7 @@ def prepare(options: argparse.Namespace, streams: Streams) -> None:
             words,
             "not with --zookeeper: a group shares all partitions, and knows where it was",
         )
-    if (
-        not (options.isFromBeginning or options.isFollowing or options.group)
-        and options.offset is None
-    ):
+    if not (options.fromBeginning or options.follow or options.group) and options.offset is None:
         other = "or --offset N" if options.zookeeper is None else "or the --group that was there"
         options.parser.error(
             "behind the last message there is nothing to read: "
@@ -182,17 +171,12 @@ def prepare(options: argparse.Namespace, streams: Streams) -> None:
         )
 
 
-async def consume(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
-    """
-    Print messages until the end, or for ever.
-
-    @return: the exit code.
-    @raise PylogbrokerError: the messages cannot be read.
-    """
+async def consume(options: Namespace, streams: Streams) -> int:
+    """Print messages until the end, or for ever."""
     if options.zookeeper is not None:
-        return await _consumeInGroup(reactor, options, streams)
-    consumer = openConsumer(reactor, options)
-    reading = _PartitionReading(reactor, consumer, options, streams)
+        return await _consumeInGroup(options, streams)
+    consumer = openConsumer(options, streams)
+    reading = _PartitionReading(consumer, options, streams)
     try:
         await reading.run()
     except BrokenPipeError:
@@ -212,8 +196,7 @@ class _Reading:
     @ivar isStarted: whether messages could be read.
     """
 
-    def __init__(self, reactor: Any, options: argparse.Namespace, streams: Streams) -> None:
-        self._reactor = reactor
+    def __init__(self, options: Namespace, streams: Streams) -> None:
         self._options = options
         self._streams = streams
         self.count = 0
@@ -221,11 +204,11 @@ class _Reading:
         self._lastMs = self._nowMs()
 
     def _nowMs(self) -> int:
-        return int(self._reactor.seconds() * 1000)
+        return int(self._streams.reactor.seconds() * 1000)
 
     def _isIdle(self) -> bool:
         """Whether C{--consumer-timeout-ms} is over."""
-        idleMs = self._options.idleMs
+        idleMs = self._options.consumerTimeoutMs
         return idleMs is not None and self._nowMs() - self._lastMs >= idleMs
 
     def _missing(self, text: str) -> None:
@@ -234,12 +217,12 @@ class _Reading:
 
         @raise CommandError: the command does not follow.
         """
-        if not self._options.isFollowing:
+        if not self._options.follow:
             raise CommandError(text)
         self._streams.warn(f"{text}; waiting for the first message")
 
     async def _writeLines(self, lines: list[bytes]) -> None:
-        await write(self._reactor, self._streams.output, b"\n".join(lines) + b"\n")
+        await self._streams.write(b"\n".join(lines) + b"\n")
         self.count += len(lines)
         self._lastMs = self._nowMs()
 
@@ -251,10 +234,8 @@ class _PartitionReading(_Reading):
     @ivar offset: the next offset; L{None} until it is known.
     """
 
-    def __init__(
-        self, reactor: Any, consumer: SimpleConsumer, options: argparse.Namespace, streams: Streams
-    ) -> None:
-        super().__init__(reactor, options, streams)
+    def __init__(self, consumer: SimpleConsumer, options: Namespace, streams: Streams) -> None:
+        super().__init__(options, streams)
         self._consumer = consumer
         self.offset: int | None = options.offset
 
@@ -266,8 +247,8 @@ class _PartitionReading(_Reading):
         ):
             self._missing(missingTopicText(options.topic))
         if self.offset is None:
-            self.offset = await self._bound(EARLIEST if options.isFromBeginning else LATEST)
-        while self.count < options.countMax:
+            self.offset = await self._bound(EARLIEST if options.fromBeginning else LATEST)
+        while self.count < options.maxMessages:
             fetched = await self._announced(
                 self._consumer.fetch(
                     options.topic, options.partition, self.offset, options.fetchSize
@@ -281,9 +262,9 @@ class _PartitionReading(_Reading):
                     # A set without messages, such as an empty compressed one, is stepped over.
                     self.offset, offset = fetched.nextOffset, self.offset
                     if self.offset == offset:
-                        if not options.isFollowing or self._isIdle():
+                        if not options.follow or self._isIdle():
                             return
-                        await deferLater(self._reactor, POLL_SECONDS)
+                        await deferLater(self._streams.reactor, POLL_SECONDS)
             except OffsetOutOfRangeError as error:
                 low, high = await self._bound(EARLIEST), await self._bound(LATEST)
                 raise CommandError(
@@ -303,9 +284,7 @@ class _PartitionReading(_Reading):
     async def _announced(self, waiting: Deferred[T]) -> T:
         options = self._options
         what = f"the broker at {options.broker}"
-        return await announceWait(
-            self._reactor, self._streams.say, waiting, what, options.timeoutMs
-        )
+        return await announceWait(self._streams, waiting, what, options.timeoutMs)
 
     async def _bound(self, time: int) -> int:
         return singleOffset(
@@ -320,7 +299,7 @@ class _PartitionReading(_Reading):
         """
         lines: list[bytes] = []
         offset = self.offset
-        countMax = min(WRITE_COUNT, self._options.countMax - self.count)
+        countMax = min(WRITE_COUNT, self._options.maxMessages - self.count)
         encode = MESSAGE_FORMATS[self._options.format]
         topic, partition = self._options.topic, self._options.partition
         try:
@@ -329,7 +308,7 @@ class _PartitionReading(_Reading):
                 if len(lines) >= countMax:
                     full, lines = lines, []
                     await self._write(full, offset)
-                    countMax = min(WRITE_COUNT, self._options.countMax - self.count)
+                    countMax = min(WRITE_COUNT, self._options.maxMessages - self.count)
                     if not countMax:
                         return
         finally:
@@ -344,18 +323,21 @@ class _PartitionReading(_Reading):
 # -- as a member of a group --------------------------------------------------------------------
 
 
-async def _consumeInGroup(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
+async def _consumeInGroup(options: Namespace, streams: Streams) -> int:
     changes = {
         "rebalance.backoff.ms": str(BACKOFF_MS),
-        "autocommit.interval.ms": str(options.commitMs or COMMIT_MS),
-        "autooffset.reset": "smallest" if options.isFromBeginning else "largest",
+        "autocommit.interval.ms": str(options.autocommitIntervalMs or COMMIT_MS),
+        "autooffset.reset": "smallest" if options.fromBeginning else "largest",
     }
     pollMs = int(POLL_SECONDS * 1000)
-    member = GroupMember(reactor, options, streams, "console-consumer", pollMs, changes)
+    member = GroupMember(options, streams, "console-consumer", pollMs, changes)
     ends = OffsetLookup(
-        reactor, member.reader.broker, options.timeoutMs, template=options.access.brokerEndpoint
+        streams.reactor,
+        member.reader.broker,
+        options.timeoutMs,
+        template=options.access.brokerEndpoint,
     )
-    reading = _GroupReading(reactor, member, ends, options, streams)
+    reading = _GroupReading(member, ends, options, streams)
 
     async def leave() -> None:
         await ends.close()
@@ -382,13 +364,12 @@ class _GroupReading(_Reading):
 
     def __init__(
         self,
-        reactor: Any,
         member: GroupMember,
         ends: OffsetLookup,
-        options: argparse.Namespace,
+        options: Namespace,
         streams: Streams,
     ) -> None:
-        super().__init__(reactor, options, streams)
+        super().__init__(options, streams)
         self._reader = member.reader
         self._consumer: ConsumerConnector = member.consumer
         self._ends = ends
@@ -422,8 +403,8 @@ class _GroupReading(_Reading):
         stream = await self._join()
         self.isStarted = True
         self._lastMs = self._nowMs()
-        while self.count < options.countMax:
-            batch = stream.poll(min(WRITE_COUNT, options.countMax - self.count))
+        while self.count < options.maxMessages:
+            batch = stream.poll(min(WRITE_COUNT, options.maxMessages - self.count))
             if batch.messages:
                 await self._print(batch.messages)
                 stream.acknowledge(batch)
@@ -433,14 +414,14 @@ class _GroupReading(_Reading):
                 try:
                     await stream.wait()
                 except ConsumerTimeoutError:
-                    if self._isIdle() if options.isFollowing else await self._isAtEnd():
+                    if self._isIdle() if options.follow else await self._isAtEnd():
                         return
 
     def _failed(self, error: Exception) -> None:
         """A partition cannot be read. Following and skipping commands continue with the others."""
         if not isinstance(error, PylogbrokerError):
             raise error
-        if not (self._options.isFollowing or self._options.isSkipping):
+        if not (self._options.follow or self._options.skipMessageOnError):
             raise CommandError(str(error)) from error
         self.errorCount += 1
         self._streams.warn(str(error))

@@ -9,25 +9,24 @@ error. Of a very large file it takes the whole lines in the first C{SIZE_MAX} by
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import shutil
 import stat
 import sys
 import tempfile
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
-from typing import Any
 
 from twisted.internet.task import deferLater
 
 from pylogbroker import __version__
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.arguments import DEFAULT_BROKER, addBatching, addProperties, port
+from pylogbroker.cli.arguments import DEFAULT_BROKER, addBatching, addProperties, option, port
 from pylogbroker.cli.output import formatBytes
 from pylogbroker.cli.publisher import BrokerPublisher
 from pylogbroker.cli.session import closeAll
-from pylogbroker.cli.streams import LineDecoder, Streams, write
+from pylogbroker.cli.streams import LineDecoder, Streams
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.config.brokersettings import BrokerSettings, samplePath
 from pylogbroker.config.properties import Properties, readProperties
@@ -64,8 +63,8 @@ examples:
 """
 
 
-def addArguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of C{demo}."""
+def addArguments(parser: ArgumentParser) -> None:
+    """Arguments of C{demo}."""
     parser.epilog = _EXAMPLES
     parser.add_argument(
         "file",
@@ -79,23 +78,12 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
         "(etc/broker.properties)",
         "a property that overrides the file's",
     )
-    parser.add_argument(
-        "--port",
-        metavar="N",
-        type=port,
-        default=0,
-        help="the loopback port to listen on; by default, a free one",
-    )
+    option(parser, "--port N", "the loopback port to listen on; by default, a free one", port, 0)
     addBatching(parser)
 
 
-async def demo(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
-    """
-    Run the demo.
-
-    @return: the exit code.
-    @raise PylogbrokerError: a step failed.
-    """
+async def demo(options: Namespace, streams: Streams) -> int:
+    """Run the demo."""
     config = options.config or str(samplePath())
     lasting = readProperties(config, streams.warn).withOverrides(options.changes)
     path = options.file or findLog()
@@ -115,10 +103,10 @@ async def demo(reactor: Any, options: argparse.Namespace, streams: Streams) -> i
                 "enable.zookeeper=false",
             ]
         )
-        broker = EmbeddedBroker(reactor, properties)
+        broker = EmbeddedBroker(streams.reactor, properties)
         await broker.start()
         try:
-            show = _Demo(reactor, broker, options, streams)
+            show = _Demo(broker, options, streams)
             await show.say(f"pylogbroker {__version__}\n")
             await show.row(
                 "broker", f"{broker.endpoint}, configured by {config}, data in {directory}"
@@ -144,19 +132,14 @@ async def demo(reactor: Any, options: argparse.Namespace, streams: Streams) -> i
 class _Demo:
     """The steps, each of which prints a row."""
 
-    def __init__(
-        self, reactor: Any, broker: EmbeddedBroker, options: argparse.Namespace, streams: Streams
-    ) -> None:
-        self._reactor = reactor
+    def __init__(self, broker: EmbeddedBroker, options: Namespace, streams: Streams) -> None:
         self._broker = broker
         self._options = options
         self._streams = streams
 
     async def say(self, text: str) -> None:
         """Print a line on standard output."""
-        await write(
-            self._reactor, self._streams.output, f"{text}\n".encode("utf-8", "surrogateescape")
-        )
+        await self._streams.write(f"{text}\n".encode("utf-8", "surrogateescape"))
 
     async def row(self, name: str, text: str) -> None:
         """Print a step and its result."""
@@ -187,22 +170,22 @@ class _Demo:
         messages = decoder.feed(data) + decoder.finish()
         overlong, reason = decoder.overlong, "it is longer"
         publisher = BrokerPublisher(
-            self._reactor,
+            self._streams.reactor,
             self._broker.endpoint,
             TOPIC,
             0,
-            codec=self._options.codec,
-            batchCountMax=self._options.batchCount,
+            codec=self._options.compression,
+            batchCountMax=self._options.batchSize,
             payloadSizeMax=sizeMax,
             timeoutMs=TIMEOUT_MS,
         )
         try:
             if overlong is None:
-                begin = self._reactor.seconds()
+                begin = self._streams.reactor.seconds()
                 await publisher.add(messages)
                 await publisher.flush()
                 await publisher.confirm()
-                seconds = self._reactor.seconds() - begin
+                seconds = self._streams.reactor.seconds() - begin
                 await self.row(
                     "published",
                     f"{rates(len(messages), publisher.sentSize, seconds)}, "
@@ -223,7 +206,9 @@ class _Demo:
 
     async def _readBack(self, count: int) -> list[bytes]:
         """Consumers see only flushed messages; the wait for the flush does not count as reading."""
-        consumer = SimpleConsumer(self._reactor, self._broker.endpoint, timeoutMs=TIMEOUT_MS)
+        consumer = SimpleConsumer(
+            self._streams.reactor, self._broker.endpoint, timeoutMs=TIMEOUT_MS
+        )
         waitedMax = (
             self._broker.settings.logDefaultFlushIntervalMs
             + self._broker.settings.logDefaultFlushSchedulerIntervalMs
@@ -234,7 +219,7 @@ class _Demo:
         seconds = waited = 0.0
         try:
             while len(found) < count:
-                begin, before = self._reactor.seconds(), len(found)
+                begin, before = self._streams.reactor.seconds(), len(found)
                 fetched = await consumer.fetch(TOPIC, 0, offset, FETCH_SIZE)
                 for payload, offset in fetched.payloads():
                     found.append(payload)
@@ -245,10 +230,10 @@ class _Demo:
                             f"after {waited:.0f} s only {before:,} of {count:,} messages "
                             "are visible"
                         )
-                    await deferLater(self._reactor, POLL_SECONDS)
-                    waited += self._reactor.seconds() - begin
+                    await deferLater(self._streams.reactor, POLL_SECONDS)
+                    waited += self._streams.reactor.seconds() - begin
                 else:
-                    seconds += self._reactor.seconds() - begin
+                    seconds += self._streams.reactor.seconds() - begin
         finally:
             await closeAll(consumer.close())
         await self.row(

@@ -6,19 +6,18 @@ ZooKeeper.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import shutil
 import tempfile
-from typing import Any
+from argparse import ArgumentParser, Namespace
 
 from pylogbroker import __version__
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.arguments import DEFAULT_BROKER, addPort, addProperties, intRange
+from pylogbroker.cli.arguments import DEFAULT_BROKER, addPort, addProperties, intRange, option
 from pylogbroker.cli.commands.demo import program, shortest
 from pylogbroker.cli.session import closeAll
-from pylogbroker.cli.streams import Streams, write
+from pylogbroker.cli.streams import Streams
 from pylogbroker.config.brokersettings import samplePath
 from pylogbroker.config.properties import readProperties
 from pylogbroker.programs.embedded import EmbeddedBroker
@@ -45,37 +44,33 @@ three or five servers, installed as ZooKeeper's own documentation says.
 """
 
 
-def addDevArguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of C{dev}."""
+def addDevArguments(parser: ArgumentParser) -> None:
+    """Arguments of C{dev}."""
     parser.epilog = _DEV_EXAMPLES
-    parser.add_argument(
-        "--data",
-        metavar="DIR",
-        help="the directory of all data, which stays; by default, a temporary one",
+    option(
+        parser, "--data DIR", "the directory of all data, which stays; by default, a temporary one"
     )
     addPort(parser, "--port", BROKER_PORT, "the broker's port")
     addPort(parser, "--zookeeper-port", ZOOKEEPER_PORT, "ZooKeeper's port")
     addProperties(parser, None, "a property of the broker")
-    parser.set_defaults(isFollowing=True)  # it never ends by itself
+    parser.set_defaults(follow=True)  # it never ends by itself
 
 
-async def dev(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
-    """
-    Run both until a signal ends them.
-
-    @return: the exit code.
-    @raise PylogbrokerError: one cannot be started, or ZooKeeper has ended by itself.
-    """
+async def dev(options: Namespace, streams: Streams) -> int:
+    """Run both until a signal ends them."""
     try:
         directory = options.data or tempfile.mkdtemp(prefix="pylogbroker-dev-")
     except OSError as error:
         raise CommandError(f"cannot make a temporary directory: {error.strerror}") from error
-    server = ZookeeperServer(reactor, os.path.join(directory, "zookeeper"), options.zookeeperPort)
+    server = ZookeeperServer(
+        streams.reactor, os.path.join(directory, "zookeeper"), options.zookeeperPort
+    )
     try:
         await server.start()
         config = readProperties(str(samplePath()), streams.warn)
         own = [
             "log.flush.interval=1",
+            "num.partitions=2",
             *options.changes,
             f"port={options.port}",
             f"listen.interface={HOST}",
@@ -87,7 +82,7 @@ async def dev(reactor: Any, options: argparse.Namespace, streams: Streams) -> in
             "enable.zookeeper=true",
             f"zk.connect={server.servers}",
         ]
-        broker = EmbeddedBroker(reactor, config.withOverrides([*own, *cluster]))
+        broker = EmbeddedBroker(streams.reactor, config.withOverrides([*own, *cluster]))
         try:
             await broker.start()
             text = page(
@@ -97,7 +92,7 @@ async def dev(reactor: Any, options: argparse.Namespace, streams: Streams) -> in
                 directory,
                 options.data is not None,
             )
-            await write(reactor, streams.output, text.encode("utf-8", "surrogateescape"))
+            await streams.write(text.encode("utf-8", "surrogateescape"))
             await server.whenEnded()
         finally:
             await closeAll(broker.stop())
@@ -121,7 +116,8 @@ def page(servers: str, address: str, brokerId: int, directory: str, stays: bool)
     config = shlex.quote(shortest(str(samplePath())))
     number = brokerId + 1
     logDir = shlex.quote(os.path.join(directory, f"log{number}"))
-    another = f"--set brokerid={number} --set port=0 --set hostname={HOST} --set log.dir={logDir}"
+    own = f"--set brokerid={number} --set port=0 --set hostname={HOST} --set log.dir={logDir}"
+    another = f"--set enable.zookeeper=true --set zk.connect={servers} {own}"
     return f"""\
 pylogbroker {__version__}
 
@@ -135,9 +131,8 @@ Ctrl-C ends all of it. In another terminal:
   {command} consume{option} --topic first --from-beginning --follow
   {command} offset list{option} --topic first
 
-With ZooKeeper, the members of a group share the messages, each with partitions of its own. This
-topic has one partition, so a second member waits; a --set num.partitions=4 of dev gives four
-members work:
+With ZooKeeper, the members of a group share the messages, each with partitions of its own. The
+topic has two partitions, so two members have work:
 
   {command} produce /var/log/dpkg.log --zookeeper {servers} --topic first
   {command} consume --zookeeper {servers} --topic first --group readers --from-beginning --follow
@@ -145,44 +140,31 @@ members work:
 
 Applications connect with zk.connect={servers}, or to the broker's address. To add a broker:
 
-  {program("twistd")} -n --pidfile= pylogbroker --config {config} --set enable.zookeeper=true --set
-  zk.connect={servers} {another}
+  {program("twistd")} -n --pidfile= pylogbroker --config {config} {another}
 """
 
 
-def addZookeeperArguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of C{zookeeper}."""
+def addZookeeperArguments(parser: ArgumentParser) -> None:
+    """Arguments of C{zookeeper}."""
     parser.epilog = _ZOOKEEPER_EXAMPLES
-    parser.add_argument(
-        "--data",
-        metavar="DIR",
-        required=True,
-        help="the directory of its data; made if it is missing",
-    )
+    option(parser, "--data DIR", "the directory of its data; made if it is missing", required=True)
     addPort(parser, "--port", ZOOKEEPER_PORT, "the port to listen on")
-    parser.add_argument(
-        "--tick",
-        metavar="MS",
-        type=intRange(50, 60_000),
-        default=TICK_MS,
-        help="its tick time; sessions last at least two ticks (%(default)s)",
+    option(
+        parser,
+        "--tick MS",
+        "its tick time; sessions last at least two ticks (%(default)s)",
+        intRange(50, 60_000),
+        TICK_MS,
     )
-    parser.set_defaults(isFollowing=True)  # it never ends by itself
+    parser.set_defaults(follow=True)  # it never ends by itself
 
 
-async def zookeeper(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
-    """
-    Run ZooKeeper until a signal ends it.
-
-    @return: the exit code.
-    @raise PylogbrokerError: it cannot be started, or has ended by itself.
-    """
-    server = ZookeeperServer(reactor, options.data, options.port, tickMs=options.tick)
+async def zookeeper(options: Namespace, streams: Streams) -> int:
+    """Run ZooKeeper until a signal ends it."""
+    server = ZookeeperServer(streams.reactor, options.data, options.port, tickMs=options.tick)
     try:
         await server.start()
-        await write(
-            reactor,
-            streams.output,
+        await streams.write(
             f"ZooKeeper serves on {server.servers}, with its data in {options.data}; "
             "Ctrl-C ends it\n".encode(),
         )

@@ -9,14 +9,14 @@ only read; they need no broker and no reactor.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import struct
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
-from pylogbroker.cli.arguments import addJson
+from pylogbroker.cli.arguments import addJson, flag
 from pylogbroker.cli.output import asJson, asJsonLine, payloadAsJson, tableOfRows
 from pylogbroker.cli.streams import Streams, writeAtOnce
 from pylogbroker.errors import FormatError, StorageError
@@ -53,8 +53,8 @@ broker runs, the last entry of a partition may be incomplete.
 """
 
 
-def addDumpArguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of C{dump}."""
+def addDumpArguments(parser: ArgumentParser) -> None:
+    """Arguments of C{dump}."""
     parser.epilog = _DUMP_EXAMPLES
     parser.add_argument(
         "files",
@@ -69,20 +69,15 @@ def addDumpArguments(parser: argparse.ArgumentParser) -> None:
         action="store_false",
         help="leave the payloads out",
     )
-    parser.add_argument(
-        "--open",
-        dest="isOpened",
-        action="store_true",
-        help="decompress entries and show the messages inside, indented",
-    )
+    flag(parser, "--open", "decompress entries and show the messages inside, indented")
     addJson(parser, "print each entry as a JSON object in a line; --open adds the messages inside")
 
 
-def dump(options: argparse.Namespace, streams: Streams) -> int:
+def dump(options: Namespace, streams: Streams) -> int:
     """
     Print the entries of files.
 
-    @return: the exit code: 1 when a file is not valid to its end, or cannot be read.
+    @return: 1 when a file is not valid to its end, or cannot be read.
     @raise BrokenPipeError: the reader of the output has closed its end.
     @raise StorageError: the output cannot be written.
     """
@@ -157,9 +152,7 @@ def _entries(file: BinaryIO, fileSize: int) -> Iterator[_Found | str]:
         position += len(data)
 
 
-def _dumpFile(
-    path: str, file: BinaryIO, options: argparse.Namespace, streams: Streams
-) -> str | None:
+def _dumpFile(path: str, file: BinaryIO, options: Namespace, streams: Streams) -> str | None:
     """
     @return: where and why the file stops being valid; L{None} for a valid one.
     """
@@ -169,7 +162,7 @@ def _dumpFile(
         streams.warn(f"{path}: the name does not begin with an offset; counting from 0")
     pieces = (
         []
-        if options.isJson
+        if options.json
         else [f"Dumping {path}\nStarting offset: {base}\n".encode("utf-8", "surrogateescape")]
     )
     isTerminal = os.isatty(streams.output)
@@ -190,7 +183,7 @@ def _dumpFile(
         if entry.error is not None:
             found(entry.position, entry.error.reason)
         inside: list[Message] = []
-        if options.isOpened and entry.error is None and entry.codec:
+        if options.open and entry.error is None and entry.codec:
             try:
                 inside = [
                     message
@@ -200,7 +193,7 @@ def _dumpFile(
                 found(entry.position, error.reason)
         text = (
             _asJson(entry, inside, path, base, options)
-            if options.isJson
+            if options.json
             else _asText(entry, inside, base, options.isPrinted, isTerminal)
         )
         pieces.append(text)
@@ -209,7 +202,7 @@ def _dumpFile(
         if gathered > WRITE_SIZE:
             writeAtOnce(streams.output, b"".join(pieces))
             pieces, gathered = [], 0
-    if not options.isJson:
+    if not options.json:
         pieces.append(f"tail of the log is at offset: {offset}\n".encode())
     writeAtOnce(streams.output, b"".join(pieces))
     return fault
@@ -238,7 +231,7 @@ def _asText(
 
 
 def _asJson(
-    entry: _Found, inside: Iterable[Message], path: str, base: int, options: argparse.Namespace
+    entry: _Found, inside: Iterable[Message], path: str, base: int, options: Namespace
 ) -> bytes:
     payload = entry.data[entry.payloadStart :]
     document: dict[str, Any] = {
@@ -250,7 +243,7 @@ def _asJson(
     document.update({"magic": entry.magic, "codec": entry.codec})
     if options.isPrinted:
         document.update(payloadAsJson(payload))
-    if options.isOpened and entry.codec:
+    if options.open and entry.codec:
         document["messages"] = [
             {
                 "payloadSize": len(each.payload),
@@ -275,8 +268,8 @@ def _hidden(payload: bytes) -> bytes:
 # -- verify ------------------------------------------------------------------------------------
 
 
-def addVerifyArguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of C{verify}."""
+def addVerifyArguments(parser: ArgumentParser) -> None:
+    """Arguments of C{verify}."""
     parser.epilog = _VERIFY_EXAMPLES
     parser.add_argument(
         "paths",
@@ -287,11 +280,11 @@ def addVerifyArguments(parser: argparse.ArgumentParser) -> None:
     addJson(parser)
 
 
-def verifyFiles(options: argparse.Namespace, streams: Streams) -> int:
+def verifyFiles(options: Namespace, streams: Streams) -> int:
     """
     Verify segment files, and print a line for each.
 
-    @return: the exit code: 1 when something is wrong.
+    @return: 1 when something is wrong.
     @raise BrokenPipeError: the reader of the output has closed its end.
     @raise StorageError: the output cannot be written.
     """
@@ -302,7 +295,7 @@ def verifyFiles(options: argparse.Namespace, streams: Streams) -> int:
             verdicts += verify(RealFileSystem(), path, [Kafka07Format()])
         except StorageError as error:
             problems.append(str(error))
-    if options.isJson:
+    if options.json:
         text = asJson({"segments": [each._asdict() for each in verdicts], "problems": problems})
     else:
         rows = [

@@ -12,8 +12,8 @@ Nodes that cannot be read and brokers that do not answer are named; the rest is 
 
 from __future__ import annotations
 
-import argparse
 import os
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -24,12 +24,14 @@ from pylogbroker.cli.arguments import (
     addOtherAccess,
     addRequiredZookeeper,
     brokerPartition,
+    flag,
     group,
     intRange,
+    option,
     time,
     topic,
 )
-from pylogbroker.cli.output import asJson, show, table, tableOfRows
+from pylogbroker.cli.output import asJson, table, tableOfRows
 from pylogbroker.cli.session import ClusterSession
 from pylogbroker.cli.streams import Streams, openInput
 from pylogbroker.client.clusterreader import ClusterReader
@@ -125,50 +127,45 @@ all messages that they had not read, and a few that they had. The mirror may run
 # -- list --------------------------------------------------------------------------------------
 
 
-def addListArguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of C{group list}."""
+def addListArguments(parser: ArgumentParser) -> None:
+    """Arguments of C{group list}."""
     parser.epilog = _LIST_EXAMPLES
     addRequiredZookeeper(parser)
     addJson(parser)
 
 
-async def listGroups(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
-    """
-    Print a line for each group: its members, and the topics in which it has offsets.
-
-    @return: the exit code.
-    @raise PylogbrokerError: ZooKeeper cannot be read.
-    """
-    async with ClusterSession(reactor, options, streams) as cluster:
+async def listGroups(options: Namespace, streams: Streams) -> int:
+    """Print a line for each group: its members, and the topics in which it has offsets."""
+    async with ClusterSession(options, streams) as cluster:
         rows = []
         for name in await cluster.reader.groups():
             paths = GroupPaths(name)
             members = await cluster.reader.children(paths.ids)
             topics = await cluster.reader.children(paths.offsets)
             rows.append((name, len(members), len(topics)))
-    if options.isJson:
+    if options.json:
         keys = ("group", "memberCount", "topicCount")
         text = asJson({"groups": [dict(zip(keys, row, strict=True)) for row in rows]})
     else:
         text = tableOfRows(("GROUP", "MEMBERS", "TOPICS"), rows)
         if not rows:
             streams.say("there are no consumer groups")
-    await show(reactor, streams, text)
+    await streams.show(text)
     return 0
 
 
 # -- describe ----------------------------------------------------------------------------------
 
 
-def addDescribeArguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of C{group describe}."""
+def addDescribeArguments(parser: ArgumentParser) -> None:
+    """Arguments of C{group describe}."""
     parser.epilog = _DESCRIBE_EXAMPLES
     _addGroups(parser, "all")
     addRequiredZookeeper(parser)
     addJson(parser, "print one JSON document instead of tables; times are milliseconds")
 
 
-def _addGroups(parser: argparse.ArgumentParser, default: str) -> None:
+def _addGroups(parser: ArgumentParser, default: str) -> None:
     parser.add_argument(
         "groups", metavar="GROUP", nargs="*", type=group, help=f"the groups; by default, {default}"
     )
@@ -235,17 +232,12 @@ class GroupReport:
         }
 
 
-async def describeGroups(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
-    """
-    Print members and partitions of groups.
-
-    @return: the exit code.
-    @raise PylogbrokerError: ZooKeeper cannot be read, or a group does not exist.
-    """
-    async with ClusterSession(reactor, options, streams) as cluster:
+async def describeGroups(options: Namespace, streams: Streams) -> int:
+    """Print members and partitions of groups."""
+    async with ClusterSession(options, streams) as cluster:
         names = await cluster.knownGroups(options.groups)
         reports = [await GroupReading(cluster, name).read() for name in names]
-    if options.isJson:
+    if options.json:
         text = asJson({"groups": [each.asDocument() for each in reports]})
     else:
         text = "\n".join(asTable(each) for each in reports)
@@ -253,7 +245,7 @@ async def describeGroups(reactor: Any, options: argparse.Namespace, streams: Str
             streams.warn(problem)
         if not reports:
             streams.say("there are no consumer groups")
-    await show(reactor, streams, text)
+    await streams.show(text)
     return 0
 
 
@@ -380,22 +372,21 @@ def _duration(durationMs: int, isUp: bool = False) -> str:
 # -- verify ------------------------------------------------------------------------------------
 
 
-def addVerifyArguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of C{group verify}."""
+def addVerifyArguments(parser: ArgumentParser) -> None:
+    """Arguments of C{group verify}."""
     parser.epilog = _VERIFY_EXAMPLES
     _addGroups(parser, "all with members")
     addRequiredZookeeper(parser)
     addJson(parser)
 
 
-async def verifyGroups(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
+async def verifyGroups(options: Namespace, streams: Streams) -> int:
     """
     Check that each partition that a group reads has an owner among its members.
 
-    @return: the exit code: 1 when one has none.
-    @raise PylogbrokerError: ZooKeeper cannot be read, a group does not exist or has no members.
+    @return: 1 when one has none.
     """
-    async with ClusterSession(reactor, options, streams) as cluster:
+    async with ClusterSession(options, streams) as cluster:
         names = await cluster.knownGroups(options.groups)
         active = [name for name in names if await cluster.reader.children(GroupPaths(name).ids)]
         idle = [name for name in options.groups if name not in active]
@@ -404,7 +395,7 @@ async def verifyGroups(reactor: Any, options: argparse.Namespace, streams: Strea
             raise CommandError(f"there is nothing to verify: {what}")
         results = {name: await _verify(cluster, name) for name in active}
     isGood = not cluster.problems and not any(faults for _count, faults in results.values())
-    if options.isJson:
+    if options.json:
         documents = [
             {
                 "group": name,
@@ -423,7 +414,7 @@ async def verifyGroups(reactor: Any, options: argparse.Namespace, streams: Strea
         text = tableOfRows(("GROUP", "TOPIC", "PARTITION", "OWNER", "WRONG"), rows)
         text += f"Rebalance operation {'successful' if isGood else 'failed'} !\n"
         cluster.warnOfProblems()
-    await show(reactor, streams, text)
+    await streams.show(text)
     count = sum(count for count, _faults in results.values())
     streams.say(f"looked at {count:,} partitions of {len(results):,} groups")
     return 0 if isGood else 1
@@ -459,33 +450,31 @@ async def _verify(cluster: ClusterSession, name: str) -> tuple[int, list[Ownersh
 # -- export ------------------------------------------------------------------------------------
 
 
-def addExportArguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of C{group export}."""
+def addExportArguments(parser: ArgumentParser) -> None:
+    """Arguments of C{group export}."""
     parser.epilog = _EXPORT_EXAMPLES
     _addGroups(parser, "all")
-    parser.add_argument("--output", metavar="FILE", help="a new file; by default, standard output")
+    option(parser, "--output FILE", "a new file; by default, standard output")
     addRequiredZookeeper(parser)
     addJson(parser, "print one JSON document instead of lines")
 
 
-async def exportOffsets(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
+async def exportOffsets(options: Namespace, streams: Streams) -> int:
     """
     Print or write the committed offsets of groups.
 
-    @return: the exit code: 1 when one could not be read.
-    @raise PylogbrokerError: ZooKeeper cannot be read, a group does not exist, or the file cannot be
-        written.
+    @return: 1 when one could not be read.
     """
-    async with ClusterSession(reactor, options, streams) as cluster:
+    async with ClusterSession(options, streams) as cluster:
         names = await cluster.knownGroups(options.groups)
         found = [each for name in names for each in await _committedOffsets(cluster, name)]
-    if options.isJson:
+    if options.json:
         documents = [{**_where(each), "offset": each.offset} for each in found]
         text = asJson({"offsets": documents, "problems": cluster.problems})
     else:
         text = "".join(f"{each.encode()}\n" for each in found)
     if options.output is None:
-        await show(reactor, streams, text)
+        await streams.show(text)
     else:
         _writeFile(options.output, text)
     cluster.warnOfProblems()
@@ -529,29 +518,23 @@ class Change(NamedTuple):
     old: int | None
 
 
-def _addTopics(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--topic",
-        dest="topics",
-        metavar="TOPIC",
-        type=topic,
+def _addTopics(parser: ArgumentParser) -> None:
+    option(
+        parser,
+        "--topic TOPIC",
+        "a topic; can be repeated; by default, all in which the group has offsets",
+        topic,
         action="append",
-        help="a topic; can be repeated; by default, all in which the group has offsets",
+        dest="topics",
     )
 
 
-def _addChange(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--execute",
-        dest="isExecuted",
-        action="store_true",
-        help="make the changes; by default, they are only shown",
-    )
-    parser.add_argument(
+def _addChange(parser: ArgumentParser) -> None:
+    flag(parser, "--execute", "make the changes; by default, they are only shown")
+    flag(
+        parser,
         "--force",
-        dest="isForced",
-        action="store_true",
-        help="make refused changes, too: to a group with members, or to an offset at which "
+        "make refused changes, too: to a group with members, or to an offset at which "
         "no message begins",
     )
     addRequiredZookeeper(parser)
@@ -559,11 +542,7 @@ def _addChange(parser: argparse.ArgumentParser) -> None:
 
 
 async def _change(
-    reactor: Any,
-    cluster: ClusterSession,
-    wanted: Sequence[GroupOffset],
-    options: argparse.Namespace,
-    streams: Streams,
+    cluster: ClusterSession, wanted: Sequence[GroupOffset], options: Namespace, streams: Streams
 ) -> None:
     """Show the changes, and make them with C{--execute}."""
     changes = [Change(each, await _oldOffset(cluster, each)) for each in wanted]
@@ -578,19 +557,19 @@ async def _change(
         if running
         else None
     )
-    isDone = options.isExecuted and (refusal is None or options.isForced)
+    isDone = options.execute and (refusal is None or options.force)
     if isDone:
         for each in wanted:
             await write(cluster.zookeeper, each.path, encodeNumber(each.offset))
-    if options.isJson:
+    if options.json:
         documents = [{**_where(each), "old": old, "new": each.offset} for each, old in changes]
         text = asJson({"changes": documents, "executed": isDone})
     else:
         text = _changesTable(changes)
-    await show(reactor, streams, text)
+    await streams.show(text)
     cluster.warnOfProblems()
     if refusal is not None:
-        if options.isExecuted and not isDone:
+        if options.execute and not isDone:
             raise CommandError(f"nothing was changed: {refusal}")
         streams.warn(refusal)
     streams.say(
@@ -640,8 +619,8 @@ async def _requireMessageAt(cluster: ClusterSession, each: PartitionId, offset: 
 # -- import ------------------------------------------------------------------------------------
 
 
-def addImportArguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of C{group import}."""
+def addImportArguments(parser: ArgumentParser) -> None:
+    """Arguments of C{group import}."""
     parser.epilog = _IMPORT_EXAMPLES
     parser.add_argument(
         "file", metavar="FILE", help="the output of group export; - is standard input"
@@ -649,19 +628,13 @@ def addImportArguments(parser: argparse.ArgumentParser) -> None:
     _addChange(parser)
 
 
-async def importOffsets(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
-    """
-    Show or write the offsets of a file.
-
-    @return: the exit code.
-    @raise PylogbrokerError: the file is no export, ZooKeeper cannot be reached, or a change is
-        refused.
-    """
+async def importOffsets(options: Namespace, streams: Streams) -> int:
+    """Show or write the offsets of a file."""
     wanted = decodeOffsetLines(_readFile(options.file, streams).split("\n"))
-    async with ClusterSession(reactor, options, streams) as cluster:
-        if not options.isForced:
+    async with ClusterSession(options, streams) as cluster:
+        if not options.force:
             await _requireMessages(cluster, wanted)
-        await _change(reactor, cluster, wanted, options, streams)
+        await _change(cluster, wanted, options, streams)
     return 0
 
 
@@ -706,8 +679,8 @@ def _readFile(path: str, streams: Streams) -> str:
 # -- reset -------------------------------------------------------------------------------------
 
 
-def addResetArguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of C{group reset}."""
+def addResetArguments(parser: ArgumentParser) -> None:
+    """Arguments of C{group reset}."""
     parser.epilog = _RESET_EXAMPLES
     parser.add_argument("group", metavar="GROUP", type=group, help="the group")
     target = parser.add_mutually_exclusive_group(required=True)
@@ -721,53 +694,44 @@ def addResetArguments(parser: argparse.ArgumentParser) -> None:
     target.add_argument(
         "--to-latest", dest="to", action="store_const", const=LATEST, help="to the ends of the logs"
     )
-    target.add_argument(
-        "--to-datetime",
+    option(
+        target,
+        "--to-datetime TIME",
+        "to a time: milliseconds since 1970, or a date like 2026-01-31T12:00",
+        time,
         dest="to",
-        metavar="TIME",
-        type=time,
-        help="to a time: milliseconds since 1970, or a date like 2026-01-31T12:00",
     )
-    target.add_argument(
-        "--to-offset",
-        dest="toOffset",
-        metavar="N",
-        type=intRange(0),
-        help="to an offset at which a message begins, or the log ends",
+    option(
+        target,
+        "--to-offset N",
+        "to an offset at which a message begins, or the log ends",
+        intRange(0),
     )
     _addTopics(parser)
-    parser.add_argument(
-        "--partition",
-        dest="partitions",
-        metavar="BROKER-PARTITION",
-        type=brokerPartition,
+    option(
+        parser,
+        "--partition BROKER-PARTITION",
+        "a partition; can be repeated; by default, all",
+        brokerPartition,
         action="append",
-        help="a partition; can be repeated; by default, all",
+        dest="partitions",
     )
     _addChange(parser)
 
 
-async def resetOffsets(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
-    """
-    Show or write new offsets of a group.
-
-    @return: the exit code.
-    @raise PylogbrokerError: ZooKeeper or a broker does not answer, there is nothing to reset, or a
-        change is refused.
-    """
-    async with ClusterSession(reactor, options, streams) as cluster:
+async def resetOffsets(options: Namespace, streams: Streams) -> int:
+    """Show or write new offsets of a group."""
+    async with ClusterSession(options, streams) as cluster:
         partitions = await _chosenPartitions(cluster, options)
         wanted = [
             GroupOffset(options.group, *each, await _target(cluster, each, options))
             for each in partitions
         ]
-        await _change(reactor, cluster, wanted, options, streams)
+        await _change(cluster, wanted, options, streams)
     return 0
 
 
-async def _chosenPartitions(
-    cluster: ClusterSession, options: argparse.Namespace
-) -> list[PartitionId]:
+async def _chosenPartitions(cluster: ClusterSession, options: Namespace) -> list[PartitionId]:
     if options.topics:
         topics = await cluster.knownTopics(sorted(set(options.topics)))
     else:
@@ -786,13 +750,13 @@ async def _chosenPartitions(
     return found
 
 
-async def _target(cluster: ClusterSession, each: PartitionId, options: argparse.Namespace) -> int:
+async def _target(cluster: ClusterSession, each: PartitionId, options: Namespace) -> int:
     """The new offset of a partition."""
     if options.toOffset is None:
         found = await cluster.offsets.before(*each, options.to, 1)
         return found[0] if found else await cluster.offsets.start(*each)
     offset = int(options.toOffset)
-    if not options.isForced:
+    if not options.force:
         await _requireMessageAt(cluster, each, offset)
     return offset
 
@@ -800,51 +764,40 @@ async def _target(cluster: ClusterSession, each: PartitionId, options: argparse.
 # -- translate ---------------------------------------------------------------------------------
 
 
-def addTranslateArguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of C{group translate}."""
+def addTranslateArguments(parser: ArgumentParser) -> None:
+    """Arguments of C{group translate}."""
     parser.epilog = _TRANSLATE_EXAMPLES
     parser.add_argument("group", metavar="GROUP", type=group, help="the group that moves")
-    parser.add_argument(
-        "--from",
-        dest="source",
-        metavar="HOST:PORT",
+    option(
+        parser,
+        "--from HOST:PORT",
+        "ZooKeeper's servers of the mirror's source; --zookeeper names those of its target",
         required=True,
-        help="ZooKeeper's servers of the mirror's source; --zookeeper names those of its target",
+        dest="source",
     )
     addOtherAccess(parser, "from", "the source cluster")
-    parser.add_argument(
-        "--mirror-group",
-        dest="mirrorGroup",
-        metavar="GROUP",
-        type=group,
+    option(
+        parser,
+        "--mirror-group GROUP",
+        "groupid of the mirror in the source cluster",
+        group,
         required=True,
-        help="groupid of the mirror in the source cluster",
     )
-    parser.add_argument(
-        "--to-group",
-        dest="toGroup",
-        metavar="GROUP",
-        type=group,
-        help="the group's name in the target; by default, the same",
+    option(
+        parser, "--to-group GROUP", "the group's name in the target; by default, the same", group
     )
     _addTopics(parser)
     _addChange(parser)
 
 
-async def translateOffsets(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
+async def translateOffsets(options: Namespace, streams: Streams) -> int:
     """
     Show or write where a group continues in the target of a mirror.
 
     A new offset is at or before the true one (L{pylogbroker.mirror.offsetsyncs}); without an offset
     sync it is that of the oldest message.
-
-    @return: the exit code.
-    @raise PylogbrokerError: a cluster cannot be reached, the group has no offsets, nothing was
-        mirrored, or a change is refused.
     """
-    async with ClusterSession(
-        reactor, options, streams, options.source, options.otherAccess
-    ) as source:
+    async with ClusterSession(options, streams, options.source, options.otherAccess) as source:
         positions = {
             PartitionId(each.topic, each.partition): each.offset
             for each in await _committedOffsets(source, options.group)
@@ -858,7 +811,7 @@ async def translateOffsets(reactor: Any, options: argparse.Namespace, streams: S
         raise CommandError(
             f"no mirror of the group {options.mirrorGroup} has written down offsets of these topics"
         )
-    async with ClusterSession(reactor, options, streams) as target:
+    async with ClusterSession(options, streams) as target:
         target.problems += source.problems
         target.problems += [
             f"{each} was not mirrored: what came of it begins at the beginning"
@@ -874,7 +827,7 @@ async def translateOffsets(reactor: Any, options: argparse.Namespace, streams: S
             )
             for each, offset in sorted(translate(positions, tables, partitions).items())
         ]
-        await _change(reactor, target, wanted, options, streams)
+        await _change(target, wanted, options, streams)
     return 0
 
 

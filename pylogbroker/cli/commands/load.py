@@ -7,17 +7,25 @@ PySpark comes with the extra C{spark}, so nothing of it is imported before a com
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.arguments import addAccess, addJson, addZookeeper, positive, topic
+from pylogbroker.cli.arguments import (
+    addAccess,
+    addJson,
+    addZookeeper,
+    flag,
+    option,
+    positive,
+    topic,
+)
 from pylogbroker.cli.output import Progress, asJson, formatBytes, table
 from pylogbroker.cli.streams import Streams, writeAtOnce
 from pylogbroker.cluster.javaregex import TopicPattern
@@ -61,73 +69,65 @@ _HEADINGS = ("TOPIC", "PARTITION", "FROM", "TO", "MESSAGES", "REPLACED")
 # -- load ---------------------------------------------------------------------------------------
 
 
-def _addTable(parser: argparse.ArgumentParser) -> None:
+def _addTable(parser: ArgumentParser) -> None:
     parser.add_argument(
         "path", metavar="FOLDER", help="the table's folder, on a local or mounted file system"
     )
-    parser.add_argument(
-        "--compression",
-        metavar="NAME",
+    option(
+        parser,
+        "--compression NAME",
+        "of the files: zstd, snappy, gzip, lz4, none (%(default)s)",
         default="zstd",
-        help="of the files: zstd, snappy, gzip, lz4, none (%(default)s)",
     )
 
 
-def addLoadArguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of C{load}."""
+def addLoadArguments(parser: ArgumentParser) -> None:
+    """Arguments of C{load}."""
     parser.epilog = _LOAD_EXAMPLES
     _addTable(parser)
     cluster = parser.add_mutually_exclusive_group(required=True)
     addZookeeper(cluster, False)
-    cluster.add_argument(
-        "--brokers", metavar="ID:HOST:PORT,…", help="the brokers of a cluster without ZooKeeper"
-    )
+    option(cluster, "--brokers ID:HOST:PORT,…", "the brokers of a cluster without ZooKeeper")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument(
-        "--topic",
-        dest="topics",
-        metavar="TOPIC",
-        type=topic,
+    option(
+        what,
+        "--topic TOPIC",
+        "load this topic; can be repeated",
+        topic,
         action="append",
-        help="load this topic; can be repeated",
+        dest="topics",
     )
-    what.add_argument("--whitelist", metavar="PATTERN", help="load all topics whose names match")
+    option(what, "--whitelist PATTERN", "load all topics whose names match")
     start = parser.add_mutually_exclusive_group()
-    start.add_argument(
-        "--from",
-        dest="startOffsets",
-        metavar="earliest|JSON",
-        help="start here, and replace the rows of the table from there on: earliest, latest, or "
+    option(
+        start,
+        "--from earliest|JSON",
+        "start here, and replace the rows of the table from there on: earliest, latest, or "
         '{"TOPIC": {"BROKER-PARTITION": OFFSET}}',
+        dest="startOffsets",
     )
-    start.add_argument(
-        "--offsets-in",
-        dest="offsetsIn",
-        metavar="FILE",
-        help="start at the offsets in lines of uri, topic, partition and offset, separated by tabs",
+    option(
+        start,
+        "--offsets-in FILE",
+        "start at the offsets in lines of uri, topic, partition and offset, separated by tabs",
     )
-    parser.add_argument(
-        "--offsets-out",
-        dest="offsetsOut",
-        metavar="FILE",
-        help="write such lines with the offsets at which the table ends",
+    option(
+        parser, "--offsets-out FILE", "write such lines with the offsets at which the table ends"
     )
-    parser.add_argument(
-        "--event-time",
-        dest="eventTime",
-        metavar="EXPRESSION",
-        help="the time of a message, in SQL (the audit envelope's time, else that of the run)",
+    option(
+        parser,
+        "--event-time EXPRESSION",
+        "the time of a message, in SQL (the audit envelope's time, else that of the run)",
     )
-    parser.add_argument(
-        "--transform",
-        metavar="MODULE.FUNCTION",
-        help="adds columns: a function from a DataFrame to one with a row for each row",
+    option(
+        parser,
+        "--transform MODULE.FUNCTION",
+        "adds columns: a function from a DataFrame to one with a row for each row",
     )
-    parser.add_argument(
+    flag(
+        parser,
         "--skip-lost",
-        dest="isLossSkipped",
-        action="store_true",
-        help="continue behind messages that were deleted before they were loaded; by default, "
+        "continue behind messages that were deleted before they were loaded; by default, "
         "that is an error",
     )
     addAccess(parser)
@@ -135,7 +135,7 @@ def addLoadArguments(parser: argparse.ArgumentParser) -> None:
     addJson(parser)
 
 
-def prepareLoad(options: argparse.Namespace, streams: Streams) -> None:
+def prepareLoad(options: Namespace, streams: Streams) -> None:
     """
     @raise SystemExit: the options name no topics.
     """
@@ -143,13 +143,8 @@ def prepareLoad(options: argparse.Namespace, streams: Streams) -> None:
         options.parser.error("one of --topic, --whitelist and --offsets-in says what to load")
 
 
-def load(options: argparse.Namespace, streams: Streams) -> int:
-    """
-    Load new messages.
-
-    @return: the exit code.
-    @raise PylogbrokerError: loading failed.
-    """
+def load(options: Namespace, streams: Streams) -> int:
+    """Load new messages."""
     localPath(options.path)  # errors of folder and lines come before Spark starts
     lines = _readLines(options)
     with session(options, "pylogbroker load") as spark:
@@ -200,7 +195,7 @@ def _afterCommit(manifest: Any, problem: str) -> Iterator[None]:
         ) from error
 
 
-def _source(options: argparse.Namespace, topics: list[str]) -> dict[str, Any]:
+def _source(options: Namespace, topics: list[str]) -> dict[str, Any]:
     """Options of the data source."""
     source = _cluster(options)
     source |= (
@@ -208,10 +203,10 @@ def _source(options: argparse.Namespace, topics: list[str]) -> dict[str, Any]:
         if options.whitelist
         else {"subscribe": ",".join(topics)}
     )
-    return source | {"failOnDataLoss": "false" if options.isLossSkipped else "true"}
+    return source | {"failOnDataLoss": "false" if options.skipLost else "true"}
 
 
-def _cluster(options: argparse.Namespace) -> dict[str, str]:
+def _cluster(options: Namespace) -> dict[str, str]:
     """
     Options of the cluster and its credentials. What the file holds stays there, since options
     travel to workers.
@@ -224,7 +219,7 @@ def _cluster(options: argparse.Namespace) -> dict[str, str]:
     return found | {name: given[key] for name, key in ACCESS_OPTIONS.items() if key in given}
 
 
-def _brokers(options: argparse.Namespace) -> Mapping[int, Any]:
+def _brokers(options: Namespace) -> Mapping[int, Any]:
     """Addresses of brokers by number."""
     from pylogbroker.spark.options import clusterOptions
 
@@ -232,7 +227,7 @@ def _brokers(options: argparse.Namespace) -> Mapping[int, Any]:
         return view.brokers()
 
 
-def _readLines(options: argparse.Namespace) -> list[str]:
+def _readLines(options: Namespace) -> list[str]:
     if options.offsetsIn is None:
         return []
     try:
@@ -247,7 +242,7 @@ def _readLines(options: argparse.Namespace) -> list[str]:
         raise storageError(options.offsetsIn, "read", error) from error
 
 
-def _startOffsets(options: argparse.Namespace, lines: list[str]) -> tuple[Any, list[str]]:
+def _startOffsets(options: Namespace, lines: list[str]) -> tuple[Any, list[str]]:
     """Start offsets, and the topics."""
     if options.offsetsIn is None:
         return options.startOffsets, options.topics or []
@@ -257,11 +252,11 @@ def _startOffsets(options: argparse.Namespace, lines: list[str]) -> tuple[Any, l
     return found, options.topics or sorted(found)
 
 
-def _topicFilter(options: argparse.Namespace, topics: list[str]) -> Callable[[str], bool]:
+def _topicFilter(options: Namespace, topics: list[str]) -> Callable[[str], bool]:
     return TopicPattern(options.whitelist).matches if options.whitelist else topics.__contains__
 
 
-def _writeOffsets(options: argparse.Namespace, isWanted: Callable[[str], bool]) -> None:
+def _writeOffsets(options: Namespace, isWanted: Callable[[str], bool]) -> None:
     """Write the file as a whole: the next tool must not read half of the lines."""
     from pylogbroker.spark.loader.plan import linesOf
     from pylogbroker.spark.loader.tablereader import tableAt
@@ -278,9 +273,9 @@ def _writeOffsets(options: argparse.Namespace, isWanted: Callable[[str], bool]) 
         raise storageError(options.offsetsOut, "write", error) from error
 
 
-def _report(options: argparse.Namespace, streams: Streams, result: Any) -> None:
+def _report(options: Namespace, streams: Streams, result: Any) -> None:
     manifest = result.manifest
-    if options.isJson:
+    if options.json:
         text = asJson(
             {
                 "notes": list(result.notes),
@@ -316,33 +311,27 @@ def _date(text: str) -> str:
     try:
         return date.fromisoformat(text).isoformat()
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a date like 2026-01-31") from error
+        raise ArgumentTypeError(f"{text!r} is not a date like 2026-01-31") from error
 
 
-def addCompactArguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of C{table compact}."""
+def addCompactArguments(parser: ArgumentParser) -> None:
+    """Arguments of C{table compact}."""
     parser.epilog = _COMPACT_EXAMPLES
     _addTable(parser)
-    parser.add_argument("--date", type=_date, help="only this day, in UTC; by default, all")
-    parser.add_argument(
-        "--min-files",
-        dest="fileCountMin",
-        metavar="N",
-        type=positive,
-        default=2,
-        help="skip days whose hours have fewer small files (%(default)s)",
+    option(parser, "--date", "only this day, in UTC; by default, all", _date)
+    option(
+        parser,
+        "--min-files N",
+        "skip days whose hours have fewer small files (%(default)s)",
+        positive,
+        2,
     )
     addSpark(parser)
     addJson(parser)
 
 
-def compactTable(options: argparse.Namespace, streams: Streams) -> int:
-    """
-    Compact the small files of a table.
-
-    @return: the exit code.
-    @raise PylogbrokerError: compacting failed.
-    """
+def compactTable(options: Namespace, streams: Streams) -> int:
+    """Compact the small files of a table."""
     localPath(options.path)  # its errors come before Spark starts
     with session(options, "pylogbroker table compact") as spark:
         from pylogbroker.spark.loader import compact
@@ -352,13 +341,13 @@ def compactTable(options: argparse.Namespace, streams: Streams) -> int:
                 spark,
                 options.path,
                 date=options.date,
-                fileCountMin=options.fileCountMin,
+                fileCountMin=options.minFiles,
                 compression=options.compression,
                 progress=report,
             )
     text = (
         asJson({"days": [each._asdict() for each in days]})
-        if options.isJson
+        if options.json
         else table(("TOPIC", "DATE", "BEFORE", "FILES", "ROWS", "BYTES"), days)
     )
     writeAtOnce(streams.output, text.encode("utf-8", "surrogatepass"))
@@ -368,33 +357,33 @@ def compactTable(options: argparse.Namespace, streams: Streams) -> int:
 # -- Spark --------------------------------------------------------------------------------------
 
 
-def addSpark(parser: argparse.ArgumentParser) -> None:
+def addSpark(parser: ArgumentParser) -> None:
     """Add C{--master} and C{--conf}."""
-    parser.add_argument(
-        "--master",
-        metavar="URL",
+    option(
+        parser,
+        "--master URL",
+        "Spark's master (%(default)s: this machine, a failed task is tried again)",
         default=DEFAULT_MASTER,
-        help="Spark's master (%(default)s: this machine, a failed task is tried again)",
     )
-    parser.add_argument(
-        "--conf",
-        dest="settings",
-        metavar="KEY=VALUE",
-        type=_setting,
+    option(
+        parser,
+        "--conf KEY=VALUE",
+        "a setting of Spark, such as spark.driver.memory=4g; can be repeated",
+        _setting,
+        [],
         action="append",
-        default=[],
-        help="a setting of Spark, such as spark.driver.memory=4g; can be repeated",
+        dest="settings",
     )
 
 
 def _setting(text: str) -> tuple[str, str]:
     key, sign, value = text.partition("=")
     if not key.startswith("spark.") or not sign:
-        raise argparse.ArgumentTypeError(f"{text!r} is not spark.KEY=VALUE")
+        raise ArgumentTypeError(f"{text!r} is not spark.KEY=VALUE")
     return key, value
 
 
-def settingsOf(options: argparse.Namespace) -> dict[str, str]:
+def settingsOf(options: Namespace) -> dict[str, str]:
     """Settings of a session: our defaults, and C{--conf}."""
     # The command reports an error once; Spark and PySpark would each print a hundred lines.
     defaults = {
@@ -410,7 +399,7 @@ def settingsOf(options: argparse.Namespace) -> dict[str, str]:
 
 
 @contextmanager
-def session(options: argparse.Namespace, name: str) -> Iterator[SparkSession]:
+def session(options: Namespace, name: str) -> Iterator[SparkSession]:
     """
     A session that ends with the command. The session of a program that calls the command stays.
 

@@ -7,9 +7,9 @@ The columns are those of the first answer. When an answer has others, a new head
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from io import BytesIO
@@ -25,9 +25,9 @@ from twisted.web.error import Error, SchemeNotSupported
 from twisted.web.http import PotentialDataLoss
 
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.arguments import LONG_MAX, TIMEOUT_MS, addJson, intRange, positive
+from pylogbroker.cli.arguments import LONG_MAX, TIMEOUT_MS, addJson, intRange, option, positive
 from pylogbroker.cli.commands.perf import SEPARATOR, addDateFormat, formatDate
-from pylogbroker.cli.output import asJsonLine, show
+from pylogbroker.cli.output import asJsonLine
 from pylogbroker.cli.streams import Streams
 
 URL = "http://127.0.0.1:8067/metrics"
@@ -47,52 +47,32 @@ The third goes on until it is ended.
 """
 
 
-def addArguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of C{metrics}."""
+def addArguments(parser: ArgumentParser) -> None:
+    """Arguments of C{metrics}."""
     parser.epilog = _EXAMPLES
-    parser.add_argument(
-        "--url",
-        metavar="URL",
+    option(
+        parser,
+        "--url URL",
+        "where the metrics are served, such as http.listener of a broker (%(default)s)",
         default=URL,
-        help="where the metrics are served, such as http.listener of a broker (%(default)s)",
     )
-    parser.add_argument(
-        "--name",
-        dest="patterns",
-        metavar="PATTERN",
+    option(
+        parser,
+        "--name PATTERN",
+        "metrics to print, with their labels; * and ? match anything; by default, all",
         action="append",
-        help="metrics to print, with their labels; * and ? match anything; by default, all",
+        dest="patterns",
     )
-    parser.add_argument(
-        "--interval-ms",
-        dest="intervalMs",
-        metavar="MS",
-        type=positive,
-        default=5_000,
-        help="time between two rows (%(default)s)",
-    )
-    parser.add_argument(
-        "--count",
-        metavar="N",
-        type=intRange(1),
-        default=LONG_MAX,
-        help="rows to print; by default, without end",
-    )
+    option(parser, "--interval-ms MS", "time between two rows (%(default)s)", positive, 5_000)
+    option(parser, "--count N", "rows to print; by default, without end", intRange(1), LONG_MAX)
     addDateFormat(parser, DATE_FORMAT)
-    parser.add_argument(
-        "--timeout-ms",
-        dest="timeoutMs",
-        metavar="MS",
-        type=positive,
-        default=TIMEOUT_MS,
-        help="time-out of each answer (%(default)s)",
-    )
+    option(parser, "--timeout-ms MS", "time-out of each answer (%(default)s)", positive, TIMEOUT_MS)
     addJson(parser, "print each row as a JSON object in a line")
 
 
-def prepare(options: argparse.Namespace, streams: Streams) -> None:
+def prepare(options: Namespace, streams: Streams) -> None:
     """A command without end is not interrupted: ending it is no failure."""
-    options.isFollowing = options.count == LONG_MAX
+    options.follow = options.count == LONG_MAX
 
 
 def readSamples(text: str) -> dict[str, str]:
@@ -113,19 +93,14 @@ def readSamples(text: str) -> dict[str, str]:
     return found
 
 
-async def metrics(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
-    """
-    Print rows.
-
-    @return: the exit code.
-    @raise PylogbrokerError: the metrics cannot be fetched.
-    """
+async def metrics(options: Namespace, streams: Streams) -> int:
+    """Print rows."""
     columns: list[str] = []
     count = 0
-    begin = reactor.seconds()
+    begin = streams.reactor.seconds()
     while True:
-        found = readSamples(await _fetch(reactor, options.url, options.timeoutMs))
-        nowMs = int(reactor.seconds() * 1000)
+        found = readSamples(await _fetch(streams.reactor, options.url, options.timeoutMs))
+        nowMs = int(streams.reactor.seconds() * 1000)
         samples = {
             name: value
             for name, value in sorted(found.items())
@@ -133,7 +108,7 @@ async def metrics(reactor: Any, options: argparse.Namespace, streams: Streams) -
         }
         if not samples:
             raise CommandError(f"{options.url} has none of these metrics among {len(found)}")
-        if options.isJson:
+        if options.json:
             text = asJsonLine(
                 {
                     "time": formatDate(options.dateFormat, nowMs),
@@ -153,12 +128,13 @@ async def metrics(reactor: Any, options: argparse.Namespace, streams: Streams) -
                 )
                 + "\n"
             )
-        await show(reactor, streams, text)
+        await streams.show(text)
         count += 1
         if count >= options.count:
             return 0
         await deferLater(
-            reactor, max(0, begin + count * options.intervalMs / 1000 - reactor.seconds())
+            streams.reactor,
+            max(0, begin + count * options.intervalMs / 1000 - streams.reactor.seconds()),
         )
 
 

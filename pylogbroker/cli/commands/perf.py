@@ -11,8 +11,8 @@ not count that while: the end time is that of the last message.
 
 from __future__ import annotations
 
-import argparse
 import re
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from random import Random
@@ -29,11 +29,13 @@ from pylogbroker.cli.arguments import (
     addPartition,
     addRequiredZookeeper,
     addTopic,
+    flag,
     group,
     intRange,
+    option,
     positive,
 )
-from pylogbroker.cli.output import asJsonLine, show
+from pylogbroker.cli.output import asJsonLine
 from pylogbroker.cli.session import GroupMember, closeAll, openConsumer, requireTopic
 from pylogbroker.cli.streams import Streams
 from pylogbroker.client.offsetlookup import singleOffset
@@ -116,40 +118,23 @@ def formatDate(pattern: str, nowMs: int) -> str:
     return _DATE_FIELD.sub(lambda found: parts[found.group()], pattern)
 
 
-def addDateFormat(parser: argparse.ArgumentParser, default: str) -> None:
+def addDateFormat(parser: ArgumentParser, default: str) -> None:
     """Add C{--date-format}."""
-    parser.add_argument(
-        "--date-format",
-        dest="dateFormat",
-        metavar="PATTERN",
-        default=default,
-        help="as in Java (%(default)s)",
-    )
+    option(parser, "--date-format PATTERN", "as in Java (%(default)s)", default=default)
 
 
-def addReporting(parser: argparse.ArgumentParser) -> None:
+def addReporting(parser: ArgumentParser) -> None:
     """Add the arguments of the rows."""
-    parser.add_argument(
+    flag(
+        parser,
         "--show-detailed-stats",
-        dest="isDetailed",
-        action="store_true",
-        help="print a row after each --reporting-interval messages instead of one row",
+        "print a row after each --reporting-interval messages instead of one row",
     )
-    parser.add_argument(
-        "--reporting-interval",
-        dest="rowCount",
-        metavar="N",
-        type=positive,
-        default=5_000,
-        help="messages between two rows (%(default)s)",
+    option(
+        parser, "--reporting-interval N", "messages between two rows (%(default)s)", positive, 5_000
     )
     addDateFormat(parser, DATE_FORMAT)
-    parser.add_argument(
-        "--hide-header",
-        dest="isHeadless",
-        action="store_true",
-        help="leave out the names of the columns",
-    )
+    flag(parser, "--hide-header", "leave out the names of the columns")
     addJson(parser, "print each row as a JSON object in a line, with the columns as keys")
 
 
@@ -224,9 +209,9 @@ def formatRow(columns: Sequence[str], values: Sequence[Any], decimals: int, isJs
     return SEPARATOR.join(texts) + "\n"
 
 
-def formatHeader(columns: Sequence[str], options: argparse.Namespace) -> str:
+def formatHeader(columns: Sequence[str], options: Namespace) -> str:
     """The names of the columns; empty with C{--hide-header} or C{--json}."""
-    return "" if options.isHeadless or options.isJson else SEPARATOR.join(columns) + "\n"
+    return "" if options.hideHeader or options.json else SEPARATOR.join(columns) + "\n"
 
 
 class _Rows:
@@ -234,91 +219,75 @@ class _Rows:
 
     def __init__(
         self,
-        reactor: Any,
-        options: argparse.Namespace,
+        options: Namespace,
         streams: Streams,
         columns: tuple[str, ...],
         detailedColumns: tuple[str, ...],
         decimals: int,
     ) -> None:
-        self._reactor = reactor
         self._options = options
         self._streams = streams
-        self._columns = detailedColumns if options.isDetailed else columns
+        self._columns = detailedColumns if options.showDetailedStats else columns
         self._decimals = decimals
 
     def nowMs(self) -> int:
         """Milliseconds since the epoch."""
-        return int(self._reactor.seconds() * 1000)
+        return int(self._streams.reactor.seconds() * 1000)
 
     def measurement(self) -> Measurement:
         """A new one, which starts now."""
-        return Measurement(self.nowMs, self._options.rowCount)
+        return Measurement(self.nowMs, self._options.reportingInterval)
 
     async def header(self) -> None:
         """Print the names of the columns."""
-        await show(self._reactor, self._streams, formatHeader(self._columns, self._options))
+        await self._streams.show(formatHeader(self._columns, self._options))
 
     async def detail(self, measurement: Measurement, *values: object) -> None:
         """Print a row since the last one, with C{--show-detailed-stats}."""
-        if self._options.isDetailed:
+        if self._options.showDetailedStats:
             time = formatDate(self._options.dateFormat, measurement.lastMs)
             await self._row(time, *values, *measurement.sinceRow())
 
     async def summary(self, measurement: Measurement, *values: object) -> None:
         """Print the row of the whole, without C{--show-detailed-stats}."""
-        if not self._options.isDetailed:
+        if not self._options.showDetailedStats:
             pattern = self._options.dateFormat
             start = formatDate(pattern, measurement.startMs)
             end = formatDate(pattern, measurement.lastMs)
             await self._row(start, end, *values, *measurement.total())
 
     async def _row(self, *values: object) -> None:
-        text = formatRow(self._columns, values, self._decimals, self._options.isJson)
-        await show(self._reactor, self._streams, text)
+        text = formatRow(self._columns, values, self._decimals, self._options.json)
+        await self._streams.show(text)
 
 
 # -- produce -----------------------------------------------------------------------------------
 
 
-def _addThreads(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument(
-        "--threads",
-        dest="threadCount",
-        metavar="N",
-        type=intRange(1, THREAD_COUNT_MAX),
-        default=1,
-        help=f"{what} side by side (%(default)s)",
+def _addThreads(parser: ArgumentParser, what: str) -> None:
+    option(
+        parser,
+        "--threads N",
+        f"{what} side by side (%(default)s)",
+        intRange(1, THREAD_COUNT_MAX),
+        1,
     )
 
 
-def addProduceArguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of C{perf produce}."""
+def addProduceArguments(parser: ArgumentParser) -> None:
+    """Arguments of C{perf produce}."""
     parser.epilog = _PRODUCE_EXAMPLES
     addBroker(parser, hasCluster=True)
     addTopic(parser)
-    parser.add_argument(
-        "--messages",
-        dest="count",
-        metavar="N",
-        type=intRange(1),
-        required=True,
-        help="messages to send",
+    option(parser, "--messages N", "messages to send", intRange(1), required=True)
+    option(
+        parser,
+        "--message-size BYTES",
+        "bytes of each message (%(default)s)",
+        intRange(0, MESSAGE_SIZE_MAX),
+        100,
     )
-    parser.add_argument(
-        "--message-size",
-        dest="messageSize",
-        metavar="BYTES",
-        default=100,
-        type=intRange(0, MESSAGE_SIZE_MAX),
-        help="bytes of each message (%(default)s)",
-    )
-    parser.add_argument(
-        "--vary-message-size",
-        dest="isVaried",
-        action="store_true",
-        help="draw each size from 1 to --message-size at random",
-    )
+    flag(parser, "--vary-message-size", "draw each size from 1 to --message-size at random")
     parser.add_argument(
         "--async",
         dest="isAsync",
@@ -326,24 +295,14 @@ def addProduceArguments(parser: argparse.ArgumentParser) -> None:
         help="gather batches in the background; by default, wait for each batch",
     )
     _addThreads(parser, "producers")
-    parser.add_argument(
-        "--confirm",
-        dest="isConfirming",
-        action="store_true",
-        help="count only messages that brokers have confirmed",
-    )
+    flag(parser, "--confirm", "count only messages that brokers have confirmed")
     addBatching(parser)
     addReporting(parser)
 
 
-async def perfProduce(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
-    """
-    Send, and print how fast that was.
-
-    @return: the exit code.
-    @raise PylogbrokerError: messages could not be sent.
-    """
-    sending = _Sending(reactor, options, streams)
+async def perfProduce(options: Namespace, streams: Streams) -> int:
+    """Send, and print how fast that was."""
+    sending = _Sending(options, streams)
     try:
         await sending.run()
     finally:
@@ -354,15 +313,15 @@ async def perfProduce(reactor: Any, options: argparse.Namespace, streams: Stream
 class _Sending:
     """Several producers with the same settings."""
 
-    def __init__(self, reactor: Any, options: argparse.Namespace, streams: Streams) -> None:
+    def __init__(self, options: Namespace, streams: Streams) -> None:
         self._options = options
         self._streams = streams
-        self._rows = _Rows(
-            reactor, options, streams, PRODUCE_COLUMNS, PRODUCE_DETAILED_COLUMNS, decimals=2
-        )
+        self._rows = _Rows(options, streams, PRODUCE_COLUMNS, PRODUCE_DETAILED_COLUMNS, decimals=2)
         self._random = Random(0)
         self._payload = bytes(options.messageSize)
-        self._producers = [Producer(reactor, self._settings()) for _ in range(options.threadCount)]
+        self._producers = [
+            Producer(streams.reactor, self._settings()) for _ in range(options.threads)
+        ]
         self._error: BaseException | None = None
 
     def _settings(self) -> dict[str, str]:
@@ -380,11 +339,11 @@ class _Sending:
             **options.access.asProperties(),
             **cluster,
             "producer.type": "async" if options.isAsync else "sync",
-            "compression.codec": str(options.codec),
-            "batch.size": str(options.batchCount),
-            "queue.size": str(max(10_000, 4 * options.batchCount)),
+            "compression.codec": str(options.compression),
+            "batch.size": str(options.batchSize),
+            "queue.size": str(max(10_000, 4 * options.batchSize)),
             "max.message.size": str(max(1_000_000, 2 * options.messageSize)),
-            "confirm": "true" if options.isConfirming else "false",
+            "confirm": "true" if options.confirm else "false",
             "connect.timeout.ms": str(options.timeoutMs),
             "socket.timeout.ms": str(options.timeoutMs),
             "close.timeout.ms": str(options.timeoutMs),
@@ -395,13 +354,13 @@ class _Sending:
         options, rows = self._options, self._rows
         await gatherAll(producer.start() for producer in self._producers)
         await rows.header()
-        share, more = divmod(options.count, options.threadCount)
+        share, more = divmod(options.messages, options.threads)
         total = rows.measurement()
         await gatherAll(
             self._sendShare(index, producer, share + (index < more), total)
             for index, producer in enumerate(self._producers)
         )
-        await rows.summary(total, options.codec, options.messageSize, options.batchCount)
+        await rows.summary(total, options.compression, options.messageSize, options.batchSize)
 
     async def _sendShare(
         self, index: int, producer: Producer, count: int, total: Measurement
@@ -410,12 +369,12 @@ class _Sending:
         own = self._rows.measurement()
         send = self._sendAsync if options.isAsync else self._sendSync
         while own.count < count:
-            payloads = [self._next() for _ in range(min(options.batchCount, count - own.count))]
+            payloads = [self._next() for _ in range(min(options.batchSize, count - own.count))]
             await send(producer, payloads)
             size = sum(map(len, payloads))
             if own.add(len(payloads), size):
-                sizes = (options.messageSize, options.batchCount)
-                await self._rows.detail(own, options.codec, index, *sizes)
+                sizes = (options.messageSize, options.batchSize)
+                await self._rows.detail(own, options.compression, index, *sizes)
             total.add(len(payloads), size)
         await producer.flush()
         self._raiseError()
@@ -427,7 +386,7 @@ class _Sending:
             )
 
     def _next(self) -> bytes:
-        if self._options.isVaried and self._payload:
+        if self._options.varyMessageSize and self._payload:
             return self._payload[: self._random.randint(1, len(self._payload))]
         return self._payload
 
@@ -462,64 +421,52 @@ class _Sending:
 # -- consume -----------------------------------------------------------------------------------
 
 
-def _addReading(parser: argparse.ArgumentParser) -> None:
+def _addReading(parser: ArgumentParser) -> None:
     addTopic(parser)
     addMaxMessages(parser, "--messages", low=1)
-    parser.add_argument(
-        "--fetch-size",
-        dest="fetchSize",
-        metavar="BYTES",
-        type=intRange(1, FETCH_SIZE_MAX),
-        default=1 << 20,
-        help="bytes of one fetch request (%(default)s)",
+    option(
+        parser,
+        "--fetch-size BYTES",
+        "bytes of one fetch request (%(default)s)",
+        intRange(1, FETCH_SIZE_MAX),
+        1 << 20,
     )
-    parser.add_argument(
-        "--from-latest",
-        dest="isFromLatest",
-        action="store_true",
-        help="start at the end of the log",
-    )
+    flag(parser, "--from-latest", "start at the end of the log")
     addReporting(parser)
 
 
-def addConsumeArguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of C{perf consume}."""
+def addConsumeArguments(parser: ArgumentParser) -> None:
+    """Arguments of C{perf consume}."""
     parser.epilog = _GROUP_EXAMPLES
     addRequiredZookeeper(parser)
     _addReading(parser)
-    parser.add_argument(
-        "--group",
-        metavar="NAME",
-        type=group,
-        help="a group whose offsets stay; by default, a new one that is deleted at the end",
+    option(
+        parser,
+        "--group NAME",
+        "a group whose offsets stay; by default, a new one that is deleted at the end",
+        group,
     )
     _addThreads(parser, "streams")
-    parser.add_argument(
-        "--idle-ms",
-        dest="idleMs",
-        metavar="MS",
-        type=positive,
-        default=IDLE_MS,
-        help="stop when no message has come for this long (%(default)s)",
+    option(
+        parser,
+        "--idle-ms MS",
+        "stop when no message has come for this long (%(default)s)",
+        positive,
+        IDLE_MS,
     )
 
 
-async def perfConsume(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
-    """
-    Read as a member of a group, and print how fast that was.
-
-    @return: the exit code.
-    @raise PylogbrokerError: there is no such topic, or it cannot be read.
-    """
-    changes = {"autooffset.reset": "largest" if options.isFromLatest else "smallest"}
-    member = GroupMember(reactor, options, streams, "perf-consumer", POLL_MS, changes)
-    rows = _Rows(reactor, options, streams, CONSUME_COLUMNS, GROUP_DETAILED_COLUMNS, decimals=4)
+async def perfConsume(options: Namespace, streams: Streams) -> int:
+    """Read as a member of a group, and print how fast that was."""
+    changes = {"autooffset.reset": "largest" if options.fromLatest else "smallest"}
+    member = GroupMember(options, streams, "perf-consumer", POLL_MS, changes)
+    rows = _Rows(options, streams, CONSUME_COLUMNS, GROUP_DETAILED_COLUMNS, decimals=4)
     topic = options.topic
     try:
         await member.connect()
         if topic not in await member.reader.topics():
             raise CommandError(f"there is no topic {topic}")
-        found = await member.consumer.createMessageStreams({topic: options.threadCount})
+        found = await member.consumer.createMessageStreams({topic: options.threads})
         await rows.header()
         total = rows.measurement()
         await gatherAll(
@@ -537,11 +484,11 @@ async def _readStream(
     stream: MessageStream,
     index: int,
     total: Measurement,
-    options: argparse.Namespace,
+    options: Namespace,
 ) -> None:
     """Read one stream, until all streams have read enough, or no message comes."""
     own = rows.measurement()
-    while total.count < options.countMax:
+    while total.count < options.maxMessages:
         try:
             size = len((await stream.__anext__()).value)
         except StopAsyncIteration:
@@ -550,7 +497,7 @@ async def _readStream(
             if rows.nowMs() - total.lastMs >= options.idleMs:
                 return
             continue
-        count, countMax = 1, min(POLL_COUNT_MAX, options.countMax - total.count)
+        count, countMax = 1, min(POLL_COUNT_MAX, options.maxMessages - total.count)
         while count < countMax and (message := stream.take()) is not None:
             size += len(message.value)
             count += 1
@@ -559,37 +506,32 @@ async def _readStream(
             await rows.detail(own, index, options.fetchSize)
 
 
-def addSimpleConsumeArguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of C{perf simple-consume}."""
+def addSimpleConsumeArguments(parser: ArgumentParser) -> None:
+    """Arguments of C{perf simple-consume}."""
     parser.epilog = _SIMPLE_EXAMPLES
     addBroker(parser)
     addPartition(parser)
     _addReading(parser)
 
 
-async def perfSimpleConsume(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
-    """
-    Read a partition, and print how fast that was.
-
-    @return: the exit code.
-    @raise PylogbrokerError: the broker does not answer, or has no such topic or partition.
-    """
-    rows = _Rows(reactor, options, streams, CONSUME_COLUMNS, SIMPLE_DETAILED_COLUMNS, decimals=4)
-    consumer = openConsumer(reactor, options)
+async def perfSimpleConsume(options: Namespace, streams: Streams) -> int:
+    """Read a partition, and print how fast that was."""
+    rows = _Rows(options, streams, CONSUME_COLUMNS, SIMPLE_DETAILED_COLUMNS, decimals=4)
+    consumer = openConsumer(options, streams)
     topic, partition = options.topic, options.partition
     try:
         await requireTopic(consumer, topic, partition)
-        time = LATEST if options.isFromLatest else EARLIEST
+        time = LATEST if options.fromLatest else EARLIEST
         offset = singleOffset(await consumer.getOffsetsBefore(topic, partition, time, 1))
         await rows.header()
         total = rows.measurement()
-        while total.count < options.countMax:
+        while total.count < options.maxMessages:
             fetched = await consumer.fetch(topic, partition, offset, options.fetchSize)
             count = size = 0
             for payload, _nextOffset in fetched.payloads():
                 count += 1
                 size += len(payload)
-                if total.count + count == options.countMax:
+                if total.count + count == options.maxMessages:
                     break
             if fetched.nextOffset == offset:
                 break

@@ -7,7 +7,7 @@ only with lines that were read together: a person expects a typed line to be the
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from collections.abc import Coroutine
 from typing import Any
 
@@ -21,10 +21,11 @@ from pylogbroker.cli.arguments import (
     addMaxMessageSize,
     addPartition,
     addTopic,
+    option,
     rejectOptions,
     separator,
 )
-from pylogbroker.cli.output import Progress, asJson, formatBytes, show
+from pylogbroker.cli.output import Progress, asJson, formatBytes
 from pylogbroker.cli.publisher import BrokerPublisher, ClusterPublisher, newPublisher
 from pylogbroker.cli.session import announceWait
 from pylogbroker.cli.streams import LineDecoder, Streams, inputSize, openInput, read
@@ -38,8 +39,8 @@ examples:
 """
 
 
-def addArguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of C{produce}."""
+def addArguments(parser: ArgumentParser) -> None:
+    """Arguments of C{produce}."""
     parser.epilog = _EXAMPLES
     parser.add_argument(
         "file", metavar="FILE", help="its lines are the messages; - is standard input"
@@ -47,20 +48,19 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
     addBroker(parser, hasCluster=True)
     addTopic(parser)
     addPartition(parser, None, "; -1: the broker chooses one for each batch; not with --zookeeper")
-    parser.add_argument(
-        "--key-separator",
-        dest="separator",
-        metavar="TEXT",
-        type=separator,
-        help="with --zookeeper: the text between key and message in a line; \\t is a tab. The key "
+    option(
+        parser,
+        "--key-separator TEXT",
+        "with --zookeeper: the text between key and message in a line; \\t is a tab. The key "
         "chooses the partition and is not sent. A line without TEXT has no key and goes anywhere",
+        separator,
     )
     addBatching(parser)
     addMaxMessageSize(parser, "line", "the broker's")
     addJson(parser, "print the outcome as a JSON document on standard output")
 
 
-def prepare(options: argparse.Namespace, streams: Streams) -> None:
+def prepare(options: Namespace, streams: Streams) -> None:
     """
     Check the options, and open the file before the reactor runs: opening a named pipe waits for its
     writer, and Ctrl-C must end that.
@@ -70,7 +70,7 @@ def prepare(options: argparse.Namespace, streams: Streams) -> None:
     if options.zookeeper is None:
         rejectOptions(
             options,
-            {"separator": "--key-separator"},
+            {"keySeparator": "--key-separator"},
             "needs --zookeeper: at a single broker, a key chooses nothing",
         )
         options.partition = options.partition or 0
@@ -88,30 +88,25 @@ def prepare(options: argparse.Namespace, streams: Streams) -> None:
         ) from error
 
 
-async def produce(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
-    """
-    Publish the lines of C{options.descriptor}.
-
-    @return: the exit code.
-    @raise PylogbrokerError: publishing failed; the text says how far it got.
-    """
-    publisher = newPublisher(reactor, options)
+async def produce(options: Namespace, streams: Streams) -> int:
+    """Publish the lines of C{options.descriptor}."""
+    publisher = newPublisher(options, streams)
     try:
-        await _announced(reactor, options, streams, publisher.check())
-        await _publish(reactor, options, streams, publisher)
+        await _announced(options, streams, publisher.check())
+        await _publish(options, streams, publisher)
     except CancelledError:
         streams.say(f"ended after {publisher.sentCount:,} messages")
         raise
     finally:
         await publisher.close()
-    if options.isJson:
+    if options.json:
         outcome = {
             "topic": options.topic,
             "messageCount": publisher.sentCount,
             "payloadSize": publisher.sentSize,
             "requestCount": publisher.batchCount,
         }
-        await show(reactor, streams, asJson(outcome))
+        await streams.show(asJson(outcome))
     size, count = formatBytes(publisher.sentSize), publisher.batchCount
     streams.say(
         f"sent {publisher.sentCount:,} messages ({size}) in {count:,} requests "
@@ -121,8 +116,7 @@ async def produce(reactor: Any, options: argparse.Namespace, streams: Streams) -
 
 
 async def _announced(
-    reactor: Any,
-    options: argparse.Namespace,
+    options: Namespace,
     streams: Streams,
     waiting: Coroutine[Any, Any, None],
     progress: Progress | None = None,
@@ -132,39 +126,32 @@ async def _announced(
         what = f"the broker at {options.broker}"
     else:
         what = f"{'the cluster' if progress else 'ZooKeeper'} at {options.zookeeper}"
-
-    def say(text: str) -> None:
-        if progress is not None:
-            progress.clear()
-        streams.say(text)
-
     await announceWait(
-        reactor,
-        say,
+        streams,
         Deferred.fromCoroutine(waiting),
         f"{what} to take what was sent" if progress else what,
         options.timeoutMs,
+        progress,
     )
 
 
 async def _publish(
-    reactor: Any,
-    options: argparse.Namespace,
+    options: Namespace,
     streams: Streams,
     publisher: BrokerPublisher | ClusterPublisher,
 ) -> None:
     size = inputSize(options.descriptor)
-    progress = Progress(streams.errors, reactor.seconds, size)
-    decoder = LineDecoder(options.payloadSizeMax)
+    progress = Progress(streams.errors, streams.reactor.seconds, size)
+    decoder = LineDecoder(options.maxMessageSize)
 
     async def wait(sending: Coroutine[Any, Any, None]) -> None:
-        await _announced(reactor, options, streams, sending, progress)
+        await _announced(options, streams, sending, progress)
 
     reason = "it is longer"
     try:
         data = b"begin"
         while data and decoder.overlong is None:
-            data = await _read(reactor, options)
+            data = await _read(options, streams)
             lines = decoder.feed(data) if data else decoder.finish()
             await wait(publisher.add(lines))
             if size is None:
@@ -185,12 +172,12 @@ async def _publish(
         before = "nothing was sent" if decoder.overlong == 1 else "the lines before it were sent"
         raise CommandError(
             f"line {decoder.overlong:,} of {options.name} is too long for a message of "
-            f"{options.payloadSizeMax:,} bytes: {reason}; {before}"
+            f"{options.maxMessageSize:,} bytes: {reason}; {before}"
         )
 
 
-async def _read(reactor: Any, options: argparse.Namespace) -> bytes:
+async def _read(options: Namespace, streams: Streams) -> bytes:
     try:
-        return await read(reactor, options.descriptor)
+        return await read(streams.reactor, options.descriptor)
     except OSError as error:
         raise CommandError(f"cannot read {options.name}: {error.strerror}") from error

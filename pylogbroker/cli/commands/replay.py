@@ -8,9 +8,8 @@ end. So the command ends while others publish, and copying a topic into itself d
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from collections.abc import AsyncIterator
-from typing import Any
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import (
@@ -21,10 +20,11 @@ from pylogbroker.cli.arguments import (
     addOtherAccess,
     addRequiredZookeeper,
     addTopic,
+    option,
     topic,
 )
 from pylogbroker.cli.commands.cluster import PartitionBounds, readBounds
-from pylogbroker.cli.output import Progress, asJson, formatBytes, show
+from pylogbroker.cli.output import Progress, asJson, formatBytes
 from pylogbroker.cli.publisher import ClusterPublisher
 from pylogbroker.cli.session import ClusterSession
 from pylogbroker.cli.streams import Streams
@@ -43,24 +43,12 @@ partition of the target. It counts only messages that the target's brokers have 
 """
 
 
-def addArguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of C{replay}."""
+def addArguments(parser: ArgumentParser) -> None:
+    """Arguments of C{replay}."""
     parser.epilog = _EXAMPLES
     addTopic(parser, text="the topic to copy")
-    parser.add_argument(
-        "--to-topic",
-        dest="toTopic",
-        metavar="TOPIC",
-        type=topic,
-        required=True,
-        help="the topic to copy it to",
-    )
-    parser.add_argument(
-        "--to-zookeeper",
-        dest="toZookeeper",
-        metavar="HOST:PORT",
-        help="the cluster to copy it to; by default, the same",
-    )
+    option(parser, "--to-topic TOPIC", "the topic to copy it to", topic, required=True)
+    option(parser, "--to-zookeeper HOST:PORT", "the cluster to copy it to; by default, the same")
     addOtherAccess(parser, "to", "the cluster to copy to")
     addMaxMessages(parser)
     addMaxMessageSize(parser, "message", "the target's")
@@ -69,28 +57,23 @@ def addArguments(parser: argparse.ArgumentParser) -> None:
     addJson(parser, "print the outcome as a JSON document on standard output")
 
 
-async def replay(reactor: Any, options: argparse.Namespace, streams: Streams) -> int:
-    """
-    Copy the messages.
-
-    @return: the exit code.
-    @raise PylogbrokerError: copying failed; the text says how far it got.
-    """
+async def replay(options: Namespace, streams: Streams) -> int:
+    """Copy the messages."""
     publisher = ClusterPublisher(
-        reactor,
+        streams.reactor,
         options.toZookeeper or options.zookeeper,
         options.toTopic,
         None,
-        codec=options.codec,
-        batchCountMax=options.batchCount,
-        payloadSizeMax=options.payloadSizeMax,
+        codec=options.compression,
+        batchCountMax=options.batchSize,
+        payloadSizeMax=options.maxMessageSize,
         timeoutMs=options.timeoutMs,
         what="messages",
         access=options.otherAccess if options.toZookeeper else options.access,
     )
-    progress = Progress(streams.errors, reactor.seconds)
+    progress = Progress(streams.errors, streams.reactor.seconds)
     try:
-        async with ClusterSession(reactor, options, streams) as cluster:
+        async with ClusterSession(options, streams) as cluster:
             await publisher.check()
             await cluster.knownTopics([options.topic])
             bounds = await readBounds(cluster, [options.topic])
@@ -99,7 +82,7 @@ async def replay(reactor: Any, options: argparse.Namespace, streams: Streams) ->
             try:
                 for each in bounds:
                     async for payloads in _payloads(cluster, each):
-                        await publisher.add(payloads[: options.countMax - publisher.sentCount])
+                        await publisher.add(payloads[: options.maxMessages - publisher.sentCount])
                         progress.update(publisher.sentCount, publisher.sentSize)
                 await publisher.confirm()
             except CommandError:
@@ -110,9 +93,9 @@ async def replay(reactor: Any, options: argparse.Namespace, streams: Streams) ->
         progress.clear()
         await publisher.close()
     count, size = publisher.sentCount, publisher.sentSize
-    if options.isJson:
+    if options.json:
         topics = {"topic": options.topic, "toTopic": options.toTopic}
-        await show(reactor, streams, asJson({**topics, "messageCount": count, "payloadSize": size}))
+        await streams.show(asJson({**topics, "messageCount": count, "payloadSize": size}))
     streams.say(
         f"replayed {count:,} messages ({formatBytes(size)}) of {options.topic} "
         f"to {publisher.destination}"
