@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, getDebugging
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -119,7 +119,7 @@ _END: Iterator[Any] = iter(())
 
 def sendResultClass() -> type[Deferred[None]]:
     """The class for the Deferreds of messages: Twisted's own while its debugging is on."""
-    return Deferred if Deferred.debug else SendResult
+    return Deferred if getDebugging() else SendResult
 
 
 @dataclass(slots=True)
