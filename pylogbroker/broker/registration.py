@@ -199,8 +199,8 @@ class Registration:
             return (
                 f"brokerid={self._brokerId}: {path} belongs to another session, and stayed so for "
                 f"{OWN_PATIENCE_COUNT} times {patienceMs} ms, with the address of this broker, "
-                f"{own}. That is probably its own session from before, with a longer time-out: start "
-                f"it again when {path} is gone. If it never goes, another broker has this brokerid "
+                f"{own}. That is probably its own session from before, with a longer time-out: "
+                f"start it again when {path} is gone. If it never goes, another broker has this brokerid "
                 "and this hostname"
             )
         return (

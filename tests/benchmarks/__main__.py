@@ -1,5 +1,6 @@
 """
-C{python -m tests.benchmarks}: compiles the yardstick, measures it and the broker in turn, prints tables.
+C{python -m tests.benchmarks}: compiles the yardstick, measures it and the broker in turn, prints
+tables.
 
 It judges (met, not met), but does not fail: a figure is no test.
 """

@@ -1,11 +1,13 @@
 """
 One client under measurement, as a process of its own::
 
-    python -m tests.benchmarks.clientload produce send bench 1000000 zk.connect=127.0.0.1:2181 compression.codec=1
-    python -m tests.benchmarks.clientload consume iterate bench 1000000 zk.connect=127.0.0.1:2181
+    python -m tests.benchmarks.clientload produce send bench 1000000 zk.connect=127.0.0.1:2181
+    compression.codec=1 python -m tests.benchmarks.clientload consume iterate bench 1000000
+    zk.connect=127.0.0.1:2181
 
-prints one line of JSON: messages, seconds by the clock, seconds of CPU of this process with all its threads, kernel and user. What goes before the first
-message (imports, payloads, connecting, joining the group) does not count; for producers the orderly close, which sends the last messages, does.
+prints one line of JSON: messages, seconds by the clock, seconds of CPU of this process with all its
+threads, kernel and user. What goes before the first message (imports, payloads, connecting, joining
+the group) does not count; for producers the orderly close, which sends the last messages, does.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ WARM_UP_COUNT = 20_000
 
 
 def makePayloads(count: int) -> list[bytes]:
-    """Lines of 200 bytes that look like a log's, the same ones every time; a gzip makes a third of them."""
+    """
+    Lines of 200 bytes that look like a log's, the same ones every time; a gzip makes a third of
+    them.
+    """
     random = Random(7)
     words = [
         "".join(random.choices("etaoinshrdlu", k=random.randrange(3, 10))) for _ in range(2_000)
@@ -68,7 +73,9 @@ def messages(pool: Sequence[bytes], count: int) -> Iterator[bytes]:
 async def paced(
     producer: Producer, topic: str, values: Iterable[bytes], outcomes: OutcomeCounter
 ) -> None:
-    """As C{docs/groups.md} has it: look whether there is room, send, and look at what became of it."""
+    """
+    As C{docs/groups.md} has it: look whether there is room, send, and look at what became of it.
+    """
     bad = outcomes.bad
     for value in values:
         await producer.whenReady()

@@ -1,9 +1,11 @@
 """
-C{python -m tests.benchmarks.clients}: what the asynchronous producer and a consumer group cost, from Python objects to the broker and back.
+C{python -m tests.benchmarks.clients}: what the asynchronous producer and a consumer group cost,
+from Python objects to the broker and back.
 
-A real ZooKeeper, a broker as C{twistd pylogbroker}, and the client, are a process each. What counts is CPU time, of the client and of the broker, in
-seconds per million messages of 200 bytes; it hardly depends on who else is on the machine. Beside compressed runs stands what the bare
-compressor takes for the same sets. It judges (met, not met), but does not fail: a figure is no test.
+A real ZooKeeper, a broker as C{twistd pylogbroker}, and the client, are a process each. What counts
+is CPU time, of the client and of the broker, in seconds per million messages of 200 bytes; it
+hardly depends on who else is on the machine. Beside compressed runs stands what the bare compressor
+takes for the same sets. It judges (met, not met), but does not fail: a figure is no test.
 """
 
 from __future__ import annotations
@@ -176,7 +178,9 @@ class Bench:
 
 
 def bareCost(codec: str, what: str, count: int) -> float:
-    """CPU in microseconds per message of the compressor alone, for sets as the clients make them."""
+    """
+    CPU in microseconds per message of the compressor alone, for sets as the clients make them.
+    """
     payloads = makePayloads(min(count, POOL_COUNT))
     sets = [
         encodeSet(payloads[start : start + BATCH_COUNT])
@@ -254,7 +258,10 @@ def asMarkdown(
 
 
 def turnNs() -> float:
-    """CPU in nanoseconds of one turn of a Python loop that adds numbers: the speed of this processor, now. 25 when it is quick and nobody else wants it."""
+    """
+    CPU in nanoseconds of one turn of a Python loop that adds numbers: the speed of this processor,
+    now. 25 when it is quick and nobody else wants it.
+    """
     begun, total = time.process_time(), 0
     for number in range(2_000_000):
         total += number

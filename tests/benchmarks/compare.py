@@ -1,11 +1,12 @@
 """
-C{python -m tests.benchmarks.compare REVISION}: the benchmarks of broker and clients at another revision and
-in this tree, alternating in one run.
+C{python -m tests.benchmarks.compare REVISION}: the benchmarks of broker and clients at another
+revision and in this tree, alternating in one run.
 
-Both revisions run with the interpreter and the libraries of this environment, so with the same CRC-32. Each
-measures by its own C{tests.benchmarks}, in a process for each scenario and round. The compared figure is
-processor time: of the broker, as a multiple of the C yardstick in the same process; of the clients, in
-microseconds a message. The order of the two revisions changes with each round.
+Both revisions run with the interpreter and the libraries of this environment, so with the same
+CRC-32. Each measures by its own C{tests.benchmarks}, in a process for each scenario and round. The
+compared figure is processor time: of the broker, as a multiple of the C yardstick in the same
+process; of the clients, in microseconds a message. The order of the two revisions changes with each
+round.
 """
 
 from __future__ import annotations

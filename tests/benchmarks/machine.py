@@ -1,9 +1,12 @@
 """
-What figures depend on besides the code: the machine, its system, the versions in use. And the machine's worst habit, cured as far as can be.
+What figures depend on besides the code: the machine, its system, the versions in use. And the
+machine's worst habit, cured as far as can be.
 
-B{Memory that is not there.} A virtual machine may give free memory back to its host (a balloon with free page reporting). Whoever touches such a page
-next waits for the host, in the middle of a system call: filling the page cache takes twice the CPU time, now and then, for no reason that can be seen inside.
-So before each measurement as much memory as it will need is touched and freed again; then it is there (L{warmMemory}).
+B{Memory that is not there.} A virtual machine may give free memory back to its host (a balloon with
+free page reporting). Whoever touches such a page next waits for the host, in the middle of a system
+call: filling the page cache takes twice the CPU time, now and then, for no reason that can be seen
+inside. So before each measurement as much memory as it will need is touched and freed again; then
+it is there (L{warmMemory}).
 """
 
 from __future__ import annotations

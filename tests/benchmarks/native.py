@@ -1,5 +1,6 @@
 """
-The two programs in C: the yardstick that the broker is held against, and the load that is quick enough to measure servers with.
+The two programs in C: the yardstick that the broker is held against, and the load that is quick
+enough to measure servers with.
 
 Both are compiled anew for each run, into the run's own folder: half a second, and never an old one.
 """

@@ -1,8 +1,8 @@
 """
 Figures as tables, in Markdown: what is printed is what is kept.
 
-A ratio is the median of the broker's figures over the median of the yardstick's, of one run; beside it stand the smallest and the largest ratio of a
-single round, which say how much to believe it.
+A ratio is the median of the broker's figures over the median of the yardstick's, of one run; beside
+it stand the smallest and the largest ratio of a single round, which say how much to believe it.
 """
 
 from __future__ import annotations

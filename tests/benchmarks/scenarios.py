@@ -1,9 +1,9 @@
 """
-What is measured. A scenario knows how to run itself once, on the yardstick or on the broker, and gives figures by name; what is made of them,
-L{tests.benchmarks.report} knows.
+What is measured. A scenario knows how to run itself once, on the yardstick or on the broker, and
+gives figures by name; what is made of them, L{tests.benchmarks.report} knows.
 
-Produce runs get a server and a folder of their own each, so that none finds the other's files. Fetch runs take turns on two servers that stay up, and
-read the same file.
+Produce runs get a server and a folder of their own each, so that none finds the other's files.
+Fetch runs take turns on two servers that stay up, and read the same file.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Neighbour(NamedTuple):
 
     @ivar title: for people.
     @ivar pauseUs: microseconds between its fetches; L{None}: nobody is there.
-    @ivar cachedName: its data were dropped from the page cache, and this is the neighbour that does the same with cached ones; L{None}: it is that one.
+    @ivar cachedName: its data were dropped from the page cache, and this is the neighbour that does
+        the same with cached ones; L{None}: it is that one.
     """
 
     name: str
@@ -235,7 +236,8 @@ class ProduceScenario:
 @dataclass(frozen=True)
 class FetchScenario:
     """
-    Fetches of data in the page cache. Rates by the clock are what is compared, so the sides take turns quickly.
+    Fetches of data in the page cache. Rates by the clock are what is compared, so the sides take
+    turns quickly.
 
     @ivar size: bytes of a fetch.
     @ivar target: what the share of the yardstick's MB/s must be at least; L{None}: none was set.
@@ -273,8 +275,9 @@ class FetchScenario:
 @dataclass(frozen=True)
 class HotScenario:
     """
-    The latency of one consumer of cached data: alone, and beside a neighbour whose data are cached or must come from the disk, and who takes a pause after each
-    fetch or does not. Nothing cold for the yardstick: it would stand still for the disk, and is not asked to do better.
+    The latency of one consumer of cached data: alone, and beside a neighbour whose data are cached
+    or must come from the disk, and who takes a pause after each fetch or does not. Nothing cold for
+    the yardstick: it would stand still for the disk, and is not asked to do better.
     """
 
     name: str = "hot-beside-cold"
@@ -317,7 +320,10 @@ class HotScenario:
         path: Path,
         hot: Future[dict[str, float]],
     ) -> float:
-        """Keep the neighbour going until the hot consumer has ended. Returns its bytes per second; 0 when there is none."""
+        """
+        Keep the neighbour going until the hot consumer has ended. Returns its bytes per second; 0
+        when there is none.
+        """
         seconds = size = 0.0
         end = path.stat().st_size
         while neighbour.pauseUs is not None and not hot.done():
@@ -342,7 +348,8 @@ def dropCached(path: Path) -> float:
     """
     Let the system forget a file that is on the disk.
 
-    @return: the share of it that is in the page cache all the same, by sample; 1.0 where the file system cannot say.
+    @return: the share of it that is in the page cache all the same, by sample; 1.0 where the file
+        system cannot say.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -1,8 +1,9 @@
 """
 Servers as processes of their own, and how much processor they have used.
 
-What counts is the CPU time of the process with all its threads, kernel and user: what C{/proc/PID/stat} says in hundredths of a second, the process's CPU
-clock says in nanoseconds, so that is read.
+What counts is the CPU time of the process with all its threads, kernel and user: what
+C{/proc/PID/stat} says in hundredths of a second, the process's CPU clock says in nanoseconds, so
+that is read.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ SETTINGS = {
     "log.default.flush.interval.ms": "1000",
     "log.default.flush.scheduler.interval.ms": "1000",
 }
-"""What a broker under measurement is told besides the shipped file; the flush settings are the shipped ones, named here since they matter."""
+"""
+What a broker under measurement is told besides the shipped file; the flush settings are the shipped
+ones, named here since they matter.
+"""
 
 
 def cpuSeconds(processId: int) -> float:

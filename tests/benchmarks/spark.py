@@ -3,8 +3,9 @@ How fast Spark reads topics, beside its own scan of the same rows in Parquet, in
 
     python -m tests.benchmarks.spark --messages 1000000 --rounds 3
 
-Messages of 200 bytes, all columns, to the sink C{noop}; one partition and two, against one Parquet file and two. Two brokers as processes on the same machine
-do their part meanwhile, which Parquet does not need. The exit status is 0 if two partitions reach a quarter of the scan.
+Messages of 200 bytes, all columns, to the sink C{noop}; one partition and two, against one Parquet
+file and two. Two brokers as processes on the same machine do their part meanwhile, which Parquet
+does not need. The exit status is 0 if two partitions reach a quarter of the scan.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """
-The benchmarks run. What they measure is for people to read: nothing here asserts a time, a rate or a ratio.
+The benchmarks run. What they measure is for people to read: nothing here asserts a time, a rate or
+a ratio.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ class ShortFormTests(SynchronousTestCase):
     """The short form."""
 
     def test_everyScenarioHasFigures(self) -> None:
-        """The short form compiles its programs, runs each of its scenarios on the yardstick and on the broker, and prints and writes their figures."""
+        """
+        The short form compiles its programs, runs each of its scenarios on the yardstick and on the
+        broker, and prints and writes their figures.
+        """
         output = Path(self.mktemp()).resolve()
         figures = Path(self.mktemp()).resolve()
         command = [
@@ -134,7 +138,10 @@ class ReportTests(SynchronousTestCase):
         )
 
     def test_shortForm(self) -> None:
-        """The short form names targets, and neither judges one nor counts: its figures come from one short round beside other work."""
+        """
+        The short form names targets, and neither judges one nor counts: its figures come from one
+        short round beside other work.
+        """
         measured: list[tuple[Any, Any]] = [
             (
                 ProduceScenario(50, target=4.0),

@@ -1,5 +1,6 @@
 """
-The clients' benchmarks run. What they measure is for people to read: nothing here asserts a time, a rate or a ratio.
+The clients' benchmarks run. What they measure is for people to read: nothing here asserts a time, a
+rate or a ratio.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ class ShortFormTests(SynchronousTestCase):
     """The short form."""
 
     def test_everyScenarioHasFigures(self) -> None:
-        """The short form sends and reads all its messages, through a real ZooKeeper and a broker, and prints and writes the figures of each scenario."""
+        """
+        The short form sends and reads all its messages, through a real ZooKeeper and a broker, and
+        prints and writes the figures of each scenario.
+        """
         output, figures = Path(self.mktemp()).resolve(), Path(self.mktemp()).resolve()
         command = [
             sys.executable,
@@ -62,7 +66,10 @@ class ReportTests(SynchronousTestCase):
     """From figures to tables."""
 
     def test_targets(self) -> None:
-        """The median of a client's CPU is judged where nothing is compressed; beside compression stands what the bare compressor takes."""
+        """
+        The median of a client's CPU is judged where nothing is compressed; beside compression
+        stands what the bare compressor takes.
+        """
 
         def rounds(*values: float) -> list[dict[str, float]]:
             return [{"clientUs": value, "brokerUs": 1.0, "rate": 1e5} for value in values]

@@ -1,5 +1,6 @@
 """
-What the console costs an idle broker. Beside the other benchmarks, since a tracer would be what is measured.
+What the console costs an idle broker. Beside the other benchmarks, since a tracer would be what is
+measured.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ class IdleTests(SynchronousTestCase):
         return (cpuSeconds(pid) - before) / (time.monotonic() - begun)
 
     def askedCount(self, browser: Chromium) -> int:
-        """How often the page has asked so far: a browser that gets no processor asks more seldom, and costs less."""
+        """
+        How often the page has asked so far: a browser that gets no processor asks more seldom, and
+        costs less.
+        """
         return int(
             browser.run(
                 "return performance.getEntriesByType('resource').filter((each) => each.name.includes('/api/')).length"
@@ -51,8 +55,9 @@ class IdleTests(SynchronousTestCase):
 
     def test_idle(self) -> None:
         """
-        With the console on, an idle broker takes less than 1 % of a core, of which it is so far away that this can be demanded on any machine. What it takes
-        with a page open on it, and how often that asked, is printed.
+        With the console on, an idle broker takes less than 1 % of a core, of which it is so far
+        away that this can be demanded on any machine. What it takes with a page open on it, and how
+        often that asked, is printed.
         """
         self.measure("alone", {})
 

@@ -1,5 +1,6 @@
 """
-A client on a real reactor that knows frames and nothing else; and a certificate for brokers that speak TLS.
+A client on a real reactor that knows frames and nothing else; and a certificate for brokers that
+speak TLS.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """
-A broker that does nothing by itself: time, workers and turns of the reactor come when the test says so. Its files are a L{PowerCutFileSystem}, its
-connections are real sockets.
+A broker that does nothing by itself: time, workers and turns of the reactor come when the test says
+so. Its files are a L{PowerCutFileSystem}, its connections are real sockets.
 """
 
 from __future__ import annotations
@@ -188,7 +188,9 @@ class Peer:
 
     @property
     def isClosed(self) -> bool:
-        """Whether the broker has closed the connection, and nothing but the end was left to receive."""
+        """
+        Whether the broker has closed the connection, and nothing but the end was left to receive.
+        """
         return self.receive() == b"" and self.closed
 
     def endSending(self) -> None:

@@ -19,7 +19,10 @@ class AdvertisedHostTests(SynchronousTestCase):
     def host(
         self, address: str = "10.0.0.5", listening: Sequence[str] = ("0.0.0.0",), **properties: str
     ) -> str:
-        """The host with these settings, on a machine called C{box} whose name has this address, if it has one; warnings are kept."""
+        """
+        The host with these settings, on a machine called C{box} whose name has this address, if it
+        has one; warnings are kept.
+        """
         self.warnings: list[str] = []
         given = {
             "brokerid": "0",
@@ -58,7 +61,10 @@ class AdvertisedHostTests(SynchronousTestCase):
         self.assertEqual(self.warnings, [])
 
     def test_interface(self) -> None:
-        """Without it, the one address that is listened on; if that is the machine's own, it was meant so."""
+        """
+        Without it, the one address that is listened on; if that is the machine's own, it was meant
+        so.
+        """
         self.assertEqual(self.host(listen_interface="10.1.1.1"), "10.1.1.1")
         self.assertEqual(self.host(listen_interface="127.0.0.1"), "127.0.0.1")
         self.assertEqual(self.warnings, [])
@@ -70,7 +76,10 @@ class AdvertisedHostTests(SynchronousTestCase):
         self.assertEqual(self.warnings, [])
 
     def test_unreachable(self) -> None:
-        """Debian's 127.0.1.1, or any address at which everybody finds himself, is warned of; the broker starts all the same."""
+        """
+        Debian's 127.0.1.1, or any address at which everybody finds himself, is warned of; the
+        broker starts all the same.
+        """
         self.assertEqual(self.host("127.0.1.1"), "127.0.1.1")
         self.assertEqual(len(self.warnings), 1)
         for part in ("box", "127.0.1.1", "Set hostname"):
@@ -89,7 +98,10 @@ class AdvertisedHostTests(SynchronousTestCase):
         self.assertEqual(len(self.warnings), 1)
 
     def test_listeners(self) -> None:
-        """Where C{listeners} is set it decides, and not C{listen.interface}: the first address that can be told, or that of the host's name."""
+        """
+        Where C{listeners} is set it decides, and not C{listen.interface}: the first address that
+        can be told, or that of the host's name.
+        """
         everywhere, one = "tcp:6667", "tcp:6667:interface=10.0.0.9"
         self.assertEqual(
             self.host("127.0.1.1", ["0.0.0.0"], listeners=everywhere, listen_interface="127.0.0.1"),

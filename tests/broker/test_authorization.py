@@ -1,6 +1,6 @@
 """
-Tests for L{pylogbroker.broker.authorization}: its limits. What it refuses, and how clients are told, is shown by real connections in
-L{tests.integration.test_security}.
+Tests for L{pylogbroker.broker.authorization}: its limits. What it refuses, and how clients are
+told, is shown by real connections in L{tests.integration.test_security}.
 """
 
 from __future__ import annotations

@@ -80,7 +80,9 @@ class OrderTests(LeadTestCase):
         )
 
     def test_noAnswerToProduce(self) -> None:
-        """Neither PRODUCE nor MULTIPRODUCE is answered, not even when it is refused (row 2, row 3)."""
+        """
+        Neither PRODUCE nor MULTIPRODUCE is answered, not even when it is refused (row 2, row 3).
+        """
         broker = self.broker()
         peer = broker.connect()
         peer.send(produce(b"a"), encodeMultiProduce([("t", 0, encodeSet([b"b"]))]))
@@ -90,7 +92,10 @@ class OrderTests(LeadTestCase):
         self.assertEqual((peer.receive(), peer.closed), (b"", True))
 
     def test_aWaitingAnswerHoldsTheNext(self) -> None:
-        """A request whose answer has to wait holds those behind it, of whatever kind, and all are answered in order."""
+        """
+        A request whose answer has to wait holds those behind it, of whatever kind, and all are
+        answered in order.
+        """
         broker = self.broker()
         fill(broker, b"a")
         peer = broker.connect()
@@ -115,7 +120,10 @@ class OrderTests(LeadTestCase):
         self.assertEqual(broker.log().logEndOffset, 33)
 
     def test_produceThenAsk(self) -> None:
-        """An OFFSETS request behind a PRODUCE on one connection proves that it was processed: the topic is there (spec-0.7 wire-protocol §11)."""
+        """
+        An OFFSETS request behind a PRODUCE on one connection proves that it was processed: the
+        topic is there (spec-0.7 wire-protocol §11).
+        """
         broker = self.broker()
         peer = broker.connect()
         peer.send(produce(b"a"), encodeOffsets("t", 0, -1, 1))
@@ -133,7 +141,10 @@ class OrderTests(LeadTestCase):
         self.assertEqual((waiting.receive(), other.fetched()), (b"", [(0, encodeSet([b"a"]))]))
 
     def test_manyTinyRequests(self) -> None:
-        """Tens of thousands of tiny requests in a few reads are carried out in a loop, without a stack that grows with them."""
+        """
+        Tens of thousands of tiny requests in a few reads are carried out in a loop, without a stack
+        that grows with them.
+        """
         broker = self.broker()
         fill(broker, b"a")
         count = 20_000
@@ -205,7 +216,10 @@ class HeldTests(LeadTestCase):
         return broker, peer
 
     def test_pauseAndResume(self) -> None:
-        """When more is held than is received at once, the connection is no longer read; it is again when the waiting is over, and all is carried out."""
+        """
+        When more is held than is received at once, the connection is no longer read; it is again
+        when the waiting is over, and all is carried out.
+        """
         broker, peer = self.waiting()
         frame = produce(b"x" * 50_000)
         sentCount = 0
@@ -232,7 +246,10 @@ class HeldTests(LeadTestCase):
         self.assertGreater(peer.heldSize, 0)
 
     def test_halfClosed(self) -> None:
-        """A client that has closed its half gets the answers that it waits for, what it has sent is carried out, and then it is closed (row 21)."""
+        """
+        A client that has closed its half gets the answers that it waits for, what it has sent is
+        carried out, and then it is closed (row 21).
+        """
         broker, peer = self.waiting()
         peer.send(produce(b"c"), encodeFetch("t", 0, 0, 11), produce(b"d")[:-1])
         peer.endSending()
@@ -259,8 +276,8 @@ class HeldTests(LeadTestCase):
 
     def test_closedWhileHeldBack(self) -> None:
         """
-        It does so, too, when the first of the frames is being held back at the moment when the connection is lost: all are carried out when there is room
-        (row 21).
+        It does so, too, when the first of the frames is being held back at the moment when the
+        connection is lost: all are carried out when there is room (row 21).
         """
         broker = self.broker({"max.unflushed.bytes.per.partition": "1000"})
         fill(broker, b"a")
@@ -279,7 +296,10 @@ class HeldTests(LeadTestCase):
         self.assertEqual(broker.pinCounts(), [0])
 
     def test_answersForNobody(self) -> None:
-        """An answer that is found when its client has gone is let go, and what is behind it carried out."""
+        """
+        An answer that is found when its client has gone is let go, and what is behind it carried
+        out.
+        """
         broker, peer = self.waiting()
         peer.sendSome(encodeFetch("t", 0, 0, 100) + produce(b"c"))
         broker.turn()
@@ -289,7 +309,10 @@ class HeldTests(LeadTestCase):
         self.assertEqual(broker.pinCounts(), [0])
 
     def test_lostWhileSending(self) -> None:
-        """A connection that is lost while its answer goes out lets the rest of it go, and what is behind it is carried out (row 21)."""
+        """
+        A connection that is lost while its answer goes out lets the rest of it go, and what is
+        behind it is carried out (row 21).
+        """
         broker = self.broker()
         fill(broker, *[b"x" * 100_000] * 30)
         for transport in (None, plainServer):
@@ -313,7 +336,10 @@ class RefusalTests(LeadTestCase):
     """What is refused ends its connection, and no other."""
 
     def test_malformed(self) -> None:
-        """Each kind of request that cannot be understood closes its connection without an answer; another connection does not notice (row 19)."""
+        """
+        Each kind of request that cannot be understood closes its connection without an answer;
+        another connection does not notice (row 19).
+        """
         broker = self.broker()
         fill(broker, b"a")
         other = broker.connect()
@@ -349,7 +375,10 @@ class RefusalTests(LeadTestCase):
         self.assertEqual(len(broker.service.connections.open), 1)
 
     def test_theRestIsLost(self) -> None:
-        """What was sent behind a refused request on its connection is lost; what was sent before it stays (spec-0.7 wire-protocol §11)."""
+        """
+        What was sent behind a refused request on its connection is lost; what was sent before it
+        stays (spec-0.7 wire-protocol §11).
+        """
         broker = self.broker()
         fill(broker, b"a")
         peer = broker.connect()
@@ -377,7 +406,10 @@ class RefusalTests(LeadTestCase):
         )
 
     def test_refusedForNobody(self) -> None:
-        """A held request that is refused when its client has gone is logged and counted; nothing is there to be closed."""
+        """
+        A held request that is refused when its client has gone is logged and counted; nothing is
+        there to be closed.
+        """
         broker = self.broker()
         lines = capture(self)
         peer = broker.connect()
@@ -391,7 +423,10 @@ class RefusalTests(LeadTestCase):
         self.assertTrue(any("partitions 0 to 0, not 5" in line for line in lines()), lines())
 
     def test_frameLimit(self) -> None:
-        """A frame of the largest size is read; one byte more ends the connection when its size is there (row 15, SocketServerTest.tooBigRequestIsRejected)."""
+        """
+        A frame of the largest size is read; one byte more ends the connection when its size is
+        there (row 15, SocketServerTest.tooBigRequestIsRejected).
+        """
         broker = self.broker({"max.socket.request.bytes": "50"})
         peer = broker.connect()
         frame = encodeFetch("t" * 30, 0, 0, 100)
@@ -416,7 +451,10 @@ class StrangerTests(LeadTestCase):
     """Clients of another kind."""
 
     def test_named(self) -> None:
-        """HTTP, TLS, today's Kafka and Redis are cut, and a log line names what they look like, one for many of them."""
+        """
+        HTTP, TLS, today's Kafka and Redis are cut, and a log line names what they look like, one
+        for many of them.
+        """
         for greeting, name in (
             (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP"),
             (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500), "TLS"),
@@ -489,7 +527,9 @@ class LargeFrameTests(LeadTestCase):
         return peer
 
     def test_granted(self) -> None:
-        """A large frame is granted its memory, arrives, is carried out, and the memory given back."""
+        """
+        A large frame is granted its memory, arrives, is carried out, and the memory given back.
+        """
         broker = self.broker(self.LIMITS)
         admission = broker.service._memory
         peer = self.begun(broker)
@@ -499,7 +539,10 @@ class LargeFrameTests(LeadTestCase):
         self.assertEqual((broker.log().logEndOffset, admission.reservedSize), (self.size - 17, 0))
 
     def test_paused(self) -> None:
-        """A second one that finds no memory is not read from, beyond what everybody may hold, until the first is done; then it arrives, too."""
+        """
+        A second one that finds no memory is not read from, beyond what everybody may hold, until
+        the first is done; then it arrives, too.
+        """
         broker = self.broker(self.LIMITS)
         admission = broker.service._memory
         first, second = self.begun(broker), self.begun(broker)
@@ -530,7 +573,10 @@ class LargeFrameTests(LeadTestCase):
         self.assertEqual(other.offsets(), [[900_010]])
 
     def test_overdue(self) -> None:
-        """Who was granted memory and does not send is cut when it is overdue and another waits, which then goes on."""
+        """
+        Who was granted memory and does not send is cut when it is overdue and another waits, which
+        then goes on.
+        """
         broker = self.broker(self.LIMITS)
         lines = capture(self)
         first, second = self.begun(broker), self.begun(broker)
@@ -543,7 +589,8 @@ class LargeFrameTests(LeadTestCase):
         self.assertEqual(
             lines(),
             [
-                "192.0.2.1:1 was too slow with a large request, and others wait for its memory: cut off"
+                "192.0.2.1:1 was too slow with a large request, "
+                "and others wait for its memory: cut off"
             ],
         )
         second.send(self.frame[100_000:])
@@ -563,7 +610,9 @@ class LargeFrameTests(LeadTestCase):
         self.assertEqual(admission.reservedSize, 0)
 
     def test_halfClosedInTheMiddle(self) -> None:
-        """A client that ends in the middle of a large frame is closed, and its memory given back."""
+        """
+        A client that ends in the middle of a large frame is closed, and its memory given back.
+        """
         broker = self.broker(self.LIMITS)
         peer = self.begun(broker)
         peer.endSending()
@@ -572,7 +621,8 @@ class LargeFrameTests(LeadTestCase):
 
     def test_heldUntilCarriedOut(self) -> None:
         """
-        A large request that is held back keeps its memory, so that all that wait together stay within the limit; it is not overdue, however long it waits.
+        A large request that is held back keeps its memory, so that all that wait together stay
+        within the limit; it is not overdue, however long it waits.
         """
         broker = self.broker({**self.LIMITS, "max.unflushed.bytes.per.partition": "1000"})
         admission = broker.service._memory
@@ -617,7 +667,10 @@ class CrowdTests(LeadTestCase):
     """How many there may be."""
 
     def test_connectionsMax(self) -> None:
-        """One connection more than allowed is cut at once, with one log line for many; when one has gone there is room again."""
+        """
+        One connection more than allowed is cut at once, with one log line for many; when one has
+        gone there is room again.
+        """
         broker = self.broker({"max.connections": "3"})
         lines = capture(self)
         first = broker.connect()
@@ -726,7 +779,8 @@ class StalledTests(LeadTestCase):
 
 class EchoDialect:
     """
-    A dialect of its own for L{ServerConnection}: a frame is answered with itself when the test says so, refused, or breaks.
+    A dialect of its own for L{ServerConnection}: a frame is answered with itself when the test says
+    so, refused, or breaks.
 
     @ivar waiting: Deferreds of answers, with the frames.
     """
@@ -838,7 +892,10 @@ class DialectTests(DialectTestCase):
         self.assertEqual((self.dialect.waiting, self.counters.malformedCount), ([], 2))
 
     def test_nothingBehindTheEnd(self) -> None:
-        """What a transport still hands out when the connection was closed is not looked at: it may begin in the middle of anything."""
+        """
+        What a transport still hands out when the connection was closed is not looked at: it may
+        begin in the middle of anything.
+        """
         self.feed(b"refuse")
         self.assertTrue(self.transport.disconnecting)
         self.feed(b"smuggled")
@@ -869,7 +926,10 @@ class DialectTests(DialectTestCase):
         self.assertEqual((self.connections.closing, self.connections.open), ({}, {}))
 
     def test_unforeseen(self) -> None:
-        """A failure that nobody foresaw is logged with its traceback and ends this connection; the process goes on."""
+        """
+        A failure that nobody foresaw is logged with its traceback and ends this connection; the
+        process goes on.
+        """
         self.feed(b"one", b"two")
         self.dialect.waiting.pop()[1].errback(Failure(ZeroDivisionError()))
         self.assertTrue(self.transport.disconnecting)
@@ -878,7 +938,10 @@ class DialectTests(DialectTestCase):
         self.assertEqual((self.dialect.waiting, self.counters.malformedCount), ([], 0))
 
     def test_finish(self) -> None:
-        """Told to finish, a connection reads no more, carries out what it holds, and closes; an idle one closes at once."""
+        """
+        Told to finish, a connection reads no more, carries out what it holds, and closes; an idle
+        one closes at once.
+        """
         self.feed(b"one", b"two")
         self.connection.finish()
         self.connection.finish()
@@ -930,7 +993,10 @@ class SlotTests(DialectTestCase):
         self.assertEqual(self.transport.value(), b"\0\0\0\3one\0\0\0\3two\0\0\0\5three")
 
     def test_bounded(self) -> None:
-        """One request more than there are slots waits until the first answer is sent, not until any is ready."""
+        """
+        One request more than there are slots waits until the first answer is sent, not until any is
+        ready.
+        """
         self.feed(b"one", b"two", b"three", b"four")
         self.assertEqual(self.requests(), [b"one", b"two", b"three"])
         self.dialect.answer(1)
@@ -939,7 +1005,10 @@ class SlotTests(DialectTestCase):
         self.assertEqual(self.requests(), [b"three", b"four"])
 
     def test_refusedInOrder(self) -> None:
-        """A refusal ends the connection when the answers before it are sent; no request behind it is handled."""
+        """
+        A refusal ends the connection when the answers before it are sent; no request behind it is
+        handled.
+        """
         self.feed(b"one", b"refuse", b"two")
         self.assertFalse(self.transport.disconnecting)
         self.dialect.answer()
@@ -958,7 +1027,10 @@ class SlotTests(DialectTestCase):
         self.assertTrue(self.transport.disconnecting)
 
     def test_lost(self) -> None:
-        """A connection that is lost counts as orphaned until its last request is done, and sends nothing."""
+        """
+        A connection that is lost counts as orphaned until its last request is done, and sends
+        nothing.
+        """
         self.feed(b"one", b"two")
         self.connection.connectionLost(Failure(ConnectionAborted()))
         self.assertEqual(list(self.connections.orphaned), [self.connection])

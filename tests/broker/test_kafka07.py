@@ -1,5 +1,6 @@
 """
-Tests of what outcomes become on the wire of 2011: every row of spec-0.7 wire-protocol §7.1 and §9 that a broker without ZooKeeper has.
+Tests of what outcomes become on the wire of 2011: every row of spec-0.7 wire-protocol §7.1 and §9
+that a broker without ZooKeeper has.
 """
 
 from __future__ import annotations
@@ -125,7 +126,10 @@ class FetchTests(DialectTestCase):
         self.assertIsNone(self.stored("t", 1))
 
     def test_moreThanAFrame(self) -> None:
-        """Of a segment that is larger than a frame can be, a fetch of all that can be asked for gets as much as fits in one; several must fit together."""
+        """
+        Of a segment that is larger than a frame can be, a fetch of all that can be asked for gets
+        as much as fits in one; several must fit together.
+        """
         log = self.lead.log()
         size = 2**31 + 100  # but not on the disk
         log.segments[0].writtenSize = log.writtenOffset = log.logEndOffset = size
@@ -139,13 +143,16 @@ class FetchTests(DialectTestCase):
 
     def test_negativeSize(self) -> None:
         """
-        A negative size inside the log closes the connection. 0.7.2 sends a broken header first, from which no client could go on (gotcha 17).
+        A negative size inside the log closes the connection. 0.7.2 sends a broken header first,
+        from which no client could go on (gotcha 17).
         """
         self.assertIsNone(self.fetch("t", 0, 0, -1))
         self.assertEqual(self.counts()["failedFetchCount"], 1)
 
     def test_inventedTopics(self) -> None:
-        """Who fetches names that nobody has made takes no counters from the topics that come later."""
+        """
+        Who fetches names that nobody has made takes no counters from the topics that come later.
+        """
         before = set(self.lead.counters.topics)
         for number in range(20):
             self.fetch(f"invented{number}", 0, 0, 100)
@@ -175,7 +182,10 @@ class FetchTests(DialectTestCase):
         self.assertEqual(self.ask(*frames), (expected, False))
 
     def test_outOfService(self) -> None:
-        """A partition out of service is answered with -1, while others serve; the reason is logged, not sent."""
+        """
+        A partition out of service is answered with -1, while others serve; the reason is logged,
+        not sent.
+        """
         self.ask(encodeProduce("u", 0, A))
         self.lead.fileSystem.fail("fsync", "t-0/00000000000000000000.kafka", errno.EIO)
         self.ask(encodeProduce("t", 0, A))
@@ -187,7 +197,10 @@ class FetchTests(DialectTestCase):
         self.assertIn("Input/output error", lines()[0])
 
     def test_cannotBeOpened(self) -> None:
-        """A segment that cannot be opened now is -1 (spec: deleted between look-up and read); the next fetch may find it."""
+        """
+        A segment that cannot be opened now is -1 (spec: deleted between look-up and read); the next
+        fetch may find it.
+        """
         self.lead.directory.cache.closeIdle()
         self.lead.fileSystem.fail("open", ".kafka", errno.ENOENT)
         self.assertEqual(self.fetch("t", 0, 0, 100), (-1, b""))
@@ -210,7 +223,10 @@ class FetchTests(DialectTestCase):
         self.assertEqual(self.ask(encodeFetch("t", 0, 22, 100), lead=lead)[0][6:], C)
 
     def test_counts(self) -> None:
-        """Requests, bytes handed out, bytes sent and failed fetches are counted by exactly what was done."""
+        """
+        Requests, bytes handed out, bytes sent and failed fetches are counted by exactly what was
+        done.
+        """
         before = self.lead.counters.requests.snapshot()
         for request in (
             ("t", 0, 0, 15),
@@ -297,7 +313,9 @@ class MultiFetchTests(DialectTestCase):
         self.assertEqual((answer, closed), (self.answer(*[(0, b"")] * 32767), False))
 
     def test_negativeSize(self) -> None:
-        """A negative size in one part closes the connection; what was found for others is let go."""
+        """
+        A negative size in one part closes the connection; what was found for others is let go.
+        """
         self.assertEqual(
             self.ask(encodeMultiFetch([("t", 0, 0, 100), ("t", 0, 0, -1), ("u", 1, 0, 100)])),
             (b"", True),
@@ -338,7 +356,10 @@ class ProduceTests(DialectTestCase):
     """The rows of §9 for PRODUCE."""
 
     def test_closing(self) -> None:
-        """What closes the connection, counts as failed and appends nothing of the set (row 10, row 19)."""
+        """
+        What closes the connection, counts as failed and appends nothing of the set (row 10, row
+        19).
+        """
         for number, (topic, partition, data) in enumerate(
             (
                 ("t", 2, A),  # partition out of range
@@ -426,7 +447,10 @@ class ProduceTests(DialectTestCase):
         self.assertEqual(self.stored(), A + B)
 
     def test_tooLarge(self) -> None:
-        """A set with a payload over the limit is dropped as a whole, counted, logged once for many; the connection goes on (row 16)."""
+        """
+        A set with a payload over the limit is dropped as a whole, counted, logged once for many;
+        the connection goes on (row 16).
+        """
         lines = capture(self)
         frames = [
             encodeProduce("t", 0, data)
@@ -447,8 +471,9 @@ class ProduceTests(DialectTestCase):
 
     def test_droppedIsNotProven(self) -> None:
         """
-        A question behind what was dropped, in whatever request, ends the connection, though what came between is kept; the log says why. Fetches there are
-        answered, and the questions of others.
+        A question behind what was dropped, in whatever request, ends the connection, though what
+        came between is kept; the log says why. Fetches there are answered, and the questions of
+        others.
         """
         lines = capture(self)
         question = encodeOffsets("u", 0, -1, 1)
@@ -472,7 +497,10 @@ class ProduceTests(DialectTestCase):
         self.assertIn("payload of 1000001 bytes, 1000000 are allowed", said)
 
     def test_inARun(self) -> None:
-        """Of many requests sent at once: what comes before a refused one stays, a dropped one is left out, what comes behind a refused one is lost."""
+        """
+        Of many requests sent at once: what comes before a refused one stays, a dropped one is left
+        out, what comes behind a refused one is lost.
+        """
         small = self.broker({"max.message.size": "50"})
         over = encodeSet([b"x" * 51])
         self.ask(encodeProduce("t", 0, b""), lead=small)
@@ -490,7 +518,10 @@ class ProduceTests(DialectTestCase):
         self.assertTrue(all(size and size % 22 == 0 for size in sizes), sizes)
 
     def test_cannotBeMade(self) -> None:
-        """A partition that cannot be made closes the connections of those who wait for it; a later try succeeds (row 46)."""
+        """
+        A partition that cannot be made closes the connections of those who wait for it; a later try
+        succeeds (row 46).
+        """
         for code in (errno.EMFILE, errno.ENOSPC):
             self.lead.fileSystem.fail("create", ".kafka", code)
             topic = f"t{code}"
@@ -504,7 +535,10 @@ class ProduceTests(DialectTestCase):
             self.assertEqual(self.stored(topic), C)
 
     def test_orderWithWorkers(self) -> None:
-        """A large compressed set that a worker opens keeps its place among the requests of its connection."""
+        """
+        A large compressed set that a worker opens keeps its place among the requests of its
+        connection.
+        """
         large = encodeSet([NOISE], GZIP)
         peer = self.lead.connect()
         peer.send(
@@ -562,7 +596,9 @@ class MultiProduceTests(DialectTestCase):
         self.assertEqual(self.ask(encodeMultiProduce([])), (b"", False))
 
     def test_structure(self) -> None:
-        """An error in the structure of any part closes the connection before the first is carried out."""
+        """
+        An error in the structure of any part closes the connection before the first is carried out.
+        """
         frame = encodeMultiProduce([("t", 0, A), ("t", 0, B)])
         self.assertEqual(self.ask(struct.pack(">i", len(frame) - 5) + frame[4:-1]), (b"", True))
         self.assertIsNone(self.stored())
@@ -580,7 +616,10 @@ class MultiProduceTests(DialectTestCase):
         )
 
     def test_refused(self) -> None:
-        """A part that is refused otherwise closes the connection: those before it stay, those behind it never run."""
+        """
+        A part that is refused otherwise closes the connection: those before it stay, those behind
+        it never run.
+        """
         self.ask(encodeProduce("t", 0, b""))
         for bad in (("t", 0, BAD), ("t", 9, A), ("..", 0, A)):
             before = self.stored() or b""
@@ -617,7 +656,10 @@ class OffsetsTests(DialectTestCase):
         self.assertEqual(self.lead.counters.requests.offsetsCount, 10)
 
     def test_closing(self) -> None:
-        """There is no way to say no but to close (gotcha 18): an illegal topic, a partition out of range, a negative count, a partition out of service."""
+        """
+        There is no way to say no but to close (gotcha 18): an illegal topic, a partition out of
+        range, a negative count, a partition out of service.
+        """
         self.ask(encodeProduce("t", 0, A))
         for request in (("..", 0, -1, 1), ("t", 2, -1, 1), ("t", -1, -1, 1), ("t", 0, -1, -1)):
             self.assertEqual(self.ask(encodeOffsets(*request)), (b"", True), request)
@@ -631,7 +673,10 @@ class RoundTripTests(DialectTestCase):
     """What goes in comes out."""
 
     def test_consumerReadsBatches(self) -> None:
-        """Plain, compressed and nested sets come back byte for byte, and decode to the messages that were sent (row 11, row 13)."""
+        """
+        Plain, compressed and nested sets come back byte for byte, and decode to the messages that
+        were sent (row 11, row 13).
+        """
         nested = wrapCompressed(GZIP, A + wrapCompressed(GZIP, B + C))
         for data in (A, encodeSet([b"x", b"y"], GZIP), nested):
             self.ask(encodeProduce("t", 0, data))
@@ -642,7 +687,10 @@ class RoundTripTests(DialectTestCase):
         )
 
     def test_snappy(self) -> None:
-        """Snappy is taken as snappy-java's stream and as one raw block, kept as it came, and read back (row 12)."""
+        """
+        Snappy is taken as snappy-java's stream and as one raw block, kept as it came, and read back
+        (row 12).
+        """
         stream = encodeSet([b"x", b"y"], SNAPPY)
         block = encodeMessage(bytes(cramjam.snappy.compress_raw(B + C)), codec=SNAPPY)
         self.assertNotIn(b"SNAPPY", block)
@@ -655,7 +703,10 @@ class RoundTripTests(DialectTestCase):
         )
 
     def test_decodersShareRuns(self) -> None:
-        """Connections share what they have learnt about topics; a thousand topics later all still works."""
+        """
+        Connections share what they have learnt about topics; a thousand topics later all still
+        works.
+        """
         for number in range(1100):
             peer = self.lead.connect()
             peer.send(encodeProduce(f"t{number % 3}", 5 + number, A)[:-1])

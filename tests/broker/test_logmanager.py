@@ -69,7 +69,10 @@ class WriteTests(UpkeepTestCase):
     properties = NEVER
 
     def test_endOfTheTurn(self) -> None:
-        """What was appended in a turn is in memory until its end, and then in the file, in order; one write took all of it."""
+        """
+        What was appended in a turn is in memory until its end, and then in the file, in order; one
+        write took all of it.
+        """
         log, upkeep = self.lead.log(), self.lead.logManager
         for payload in (b"a", b"b", b"c"):
             self.lead.append(encodeSet([payload]))
@@ -125,7 +128,10 @@ class FlushTests(UpkeepTestCase):
     }
 
     def test_byCount(self) -> None:
-        """A flush begins with the message that makes it due, on a worker; what it covers is visible when it has ended."""
+        """
+        A flush begins with the message that makes it due, on a worker; what it covers is visible
+        when it has ended.
+        """
         self.peer.send(produce(b"a", b"b"))
         self.assertEqual(len(self.lead.flushWorker.jobs), 0)
         self.peer.send(produce(b"c"), produce(b"d"))
@@ -140,8 +146,8 @@ class FlushTests(UpkeepTestCase):
 
     def test_byTime(self) -> None:
         """
-        At a tick of the scheduler everything that has waited long enough is flushed; topics may have times of their own
-        (LogManagerTest.testTimeBasedFlush).
+        At a tick of the scheduler everything that has waited long enough is flushed; topics may
+        have times of their own (LogManagerTest.testTimeBasedFlush).
         """
         self.create("quick")
         self.lead.advance(1)
@@ -167,7 +173,10 @@ class FlushTests(UpkeepTestCase):
         )
 
     def test_oneAtATime(self) -> None:
-        """One flush a partition is under way at a time; what comes meanwhile is flushed by the next, at once if that is due, too."""
+        """
+        One flush a partition is under way at a time; what comes meanwhile is flushed by the next,
+        at once if that is due, too.
+        """
         self.peer.send(produce(b"a", b"b", b"c"))
         self.peer.send(produce(b"d", b"e", b"f"))
         self.peer.send(produce(b"g"))
@@ -211,7 +220,10 @@ class BackPressureTests(UpkeepTestCase):
         self.assertEqual(len(self.lead.flushWorker.jobs), 1)
 
     def test_wait(self) -> None:
-        """Who produces there waits, with all that comes behind on its connection; it goes on when the flush has ended. Nothing is lost, the order is kept."""
+        """
+        Who produces there waits, with all that comes behind on its connection; it goes on when the
+        flush has ended. Nothing is lost, the order is kept.
+        """
         other = self.lead.connect()
         self.peer.send(produce(sized(1001)))
         self.peer.send(produce(b"b"), produce(b"c"), encodeOffsets("t", 0, -2, 1))
@@ -238,7 +250,10 @@ class BackPressureTests(UpkeepTestCase):
         )
 
     def test_untilHalf(self) -> None:
-        """Who waits goes on when half of the limit is reached, and no sooner; flushes follow one another until then, though none is due."""
+        """
+        Who waits goes on when half of the limit is reached, and no sooner; flushes follow one
+        another until then, though none is due.
+        """
         self.peer.send(produce(sized(600)))
         self.lead.logManager.flush(self.lead.partition())
         self.peer.send(produce(sized(520)))
@@ -269,7 +284,8 @@ class BackPressureTests(UpkeepTestCase):
 
     def test_process(self) -> None:
         """
-        Above the limit for all partitions together all are flushed, and every producer waits until the sum is down to half.
+        Above the limit for all partitions together all are flushed, and every producer waits until
+        the sum is down to half.
         """
         self.create("u", "v")
         self.peer.send(produce(sized(900)), produce(sized(900), topic="u"))
@@ -294,7 +310,10 @@ class BackPressureTests(UpkeepTestCase):
         )
 
     def test_processKeepsFlushing(self) -> None:
-        """What was appended while the first flushes were under way is flushed, too, while anybody waits for the process's limit."""
+        """
+        What was appended while the first flushes were under way is flushed, too, while anybody
+        waits for the process's limit.
+        """
         self.create("u", "v")
         self.peer.send(produce(sized(900)), produce(sized(900), topic="u"))
         self.lead.logManager._flushAll()
@@ -313,7 +332,10 @@ class BackPressureTests(UpkeepTestCase):
         )
 
     def test_strides(self) -> None:
-        """Of several that are let go together, those who would come above the limit again wait again; at no time is more than one set above it."""
+        """
+        Of several that are let go together, those who would come above the limit again wait again;
+        at no time is more than one set above it.
+        """
         peers = [self.lead.connect() for _ in range(10)]
         self.peer.send(produce(sized(1001)))
         for peer in peers:
@@ -352,7 +374,10 @@ class FullDiskTests(UpkeepTestCase):
         self.lead.fileSystem.fail("write", self.path()[len(ROOT) :], errno.ENOSPC, count)
 
     def test_heldUp(self) -> None:
-        """What was accepted stays in memory, its producers wait, an operator is told once; retried by the clock, all of it is there, in order, in the end."""
+        """
+        What was accepted stays in memory, its producers wait, an operator is told once; retried by
+        the clock, all of it is there, in order, in the end.
+        """
         lines = capture(self)
         other = self.lead.connect()
         self.full()
@@ -383,8 +408,8 @@ class FullDiskTests(UpkeepTestCase):
 
     def test_muchWasHeldUp(self) -> None:
         """
-        Who waited goes on when there is room again, and not only with the next flush by the clock, also when what was held up is more than half of what
-        a partition may have unflushed.
+        Who waited goes on when there is room again, and not only with the next flush by the clock,
+        also when what was held up is more than half of what a partition may have unflushed.
         """
         properties = {
             "log.flush.interval": "1000",
@@ -405,7 +430,10 @@ class FullDiskTests(UpkeepTestCase):
         self.assertEqual(self.lead.contents(), encodeSet([b"x" * 80]) + encodeSet([b"a"]))
 
     def test_reallyFull(self) -> None:
-        """A disk that takes a part of a write keeps whole sets only; the rest follows when there is room (row 46)."""
+        """
+        A disk that takes a part of a write keeps whole sets only; the rest follows when there is
+        room (row 46).
+        """
         lines = capture(self)
         self.lead.fileSystem.sizeMax = self.lead.fileSystem.usedSize + 30
         self.peer.send(produce(b"a"), produce(b"b"), produce(b"c"), produce(b"d"))
@@ -443,8 +471,9 @@ class FullDiskTests(UpkeepTestCase):
 
     def test_answersWait(self) -> None:
         """
-        A question behind what is held up is answered when that is in the file, since the answer says that it is; one of somebody else's at once. If the
-        partition fails instead, it is not answered.
+        A question behind what is held up is answered when that is in the file, since the answer
+        says that it is; one of somebody else's at once. If the partition fails instead, it is not
+        answered.
         """
         self.create("u")
         for isMended in (True, False):
@@ -462,7 +491,9 @@ class FullDiskTests(UpkeepTestCase):
             self.assertEqual(peer.isClosed, not isMended)
 
     def test_outOfDescriptors(self) -> None:
-        """So it is when the segment's file cannot be opened, since there are no descriptors left."""
+        """
+        So it is when the segment's file cannot be opened, since there are no descriptors left.
+        """
         self.lead.directory.cache.closeIdle()
         self.lead.fileSystem.fail("open", ".kafka", errno.EMFILE, 3)
         self.peer.send(produce(b"a"))
@@ -473,7 +504,10 @@ class FullDiskTests(UpkeepTestCase):
         self.assertEqual(self.fetch(0), (0, encodeSet([b"a"])))
 
     def test_thenBroken(self) -> None:
-        """A retry that fails in another way takes the partition out of service, and those who wait are told."""
+        """
+        A retry that fails in another way takes the partition out of service, and those who wait are
+        told.
+        """
         self.full(2)
         self.peer.send(produce(b"a"))
         self.peer.send(produce(b"b"))
@@ -487,7 +521,10 @@ class FullDiskTests(UpkeepTestCase):
         )
 
     def test_closedFull(self) -> None:
-        """A broker that is stopped while the disk is full says how many bytes are lost, writes no mark, and tells the producers that wait."""
+        """
+        A broker that is stopped while the disk is full says how many bytes are lost, writes no
+        mark, and tells the producers that wait.
+        """
         lines = capture(self)
         self.create("u")
         self.full()
@@ -530,7 +567,10 @@ class BrokenDiskTests(UpkeepTestCase):
         self.assertEqual(self.lead.pinCounts(), [0] * len(self.lead.pinCounts()))
 
     def test_write(self) -> None:
-        """A write that fails takes the partition out of service: fetches are answered with -1, producers cut off. Other topics go on."""
+        """
+        A write that fails takes the partition out of service: fetches are answered with -1,
+        producers cut off. Other topics go on.
+        """
         lines = capture(self)
         self.create("u")
         self.lead.fileSystem.fail("write", self.path()[len(ROOT) :], errno.EIO)
@@ -547,7 +587,10 @@ class BrokenDiskTests(UpkeepTestCase):
         self.assertEqual(self.lead.counters.topic("t").failedProduceCount, 1)
 
     def test_sync(self) -> None:
-        """A flush that fails does so, too, and is never tried again: what it covered stays invisible though a second would have succeeded."""
+        """
+        A flush that fails does so, too, and is never tried again: what it covered stays invisible
+        though a second would have succeeded.
+        """
         lines = capture(self)
         self.lead.fileSystem.fail("fsync", ".kafka", errno.EIO)
         self.peer.send(produce(b"a"))
@@ -566,7 +609,10 @@ class BrokenDiskTests(UpkeepTestCase):
         )
 
     def test_saidOnce(self) -> None:
-        """A write that fails while a flush is under way is reported once, not again when the flush has ended."""
+        """
+        A write that fails while a flush is under way is reported once, not again when the flush has
+        ended.
+        """
         lines = capture(self)
         self.peer.send(produce(b"a"))
         self.assertEqual(self.lead.flushWorker.jobs.__len__(), 1)
@@ -576,7 +622,10 @@ class BrokenDiskTests(UpkeepTestCase):
         self.expectFailed("Input/output error", lines())
 
     def test_waitersAreReleased(self) -> None:
-        """Who waits for relief, for a roll or for a due flush is told when the partition fails; their connections end, or get -1."""
+        """
+        Who waits for relief, for a roll or for a due flush is told when the partition fails; their
+        connections end, or get -1.
+        """
         lead = self.broker({"max.unflushed.bytes.per.partition": "1000"})
         first, second, third = lead.connect(), lead.connect(), lead.connect()
         first.send(produce(b"a"))
@@ -600,8 +649,9 @@ class BrokenDiskTests(UpkeepTestCase):
 
     def test_nothingIsProven(self) -> None:
         """
-        When what was produced on a connection is lost with its partition, a question behind it is not answered, whatever topic it is about: the connection
-        ends. Who has produced to other partitions is answered, also when the partition had failed before.
+        When what was produced on a connection is lost with its partition, a question behind it is
+        not answered, whatever topic it is about: the connection ends. Who has produced to other
+        partitions is answered, also when the partition had failed before.
         """
         for frame in (
             produce(b"a"),
@@ -631,7 +681,10 @@ class BrokenDiskTests(UpkeepTestCase):
                     self.assertEqual(len(peer.offsets()), 1)
 
     def test_besideAFailedOne(self) -> None:
-        """Of two partitions of a topic one is out of service: what is produced to the other is proven by a question about that other one, and by no other."""
+        """
+        Of two partitions of a topic one is out of service: what is produced to the other is proven
+        by a question about that other one, and by no other.
+        """
         self.lead = lead = self.broker({**NEVER, "num.partitions": "2"})
         self.peer = lead.connect()
         self.create("t")
@@ -650,8 +703,9 @@ class BrokenDiskTests(UpkeepTestCase):
 
     def test_failedBefore(self) -> None:
         """
-        What failed before a connection produced anything is none of its concern, however much it produces, and wherever: it would have been refused there. What
-        fails afterwards is, also where so much was produced that nobody knows where.
+        What failed before a connection produced anything is none of its concern, however much it
+        produces, and wherever: it would have been refused there. What fails afterwards is, also
+        where so much was produced that nobody knows where.
         """
         topics = [f"topic{number}" for number in range(PARTITION_COUNT_MAX)]
         everywhere = encodeMultiProduce([(topic, 0, encodeSet([b"x"])) for topic in topics])
@@ -672,7 +726,10 @@ class BrokenDiskTests(UpkeepTestCase):
         self.assertTrue(peer.isClosed)
 
     def test_provenBefore(self) -> None:
-        """What was proven before the partition failed counts no more: the connection's questions go on being answered."""
+        """
+        What was proven before the partition failed counts no more: the connection's questions go on
+        being answered.
+        """
         self.begin()
         peer = self.lead.connect()
         peer.send(produce(b"a"), encodeOffsets("u", 0, -1, 1))
@@ -687,7 +744,10 @@ class BrokenDiskTests(UpkeepTestCase):
         self.assertTrue(another.isClosed)
 
     def test_unforeseen(self) -> None:
-        """Even a failure that nobody foresaw takes only this partition out of service, and its traceback is logged."""
+        """
+        Even a failure that nobody foresaw takes only this partition out of service, and its
+        traceback is logged.
+        """
         lines = capture(self)
         self.peer.send(produce(b"a"))
         self.lead.fileSystem.cutAt = self.lead.fileSystem.operationCount
@@ -697,7 +757,10 @@ class BrokenDiskTests(UpkeepTestCase):
         self.assertIn("the power fails here", str(self.lead.log().failure))
 
     def test_mark(self) -> None:
-        """After a failure no clean-shutdown mark is written, so that the next start checks the partition."""
+        """
+        After a failure no clean-shutdown mark is written, so that the next start checks the
+        partition.
+        """
         self.lead.fileSystem.fail("fsync", ".kafka", errno.EIO)
         self.peer.send(produce(b"a"))
         self.lead.settle()
@@ -722,7 +785,10 @@ class RollTests(UpkeepTestCase):
         return [segment.baseOffset for segment in self.lead.log().segments]
 
     def test_appendsWait(self) -> None:
-        """An append that finds the segment too large waits for the next one, which a worker makes; all that wait go on in the new segment (row 28)."""
+        """
+        An append that finds the segment too large waits for the next one, which a worker makes; all
+        that wait go on in the new segment (row 28).
+        """
         other = self.lead.connect()
         self.peer.send(produce(sized(101)), produce(b"b"), produce(b"c"))
         other.send(produce(b"d"))
@@ -756,7 +822,10 @@ class RollTests(UpkeepTestCase):
         self.assertEqual(self.segments(), [0, 101])
 
     def test_byAge(self) -> None:
-        """A segment whose first message is old is rolled before the next append (row 29, LogTest.testTimeBasedLogRoll)."""
+        """
+        A segment whose first message is old is rolled before the next append (row 29,
+        LogTest.testTimeBasedLogRoll).
+        """
         self.peer.send(produce(b"a"))
         self.lead.advance(3601)
         self.peer.send(produce(b"b"))
@@ -764,7 +833,10 @@ class RollTests(UpkeepTestCase):
         self.assertEqual(self.segments(), [0, 11])
 
     def test_emptySetRolls(self) -> None:
-        """An append of an empty set can roll, too; an empty segment does not roll by age (LogTest.testTimeBasedLogRoll)."""
+        """
+        An append of an empty set can roll, too; an empty segment does not roll by age
+        (LogTest.testTimeBasedLogRoll).
+        """
         self.lead.advance(3601)
         self.peer.send(encodeProduce("t", 0, b""))
         self.lead.settle()
@@ -776,7 +848,10 @@ class RollTests(UpkeepTestCase):
         self.assertEqual(self.segments(), [0, 11])
 
     def test_noRoom(self) -> None:
-        """When there is no room for the new file the partition is held up, and the roll tried again by the clock; nothing is lost."""
+        """
+        When there is no room for the new file the partition is held up, and the roll tried again by
+        the clock; nothing is lost.
+        """
         lines = capture(self)
         self.lead.fileSystem.fail("create", ".kafka", errno.ENOSPC, 3)
         self.peer.send(produce(sized(101)), produce(b"b"))
@@ -804,7 +879,10 @@ class RollTests(UpkeepTestCase):
         )
 
     def test_broken(self) -> None:
-        """When the new file cannot be made for another reason, the partition is out of service and those who wait are told."""
+        """
+        When the new file cannot be made for another reason, the partition is out of service and
+        those who wait are told.
+        """
         self.lead.fileSystem.fail("create", ".kafka", errno.EIO)
         self.peer.send(produce(sized(101)), produce(b"b"))
         self.lead.settle()
@@ -861,8 +939,8 @@ class RetentionTests(UpkeepTestCase):
 
     def test_bySize(self) -> None:
         """
-        1000 entries of 14 bytes, segments of 130, 710 bytes to keep: of 100 segments exactly 6 are left (row 36,
-        LogManagerTest.testCleanupSegmentsToMaintainSize).
+        1000 entries of 14 bytes, segments of 130, 710 bytes to keep: of 100 segments exactly 6 are
+        left (row 36, LogManagerTest.testCleanupSegmentsToMaintainSize).
         """
         self.lead = self.broker({**self.properties, "log.retention.size": "710"})
         self.peer = self.lead.connect()
@@ -880,8 +958,8 @@ class RetentionTests(UpkeepTestCase):
 
     def test_everythingExpired(self) -> None:
         """
-        When everything is too old, one new empty segment is left, whose offsets go on where the old ended (row 35, row 37,
-        LogManagerTest.testCleanupExpiredSegments).
+        When everything is too old, one new empty segment is left, whose offsets go on where the old
+        ended (row 35, row 37, LogManagerTest.testCleanupExpiredSegments).
         """
         self.fill(95)
         self.tick(60)
@@ -904,7 +982,10 @@ class RetentionTests(UpkeepTestCase):
         self.assertEqual(self.lead.log().logStartOffset, 140)
 
     def test_readersKeepTheirSlices(self) -> None:
-        """A segment that is deleted while a client takes its slice is sent to the end, and its file removed the next time (row 45)."""
+        """
+        A segment that is deleted while a client takes its slice is sent to the end, and its file
+        removed the next time (row 45).
+        """
         self.lead = self.broker(
             {**self.properties, "log.file.size": "3000000", "log.retention.size": "1"}
         )
@@ -925,7 +1006,10 @@ class RetentionTests(UpkeepTestCase):
         self.assertEqual(len(self.files()), 1)
 
     def test_failing(self) -> None:
-        """A deletion that does not work is logged, the partition serves on, and the next time is tried again."""
+        """
+        A deletion that does not work is logged, the partition serves on, and the next time is tried
+        again.
+        """
         lines = capture(self)
         self.fill(30)
         self.lead.fileSystem.fail("rename", ".kafka", errno.EACCES)
@@ -940,7 +1024,10 @@ class RetentionTests(UpkeepTestCase):
         self.assertEqual(len(self.files()), 1)
 
     def test_slow(self) -> None:
-        """While the last round is not over for a partition, the next leaves it out; what comes meanwhile is appended."""
+        """
+        While the last round is not over for a partition, the next leaves it out; what comes
+        meanwhile is appended.
+        """
         self.fill(25)
         self.lead.advance(60)
         self.assertEqual(len(self.lead.flushWorker.jobs), 1)
@@ -971,7 +1058,9 @@ class RetentionTests(UpkeepTestCase):
         self.assertIn(".kafka_cleanshutdown", self.lead.fileSystem.list(ROOT))
 
     def test_bug(self) -> None:
-        """Should a round break in a way that nobody foresaw, that is logged, and the broker serves on."""
+        """
+        Should a round break in a way that nobody foresaw, that is logged, and the broker serves on.
+        """
         lines = capture(self)
         self.lead.logManager._logs = lambda: 1 // 0  # type: ignore[assignment,return-value]
         self.tick(60)
@@ -1004,7 +1093,10 @@ class EndTests(UpkeepTestCase):
         self.successResultOf(self.drained())
 
     def test_stop(self) -> None:
-        """A stop flushes and closes everything and writes the mark; nothing is left in the reactor (row 49)."""
+        """
+        A stop flushes and closes everything and writes the mark; nothing is left in the reactor
+        (row 49).
+        """
         self.peer.send(produce(b"a"))
         self.lead.stop()
         self.assertEqual((self.lead.log().highWatermark, self.lead.log().closed), (11, True))
@@ -1029,7 +1121,10 @@ class EndTests(UpkeepTestCase):
         self.assertNotIn(".kafka_cleanshutdown", self.lead.fileSystem.list(ROOT))
 
     def test_appendAfterTheEnd(self) -> None:
-        """What would be appended to a closed partition is refused, also by one who waits for a roll that comes no more."""
+        """
+        What would be appended to a closed partition is refused, also by one who waits for a roll
+        that comes no more.
+        """
         lead: LeadBroker = self.broker(
             {**NEVER, "log.file.size": "100", "max.unflushed.bytes.per.partition": "50"}
         )

@@ -21,14 +21,19 @@ from pylogbroker.records.messageset import encodeSet
 API_VERSIONS = (
     struct.pack(">ihhih", 36, 18, 3, 1, 7) + b"rdkafka" + b"\x00\x0blibrdkafka\x062.3.0\x00"
 )
-"""ApiVersions 3 as a client of today begins with: size, key 18, version 3, correlation 1, then its name."""
+"""
+ApiVersions 3 as a client of today begins with: size, key 18, version 3, correlation 1, then its
+name.
+"""
 
 
 class GuessTests(SynchronousTestCase):
     """First bytes, and what they look like."""
 
     def test_known(self) -> None:
-        """HTTP, TLS, SSH, Redis, STOMP, AMQP and ZooKeeper's words are known by their first bytes."""
+        """
+        HTTP, TLS, SSH, Redis, STOMP, AMQP and ZooKeeper's words are known by their first bytes.
+        """
         for greeting, name in (
             (b"GET / HTTP/1.1\r\nHost: x\r\n", "HTTP"),
             (b"POST /topics HTTP/1.1\r\n", "HTTP"),
@@ -46,14 +51,20 @@ class GuessTests(SynchronousTestCase):
             self.assertEqual(sniff(greeting), name, greeting)
 
     def test_todaysKafka(self) -> None:
-        """A request of today's Kafka is known by its header: a small key and version, and a client's name or none."""
+        """
+        A request of today's Kafka is known by its header: a small key and version, and a client's
+        name or none.
+        """
         name = "the protocol of Kafka 0.8 or later"
         self.assertEqual(sniff(API_VERSIONS), name)
         self.assertEqual(sniff(struct.pack(">ihhih", 10, 18, 0, 7, -1)), name)
         self.assertEqual(sniff(struct.pack(">ihhih", 17, 18, 0, 7, 7) + b"console"), name)
 
     def test_notKafka(self) -> None:
-        """What is too short, has an impossible key, version or size, or a name that cannot be printed, is not taken for Kafka."""
+        """
+        What is too short, has an impossible key, version or size, or a name that cannot be printed,
+        is not taken for Kafka.
+        """
         for greeting in (
             b"",
             b"\x00\x00\x00\x0a\x00",
@@ -68,7 +79,10 @@ class GuessTests(SynchronousTestCase):
             self.assertIsNone(sniff(greeting), greeting)
 
     def test_ours(self) -> None:
-        """Nothing comes to mind for the requests of Kafka 0.7 themselves, so that a broken one is not blamed on another program."""
+        """
+        Nothing comes to mind for the requests of Kafka 0.7 themselves, so that a broken one is not
+        blamed on another program.
+        """
         messages = encodeSet([b"hello"])
         for topic in ("t", "ab", "abc", "test", "a-longer-name"):
             for partition in (0, -1, 1):

@@ -28,7 +28,9 @@ OWN = "/brokers/ids/0"
 
 
 class RegistrationTests(SynchronousTestCase):
-    """Registering broker 0, which has two partitions of a topic, and three of the topic C{three}."""
+    """
+    Registering broker 0, which has two partitions of a topic, and three of the topic C{three}.
+    """
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -70,7 +72,10 @@ class RegistrationTests(SynchronousTestCase):
         return outcome
 
     def test_tree(self) -> None:
-        """The tree is that of 0.7.2: parents without data that stay, one ephemeral node for the broker, one for each topic with its partitions."""
+        """
+        The tree is that of 0.7.2: parents without data that stay, one ephemeral node for the
+        broker, one for each topic with its partitions.
+        """
         client, registration = self.started("beta", "alpha", "three")
         millis, session = int(BEGIN * 1000), client.session_id
         tree = self.server.tree()
@@ -135,7 +140,10 @@ class RegistrationTests(SynchronousTestCase):
         )
 
     def test_duplicate(self) -> None:
-        """Another broker with the number, which stays, is an error that names both and the node, after twice the session's time."""
+        """
+        Another broker with the number, which stays, is an error that names both and the node, after
+        twice the session's time.
+        """
         self.started()
         registration = self.registration(self.client(), "10.0.0.2", 9092)
         with capturedLogs() as events:
@@ -149,12 +157,16 @@ class RegistrationTests(SynchronousTestCase):
         self.assertEqual(
             [formatEvent(event) for event in events],
             [
-                f"{OWN} is taken by a broker at 127.0.0.1:29095: waiting 12000 ms for its session to end"
+                f"{OWN} is taken by a broker at 127.0.0.1:29095: "
+                "waiting 12000 ms for its session to end"
             ],
         )
 
     def test_garbageInTheWay(self) -> None:
-        """What somebody else has put in the broker's place, for good, is shown as it is, without waiting."""
+        """
+        What somebody else has put in the broker's place, for good, is shown as it is, without
+        waiting.
+        """
         other = self.client()
         for path in ("/brokers", "/brokers/ids"):
             other.create(path)
@@ -168,7 +180,10 @@ class RegistrationTests(SynchronousTestCase):
         )
 
     def test_fastRestart(self) -> None:
-        """A broker that is restarted before its old session has expired waits for that, and then is registered, as what it is now (gotchas 9, 10)."""
+        """
+        A broker that is restarted before its old session has expired waits for that, and then is
+        registered, as what it is now (gotchas 9, 10).
+        """
         old, before = self.started("alpha")
         before.stop()
         self.server.disconnect(old)
@@ -202,7 +217,10 @@ class RegistrationTests(SynchronousTestCase):
         self.assertEqual(self.server.tree()[OWN][1], client.session_id)
 
     def test_duplicateOfItself(self) -> None:
-        """Where the entry that stays has the address of this broker it is not called another one, and waited for much longer: a server may begin anew."""
+        """
+        Where the entry that stays has the address of this broker it is not called another one, and
+        waited for much longer: a server may begin anew.
+        """
         self.started()
         starting = self.registration(self.client()).start([])
         for _time in range(OWN_PATIENCE_COUNT):
@@ -214,7 +232,10 @@ class RegistrationTests(SynchronousTestCase):
         self.assertEqual(error.count("127.0.0.1:29095"), 1)
 
     def test_persistent(self) -> None:
-        """An entry that somebody has made persistent never goes: that is said at once, and nothing is waited for."""
+        """
+        An entry that somebody has made persistent never goes: that is said at once, and nothing is
+        waited for.
+        """
         other = self.client()
         for path, data in (("/brokers", b""), ("/brokers/ids", b""), (OWN, b"x:other:1")):
             other.create(path, data)
@@ -224,7 +245,10 @@ class RegistrationTests(SynchronousTestCase):
         self.assertIn("delete it", str(self.failureResultOf(starting, ConfigurationError).value))
 
     def test_deletedBySomebody(self) -> None:
-        """An entry of the broker's that somebody deletes, or writes over, is there again a moment later, with those of topics; that is said, each time."""
+        """
+        An entry of the broker's that somebody deletes, or writes over, is there again a moment
+        later, with those of topics; that is said, each time.
+        """
         client, registration = self.started("alpha")
         other = self.client()
         before = self.values()
@@ -257,7 +281,10 @@ class RegistrationTests(SynchronousTestCase):
         self.assertEqual(self.server._zxid, zxid)
 
     def test_deletedMeanwhile(self) -> None:
-        """So it is with one that was deleted while the connection was lost, or before it could be looked at."""
+        """
+        So it is with one that was deleted while the connection was lost, or before it could be
+        looked at.
+        """
         client, _registration = self.started()
         other = self.client()
         self.server.disconnect(client)
@@ -278,7 +305,10 @@ class RegistrationTests(SynchronousTestCase):
             self.assertEqual(self.server.tree()[OWN][1], client.session_id, step)
 
     def test_takenAfterDeletion(self) -> None:
-        """Another broker that takes the number meanwhile keeps it: there is no fight, and this one is registered when the other has gone."""
+        """
+        Another broker that takes the number meanwhile keeps it: there is no fight, and this one is
+        registered when the other has gone.
+        """
         client, registration = self.started()
         other = self.client()
         other.delete(OWN)
@@ -311,7 +341,10 @@ class RegistrationTests(SynchronousTestCase):
         self.assertEqual((self.values(), events), ({}, []))
 
     def test_expiry(self) -> None:
-        """After an expiry everything is registered again, in the new session, with a new creation time."""
+        """
+        After an expiry everything is registered again, in the new session, with a new creation
+        time.
+        """
         client, registration = self.started("alpha")
         registration.topicCreated("beta")
         self.settle()
@@ -348,7 +381,10 @@ class RegistrationTests(SynchronousTestCase):
                 starting[0].trap(SessionExpiredException)
 
     def test_suspended(self) -> None:
-        """A connection that was lost while a topic should have been registered: that is done when it is back."""
+        """
+        A connection that was lost while a topic should have been registered: that is done when it
+        is back.
+        """
         client, registration = self.started("alpha")
         self.server.disconnect(client)
         registration.topicCreated("beta")
@@ -361,7 +397,10 @@ class RegistrationTests(SynchronousTestCase):
         )
 
     def test_cutInARound(self) -> None:
-        """A connection that is lost at any moment while topics are registered leaves nothing out in the end."""
+        """
+        A connection that is lost at any moment while topics are registered leaves nothing out in
+        the end.
+        """
         for step in range(20):
             self.setUp()
             client, registration = self.started()
@@ -381,7 +420,10 @@ class RegistrationTests(SynchronousTestCase):
             self.assertTrue(registration.isRegistered)
 
     def test_conflictOfOneTopic(self) -> None:
-        """A topic's node that somebody else holds keeps nobody else from being registered; it is tried again until it can be had."""
+        """
+        A topic's node that somebody else holds keeps nobody else from being registered; it is tried
+        again until it can be had.
+        """
         other = self.client()
         for path in ("/brokers", "/brokers/topics", "/brokers/topics/alpha"):
             other.create(path)
@@ -407,7 +449,10 @@ class RegistrationTests(SynchronousTestCase):
         self.assertTrue(registration.isRegistered)
 
     def test_duplicateAfterExpiry(self) -> None:
-        """A number that another broker has taken after an expiry is said again and again, and had as soon as the other goes."""
+        """
+        A number that another broker has taken after an expiry is said again and again, and had as
+        soon as the other goes.
+        """
         client, registration = self.started("alpha")
         self.server.disconnect(client)
         self.settle(SESSION_MS / 1000 + 1)
@@ -443,7 +488,10 @@ class RegistrationTests(SynchronousTestCase):
         self.assertTrue(registration.isRegistered)
 
     def test_stop(self) -> None:
-        """After C{stop} nothing is registered any more, whatever is under way, and nobody is told anything."""
+        """
+        After C{stop} nothing is registered any more, whatever is under way, and nobody is told
+        anything.
+        """
         client, registration = self.started("alpha")
         self.server.disconnect(client)
         registration.topicCreated("beta")

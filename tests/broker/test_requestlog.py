@@ -30,7 +30,10 @@ class RequestLogTests(LeadTestCase):
         return [formatEvent(event) for event in events if event["log_namespace"] == REQUEST_LOG]
 
     def test_each(self) -> None:
-        """Each request is a line with its fields, those within others too; a topic's name cannot begin another line."""
+        """
+        Each request is a line with its fields, those within others too; a topic's name cannot begin
+        another line.
+        """
         lead = self.broker({"log.requests": "true"})
         lines = self.logged(
             lead,

@@ -48,7 +48,10 @@ class ReceiveSizeTests(SynchronousTestCase):
         )
 
     def test_heldByEarlierOnes(self) -> None:
-        """What those hold that came when there was more for each is not dealt out again: together they hold that amount, and the least that each is left."""
+        """
+        What those hold that came when there was more for each is not dealt out again: together they
+        hold that amount, and the least that each is left.
+        """
         held: list[int] = []
         self.admission.unreservedSize = lambda: sum(held)
         for _ in range(10_000):
@@ -97,7 +100,10 @@ class GrantTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_inTurn(self) -> None:
-        """Who does not fit waits until those before it have gone, in the order of asking; never is more out than there is."""
+        """
+        Who does not fit waits until those before it have gone, in the order of asking; never is
+        more out than there is.
+        """
         first, second, third = (
             self.ask(60 * MIB, "first"),
             self.ask(60 * MIB, "second"),
@@ -119,7 +125,10 @@ class GrantTests(SynchronousTestCase):
         self.assertEqual(self.events, ["third granted"])
 
     def test_ordinaryHaveTheirOwn(self) -> None:
-        """Frames up to 1 MiB have an amount of their own: large frames do not keep them out, nor they large ones."""
+        """
+        Frames up to 1 MiB have an amount of their own: large frames do not keep them out, nor they
+        large ones.
+        """
         self.ask(100 * MIB)
         self.assertFalse(self.ask(MIB + 1).granted)
         for _ in range(ORDINARY_SIZE_TOTAL // ORDINARY_SIZE_MAX):
@@ -128,7 +137,9 @@ class GrantTests(SynchronousTestCase):
         self.assertEqual((self.admission.reservedSize, self.admission.waitingCount), (164 * MIB, 2))
 
     def test_largerThanAll(self) -> None:
-        """A frame that is a little larger than the whole amount, by its size field, gets all of it."""
+        """
+        A frame that is a little larger than the whole amount, by its size field, gets all of it.
+        """
         grant = self.ask(100 * MIB + 4)
         self.assertTrue(grant.granted)
         self.assertEqual(self.admission.reservedSize, 100 * MIB)
@@ -139,7 +150,8 @@ class OverdueTests(GrantTests):
 
     def test_cutForAnother(self) -> None:
         """
-        Who has not sent its frame by the deadline, which is later for larger frames, loses the memory when another waits, which then has it.
+        Who has not sent its frame by the deadline, which is later for larger frames, loses the
+        memory when another waits, which then has it.
         """
         self.ask(60 * MIB, "slow")
         self.clock.advance(1)
@@ -198,7 +210,10 @@ class OverdueTests(GrantTests):
         self.admission.close()
 
     def test_arrivedIsNotOverdue(self) -> None:
-        """A frame that is whole keeps its memory, however long its request waits to be carried out and whoever else waits."""
+        """
+        A frame that is whole keeps its memory, however long its request waits to be carried out and
+        whoever else waits.
+        """
         grant = self.ask(60 * MIB, "held back")
         self.ask(60 * MIB, "other")
         self.admission.frameComplete(grant)

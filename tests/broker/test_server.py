@@ -129,7 +129,10 @@ class ProduceTests(BrokerTestCase):
     properties = {"log.flush.interval": "1000"}
 
     def test_atOnce(self) -> None:
-        """Plain sets for a partition that is there are appended at once, each counted message by message."""
+        """
+        Plain sets for a partition that is there are appended at once, each counted message by
+        message.
+        """
         self.put(b"")
         self.put(b"")
         self.assertIsNone(self.produce(encodeSet([b"a", b"b"]), encodeSet([b"c"])))
@@ -139,7 +142,10 @@ class ProduceTests(BrokerTestCase):
         self.assertEqual(self.lead.log().appendedCount, 3)
 
     def test_badInTheMiddle(self) -> None:
-        """Of a run of sets with a bad one in the middle, those before it stay; with a dialect that goes on, those behind it are appended, too."""
+        """
+        Of a run of sets with a bad one in the middle, those before it stay; with a dialect that
+        goes on, those behind it are appended, too.
+        """
         self.put(encodeSet([b"a"]), BAD, encodeSet([b"b"]), TOO_LARGE, encodeSet([b"c"]))
         self.assertEqual(self.lead.contents(), encodeSet([b"a", b"b", b"c"]))
         self.assertEqual(
@@ -148,7 +154,10 @@ class ProduceTests(BrokerTestCase):
         self.assertEqual(self.counted(), (3, 33, 2))
 
     def test_badEndsTheRun(self) -> None:
-        """With one that does not go on, those behind the bad one are lost, and the call fails with what the dialect raised."""
+        """
+        With one that does not go on, those behind the bad one are lost, and the call fails with
+        what the dialect raised.
+        """
 
         strict = Kafka07Protocol(self.asked, ALL, self.lead.counters, lambda *_: None, Random(7))
         self.put(b"")
@@ -161,7 +170,10 @@ class ProduceTests(BrokerTestCase):
         self.assertEqual((self.lead.contents(), self.counted()), (encodeSet([b"a"]), (1, 11, 1)))
 
     def test_cutEnd(self) -> None:
-        """Behind whole entries a cut one is dropped silently; the topic's bytes count what came, as in 0.7."""
+        """
+        Behind whole entries a cut one is dropped silently; the topic's bytes count what came, as in
+        0.7.
+        """
         whole = encodeSet([b"a", b"b"])
         self.put(whole + encodeMessage(b"cut")[:-1])
         self.assertEqual(
@@ -169,7 +181,9 @@ class ProduceTests(BrokerTestCase):
         )
 
     def test_empty(self) -> None:
-        """An empty set, or one of less than a size field, makes the partition and appends nothing."""
+        """
+        An empty set, or one of less than a size field, makes the partition and appends nothing.
+        """
         for data in (b"", b"\x00", b"\x00\x00\x00"):
             self.put(data)
         self.assertEqual(
@@ -191,7 +205,10 @@ class ProduceTests(BrokerTestCase):
         )
 
     def test_badTopic(self) -> None:
-        """A topic whose name breaks the rules is refused, and makes nothing; also when the broker is to pick the partition (row 44)."""
+        """
+        A topic whose name breaks the rules is refused, and makes nothing; also when the broker is
+        to pick the partition (row 44).
+        """
         for topic in ("", ".", "..", "a/b", "a\x00", "x" * 256, "x" * 255):
             self.put(
                 encodeSet([b"a"]), topic=topic, partition=RANDOM_PARTITION if topic == "." else 0
@@ -200,12 +217,17 @@ class ProduceTests(BrokerTestCase):
         self.assertEqual(self.lead.directory.logs, {})
 
     def test_rejectedCreatesAllTheSame(self) -> None:
-        """A set that is refused for what is in it has made its partition all the same, as in 0.7 (row 42)."""
+        """
+        A set that is refused for what is in it has made its partition all the same, as in 0.7 (row
+        42).
+        """
         self.put(BAD)
         self.assertEqual(list(self.lead.directory.logs), [TopicPartition("t", 0)])
 
     def test_limitOfMessages(self) -> None:
-        """A payload of exactly C{max.message.size} passes; inner messages are not measured (row 16)."""
+        """
+        A payload of exactly C{max.message.size} passes; inner messages are not measured (row 16).
+        """
         self.use(self.broker({"max.message.size": "100", "log.flush.interval": "1000"}))
         exact, over = encodeSet([b"x" * 100]), encodeSet([b"x" * 101])
         inner = wrapCompressed(GZIP, encodeSet([b"x" * 1000]))
@@ -217,7 +239,10 @@ class ProduceTests(BrokerTestCase):
         self.assertEqual([type(error) for error in self.refusals], [MessageTooLargeError] * 2)
 
     def test_whicheverIsFirst(self) -> None:
-        """Of a set with a message too large and a corrupt one, the first of the two says why it is refused."""
+        """
+        Of a set with a message too large and a corrupt one, the first of the two says why it is
+        refused.
+        """
         self.put(TOO_LARGE + BAD, BAD + TOO_LARGE)
         self.assertEqual(
             [type(error) for error in self.refusals], [MessageTooLargeError, InvalidChecksumError]
@@ -301,7 +326,10 @@ class CreationTests(BrokerTestCase):
     """Partitions come into being when somebody produces (row 42)."""
 
     def test_joined(self) -> None:
-        """Producers that come while a partition is made wait for the one creation, and go on in their order."""
+        """
+        Producers that come while a partition is made wait for the one creation, and go on in their
+        order.
+        """
         later = [self.produce(encodeSet([letter])) for letter in (b"a", b"b", b"c")]
         self.assertEqual((len(self.lead.flushWorker.jobs), self.lead.directory.logs), (1, {}))
         self.lead.settle()
@@ -317,7 +345,10 @@ class CreationTests(BrokerTestCase):
         self.assertEqual(len(self.lead.flushWorker.jobs), 2)
 
     def test_failing(self) -> None:
-        """If it cannot be made, out of descriptors or of room, all who wait are refused; a later try succeeds."""
+        """
+        If it cannot be made, out of descriptors or of room, all who wait are refused; a later try
+        succeeds.
+        """
         for code in (errno.EMFILE, errno.ENOSPC, errno.EIO):
             topic = f"t{code}"
             self.lead.fileSystem.fail("create", ".kafka", code)
@@ -331,7 +362,10 @@ class CreationTests(BrokerTestCase):
             self.refusals.clear()
 
     def test_leftBehind(self) -> None:
-        """What an attempt that was cut short has left is taken in as after a crash, and an operator told what was cut."""
+        """
+        What an attempt that was cut short has left is taken in as after a crash, and an operator
+        told what was cut.
+        """
         self.lead.fileSystem.makeDirectories(f"{ROOT}/t-0")
         segment = self.lead.fileSystem.open(f"{ROOT}/t-0/00000000000000000000.kafka", create=True)
         segment.writeAt(0, [encodeSet([b"a"]), b"torn"])
@@ -353,7 +387,10 @@ class CreationTests(BrokerTestCase):
         )
 
     def test_inventedTopics(self) -> None:
-        """Who produces to names for which there is no room, or whose partitions cannot be made, takes no counters from the topics that come later."""
+        """
+        Who produces to names for which there is no room, or whose partitions cannot be made, takes
+        no counters from the topics that come later.
+        """
         self.use(self.broker({"max.partitions": "2"}))
         self.put(encodeSet([b"1"]), topic="a")
         self.lead.fileSystem.fail("create", ".kafka", errno.EIO)
@@ -376,7 +413,10 @@ class CreationTests(BrokerTestCase):
         self.assertEqual((len(self.lead.directory.logs), len(self.refusals)), (2, 2))
 
     def test_couldNotBeLoaded(self) -> None:
-        """A partition that could not be loaded is refused, and not made anew; its neighbour serves (row 41)."""
+        """
+        A partition that could not be loaded is refused, and not made anew; its neighbour serves
+        (row 41).
+        """
         self.put(encodeSet([b"a"]))
         self.put(encodeSet([b"b"]), topic="u")
         self.lead.stop()
@@ -480,8 +520,9 @@ class CompressedTests(BrokerTestCase):
 
     def test_memory(self) -> None:
         """
-        Memory for opening is drawn from one budget, twice what a set may open to, since it is there in pieces and joined: who finds none left waits
-        until somebody is done, though workers are free; a refusal gives its share back, too.
+        Memory for opening is drawn from one budget, twice what a set may open to, since it is there
+        in pieces and joined: who finds none left waits until somebody is done, though workers are
+        free; a refusal gives its share back, too.
         """
         self.use(
             self.broker(
@@ -521,7 +562,10 @@ class FetchTests(BrokerTestCase):
         self.assertEqual(self.lead.pinCounts(), [0] * len(self.lead.pinCounts()))
 
     def test_found(self) -> None:
-        """Bytes from the offset, at most as many as asked for, never over the end of a segment; a cut last message included."""
+        """
+        Bytes from the offset, at most as many as asked for, never over the end of a segment; a cut
+        last message included.
+        """
         self.assertEqual(self.fetch(0, 30), self.all[:30])
         self.assertEqual(self.fetch(12, 12), self.all[12:24])
         self.assertEqual(self.fetch(0, 1000), self.all[:108])
@@ -554,7 +598,10 @@ class FetchTests(BrokerTestCase):
         self.assertRaises(InvalidRequestError, self.asked.fetch, "t", 0, 0, -1)
 
     def test_unknown(self) -> None:
-        """A partition that does not exist is empty at every offset; nothing is made (row 18). Names and numbers are judged first."""
+        """
+        A partition that does not exist is empty at every offset; nothing is made (row 18). Names
+        and numbers are judged first.
+        """
         for offset in (0, 500, -1):
             self.assertRaises(UnknownPartitionError, self.asked.fetch, "unknown", 0, offset, 100)
             self.assertEqual(self.fetch(offset, 100, "unknown"), b"")
@@ -586,7 +633,10 @@ class FetchTests(BrokerTestCase):
         self.assertEqual(self.take(self.successResultOf(again)), self.all[:24])
 
     def test_fewerPartitions(self) -> None:
-        """After a restart with fewer partitions those beyond the number are out of range, though they are on the disk."""
+        """
+        After a restart with fewer partitions those beyond the number are out of range, though they
+        are on the disk.
+        """
         self.lead.stop()
         fileSystem = self.lead.fileSystem
         self.use(self.broker({"num.partitions": "2"}, fileSystem=fileSystem))
@@ -634,7 +684,10 @@ class DueTests(BrokerTestCase):
         self.assertRaises(OffsetOutOfRangeError, self.asked.fetch, "t", 0, 67, 100)
 
     def test_notDue(self) -> None:
-        """It does not wait for what is not due: that is empty, or out of range beyond (row 31, row 34)."""
+        """
+        It does not wait for what is not due: that is empty, or out of range beyond (row 31, row
+        34).
+        """
         self.produce(encodeSet([b"d", b"e"]))
         self.lead.turn()
         self.assertEqual(self.fetch(33), b"")
@@ -665,7 +718,10 @@ class DueTests(BrokerTestCase):
         self.assertEqual(self.lead.pinCounts(), [0])
 
     def test_offsetsBehindAProduce(self) -> None:
-        """What was produced before a question for offsets is in the file before the answer is there, also if that is about another topic."""
+        """
+        What was produced before a question for offsets is in the file before the answer is there,
+        also if that is about another topic.
+        """
         self.put(b"")
         for topic in ("t", "other"):
             self.produce(encodeSet([b"x"]))
@@ -695,7 +751,10 @@ class DueTests(BrokerTestCase):
         self.assertEqual(self.take(self.successResultOf(later)), self.first * 2)
 
     def test_perSet(self) -> None:
-        """With a flush due at every message, what was just sent is found by the next request, whichever it is."""
+        """
+        With a flush due at every message, what was just sent is found by the next request,
+        whichever it is.
+        """
         self.use(self.broker())
         for number in range(5):
             self.put(b"")
@@ -713,7 +772,10 @@ class OffsetsTests(BrokerTestCase):
     properties = {"log.file.size": "100"}
 
     def test_unknown(self) -> None:
-        """Of a partition that does not exist: the latest and the earliest are 0, whatever count, others there are none; nothing is made."""
+        """
+        Of a partition that does not exist: the latest and the earliest are 0, whatever count,
+        others there are none; nothing is made.
+        """
         for time in (LATEST, EARLIEST):
             for countMax in (1, 0, -1):
                 self.assertEqual(self.successResultOf(self.offsets(time, countMax)), [0])
@@ -721,7 +783,10 @@ class OffsetsTests(BrokerTestCase):
         self.assertEqual(self.lead.directory.logs, {})
 
     def test_example(self) -> None:
-        """Twenty entries of 12 bytes in segments of 100: 240, 216, 108, 0 (row 6, LogOffsetTest.testGetOffsetsBeforeLatestTime)."""
+        """
+        Twenty entries of 12 bytes in segments of 100: 240, 216, 108, 0 (row 6,
+        LogOffsetTest.testGetOffsetsBeforeLatestTime).
+        """
         self.put(*[encodeSet([b"%02d" % number]) for number in range(20)])
         nowMs = int(self.lead.reactor.seconds() * 1000)
         self.assertEqual(self.successResultOf(self.offsets(LATEST, 10)), [240, 216, 108, 0])

@@ -84,7 +84,10 @@ class SettingsTests(LeadTestCase):
     """What of the settings becomes of the log's."""
 
     def test_everyKey(self) -> None:
-        """Each of the log's properties, and each of its per-topic maps, arrives, in the unit of the code (row 30, row 33)."""
+        """
+        Each of the log's properties, and each of its per-topic maps, arrives, in the unit of the
+        code (row 30, row 33).
+        """
         settings = BrokerSettings.fromProperties(
             {
                 **PROPERTIES,
@@ -140,7 +143,10 @@ class SettingsTests(LeadTestCase):
         self.assertEqual(resource.getrlimit(resource.RLIMIT_NOFILE), (before[1], before[1]))
 
     def test_shareDescriptors(self) -> None:
-        """Clients leave descriptors for segments and a few other things, but half of all are theirs; without a limit there is none."""
+        """
+        Clients leave descriptors for segments and a few other things, but half of all are theirs;
+        without a limit there is none.
+        """
         self.assertEqual(shareDescriptors(20_000, 512), (20_000 - 512 - 64, 512))
         self.assertEqual(shareDescriptors(1024, 512), (512, 1024 - 512 - 64))
         self.assertEqual(shareDescriptors(64, 512), (32, 4))
@@ -153,8 +159,8 @@ class LifeTests(LeadTestCase):
 
     def test_cleanShutdown(self) -> None:
         """
-        Produce 2, stop: the mark is there. Restart: the same 2; 2 more are readable from where those ended (ServerShutdownTest.testCleanShutdown,
-        row 40).
+        Produce 2, stop: the mark is there. Restart: the same 2; 2 more are readable from where
+        those ended (ServerShutdownTest.testCleanShutdown, row 40).
         """
         first = self.broker()
         first.connect().send(encodeProduce("t", 0, encodeSet([b"1", b"2"])))
@@ -179,7 +185,10 @@ class LifeTests(LeadTestCase):
         self.assertEqual(peer.fetched(), [(0, encodeSet([b"3", b"4"]))])
 
     def test_killed(self) -> None:
-        """After a kill there is no mark: the next start says that it checks the last segments, and cuts what is torn (row 39)."""
+        """
+        After a kill there is no mark: the next start says that it checks the last segments, and
+        cuts what is torn (row 39).
+        """
         first = self.broker()
         first.connect().send(encodeProduce("t", 0, A))
         first.settle()
@@ -203,7 +212,9 @@ class LifeTests(LeadTestCase):
         self.assertEqual(lines()[-1], "Broker 0 has stopped")
 
     def test_nothingToStop(self) -> None:
-        """A broker that was not started has nothing to stop; one that has stopped has nothing more."""
+        """
+        A broker that was not started has nothing to stop; one that has stopped has nothing more.
+        """
         lead = self.broker(start=False)
         self.successResultOf(lead.service.stopService())
         started = self.broker()
@@ -223,7 +234,9 @@ class LifeTests(LeadTestCase):
         self.assertFalse(lead.directory.isOpen)
 
     def test_needsARunningReactor(self) -> None:
-        """An endpoint that does not listen at once is refused under twistd, which cannot wait for it."""
+        """
+        An endpoint that does not listen at once is refused under twistd, which cannot wait for it.
+        """
         lead = self.broker(start=False)
         never: Deferred[Any] = Deferred()
 
@@ -263,7 +276,10 @@ class StopTests(LeadTestCase):
         self.assertLess(lead.reactor.seconds() - before, 0.1)
 
     def test_underWay(self) -> None:
-        """Requests that are under way and held come to their end, with their answers, before the connection is closed (row 49)."""
+        """
+        Requests that are under way and held come to their end, with their answers, before the
+        connection is closed (row 49).
+        """
         lead = self.broker()
         peer = lead.connect()
         peer.send(encodeProduce("t", 0, b""))
@@ -294,7 +310,9 @@ class StopTests(LeadTestCase):
         self.assertEqual((lead.contents(), stopped), (A, [None]))
 
     def test_heldBack(self) -> None:
-        """Producers that are held back are let go by the last flush, and what they have sent is kept."""
+        """
+        Producers that are held back are let go by the last flush, and what they have sent is kept.
+        """
         lead = self.broker(
             {"max.unflushed.bytes.per.partition": "100", "log.flush.interval": "1000"}
         )
@@ -312,7 +330,10 @@ class StopTests(LeadTestCase):
         self.assertIn(MARK, lead.fileSystem.list(ROOT))
 
     def test_stuckReader(self) -> None:
-        """A client that does not take its answer is cut after a moment; what it has sent behind is kept all the same."""
+        """
+        A client that does not take its answer is cut after a moment; what it has sent behind is
+        kept all the same.
+        """
         lead = self.broker()
         large = encodeSet([b"x" * 900_000])
         lead.connect().send(encodeProduce("t", 0, large))
@@ -328,8 +349,8 @@ class StopTests(LeadTestCase):
 
     def test_goneBeforeItsTopicIsThere(self) -> None:
         """
-        "Connect, send, close" to a topic that does not exist yet, and a stop at once: the partition is made, the message kept, and the mark tells the
-        truth (row 21).
+        "Connect, send, close" to a topic that does not exist yet, and a stop at once: the partition
+        is made, the message kept, and the mark tells the truth (row 21).
         """
         lead = self.broker()
         peer = lead.connect()
@@ -380,7 +401,10 @@ class StopTests(LeadTestCase):
         self.assertEqual(lead.service.connections.orphaned, {})
 
     def test_lateCreation(self) -> None:
-        """A partition that comes into being after everything was closed leaves no mark, since its bytes are not flushed."""
+        """
+        A partition that comes into being after everything was closed leaves no mark, since its
+        bytes are not flushed.
+        """
         lines = capture(self)
         lead = self.broker()
         peer = lead.connect()
@@ -426,7 +450,10 @@ class PortTests(TestCase):
         return port
 
     async def test_taken(self) -> None:
-        """A taken port fails at once, names the endpoint, and nothing was touched or is left behind (gotcha 6)."""
+        """
+        A taken port fails at once, names the endpoint, and nothing was touched or is left behind
+        (gotcha 6).
+        """
         port = self.taken()
         broker = BrokerService(reactor, self.settings(port=str(port)))
         with self.assertRaisesRegex(
@@ -466,7 +493,10 @@ class PortTests(TestCase):
                 await broker.start()
 
     async def test_failedStart(self) -> None:
-        """A start that fails at the directory, in a running reactor, gives the ports back and leaves no thread."""
+        """
+        A start that fails at the directory, in a running reactor, gives the ports back and leaves
+        no thread.
+        """
         settings = self.settings()
         with open(self.directory, "w", encoding="utf-8"):
             pass
@@ -479,7 +509,10 @@ class PortTests(TestCase):
         await broker.stop()
 
     async def test_stoppedWhileStarting(self) -> None:
-        """A stop that comes while the directory is being opened has an effect: what was being started is stopped, however often that is asked for."""
+        """
+        A stop that comes while the directory is being opened has an effect: what was being started
+        is stopped, however often that is asked for.
+        """
         broker = BrokerService(reactor, self.settings())
         started, stopped, again = broker.start(), broker.stop(), broker.stop()
         await started
@@ -491,7 +524,10 @@ class PortTests(TestCase):
         self.assertEqual(set(os.listdir(self.directory)), {MARK, ".lock"})
 
     async def test_startCancelled(self) -> None:
-        """So has cancelling the start: the directory that a worker opens meanwhile is let go, and there is nothing to stop."""
+        """
+        So has cancelling the start: the directory that a worker opens meanwhile is let go, and
+        there is nothing to stop.
+        """
         broker = BrokerService(reactor, self.settings())
         started = broker.start()
         started.cancel()
@@ -503,7 +539,9 @@ class PortTests(TestCase):
         )
 
     async def test_nobodyTooEarly(self) -> None:
-        """Who connects while the directory is being opened is accepted when it is, and answered then."""
+        """
+        Who connects while the directory is being opened is accepted when it is, and answered then.
+        """
         workers: list[ManualWorker] = []
 
         def newWorker(reactor: Any, name: str, threadCount: int) -> ManualWorker:
@@ -528,7 +566,10 @@ class PortTests(TestCase):
             await deferLater(reactor, 0)
 
     async def test_interface(self) -> None:
-        """The interface is honoured: on another address of the machine the port is not there (gotcha 23)."""
+        """
+        The interface is honoured: on another address of the machine the port is not there (gotcha
+        23).
+        """
         broker = BrokerService(reactor, self.settings(listen_interface="127.0.0.2"))
         self.addCleanup(broker.stop)
         await broker.start()
@@ -571,7 +612,10 @@ class PortTests(TestCase):
         return option
 
     async def test_buffers(self) -> None:
-        """Connections have the buffers that the properties say (Linux doubles the numbers), and do not delay small segments (row 24)."""
+        """
+        Connections have the buffers that the properties say (Linux doubles the numbers), and do not
+        delay small segments (row 24).
+        """
         option = await self.accepted(socket_send_buffer="50000", socket_receive_buffer="60000")
         self.assertEqual(option(socket.SOL_SOCKET, socket.SO_SNDBUF), 100_000)
         self.assertEqual(option(socket.SOL_SOCKET, socket.SO_RCVBUF), 120_000)

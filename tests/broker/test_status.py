@@ -109,7 +109,10 @@ class WaitingTests(LeadTestCase):
         )
 
     def test_flush(self) -> None:
-        """A producer waits for a partition of which too much is unflushed, and goes on; also when the broker was to choose the partition."""
+        """
+        A producer waits for a partition of which too much is unflushed, and goes on; also when the
+        broker was to choose the partition.
+        """
         lead = self.broker({**NEVER, "max.unflushed.bytes.per.partition": "1000"})
         one, two = lead.connect(), lead.connect()
         one.send(produce(b""))
@@ -164,7 +167,9 @@ class WaitingTests(LeadTestCase):
         self.assertEqual(self.found(lead), [("produce", "t", 0, "roll")])
 
     def test_work(self) -> None:
-        """A worker may be at it: here a new partition; and a fetch that waits for a flush that is due."""
+        """
+        A worker may be at it: here a new partition; and a fetch that waits for a flush that is due.
+        """
         lead = self.broker()
         one, two, three = (lead.connect() for _ in range(3))
         one.send(encodeMultiProduce([("t", 0, encodeSet([b"a"]))]))

@@ -24,7 +24,10 @@ class UnprovenTests(SynchronousTestCase):
         return [where for where in (T0, T1, U0) if unacked.mayInclude(where)]
 
     def test_places(self) -> None:
-        """It is concerned by the partitions that it was told of, and, where the broker picked one, by all of the topic; by none when all is proven."""
+        """
+        It is concerned by the partitions that it was told of, and, where the broker picked one, by
+        all of the topic; by none when all is proven.
+        """
         unacked = UnackedProduces()
         self.assertEqual(self.concerned(unacked), [])
         unacked.clear()
@@ -58,7 +61,10 @@ class UnprovenTests(SynchronousTestCase):
         self.assertEqual(unacked.dropped, "first")
 
     def test_lostBefore(self) -> None:
-        """It knows how many partitions had failed before the first message since the last answer, and not before a later one."""
+        """
+        It knows how many partitions had failed before the first message since the last answer, and
+        not before a later one.
+        """
         unacked = UnackedProduces()
         counts = iter((3, 5))
         for _answer, before in ((1, 3), (2, 5)):

@@ -41,7 +41,9 @@ class AllOfTests(SynchronousTestCase):
             waited.callback(0)
 
     def test_failure(self) -> None:
-        """The others are done to their ends before a failure is told, and the first in order is told."""
+        """
+        The others are done to their ends before a failure is told, and the first in order is told.
+        """
         self.waited[1].errback(ZeroDivisionError())
         self.waited[0].errback(KeyError())
         self.assertNoResult(self.all)
@@ -60,7 +62,9 @@ class OutcomesTests(SynchronousTestCase):
     """What came of each."""
 
     def test_each(self) -> None:
-        """Results and failures, in order, of Deferreds as of coroutines; no failure is left unheard."""
+        """
+        Results and failures, in order, of Deferreds as of coroutines; no failure is left unheard.
+        """
 
         async def work() -> int:
             return 2
@@ -116,7 +120,10 @@ class WaitersTests(SynchronousTestCase):
         self.first, self.second = self.waiters.wait(), self.waiters.wait()
 
     def test_fire(self) -> None:
-        """All fire with the value, and none of them twice; who waits from then on waits for the next time."""
+        """
+        All fire with the value, and none of them twice; who waits from then on waits for the next
+        time.
+        """
         order: list[int] = []
 
         def note(value: str, number: int) -> str:

@@ -94,14 +94,19 @@ class AnswerTests(SiteTestCase):
     """What is answered."""
 
     def test_route(self) -> None:
-        """A path is answered by its route, which gets the query, of a name that comes twice the last."""
+        """
+        A path is answered by its route, which gets the query, of a name that comes twice the last.
+        """
         answer = self.ask("/?a=1&b=%C3%A4&a=2")
         self.assertEqual(
             (answer.status, answer.body, self.asked), (200, b"hello\n", [{"a": "2", "b": "ä"}])
         )
 
     def test_headers(self) -> None:
-        """Every answer, errors included, forbids scripts of elsewhere, guessing of types, frames, and keeping a copy; none allows other origins to read it."""
+        """
+        Every answer, errors included, forbids scripts of elsewhere, guessing of types, frames, and
+        keeping a copy; none allows other origins to read it.
+        """
         for path in ("/", "/nothing", "/wrong", "/later?x"):
             if path.startswith("/later"):
                 self.later.callback(textReply("late"))
@@ -131,7 +136,9 @@ class AnswerTests(SiteTestCase):
         self.assertEqual((first.body, parse(rest)[0].body), (b"late\n", b"hello\n"))
 
     def test_gone(self) -> None:
-        """Who has gone before the answer was there is not answered, and nothing is logged as an error."""
+        """
+        Who has gone before the answer was there is not answered, and nothing is logged as an error.
+        """
         channel, transport = self.connect()
         channel.dataReceived(request("/later"))
         channel.connectionLost(Failure(ConnectionDone()))
@@ -199,7 +206,10 @@ class RefusalTests(SiteTestCase):
         self.assertEqual(self.asked, [])
 
     def test_host(self) -> None:
-        """A name that nobody has named is refused, with what to do; addresses, localhost and named ones are answered, with any port."""
+        """
+        A name that nobody has named is refused, with what to do; addresses, localhost and named
+        ones are answered, with any port.
+        """
         for host in (
             "evil.example",
             "localhost.evil.example",
@@ -241,7 +251,9 @@ class RefusalTests(SiteTestCase):
         self.assertFalse(isAllowedHost("x" * 300, names))
 
     def test_body(self) -> None:
-        """A request with a body is refused before its body has come, and nothing of that is kept."""
+        """
+        A request with a body is refused before its body has come, and nothing of that is kept.
+        """
         for more, body in (
             ("Content-Length: 1000000000\r\n", b""),
             (f"Content-Length: {'9' * 5000}\r\n", b"hello"),
@@ -283,7 +295,10 @@ class ConnectionTests(SiteTestCase):
         self.assertTrue(transport.disconnecting)
 
     def test_tooMany(self) -> None:
-        """One more than the limit, and the oldest goes: nobody keeps others out by holding connections."""
+        """
+        One more than the limit, and the oldest goes: nobody keeps others out by holding
+        connections.
+        """
         transports = [self.connect()[1] for _ in range(4)]
         self.assertEqual(
             [transport.disconnected for transport in transports], [True, False, False, False]
@@ -343,7 +358,10 @@ class MutationTests(SiteTestCase):
         return bytes(data)
 
     def test_mutants(self) -> None:
-        """Whatever comes, only routes are called, nothing is logged as an error, each answer is a whole one, and none says what was not asked."""
+        """
+        Whatever comes, only routes are called, nothing is logged as an error, each answer is a
+        whole one, and none says what was not asked.
+        """
         random = Random(8067)
         self.web.routes = {**self.web.routes, "/later": lambda query: succeed(textReply("late"))}
         lines = capture(self)

@@ -1,5 +1,6 @@
 """
-Tests for L{pylogbroker.net.listeners}. That certificates are checked is shown by connections, in L{tests.integration.test_security}.
+Tests for L{pylogbroker.net.listeners}. That certificates are checked is shown by connections, in
+L{tests.integration.test_security}.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ class EndpointTests(SynchronousTestCase):
         )
 
     def test_withoutClientCertificates(self) -> None:
-        """Without C{clientCAs} nobody is asked for a certificate; the broker's own may be in a file of its own, with a chain."""
+        """
+        Without C{clientCAs} nobody is asked for a certificate; the broker's own may be in a file of
+        its own, with a chain.
+        """
         endpoint: Any = serverEndpoint(
             MemoryReactor(), f"tls:9093:privateKey={self.key}:certKey={self.key}"
         )
@@ -171,7 +175,10 @@ class ListenNowTests(SynchronousTestCase):
         return Port()
 
     def test_refused(self) -> None:
-        """A port that is taken, an endpoint that is none and one that takes its time are told with their setting."""
+        """
+        A port that is taken, an endpoint that is none and one that takes its time are told with
+        their setting.
+        """
 
         def wrong() -> Deferred[object]:
             raise ValueError("no endpoint")

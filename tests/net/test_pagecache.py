@@ -17,7 +17,10 @@ class RecentTests(SynchronousTestCase):
     """What was appended a short while ago."""
 
     def test_remembered(self) -> None:
-        """All pieces that were appended to are warm, without a look at the file; their neighbours are not."""
+        """
+        All pieces that were appended to are warm, without a look at the file; their neighbours are
+        not.
+        """
         warmth = PageCache(10)
         warmth.markCached("a", PIECE_SIZE - 1, 2)
         warm = [index for index in range(4) if warmth.isCached("a", -1, index * PIECE_SIZE, 1)]
@@ -25,7 +28,10 @@ class RecentTests(SynchronousTestCase):
         self.assertFalse(warmth.isCached("b", -1, 0, 1))
 
     def test_exactEnd(self) -> None:
-        """A piece that ends where the appended bytes begin, or begins where they end, is not among them."""
+        """
+        A piece that ends where the appended bytes begin, or begins where they end, is not among
+        them.
+        """
         warmth = PageCache(10)
         warmth.markCached("a", PIECE_SIZE, PIECE_SIZE)
         self.assertEqual(
@@ -95,8 +101,9 @@ class CachestatTests(KernelTestCase):
 
     def test_wholeRange(self) -> None:
         """
-        A range is warm when all pages that it touches are cached, and its last byte can be read without waiting: pages on their way from the disk count as
-        cached, too. No other byte is probed.
+        A range is warm when all pages that it touches are cached, and its last byte can be read
+        without waiting: pages on their way from the disk count as cached, too. No other byte is
+        probed.
         """
         ranges: list[tuple[int, int, int]] = []
 
@@ -135,7 +142,10 @@ class CachestatTests(KernelTestCase):
         self.assertEqual((len(calls), len(asked)), (1, 6))
 
     def test_forReal(self) -> None:
-        """The kernel counts the pages of a range that was just written, or says that it has no such call, or that it is forbidden."""
+        """
+        The kernel counts the pages of a range that was just written, or says that it has no such
+        call, or that it is forbidden.
+        """
         try:
             count = makeCachestat()(self.fileno, 1, 2 * mmap.PAGESIZE)
         except OSError as error:
@@ -155,7 +165,10 @@ class CachedTests(KernelTestCase):
     """What probes of single bytes say, where there is no C{cachestat}."""
 
     def test_sampled(self) -> None:
-        """A piece is warm when its first byte, its last, and one every 64 KiB between can be read without waiting."""
+        """
+        A piece is warm when its first byte, its last, and one every 64 KiB between can be read
+        without waiting.
+        """
         asked = self.answering()
         self.assertTrue(self.warmth.isCached(self.path, self.fileno, 100, 2 * PROBE_STEP_SIZE))
         self.assertEqual(asked, [100, 100 + PROBE_STEP_SIZE, 99 + 2 * PROBE_STEP_SIZE])
@@ -167,7 +180,10 @@ class CachedTests(KernelTestCase):
         self.assertEqual(len(asked), 2)
 
     def test_unknown(self) -> None:
-        """A file system that does not know the flag is asked once; from then on everything not recent is cold there."""
+        """
+        A file system that does not know the flag is asked once; from then on everything not recent
+        is cold there.
+        """
         asked = self.answering(OSError(errno.EOPNOTSUPP, ""))
         self.assertFalse(self.warmth.isCached(self.path, self.fileno, 0, 1))
         self.assertFalse(self.warmth.isCached(self.path, self.fileno, 0, 1))
@@ -186,7 +202,10 @@ class CachedTests(KernelTestCase):
         self.assertEqual(len(asked), 3)
 
     def test_forReal(self) -> None:
-        """What was read in is warm on a file system that can say so; on another one, nothing is that is not recent."""
+        """
+        What was read in is warm on a file system that can say so; on another one, nothing is that
+        is not recent.
+        """
         try:
             os.preadv(self.fileno, [bytearray(1)], 0, os.RWF_NOWAIT)
             canSay = True
@@ -196,7 +215,10 @@ class CachedTests(KernelTestCase):
         self.assertEqual(self.warmth.isCached(self.path, self.fileno, 0, PIECE_SIZE), canSay)
 
     def test_readIn(self) -> None:
-        """Reading in asks for a whole piece at once and waits for every part of it; a file that ends sooner is no error."""
+        """
+        Reading in asks for a whole piece at once and waits for every part of it; a file that ends
+        sooner is no error.
+        """
         told: list[tuple[str, int, int]] = []
 
         def fadvise(fileno: int, position: int, size: int, advice: int) -> None:

@@ -91,7 +91,9 @@ class WarmTests(TransferTestCase):
     """Slices that are in the page cache (row 23)."""
 
     def test_narrow(self) -> None:
-        """Through a socket that takes little at a time, a slice arrives byte for byte, in many turns."""
+        """
+        Through a socket that takes little at a time, a slice arrives byte for byte, in many turns.
+        """
         peer = self.connect(5_000)
         peer.send(encodeFetch("t", 0, 0, ALL))
         self.assertTrue(peer.transport.isSending)
@@ -157,7 +159,10 @@ class WarmTests(TransferTestCase):
         self.assertEqual(peer.receive(), b"ab")
 
     def test_budget(self) -> None:
-        """However much the socket would take, a connection sends only so much in a turn; then others have theirs."""
+        """
+        However much the socket would take, a connection sends only so much in a turn; then others
+        have theirs.
+        """
         self.patch(sendfile, "TURN_SIZE_MAX", 30_000)
         peer = self.connect(200_000)
         peer.transport.sendParts(
@@ -179,7 +184,10 @@ class WarmTests(TransferTestCase):
         self.assertTrue(peer.closed)
 
     def test_truncated(self) -> None:
-        """When the file ends before the slice does, the connection is cut, for the rest was promised and does not exist; the log says so, once."""
+        """
+        When the file ends before the slice does, the connection is cut, for the rest was promised
+        and does not exist; the log says so, once.
+        """
         lines = capture(self)
         self.truncate(1_000_000)
         peer, other = self.connect(), self.connect()
@@ -197,7 +205,10 @@ class WarmTests(TransferTestCase):
         self.assertEqual(other.fetched(), [(0, SET[:1000])])
 
     def test_truncatedAtOnce(self) -> None:
-        """So it is when the first attempt, which is made with the request, already comes to the file's end."""
+        """
+        So it is when the first attempt, which is made with the request, already comes to the file's
+        end.
+        """
         lines = capture(self)
         self.truncate(1_000)
         peer = self.connect()
@@ -240,7 +251,10 @@ class WarmTests(TransferTestCase):
         self.assertEqual((self.lead.pinCounts(), done), ([0], []))
 
     def test_afterTheEnd(self) -> None:
-        """A connection that has ended, or is about to, takes nothing more, and lets go what it is given."""
+        """
+        A connection that has ended, or is about to, takes nothing more, and lets go what it is
+        given.
+        """
         flow = self.lead.service.connections.sendContext
         ending = self.connect()
         ending.transport.loseConnection()
@@ -275,7 +289,9 @@ class AskedTests(TransferTestCase):
         self.patch(PageCache, "_kernelHas", isCached)
 
     def test_onceForARange(self) -> None:
-        """A slice is looked up range by range, each once, however little the socket takes at a time."""
+        """
+        A slice is looked up range by range, each once, however little the socket takes at a time.
+        """
         peer = self.connect(5_000)
         peer.send(encodeFetch("t", 0, 50, ALL))
         received = b""
@@ -322,7 +338,10 @@ class ColdTests(TransferTestCase):
         self.patch(os, "preadv", preadv)  # the kernel says that nothing is cached
 
     def test_byTheWorker(self) -> None:
-        """Each piece is read in by a worker before it is sent; meanwhile the connection is not looked at for writing, and others are served."""
+        """
+        Each piece is read in by a worker before it is sent; meanwhile the connection is not looked
+        at for writing, and others are served.
+        """
         peer, other = self.connect(1_000_000), self.connect()
         peer.send(encodeFetch("t", 0, 0, ALL))
         received, pieceCount = peer.receive(), 0
@@ -340,7 +359,10 @@ class ColdTests(TransferTestCase):
         self.assertEqual(pieceCount, -(-SIZE // RANGE_SIZE_MAX))
 
     def test_narrow(self) -> None:
-        """A piece that was read in for a connection is sent to its end without reading again, however little the socket takes at a time."""
+        """
+        A piece that was read in for a connection is sent to its end without reading again, however
+        little the socket takes at a time.
+        """
         peer = self.connect(5_000)
         size = RANGE_SIZE_MAX + 1
         peer.send(encodeFetch("t", 0, 100_000, size))
@@ -352,7 +374,10 @@ class ColdTests(TransferTestCase):
         self.assertEqual(jobCount, 2)
 
     def test_notForLong(self) -> None:
-        """What was read in does not count as cached for ever: a client that stops taking for a second has the rest looked up again."""
+        """
+        What was read in does not count as cached for ever: a client that stops taking for a second
+        has the rest looked up again.
+        """
         peer = self.connect(5_000)
         peer.send(encodeFetch("t", 0, 0, 900_000))
         self.lead.settle()
@@ -380,7 +405,10 @@ class ColdTests(TransferTestCase):
         self.assertIn("at 0 failed: [Errno 5] Input/output error", lines()[0])
 
     def test_lostMeanwhile(self) -> None:
-        """A connection that is lost while a worker reads for it leaves the file pinned until the read has ended."""
+        """
+        A connection that is lost while a worker reads for it leaves the file pinned until the read
+        has ended.
+        """
         peer = self.connect()
         peer.send(encodeFetch("t", 0, 0, ALL))
         peer.vanish()
@@ -479,7 +507,10 @@ class ReadingTests(TransferTestCase):
         self.assertIn("for a client failed: [Errno 5] Input/output error", lines()[0])
 
     def test_lost(self) -> None:
-        """A connection that is lost, while a worker reads for it or while the peer does not, lets all go."""
+        """
+        A connection that is lost, while a worker reads for it or while the peer does not, lets all
+        go.
+        """
         reading, waiting = self.fetching(), self.fetching()
         self.lead.readWorker.jobs.rotate(-1)
         self.lead.readWorker.perform()
@@ -619,7 +650,10 @@ class TlsTests(SocketTestCase):
         self.assertNothingPinned(broker)
 
     async def test_tlsBackPressure(self) -> None:
-        """A client that does not read makes the broker read no more from the file; when it does it gets all of it."""
+        """
+        A client that does not read makes the broker read no more from the file; when it does it
+        gets all of it.
+        """
         broker = await self.serveTls()
         client = await self.connectTls(broker)
         client.send(encodeProduce("t", 0, SET), encodeFetch("t", 0, 0, 1))

@@ -29,7 +29,9 @@ class TimerTests(SynchronousTestCase):
         self.assertEqual(self.rung, ["x"])
 
     def test_stops(self) -> None:
-        """Stopped, it does not call, and nothing is left on the clock; a second time changes nothing."""
+        """
+        Stopped, it does not call, and nothing is left on the clock; a second time changes nothing.
+        """
         self.timer.start(1500, self.rung.append, "x")
         self.timer.stop()
         self.timer.stop()

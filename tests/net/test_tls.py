@@ -54,7 +54,10 @@ class HandshakeTests(SynchronousTestCase):
         self.tls.makeConnection(self.transport)
 
     def test_closedInTheMiddle(self) -> None:
-        """A client that closes before the end of its handshake is let go, with a reason that is one of TLS; nothing is raised."""
+        """
+        A client that closes before the end of its handshake is let go, with a reason that is one of
+        TLS; nothing is raised.
+        """
         client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         client.maximum_version = ssl.TLSVersion.TLSv1_2
         self.tls.dataReceived(hello(client, "localhost"))

@@ -50,7 +50,9 @@ class ThreadWorkerTests(TestCase):
         return gatherResults([self.worker.submit(lambda: both.wait(300)) for _ in range(2)])
 
     def test_stop(self) -> Deferred[list[None]]:
-        """The stop waits for what was given; a worker that was never started has nothing to stop."""
+        """
+        The stop waits for what was given; a worker that was never started has nothing to stop.
+        """
         ThreadWorker(reactor, "idle", 1).stop()
         self.worker.start()
         ends: list[int] = []
