@@ -34,7 +34,10 @@ class TreeTests(SynchronousTestCase):
     """One tree, whose branches say whose fault it was."""
 
     def test_oneRoot(self) -> None:
-        """Every error of ours is a PylogbrokerError, and its name ends in Error; but for ZooKeeper's, which have txzookeeper's names."""
+        """
+        Every error of ours is a PylogbrokerError, and its name ends in Error; but for ZooKeeper's,
+        which have txzookeeper's names.
+        """
         self.assertGreater(len(CLASSES), 20)
         for each in CLASSES:
             self.assertTrue(issubclass(each, PylogbrokerError), each)
@@ -54,7 +57,10 @@ class TreeTests(SynchronousTestCase):
         self.assertFalse(issubclass(errors.BrokerConnectionError, OSError))
 
     def test_remoteIsTheSameAsLocal(self) -> None:
-        """An offset or partition that the broker refuses can be caught by the word that the broker itself uses."""
+        """
+        An offset or partition that the broker refuses can be caught by the word that the broker
+        itself uses.
+        """
         self.assertTrue(issubclass(RemoteOffsetOutOfRangeError, OffsetOutOfRangeError))
         self.assertTrue(issubclass(RemotePartitionError, PartitionOutOfRangeError))
 
@@ -63,7 +69,10 @@ class AnotherTests(SynchronousTestCase):
     """An error that is told again and again."""
 
     def test_same(self) -> None:
-        """It says the same, with the same cause, and has nothing of the times that the first was raised."""
+        """
+        It says the same, with the same cause, and has nothing of the times that the first was
+        raised.
+        """
         first = FormatError("broken", 7)
         try:
             try:
@@ -161,13 +170,19 @@ class CodeTests(SynchronousTestCase):
         )
 
     def test_refused(self) -> None:
-        """The text of code -1 names both reasons that a broker may have, and the place that says which."""
+        """
+        The text of code -1 names both reasons that a broker may have, and the place that says
+        which.
+        """
         text = str(errorForCode(-1, "(t-0 at 5)"))
         for part in ("refused", "does not let this client use the topic", "log", "(t-0 at 5)"):
             self.assertIn(part, text)
 
     def test_remoteError(self) -> None:
-        """A remote error without words says what its class says; with words, those; its code can be given."""
+        """
+        A remote error without words says what its class says; with words, those; its code can be
+        given.
+        """
         self.assertEqual(str(RemoteFetchSizeError()), "The fetch size is invalid (code 4).")
         self.assertEqual(str(RemoteFetchSizeError("too small")), "too small")
         self.assertEqual((RemoteError().code, RemoteError("x", 9).code), (-1, 9))

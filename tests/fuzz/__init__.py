@@ -1,1 +1,4 @@
-"""What is thrown at the decoders and at a live broker: bytes that nobody meant, with promises that must hold whatever they are."""
+"""
+What is thrown at the decoders and at a live broker: bytes that nobody meant, with promises that
+must hold whatever they are.
+"""

@@ -1,11 +1,14 @@
 """
-The long run of the decoders: coverage-guided fuzzing by atheris, over every promise of L{tests.fuzz.promises}. By hand, with the extra C{fuzz}::
+The long run of the decoders: coverage-guided fuzzing by atheris, over every promise of
+L{tests.fuzz.promises}. By hand, with the extra C{fuzz}::
 
     python -m tests.fuzz.atheris_decoders --seconds 3600
 
-The first byte of an input picks the promise, the rest is for it. A child process fuzzes, since libFuzzer ends its process with itself; this one
-counts, and closes with what C{docs/results/fuzz-atheris.md} keeps: seed, versions, figures. Exit status 1, and the input in full, when a promise was broken.
-With the same seed, the same versions and the same number of runs, the same inputs are tried.
+The first byte of an input picks the promise, the rest is for it. A child process fuzzes, since
+libFuzzer ends its process with itself; this one counts, and closes with what
+C{docs/results/fuzz-atheris.md} keeps: seed, versions, figures. Exit status 1, and the input in
+full, when a promise was broken. With the same seed, the same versions and the same number of runs,
+the same inputs are tried.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """
-What real 0.7.2 software sent, answered and wrote (C{tests/golden}), as values: where mutations begin.
+What real 0.7.2 software sent, answered and wrote (C{tests/golden}), as values: where mutations
+begin.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ def cases() -> list[dict[str, Any]]:
 
 
 def requests() -> list[tuple[str, bytes]]:
-    """Name and bytes of each recorded request, those of the clients among them; some are several frames, some are bad."""
+    """
+    Name and bytes of each recorded request, those of the clients among them; some are several
+    frames, some are bad.
+    """
     found = [(case["name"], bytes.fromhex(case["request"])) for case in cases()]
     return found + [
         (path.name, bytes.fromhex(path.read_text(encoding="ascii")))
@@ -52,7 +56,10 @@ def frames(stream: bytes) -> list[bytes]:
 
 
 def setsIn(body: bytes) -> list[bytes]:
-    """The message sets in the body of a PRODUCE or MULTIPRODUCE request, as far as its size fields make sense."""
+    """
+    The message sets in the body of a PRODUCE or MULTIPRODUCE request, as far as its size fields
+    make sense.
+    """
     if body[:2] == b"\x00\x00":
         count, at = 1, 2
     elif body[:2] == b"\x00\x03":

@@ -1,7 +1,8 @@
 """
 Mutations of requests that browsers and scrapers send: the same ones for the same seed.
 
-Some are changes of bytes; more of them are changes of what HTTP is made of: words, header lines, the values of a query, bodies that nobody wants.
+Some are changes of bytes; more of them are changes of what HTTP is made of: words, header lines,
+the values of a query, bodies that nobody wants.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """
-An independent reading of message sets, from spec-0.7 wire-protocol §5 to §7 and log-storage §8, to hold C{pylogbroker.records} against.
+An independent reading of message sets, from spec-0.7 wire-protocol §5 to §7 and log-storage §8, to
+hold C{pylogbroker.records} against.
 
-It shares no code with what it judges: CRCs by crcmod, raw snappy blocks in plain Python, sizes by C{int.from_bytes}. It is slow, it copies, and it has no
-limits but those that it is told, which is what makes it easy to believe.
+It shares no code with what it judges: CRCs by crcmod, raw snappy blocks in plain Python, sizes by
+C{int.from_bytes}. It is slow, it copies, and it has no limits but those that it is told, which is
+what makes it easy to believe.
 """
 
 from __future__ import annotations
@@ -115,10 +117,11 @@ def inside(wrapper: Seen, purse: Purse, depth: int = 0) -> Iterator[Seen]:
 
 def deep(data: bytes, sizeMax: int, depthMax: int) -> Iterator[tuple[bytes, int]]:
     """
-    The payloads of a set and the offset behind each, as spec-0.7 wire-protocol §6 has them. What a wrapper allows is counted for each anew.
+    The payloads of a set and the offset behind each, as spec-0.7 wire-protocol §6 has them. What a
+    wrapper allows is counted for each anew.
 
-    Of a wrapper that turns out bad, the messages before the last good one are given first: which one is the last of a wrapper
-    is not known before the next one was looked at.
+    Of a wrapper that turns out bad, the messages before the last good one are given first: which
+    one is the last of a wrapper is not known before the next one was looked at.
     """
     for entry in entries(data):
         if not entry.codec:
@@ -135,7 +138,8 @@ def deep(data: bytes, sizeMax: int, depthMax: int) -> Iterator[tuple[bytes, int]
 
 def count(data: bytes, payloadSizeMax: int, sizeMax: int, depthMax: int) -> tuple[int, int] | None:
     """
-    What a broker makes of a set: (bytes kept, messages), or L{None} when a payload is over C{payloadSizeMax} before anything else is wrong.
+    What a broker makes of a set: (bytes kept, messages), or L{None} when a payload is over
+    C{payloadSizeMax} before anything else is wrong.
     """
     top = []
     for entry in entries(data):
@@ -150,7 +154,10 @@ def count(data: bytes, payloadSizeMax: int, sizeMax: int, depthMax: int) -> tupl
 
 
 def recoverable(data: bytes) -> list[Seen]:
-    """The entries that recovery keeps, gotcha 3 mended: it stops, and never raises, at the first that is not whole and valid."""
+    """
+    The entries that recovery keeps, gotcha 3 mended: it stops, and never raises, at the first that
+    is not whole and valid.
+    """
     kept: list[Seen] = []
     try:
         for entry in entries(data):
@@ -161,7 +168,9 @@ def recoverable(data: bytes) -> list[Seen]:
 
 
 def gunzip(data: bytes) -> bytes:
-    """As Java reads: members one behind the other, what is no member behind the first is ignored."""
+    """
+    As Java reads: members one behind the other, what is no member behind the first is ignored.
+    """
     out: list[bytes] = []
     while True:
         if len(out) == GZIP_MEMBER_COUNT_MAX:

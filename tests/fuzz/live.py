@@ -1,9 +1,11 @@
 """
-A broker in a process of its own that says what it logs: C{python -m tests.fuzz.live DIRECTORY [KEY=VALUE …]}.
+A broker in a process of its own that says what it logs: C{python -m tests.fuzz.live DIRECTORY
+[KEY=VALUE …]}.
 
-It prints a line C{PORTS [n, …]}, those of its listeners and behind them that of HTTP if it has one; then a line C{LOGGED …} for each event that is an
-error, or carries a failure; anything else that appears on its output (a traceback, a warning of Python) is no such line and counts against it, too. Warnings
-are counted by kind. It stops when its input ends, and closes with its counters.
+It prints a line C{PORTS [n, …]}, those of its listeners and behind them that of HTTP if it has one;
+then a line C{LOGGED …} for each event that is an error, or carries a failure; anything else that
+appears on its output (a traceback, a warning of Python) is no such line and counts against it, too.
+Warnings are counted by kind. It stops when its input ends, and closes with its counters.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """
 Mutations of what real clients sent: the same ones for the same seed.
 
-A mutation is one recorded request, or a few, with one to four small changes: bits, bytes, numbers that computers find odd, pieces left out, doubled,
-exchanged. Plain changes mostly die at the first check; so some are made inside the frame, whose size is then put right again, some inside a
-message, whose checksum is then put right, too, and some inside what is compressed.
+A mutation is one recorded request, or a few, with one to four small changes: bits, bytes, numbers
+that computers find odd, pieces left out, doubled, exchanged. Plain changes mostly die at the first
+check; so some are made inside the frame, whose size is then put right again, some inside a message,
+whose checksum is then put right, too, and some inside what is compressed.
 """
 
 from __future__ import annotations
@@ -113,7 +114,9 @@ class Mutator:
             data[at:at] = other[start : start + random.randrange(1, 65)]
 
     def _insideMessage(self, stream: bytes) -> bytes:
-        """A PRODUCE request one of whose messages is changed, and everything around it put right."""
+        """
+        A PRODUCE request one of whose messages is changed, and everything around it put right.
+        """
         bodies = [
             body
             for body in golden.frames(stream)
@@ -127,7 +130,10 @@ class Mutator:
         return self._framed(body[:headSize] + struct.pack(">i", len(messages)) + messages)
 
     def insideSet(self, data: bytes) -> bytes:
-        """A message set one of whose payloads is changed, its checksum and sizes put right; of a wrapper mostly what is inside."""
+        """
+        A message set one of whose payloads is changed, its checksum and sizes put right; of a
+        wrapper mostly what is inside.
+        """
         entries = judge.recoverable(data)
         if not entries:
             return self.garble(data)

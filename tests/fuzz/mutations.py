@@ -4,11 +4,13 @@ Mutations of requests at the ports of a live broker. The long runs, by hand::
     python -m tests.fuzz.mutations --count 10000000
     python -m tests.fuzz.mutations --port http --count 1000000
 
-L{tests.fuzz.ports} says which ports there are, and what may come of it. Mutations are sent so that each is known to have been carried out
-(L{tests.fuzz.sending}).
+L{tests.fuzz.ports} says which ports there are, and what may come of it. Mutations are sent so that
+each is known to have been carried out (L{tests.fuzz.sending}).
 
-Meanwhile a I{watcher} on a connection of its own asks, and must be answered as if it were alone (L{tests.fuzz.watching}). The broker may log no error and
-print nothing, its memory stays under a bound, it has no socket left that it had not before, what may not change has not, and it ends as one should.
+Meanwhile a I{watcher} on a connection of its own asks, and must be answered as if it were alone
+(L{tests.fuzz.watching}). The broker may log no error and print nothing, its memory stays under a
+bound, it has no socket left that it had not before, what may not change has not, and it ends as one
+should.
 """
 
 from __future__ import annotations

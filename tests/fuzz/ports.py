@@ -1,19 +1,14 @@
 """
 The kinds of ports that a broker has, and what may come of mutations there.
 
-C{plain}
-    as 0.7 has it: everybody may do everything.
-C{allowed}
-    plain, with rules for topics (C{allow.file}): some topics are open, all else is refused.
-C{tls}
-    the same rules, over TLS with a client's certificate.
-C{handshake}
-    the port of that, below TLS: nothing gets through, be it before a handshake or, one time in sixteen, in the place of what should follow one.
-C{http}
-    metrics and the console: nothing can be changed.
+C{plain} as 0.7 has it: everybody may do everything. C{allowed} plain, with rules for topics
+(C{allow.file}): some topics are open, all else is refused. C{tls} the same rules, over TLS with a
+client's certificate. C{handshake} the port of that, below TLS: nothing gets through, be it before a
+handshake or, one time in sixteen, in the place of what should follow one. C{http} metrics and the
+console: nothing can be changed.
 
-At each, the directory is compared before and after: segments of topics that nobody may write to are the same bytes, and there is no topic that may
-not be there.
+At each, the directory is compared before and after: segments of topics that nobody may write to are
+the same bytes, and there is no topic that may not be there.
 """
 
 from __future__ import annotations
@@ -101,7 +96,10 @@ class FrameAnswers:
 
 
 class PageAnswers:
-    """Answers of the page: the probes' alone are looked for, since a mutation may ask for answers without their bodies."""
+    """
+    Answers of the page: the probes' alone are looked for, since a mutation may ask for answers
+    without their bodies.
+    """
 
     _FOUND = re.compile(rb"there is no broker 70000(\d\d),")
     _TAIL_SIZE = 64

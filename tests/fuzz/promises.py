@@ -1,9 +1,12 @@
 """
-What must hold for the decoders whatever bytes they are given: functions from bytes to nothing that raise C{AssertionError}.
+What must hold for the decoders whatever bytes they are given: functions from bytes to nothing that
+raise C{AssertionError}.
 
-The same promises are asked for in the gate, with seeded mutations of what real clients sent (L{tests.fuzz.test_decoders}), and for an hour by atheris
-(L{tests.fuzz.atheris_decoders}). Fuzzed bytes hardly ever have a right checksum, so that a broker's deeper floors would stay dark; two of the
-promises therefore repair the bytes first: C{wrapped} makes them the payload of a wrapper, C{nested} the messages inside one.
+The same promises are asked for in the gate, with seeded mutations of what real clients sent
+(L{tests.fuzz.test_decoders}), and for an hour by atheris (L{tests.fuzz.atheris_decoders}). Fuzzed
+bytes hardly ever have a right checksum, so that a broker's deeper floors would stay dark; two of
+the promises therefore repair the bytes first: C{wrapped} makes them the payload of a wrapper,
+C{nested} the messages inside one.
 """
 
 from __future__ import annotations
@@ -101,7 +104,10 @@ def single(requests: Iterable[Request]) -> Iterator[Request]:
 def readWhole(
     stream: bytes, frameSizeMax: int = FRAME_SIZE_MAX
 ) -> tuple[list[Request], type[WireError] | None]:
-    """The requests of a stream and the error that ends it, by slicing it into frames; the plainest way to read one."""
+    """
+    The requests of a stream and the error that ends it, by slicing it into frames; the plainest way
+    to read one.
+    """
     requests: list[Request] = []
     at = 0
     while len(stream) - at >= 4:
@@ -155,7 +161,10 @@ def cut(data: bytes, positions: Iterable[int]) -> list[bytes]:
 
 
 def requestStream(data: bytes) -> None:
-    """However a stream of frames is cut up, and whenever it is asked, the decoder gives what slicing gives; nothing but L{WireError} comes out."""
+    """
+    However a stream of frames is cut up, and whenever it is asked, the decoder gives what slicing
+    gives; nothing but L{WireError} comes out.
+    """
     countOfCuts = data[0] % 16 if data else 0
     head, stream = data[1 : 1 + 2 * countOfCuts], data[1 + 2 * countOfCuts :]
     positions = [position for (position,) in struct.iter_unpack(">H", head[: len(head) & ~1])]
@@ -174,7 +183,10 @@ def roundTrip(request: Request) -> None:
 
 
 def requestBody(data: bytes) -> None:
-    """A frame's body is a L{WireError} or a request whose encoding the body begins with (but for topics that are not UTF-8)."""
+    """
+    A frame's body is a L{WireError} or a request whose encoding the body begins with (but for
+    topics that are not UTF-8).
+    """
     try:
         request = decodeRequest(data)
     except WireError as error:
@@ -231,7 +243,9 @@ def _encodeOffsetsResponse(found: tuple[int, list[int]]) -> bytes:
 
 
 def upToError(things: Iterator[Any]) -> tuple[list[Any], type[Exception] | None]:
-    """What an iterator gives, and the class of the error, ours or the judge's verdict, that ends it."""
+    """
+    What an iterator gives, and the class of the error, ours or the judge's verdict, that ends it.
+    """
     found = []
     try:
         for thing in things:
@@ -254,7 +268,10 @@ def alike(
 
 
 def messageSet(data: bytes) -> None:
-    """Every reading of a message set, shallow, deep and quick, agrees with the judge's: the same messages, offsets, end, and error."""
+    """
+    Every reading of a message set, shallow, deep and quick, agrees with the judge's: the same
+    messages, offsets, end, and error.
+    """
     base = 1000
     messages = MessageSet(data, base, limits=LIMITS)
     top = upToError(judge.entries(data))
@@ -289,7 +306,10 @@ def messageSet(data: bytes) -> None:
 
 
 def messageCheck(data: bytes) -> None:
-    """A broker's check agrees with the judge's, and its short way accepts only what the long way keeps whole."""
+    """
+    A broker's check agrees with the judge's, and its short way accepts only what the long way keeps
+    whole.
+    """
     try:
         checked: tuple[int, int] | type[FormatError] = validateSet(data, LIMITS)
     except FormatError as error:
@@ -320,7 +340,10 @@ def messageCheck(data: bytes) -> None:
 
 
 def wrapped(data: bytes) -> None:
-    """The same for a set with a wrapper whose payload is whatever was given, and plain messages around it."""
+    """
+    The same for a set with a wrapper whose payload is whatever was given, and plain messages around
+    it.
+    """
     codec = data[0] % 4 if data else 0
     messageSet(
         encodeMessage(b"before") + encodeMessage(data[1:], codec=codec) + encodeMessage(b"after", 0)
@@ -328,7 +351,10 @@ def wrapped(data: bytes) -> None:
 
 
 def repaired(data: bytes) -> bytes:
-    """Entries made of data: sizes cut to what is there, magic bytes mostly made known, checksums mostly made right. What comes out is not always valid."""
+    """
+    Entries made of data: sizes cut to what is there, magic bytes mostly made known, checksums
+    mostly made right. What comes out is not always valid.
+    """
     out = []
     at = 0
     while len(data) - at >= 4:
@@ -360,7 +386,10 @@ def nested(data: bytes) -> None:
 
 
 def compression(data: bytes) -> None:
-    """A decompressor gives what the judge's gives, within its limit, or one of its two errors; what a compressor wrote comes back."""
+    """
+    A decompressor gives what the judge's gives, within its limit, or one of its two errors; what a
+    compressor wrote comes back.
+    """
     sizeMax = (0, 1, 64, 4096, 1 << 16)[data[0] % 5] if data else 0
     for codec, judged in ((GZIP, judge.gunzip), (SNAPPY, judge.unsnappy)):
         for foreign in (data[1:], data):
@@ -396,7 +425,10 @@ def compression(data: bytes) -> None:
 
 
 def scan(data: bytes) -> None:
-    """A walk over a segment finds what the judge would recover, by steps and in one go, with windows of every size; it never raises."""
+    """
+    A walk over a segment finds what the judge would recover, by steps and in one go, with windows
+    of every size; it never raises.
+    """
     start = 0
     windowSize = (
         SCAN_WINDOW_SIZES[data[0] % len(SCAN_WINDOW_SIZES)] if data else SCAN_WINDOW_SIZES[0]

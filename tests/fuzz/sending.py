@@ -1,13 +1,16 @@
 """
-Sends mutations, so that each is known to have been carried out, or found to be none, whatever the ones before it did.
+Sends mutations, so that each is known to have been carried out, or found to be none, whatever the
+ones before it did.
 
-Behind each mutation goes a I{probe}, a request whose answer is known and no other's. Many such pairs are sent down one connection. The answers of the
-probes say how far the other side came before a mutation made it close the connection, or take what followed for a part of itself; what came behind that one is
-sent again on the next connection.
+Behind each mutation goes a I{probe}, a request whose answer is known and no other's. Many such
+pairs are sent down one connection. The answers of the probes say how far the other side came before
+a mutation made it close the connection, or take what followed for a part of itself; what came
+behind that one is sent again on the next connection.
 
-The end of a connection: where half-closing it leaves the answers intact, that; it makes a request that waits for more of itself give up. Elsewhere it is
-closed when the last probe was answered, or when nothing has come for a while in which the watcher got its answers several times over: then the other side
-waits for more of a mutation.
+The end of a connection: where half-closing it leaves the answers intact, that; it makes a request
+that waits for more of itself give up. Elsewhere it is closed when the last probe was answered, or
+when nothing has come for a while in which the watcher got its answers several times over: then the
+other side waits for more of a mutation.
 """
 
 from __future__ import annotations
@@ -146,7 +149,10 @@ class BatchAccumulator:
             self._over()
 
     def _over(self) -> None:
-        """The connection has done its work: what was answered was tried, and so was the one behind it, which ended it, or swallowed what followed."""
+        """
+        The connection has done its work: what was answered was tried, and so was the one behind it,
+        which ended it, or swallowed what followed.
+        """
         figures = self._sender.figures
         tried = min(self._answers.reached + 2, len(self.batch))
         if self._answers.reached + 1 < len(self.batch):
@@ -161,8 +167,8 @@ class BatchAccumulator:
 
     def check(self, now: float) -> None:
         """
-        Look whether the other side waits for more. Nothing for too long is a fault; but not if the watcher got nothing, either: then it is slow, or
-        has stopped, of which the watcher tells.
+        Look whether the other side waits for more. Nothing for too long is a fault; but not if the
+        watcher got nothing, either: then it is slow, or has stopped, of which the watcher tells.
         """
         if not self.batch:
             return

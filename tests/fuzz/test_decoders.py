@@ -1,5 +1,6 @@
 """
-The promises of the decoders, asked for with seeded bytes: mutations of what real clients and brokers sent. The long form is L{tests.fuzz.atheris_decoders}.
+The promises of the decoders, asked for with seeded bytes: mutations of what real clients and
+brokers sent. The long form is L{tests.fuzz.atheris_decoders}.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ class PromiseTests(SynchronousTestCase):
                 self.fail(f"{name}, seed {SEED}: {error!r} for {data.hex()}")
 
     def test_requestStream(self) -> None:
-        """However a stream of frames is cut up, and whenever it is asked, the decoder gives what slicing gives."""
+        """
+        However a stream of frames is cut up, and whenever it is asked, the decoder gives what
+        slicing gives.
+        """
         self.promise("requestStream")
 
     def test_requestBody(self) -> None:
@@ -59,11 +63,16 @@ class PromiseTests(SynchronousTestCase):
         self.promise("nested")
 
     def test_compression(self) -> None:
-        """A decompressor gives what an independent one gives, within its limit, or one of its two errors."""
+        """
+        A decompressor gives what an independent one gives, within its limit, or one of its two
+        errors.
+        """
         self.promise("compression")
 
     def test_scan(self) -> None:
-        """A walk over a segment finds what an independent reading would recover, and never raises."""
+        """
+        A walk over a segment finds what an independent reading would recover, and never raises.
+        """
         self.promise("scan")
 
     def test_plainSet(self) -> None:
@@ -86,7 +95,10 @@ class MutatorTests(SynchronousTestCase):
         self.assertNotEqual([third.next() for _ in range(300)], mutations)
 
     def test_mutationsReachDeep(self) -> None:
-        """Among the mutations of a message set with a wrapper are many with right checksums outside, and both good and bad messages inside."""
+        """
+        Among the mutations of a message set with a wrapper are many with right checksums outside,
+        and both good and bad messages inside.
+        """
         wrapper = next(
             data
             for data in golden.messageSets()

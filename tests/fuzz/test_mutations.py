@@ -1,5 +1,6 @@
 """
-Tests of what throws mutations at a live broker. That a good run is found good is shown by C{tests.integration.test_mutations}; here, that a bad one is not.
+Tests of what throws mutations at a live broker. That a good run is found good is shown by
+C{tests.integration.test_mutations}; here, that a bad one is not.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ class ObserverTests(SynchronousTestCase):
     """What a broker logs."""
 
     def test_errors(self) -> None:
-        """An error, a critical event, an event with a failure, and one of the old logging system that is an error: a line each, on one line."""
+        """
+        An error, a critical event, an event with a failure, and one of the old logging system that
+        is an error: a line each, on one line.
+        """
         lines: list[str] = []
         kinds: Counter[str] = Counter()
         observe = observer(kinds, lines.append)
@@ -58,13 +62,19 @@ class RunTests(SynchronousTestCase):
     """Small runs, with a broker in a process of its own."""
 
     def test_memoryCounts(self) -> None:
-        """A broker over the bound on its memory is a fault; the bound here is one that no process keeps."""
+        """
+        A broker over the bound on its memory is a fault; the bound here is one that no process
+        keeps.
+        """
         self.patch(watching, "RSS_SIZE_MAX", 1 << 20)
         figures = run(100, 1)
         self.assertTrue(any("MiB" in fault for fault in figures.faults), figures)
 
     def test_answersCount(self) -> None:
-        """A watcher that is answered otherwise than it must be is a fault; here it expects what is not there."""
+        """
+        A watcher that is answered otherwise than it must be is a fault; here it expects what is not
+        there.
+        """
         self.patch(watching, "PROBES", [probe[:-1] + b"?" for probe in watching.PROBES])
         figures = run(1, 1)
         self.assertTrue(any("the watcher" in fault for fault in figures.faults), figures)
@@ -76,7 +86,10 @@ class RunTests(SynchronousTestCase):
         self.assertGreater(figures.connectionCount, 50)
 
     def test_openDoorIsSeen(self) -> None:
-        """A broker that lets mutations through which it must refuse is found out: here one whose rules allow everything."""
+        """
+        A broker that lets mutations through which it must refuse is found out: here one whose rules
+        allow everything.
+        """
         self.patch(ports, "OPEN_TOPICS", ("*",))
         self.patch(ports.AllowedPort, "_isOpen", staticmethod(lambda topic: topic == "t1"))
         figures = run(2_000, 3, kind="allowed")
@@ -85,7 +98,10 @@ class RunTests(SynchronousTestCase):
         self.assertIn("what nobody may see", said)
 
     def test_changesAreSeen(self) -> None:
-        """A segment that is not what it was, and a topic that may not be there, are a fault each; what may grow may."""
+        """
+        A segment that is not what it was, and a topic that may not be there, are a fault each; what
+        may grow may.
+        """
         folder = Path(self.mktemp())
         for name in ("probe-0", "watched-0"):
             (folder / name).mkdir(parents=True)
@@ -153,7 +169,10 @@ class MutatorTests(SynchronousTestCase):
     """What is thrown at HTTP and at TLS."""
 
     def test_sameForSeed(self) -> None:
-        """A seed decides the mutations of HTTP; all are within the limit on their size, and few of them are the same."""
+        """
+        A seed decides the mutations of HTTP; all are within the limit on their size, and few of
+        them are the same.
+        """
         first, second = (HttpMutator(5) for _ in range(2))
         found = [first.next() for _ in range(500)]
         self.assertEqual(found, [second.next() for _ in range(500)])
@@ -161,7 +180,10 @@ class MutatorTests(SynchronousTestCase):
         self.assertLessEqual(max(map(len, found)), httpmutation.SIZE_MAX)
 
     def test_hellos(self) -> None:
-        """What is thrown at TLS begins with what clients say: records of a handshake. Most of it still looks like one."""
+        """
+        What is thrown at TLS begins with what clients say: records of a handshake. Most of it still
+        looks like one.
+        """
         self.assertEqual({record[:1] for record in hellos()}, {b"\x16"})
         mutator = TlsMutator(5)
         found = [mutator.next() for _ in range(500)]

@@ -1,8 +1,10 @@
 """
-Mutations of what TLS sends below the requests, and of other first words at its port: the same ones for the same seed.
+Mutations of what TLS sends below the requests, and of other first words at its port: the same ones
+for the same seed.
 
-What they begin with is recorded when they are made: the hello of some clients, and records that would come behind it. With one seed the places of the
-changes are the same each time; the clients' own chance is not.
+What they begin with is recorded when they are made: the hello of some clients, and records that
+would come behind it. With one seed the places of the changes are the same each time; the clients'
+own chance is not.
 """
 
 from __future__ import annotations
@@ -77,7 +79,10 @@ class TlsMutator:
         return data[:SIZE_MAX]
 
     def _inside(self, record: bytes) -> bytes:
-        """A record that is changed behind its head, whose size is put right; of a handshake the size inside mostly, too."""
+        """
+        A record that is changed behind its head, whose size is put right; of a handshake the size
+        inside mostly, too.
+        """
         body = self._bytes.garble(record[_HEAD_SIZE:])
         if record[0] == 0x16 and len(body) >= 4 and self._random.random() < 0.8:
             body = body[:1] + (len(body) - 4).to_bytes(3, "big") + body[4:]

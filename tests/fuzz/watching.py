@@ -1,5 +1,6 @@
 """
-Clients that must not notice anything of what is thrown at the port: each asks in rounds, on a connection of its own, and must be answered as if it were alone.
+Clients that must not notice anything of what is thrown at the port: each asks in rounds, on a
+connection of its own, and must be answered as if it were alone.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ from tests.fuzz.figures import Figures
 from tests.fuzz.livebroker import ANSWER_SECONDS_MAX, LiveBroker
 
 RSS_SIZE_MAX = 192 << 20
-"""Bytes of resident memory that the broker may ever have: its 60 MiB at the start, and what the properties of the run allow it."""
+"""
+Bytes of resident memory that the broker may ever have: its 60 MiB at the start, and what the
+properties of the run allow it.
+"""
 
 PROBE_COUNT = 24
 PROBE_TOPIC = "probe"
@@ -94,7 +98,10 @@ class Watcher(threading.Thread):
 
 
 class LogWatcher(Watcher):
-    """Produces, fetches and asks for offsets; in the end all that it has produced is there, in order, once."""
+    """
+    Produces, fetches and asks for offsets; in the end all that it has produced is there, in order,
+    once.
+    """
 
     def __init__(self, broker: LiveBroker, figures: Figures, caller: Caller) -> None:
         super().__init__(broker, figures)

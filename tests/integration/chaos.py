@@ -1,13 +1,17 @@
 """
-A cluster of processes that is given no rest: a real ZooKeeper, three brokers of four partitions, four producers, a group of three members and one of one.
-From a seed: members join, leave, are killed and stopped; brokers are killed and stopped; sessions are ended by others; ZooKeeper is restarted; connections are
-cut in the middle of a frame. In the end the books must balance (L{tests.integration.chaosjudge}).
+A cluster of processes that is given no rest: a real ZooKeeper, three brokers of four partitions,
+four producers, a group of three members and one of one. From a seed: members join, leave, are
+killed and stopped; brokers are killed and stopped; sessions are ended by others; ZooKeeper is
+restarted; connections are cut in the middle of a frame. In the end the books must balance
+(L{tests.integration.chaosjudge}).
 
-What is done is decided by the seed alone; what comes of it depends on the machine, too. Each process writes down what it sees (L{chaosmember}), and its log
-lies beside that; where something is found, the directory is kept.
+What is done is decided by the seed alone; what comes of it depends on the machine, too. Each
+process writes down what it sees (L{chaosmember}), and its log lies beside that; where something is
+found, the directory is kept.
 
-After the last fault the groups must be stable within session time-out + one tick + three back-off times: each partition has one owner, the one that
-0.7's arithmetic gives it to, and that is what the members themselves think; and it stays so.
+After the last fault the groups must be stable within session time-out + one tick + three back-off
+times: each partition has one owner, the one that 0.7's arithmetic gives it to, and that is what the
+members themselves think; and it stays so.
 """
 
 from __future__ import annotations
@@ -107,8 +111,8 @@ PORT_MIN = 15_000
 
 def steadyPort() -> int:
     """
-    A port of the loopback interface that nobody has, and that no client is given while its server is away: one below those that the system
-    gives to clients.
+    A port of the loopback interface that nobody has, and that no client is given while its server
+    is away: one below those that the system gives to clients.
     """
     random = SystemRandom()
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
@@ -228,7 +232,8 @@ class ChaosTrial:
         @param folder: empty; everything is in it.
         @param seconds: how long faults come.
         @param tell: called with a sentence for what is done.
-        @param slowness: how many times slower than a quiet machine this one may be: a factor of all times within which something must have happened.
+        @param slowness: how many times slower than a quiet machine this one may be: a factor of all
+            times within which something must have happened.
         """
         self.figures = Figures()
         self._folder = Path(folder)
@@ -327,7 +332,10 @@ class ChaosTrial:
         )
 
     def _member(self, name: str, options: dict[str, Any], group: str = "") -> Member:
-        """Every other one reaches the brokers by way of the proxies, and the others see refused connections."""
+        """
+        Every other one reaches the brokers by way of the proxies, and the others see refused
+        connections.
+        """
         isProxied = len(self._producers if not group else self._members) % 2 == 0
         ports = {port: proxied if isProxied else port for port, proxied in self._ports.items()}
         return Member(self._folder, name, {**options, "ports": ports}, group)
@@ -630,7 +638,10 @@ class ChaosTrial:
         )
 
     def _settle(self, lastFault: float) -> None:
-        """Watch until the time is over within which the groups must be stable. A slow machine has longer, unless they are stable."""
+        """
+        Watch until the time is over within which the groups must be stable. A slow machine has
+        longer, unless they are stable.
+        """
         client = self._client()
         stableSince: float | None = None
         secondsMax = self._slowness * SETTLE_SECONDS

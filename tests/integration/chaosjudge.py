@@ -1,10 +1,12 @@
 """
-Judges a chaos run (L{tests.integration.chaos}) by what its processes wrote down and what is in the logs. Pure: it is given values, and names what
-is broken in sentences.
+Judges a chaos run (L{tests.integration.chaos}) by what its processes wrote down and what is in the
+logs. Pure: it is given values, and names what is broken in sentences.
 
-A duplicate delivery is excused when one of the two members that got the message was killed, stopped or lost its session, or ZooKeeper was away, near enough in
-time: what had not been committed by then (L{Bounds.commitSeconds}) up to when the member knew of it (L{Bounds.noticeSeconds}); or when the message stands
-in a compressed set that the member before had not come to the end of, since in the middle no position can be kept.
+A duplicate delivery is excused when one of the two members that got the message was killed, stopped
+or lost its session, or ZooKeeper was away, near enough in time: what had not been committed by then
+(L{Bounds.commitSeconds}) up to when the member knew of it (L{Bounds.noticeSeconds}); or when the
+message stands in a compressed set that the member before had not come to the end of, since in the
+middle no position can be kept.
 """
 
 from __future__ import annotations
@@ -113,8 +115,9 @@ def some(kind: str, found: Iterable[object]) -> list[str]:
 
 def _movedNumbers(sent: Sent, faults: Iterable[Fault], noticeSeconds: float) -> set[int]:
     """
-    Messages that waited for a broker while brokers came and went. What waited for one that has gone is given another place; and if its key had another home
-    meanwhile, later messages are there already.
+    Messages that waited for a broker while brokers came and went. What waited for one that has gone
+    is given another place; and if its key had another home meanwhile, later messages are there
+    already.
     """
     spans = [(fault.begin, fault.end + noticeSeconds) for fault in faults if fault.kind == "broker"]
     waits = {
@@ -136,8 +139,9 @@ def judgeLogs(
     noticeSeconds: float = 0,
 ) -> list[str]:
     """
-    Sent = in the logs + reported failed or unknown; twice only by a reported retry; a key's confirmed messages in order where nothing was tried again, but for
-    those that waited while a broker came or went.
+    Sent = in the logs + reported failed or unknown; twice only by a reported retry; a key's
+    confirmed messages in order where nothing was tried again, but for those that waited while a
+    broker came or went.
     """
     copies: Counter[str] = Counter()
     keyed: dict[str, set[str]] = {}
@@ -188,8 +192,9 @@ def judgeLogs(
 
 def _disordered(name: str, confirmed: Collection[str], logs: Logs) -> Iterable[str]:
     """
-    Messages of a producer that stand behind a later one of their key. What was reported unknown may come late: a broker that hangs carries out what lies in
-    a connection that was cut after what came over a new one.
+    Messages of a producer that stand behind a later one of their key. What was reported unknown may
+    come late: a broker that hangs carries out what lies in a connection that was cut after what
+    came over a new one.
     """
     for place, entries in logs.items():
         last: dict[str, int] = {}

@@ -1,8 +1,11 @@
 """
-The programs of the chaos run (L{tests.integration.chaos}): a producer that publishes numbered messages, and a member of a group that reads them. Each is a
-process of its own, and writes down what it sees in a file, line by line, at once: what a killed one has written stays. C{SIGTERM} ends it in order.
+The programs of the chaos run (L{tests.integration.chaos}): a producer that publishes numbered
+messages, and a member of a group that reads them. Each is a process of its own, and writes down
+what it sees in a file, line by line, at once: what a killed one has written stays. C{SIGTERM} ends
+it in order.
 
-A line is a word and what belongs to it, with the time (ns of the monotonic clock, which all processes of a machine share)::
+A line is a word and what belongs to it, with the time (ns of the monotonic clock, which all
+processes of a machine share)::
 
     sent N                      before it is given to the producer
     ok N / failed N / unknown N what the producer made of it

@@ -1,6 +1,6 @@
 """
-A headless Chromium, driven as the W3C's WebDriver protocol says: JSON over HTTP to C{chromedriver}, which comes with it. That is a page of code, so no
-package is needed for it.
+A headless Chromium, driven as the W3C's WebDriver protocol says: JSON over HTTP to C{chromedriver},
+which comes with it. That is a page of code, so no package is needed for it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Chromium:
         self._session = ""
         try:
             self._port = self._waitForPort()
-            # By a pipe, since the driver would look for the browser's port at "localhost", which a bare system may not know.
+            # By a pipe, since the driver would look for the browser's port at "localhost", which a
+            # bare system may not know.
             arguments = [
                 "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--disable-background-networking",
                 "--no-first-run", f"--user-data-dir={self._profile}", f"--window-size={width},{height}",

@@ -1,5 +1,6 @@
 """
-A chroot of its own for each test, in the ZooKeeper that all tests share, and brokers that are registered in one.
+A chroot of its own for each test, in the ZooKeeper that all tests share, and brokers that are
+registered in one.
 """
 
 from __future__ import annotations

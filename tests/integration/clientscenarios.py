@@ -1,6 +1,8 @@
 """
-What both low-level clients do with a whole broker: rows 88 to 93 and 122 of the feature checklist, and the scenarios of 0.7.2's PrimitiveApiTest,
-LazyInitProducerTest, LogCorruptionTest and SyncProducerTest. C{test_clients} runs each with the client for Twisted and with the one for threads.
+What both low-level clients do with a whole broker: rows 88 to 93 and 122 of the feature checklist,
+and the scenarios of 0.7.2's PrimitiveApiTest, LazyInitProducerTest, LogCorruptionTest and
+SyncProducerTest. C{test_clients} runs each with the client for Twisted and with the one for
+threads.
 """
 
 from __future__ import annotations
@@ -44,7 +46,10 @@ class ClientScenarios(BrokerCase):
 
     @inThread
     def test_produceAndFetch(self) -> None:
-        """PrimitiveApiTest.testDefaultEncoderProducerAndFetch; LazyInitProducerTest: what was sent is fetched; a wrong offset is an error."""
+        """
+        PrimitiveApiTest.testDefaultEncoderProducerAndFetch; LazyInitProducerTest: what was sent is
+        fetched; a wrong offset is an error.
+        """
         self.serve()
         producer, consumer = self.producer(), self.consumer()
         producer.send("t", 0, [b"test-message"])
@@ -61,7 +66,10 @@ class ClientScenarios(BrokerCase):
 
     @inThread
     def test_multiFetch(self) -> None:
-        """PrimitiveApiTest.testProduceAndMultiFetch: several topics at once, plain and compressed; offset -1 and partition -1 are errors of their part only."""
+        """
+        PrimitiveApiTest.testProduceAndMultiFetch: several topics at once, plain and compressed;
+        offset -1 and partition -1 are errors of their part only.
+        """
         self.serve()
         producer, consumer = self.producer(), self.consumer()
         for codec in (NONE, GZIP, SNAPPY):
@@ -83,7 +91,10 @@ class ClientScenarios(BrokerCase):
 
     @inThread
     def test_multiSend(self) -> None:
-        """PrimitiveApiTest.testMultiProduce, LazyInitProducerTest.testMultiProduceResend: several topics in one request; sent again, all is there twice."""
+        """
+        PrimitiveApiTest.testMultiProduce, LazyInitProducerTest.testMultiProduceResend: several
+        topics in one request; sent again, all is there twice.
+        """
         self.serve()
         producer, consumer = self.producer(), self.consumer()
         for codec in (NONE, GZIP, SNAPPY):
@@ -101,7 +112,10 @@ class ClientScenarios(BrokerCase):
 
     @inThread
     def test_missingTopic(self) -> None:
-        """PrimitiveApiTest.testConsumerNotExistTopic: fetching a topic that is not there is empty, and creates nothing."""
+        """
+        PrimitiveApiTest.testConsumerNotExistTopic: fetching a topic that is not there is empty, and
+        creates nothing.
+        """
         self.serve()
         consumer = self.consumer()
         self.assertEqual(list(consumer.fetch("test-not-there", 0, 0, 10_000)), [])
@@ -125,7 +139,10 @@ class ClientScenarios(BrokerCase):
 
     @inThread
     def test_offsetsBefore(self) -> None:
-        """LogOffsetTest, over the wire: the end and the segments' beginnings, descending; a fetch at the end is empty."""
+        """
+        LogOffsetTest, over the wire: the end and the segments' beginnings, descending; a fetch at
+        the end is empty.
+        """
         self.serve({"log.file.size": "100"})
         producer, consumer = self.producer(), self.consumer()
         for _ in range(20):
@@ -138,7 +155,10 @@ class ClientScenarios(BrokerCase):
 
     @inThread
     def test_reconnect(self) -> None:
-        """A connection that is lost between calls, or under one, is made anew, once, without a word to the application."""
+        """
+        A connection that is lost between calls, or under one, is made anew, once, without a word to
+        the application.
+        """
         self.serve()
         producer, consumer = self.producer(), self.consumer()
         producer.send("t", 0, [b"hello"])
@@ -164,7 +184,10 @@ class ClientScenarios(BrokerCase):
 
     @inThread
     def test_externalOffset(self) -> None:
-        """An application that keeps its offset itself, beside its results, and is restarted in the middle, gets every message once, in order."""
+        """
+        An application that keeps its offset itself, beside its results, and is restarted in the
+        middle, gets every message once, in order.
+        """
         self.serve()
         producer = self.producer()
         for number in range(0, 100, 4):
@@ -195,7 +218,10 @@ class ClientScenarios(BrokerCase):
 
     @inThread
     def test_drainOnClose(self) -> None:
-        """Closing a producer lets everything go out that was given to it: it is all there afterwards, in order."""
+        """
+        Closing a producer lets everything go out that was given to it: it is all there afterwards,
+        in order.
+        """
         self.serve()
         producer = self.producer()
         for number in range(300):
@@ -211,7 +237,10 @@ class ClientScenarios(BrokerCase):
 
     @inThread
     def test_corruptLog(self) -> None:
-        """LogCorruptionTest.testMessageSizeTooLarge: a size field overwritten with 1000 on the disk makes reading raise, every time."""
+        """
+        LogCorruptionTest.testMessageSizeTooLarge: a size field overwritten with 1000 on the disk
+        makes reading raise, every time.
+        """
         self.serve({"log.flush.interval": "1"})
         producer, consumer = self.producer(), self.consumer()
         producer.send("t", 0, [b"hello"])
@@ -223,7 +252,10 @@ class ClientScenarios(BrokerCase):
 
     @inThread
     def test_fetchSizeTooSmall(self) -> None:
-        """A message larger than the fetch raises, rather than that the reader asks for ever; a cut one behind a whole one is the end."""
+        """
+        A message larger than the fetch raises, rather than that the reader asks for ever; a cut one
+        behind a whole one is the end.
+        """
         self.serve()
         producer, consumer = self.producer(), self.consumer()
         producer.send("t", 0, [b"small", b"x" * 500])
@@ -233,7 +265,9 @@ class ClientScenarios(BrokerCase):
 
     @inThread
     def test_reachableProducer(self) -> None:
-        """SyncProducerTest.testReachableServer: sends return, one after the other, without an answer."""
+        """
+        SyncProducerTest.testReachableServer: sends return, one after the other, without an answer.
+        """
         self.serve()
         producer = self.producer()
         for _ in range(3):
@@ -242,7 +276,10 @@ class ClientScenarios(BrokerCase):
 
     @inThread
     def test_messageSizeTooLarge(self) -> None:
-        """SyncProducerTest.testMessageSizeTooLarge: 101 bytes with a limit of 100 are refused before anything is sent; 100 are not."""
+        """
+        SyncProducerTest.testMessageSizeTooLarge: 101 bytes with a limit of 100 are refused before
+        anything is sent; 100 are not.
+        """
         self.serve()
         producer = self.producer(payloadSizeMax=100)
         self.assertRaises(MessageTooLargeError, producer.send, "test", 0, [b"x" * 101])
@@ -256,7 +293,10 @@ class ClientScenarios(BrokerCase):
 
     @inThread
     def test_compressedMessageSizeTooLarge(self) -> None:
-        """SyncProducerTest.testCompressedMessageSizeTooLarge: a wrapper counts as one message: its payload is what is measured, not what is in it."""
+        """
+        SyncProducerTest.testCompressedMessageSizeTooLarge: a wrapper counts as one message: its
+        payload is what is measured, not what is in it.
+        """
         self.serve()
         producer = self.producer(payloadSizeMax=100)
         noise = Random(7)

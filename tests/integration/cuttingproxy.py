@@ -1,6 +1,7 @@
 """
-A TCP proxy in front of a broker, which cuts a connection in the middle of a frame when it is told to: some bytes of a request, or of an answer,
-go through, and then nothing any more. Threads, since who uses it waits for other things.
+A TCP proxy in front of a broker, which cuts a connection in the middle of a frame when it is told
+to: some bytes of a request, or of an answer, go through, and then nothing any more. Threads, since
+who uses it waits for other things.
 """
 
 from __future__ import annotations

@@ -3,11 +3,13 @@ An application that adds up numbers, as a process to be killed::
 
     python -m tests.integration.exactsumapp DATABASE SERVERS COUNT
 
-It is a member of a group that keeps its positions in SQLite, in the transactions in which it changes its sums; it says C{begins} when it has its
-partitions, and ends when COUNT numbers were added, over all its lives, and those of others that share the database.
+It is a member of a group that keeps its positions in SQLite, in the transactions in which it
+changes its sums; it says C{begins} when it has its partitions, and ends when COUNT numbers were
+added, over all its lives, and those of others that share the database.
 
-Now and then it has messages in hand for a while before it adds them, so that a partition may go to another in between, and then there are two who add the
-same ones: whoever is later is refused, rolls back, says C{conflict}, and joins anew.
+Now and then it has messages in hand for a while before it adds them, so that a partition may go to
+another in between, and then there are two who add the same ones: whoever is later is refused, rolls
+back, says C{conflict}, and joins anew.
 """
 
 from __future__ import annotations
@@ -64,7 +66,10 @@ def tell(word: str) -> None:
 
 
 async def hold(reactor: Any, consumer: ConsumerConnector, messages: list[ConsumedMessage]) -> None:
-    """Do nothing with messages for a while, and for another if one's partition has gone meanwhile: who has that now begins then."""
+    """
+    Do nothing with messages for a while, and for another if one's partition has gone meanwhile: who
+    has that now begins then.
+    """
     await deferLater(reactor, HOLD_SECONDS)
     if any(
         PartitionId(message.topic, message.partition) not in consumer.owned for message in messages

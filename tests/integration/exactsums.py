@@ -1,6 +1,8 @@
 """
-An application that keeps its positions in SQLite, killed at random moments: after each of its lives its sums are exactly those of the messages up to the
-positions beside them. Sets are compressed, or not; in some lives a second one joins that shares the database, and at last there are two in any case.
+An application that keeps its positions in SQLite, killed at random moments: after each of its lives
+its sums are exactly those of the messages up to the positions beside them. Sets are compressed, or
+not; in some lives a second one joins that shares the database, and at last there are two in any
+case.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ class ExactSumTrial:
     @ivar killCount: lives that were ended.
     @ivar hitCount: of these, those in which something had been added.
     @ivar sharedCount: lives that were two members'.
-    @ivar conflictCount: how often one was refused what another had added, as far as they could say so.
+    @ivar conflictCount: how often one was refused what another had added, as far as they could say
+        so.
     @ivar numberCount: messages so far.
     """
 

@@ -1,10 +1,13 @@
 """
-C{kill -9} of a broker at random moments, round after round in one directory, with a producer and a watcher at work: what was visible stays.
+C{kill -9} of a broker at random moments, round after round in one directory, with a producer and a
+watcher at work: what was visible stays.
 
-The producer writes messages with running numbers to several partitions, in batches of all packings, in order, over one connection. The
-watcher fetches whatever is visible and keeps it. After each kill the broker starts again (now and then it is killed while it starts), and
-each partition must hold exactly the bytes that were sent to it, in order, up to at least where the watcher has seen them, and end with a whole
-entry; what is missing was never visible. The producer then goes on behind what is there, so that in the end the numbers must run without a gap.
+The producer writes messages with running numbers to several partitions, in batches of all packings,
+in order, over one connection. The watcher fetches whatever is visible and keeps it. After each kill
+the broker starts again (now and then it is killed while it starts), and each partition must hold
+exactly the bytes that were sent to it, in order, up to at least where the watcher has seen them,
+and end with a whole entry; what is missing was never visible. The producer then goes on behind what
+is there, so that in the end the numbers must run without a gap.
 """
 
 from __future__ import annotations

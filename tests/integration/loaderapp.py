@@ -1,8 +1,10 @@
 """
-A program with a Spark session that loads when it is told to, so that tests can kill it: C{python -m tests.integration.loaderapp FOLDER ZOOKEEPER}.
+A program with a Spark session that loads when it is told to, so that tests can kill it: C{python -m
+tests.integration.loaderapp FOLDER ZOOKEEPER}.
 
-It says C{ready}, and then, for each line that it reads, loads the topic and says what came of it, in a line of JSON. A line C{flaky} lets half of the
-tasks fail at their first attempt, in the middle of their rows.
+It says C{ready}, and then, for each line that it reads, loads the topic and says what came of it,
+in a line of JSON. A line C{flaky} lets half of the tasks fail at their first attempt, in the middle
+of their rows.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """
-Loads that are killed, tasks that fail, loaders that start at the same time; and the one thing that must be so in the end: the table equals the topic, row
-for row.
+Loads that are killed, tasks that fail, loaders that start at the same time; and the one thing that
+must be so in the end: the table equals the topic, row for row.
 
-Each round publishes more messages, lets a loader load, and kills it with C{kill -9} at a moment that a seed chooses, between the beginning and somewhat
-behind the time that a whole load takes: the process, or now and then all of its group, Spark's Java machine included. After each kill, before anything
-else looks at the table, what it has must be what its offsets say. Then a loader loads with tasks that fail, and then two are told to begin at once.
+Each round publishes more messages, lets a loader load, and kills it with C{kill -9} at a moment
+that a seed chooses, between the beginning and somewhat behind the time that a whole load takes: the
+process, or now and then all of its group, Spark's Java machine included. After each kill, before
+anything else looks at the table, what it has must be what its offsets say. Then a loader loads with
+tasks that fail, and then two are told to begin at once.
 """
 
 from __future__ import annotations
@@ -200,7 +202,10 @@ class LoadTrial:
         )
 
     def _whole(self, loader: Loader, messageCount: int) -> float:
-        """A load that nobody disturbs; returns how long it takes a loader that has just started, as all that are killed have."""
+        """
+        A load that nobody disturbs; returns how long it takes a loader that has just started, as
+        all that are killed have.
+        """
         self._publish(messageCount)
         begun = monotonic()
         loader.begin()

@@ -1,6 +1,7 @@
 """
-Real log files to send through the broker: those of the loghub collection where they lie beside the checkout, else those of this machine, and
-where it has too few, generated ones that look like them. All go through the same tests.
+Real log files to send through the broker: those of the loghub collection where they lie beside the
+checkout, else those of this machine, and where it has too few, generated ones that look like them.
+All go through the same tests.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ class LogFile(NamedTuple):
 
     @property
     def lines(self) -> list[bytes]:
-        """Without the line feeds between them: joined with those they are C{data} again, whether it ends in one or not."""
+        """
+        Without the line feeds between them: joined with those they are C{data} again, whether it
+        ends in one or not.
+        """
         return self.data.split(b"\n")
 
 
@@ -64,7 +68,10 @@ def machineFiles() -> Iterator[LogFile]:
 
 
 def generatedFile(seed: int) -> LogFile:
-    """Lines as daemons write them, with the odd things that happen: CR, empty lines, bytes that are no UTF-8, a long line, no line feed at the end."""
+    """
+    Lines as daemons write them, with the odd things that happen: CR, empty lines, bytes that are no
+    UTF-8, a long line, no line feed at the end.
+    """
     random = Random(seed)
     lines = []
     for number in range(LINE_COUNT):

@@ -1,9 +1,10 @@
 """
-A whole broker in memory: the service as C{twistd} starts it, on a clock that stands still, with workers on a lead and a file system that forgets;
-and clients that are a protocol and a string.
+A whole broker in memory: the service as C{twistd} starts it, on a clock that stands still, with
+workers on a lead and a file system that forgets; and clients that are a protocol and a string.
 
-Nothing happens by itself. The test advances the clock, tells the workers to do a job, and may cut the power before any file operation; what the
-broker writes to a client after that is not received, as it would not be.
+Nothing happens by itself. The test advances the clock, tells the workers to do a job, and may cut
+the power before any file operation; what the broker writes to a client after that is not received,
+as it would not be.
 """
 
 from __future__ import annotations
@@ -197,7 +198,10 @@ class MemoryClient:
         return body
 
     def ask(self, frame: bytes) -> bytes:
-        """Send a request, and do what there is to do until its answer is there; it is the body that is returned."""
+        """
+        Send a request, and do what there is to do until its answer is there; it is the body that is
+        returned.
+        """
         self.send(frame)
         answers: list[bytes] = []
 

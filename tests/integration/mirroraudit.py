@@ -1,9 +1,12 @@
 """
-What C{pylogbroker audit} says of source and target of a mirror that was killed (L{tests.integration.mirrortrial}), beside what is there, counted message by
-message: every window of both, what is there twice, and holes that are planted in the target's files while its broker is stopped.
+What C{pylogbroker audit} says of source and target of a mirror that was killed
+(L{tests.integration.mirrortrial}), beside what is there, counted message by message: every window
+of both, what is there twice, and holes that are planted in the target's files while its broker is
+stopped.
 
-Two holes are planted, each into what the mirror had made, in a window in which nothing is there twice: a message overwritten by another one of its window,
-which leaves all counts as they were; and messages cut out.
+Two holes are planted, each into what the mirror had made, in a window in which nothing is there
+twice: a message overwritten by another one of its window, which leaves all counts as they were; and
+messages cut out.
 """
 
 from __future__ import annotations
@@ -59,7 +62,8 @@ class AuditFigures(NamedTuple):
 
     @ivar windowCount: windows with messages.
     @ivar moreCount: messages that the audit says are in the target beyond those that were sent.
-    @ivar cutCount: messages that were cut out of the target's files, and are what the audit says is missing.
+    @ivar cutCount: messages that were cut out of the target's files, and are what the audit says is
+        missing.
     """
 
     windowCount: int
@@ -104,7 +108,10 @@ class MirrorAudit:
     # -- what is there
 
     def _calm(self) -> tuple[Path, int, list[Entry]]:
-        """The file and window of the target with the most messages, of windows that have each message once; and these messages."""
+        """
+        The file and window of the target with the most messages, of windows that have each message
+        once; and these messages.
+        """
         there = Counter(map(windowOf, self._trial.stored(self._trial.target)))
         calm = {window for window, count in there.items() if count == self._sent[window]}
         found: dict[tuple[Path, int], list[Entry]] = {}

@@ -1,10 +1,13 @@
 """
-Two clusters as processes and a mirror between them that is killed, while its target is restarted: nothing is missing, and what is there twice is what the
-mirror had sent and not committed when it was killed, message by message.
+Two clusters as processes and a mirror between them that is killed, while its target is restarted:
+nothing is missing, and what is there twice is what the mirror had sent and not committed when it
+was killed, message by message.
 
-Each message has a number, and comes from an audited producer (L{tests.integration.mirroraudit} has what the audit says). The books are kept from outside:
-after a kill, the offsets in ZooKeeper say where the next mirror begins, and the target says what it has already; what is both behind such an offset and in
-the target will be there once more. In the end the target must have each number once, and once more for each time that this was so.
+Each message has a number, and comes from an audited producer (L{tests.integration.mirroraudit} has
+what the audit says). The books are kept from outside: after a kill, the offsets in ZooKeeper say
+where the next mirror begins, and the target says what it has already; what is both behind such an
+offset and in the target will be there once more. In the end the target must have each number once,
+and once more for each time that this was so.
 """
 
 from __future__ import annotations
@@ -35,7 +38,10 @@ AHEAD_COUNT_MAX = 20_000
 """How far the producer may be ahead of the target."""
 
 CALM_PART = 0.1
-"""Of all messages, those that are not sent before nothing more is killed: windows in which nothing is there twice."""
+"""
+Of all messages, those that are not sent before nothing more is killed: windows in which nothing is
+there twice.
+"""
 
 SESSION_MS = "1500"
 BROKER = {
@@ -68,9 +74,11 @@ class MirrorFigures(NamedTuple):
     """
     What a run was made of.
 
-    @ivar twiceCount: messages that the target has more than once, each time beyond the first counted.
+    @ivar twiceCount: messages that the target has more than once, each time beyond the first
+        counted.
     @ivar killedCount: of these, those that were to be expected after kills.
-    @ivar repeatedCount: what mirrors said that they sent again without knowing what had become of it.
+    @ivar repeatedCount: what mirrors said that they sent again without knowing what had become of
+        it.
     """
 
     messageCount: int = 0
@@ -140,7 +148,8 @@ class MirrorTrial:
 
     def run(self, messageCount: int, killCount: int, restartCount: int = 1) -> None:
         """
-        Mirror so many messages, with kills and restarts at random moments in between. The brokers go on.
+        Mirror so many messages, with kills and restarts at random moments in between. The brokers
+        go on.
 
         @raise MirrorError: something is missing, or is there too often.
         """
@@ -210,7 +219,8 @@ class MirrorTrial:
 
     def _waitFor(self, count: int, allowedCount: int) -> None:
         """
-        Until the target has so many different messages, roughly: those that are there twice are taken off as far as they are known.
+        Until the target has so many different messages, roughly: those that are there twice are
+        taken off as far as they are known.
 
         @param allowedCount: how many messages may be sent meanwhile.
         """

@@ -1,10 +1,12 @@
 """
 A process with an audited producer of numbered messages, that goes only as far as it is told to.
 
-    python -m tests.integration.numberproducer '{"topic": …, "count": 1000000, "size": 200, "properties": {…}}'
+    python -m tests.integration.numberproducer '{"topic": …, "count": 1000000, "size": 200,
+    "properties": {…}}'
 
-reads numbers from standard input, a line each: how many messages it may have sent by now. It ends when it has sent them all, and published their counts;
-the exit status is 0 if all of them, and all counts, have succeeded.
+reads numbers from standard input, a line each: how many messages it may have sent by now. It ends
+when it has sent them all, and published their counts; the exit status is 0 if all of them, and all
+counts, have succeeded.
 """
 
 from __future__ import annotations

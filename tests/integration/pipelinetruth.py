@@ -1,6 +1,7 @@
 """
-What the pipeline's examples should find, in plain Python: of the same lines and events, but of nothing else that the examples are made of. Lines are taken
-apart by their words here, not by patterns; sessions and windows are made by walking.
+What the pipeline's examples should find, in plain Python: of the same lines and events, but of
+nothing else that the examples are made of. Lines are taken apart by their words here, not by
+patterns; sessions and windows are made by walking.
 
 Where loghub is not there, lines of the same form take its place; some odd ones are always added.
 """
@@ -225,7 +226,10 @@ def ratesOf(
     campaigns: dict[str, str],
     windowSeconds: int,
 ) -> dict[tuple[str, str], tuple[int, int]]:
-    """How many ads were shown, and how many of these were clicked, of each campaign and window; by campaign and the window's begin."""
+    """
+    How many ads were shown, and how many of these were clicked, of each campaign and window; by
+    campaign and the window's begin.
+    """
     counts: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for index, events in enumerate((impressions, clicks)):
         for event in map(json.loads, events):

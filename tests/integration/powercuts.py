@@ -1,13 +1,17 @@
 """
-Random lives of a broker with random power cuts, and the one thing that must hold over all of them: what was ever visible stays.
+Random lives of a broker with random power cuts, and the one thing that must hold over all of them:
+what was ever visible stays.
 
-A life is a schedule drawn from a seed: producing, fetching, asking for offsets, time passing, jobs being done, retention, a full disk, orderly stops,
-kills, and power cuts before any file operation, also while the broker starts. After each death a new broker opens what survived and is read from
-the beginning.
+A life is a schedule drawn from a seed: producing, fetching, asking for offsets, time passing, jobs
+being done, retention, a full disk, orderly stops, kills, and power cuts before any file operation,
+also while the broker starts. After each death a new broker opens what survived and is read from the
+beginning.
 
-The books: for each partition, what was sent, in order (one connection a partition, so that the order is known); up to where it was seen, by
-the answers to fetches and offsets requests. After a death, the bytes that are there must be those that were sent, from an offset that retention had
-come to, up to where it was seen at least. What is there beyond that counts as sent; what is not, as never sent.
+The books: for each partition, what was sent, in order (one connection a partition, so that the
+order is known); up to where it was seen, by the answers to fetches and offsets requests. After a
+death, the bytes that are there must be those that were sent, from an offset that retention had come
+to, up to where it was seen at least. What is there beyond that counts as sent; what is not, as
+never sent.
 """
 
 from __future__ import annotations

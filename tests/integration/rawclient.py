@@ -1,5 +1,6 @@
 """
-A client that is a blocking socket and the layouts of spec-0.7 wire-protocol, for tests that want to see bytes.
+A client that is a blocking socket and the layouts of spec-0.7 wire-protocol, for tests that want to
+see bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class ClosedByBrokerError(Exception):
 
 
 class RawClient:
-    """One connection. Everything that waits has a time-out, in which case it raises C{TimeoutError}."""
+    """
+    One connection. Everything that waits has a time-out, in which case it raises C{TimeoutError}.
+    """
 
     def __init__(self, port: int, secondsMax: float = 300.0, receiveBufferSize: int = 0) -> None:
         """
@@ -126,7 +129,10 @@ class RawClient:
         return decodeOffsets(self.receiveBody())[1]
 
     def processed(self) -> None:
-        """Return when every request before this was carried out, or dropped (spec-0.7 wire-protocol §11)."""
+        """
+        Return when every request before this was carried out, or dropped (spec-0.7 wire-protocol
+        §11).
+        """
         assert self.offsets(PROBE_TOPIC, 0) == [0]
 
     # -- more than one request
@@ -138,7 +144,10 @@ class RawClient:
     def readAll(
         self, topic: str, partition: int = 0, offset: int = 0, sizeMax: int = 1 << 20
     ) -> bytes:
-        """What is visible from an offset on, by as many fetches as it takes; whole bytes of it, so that sets may be cut anywhere in between."""
+        """
+        What is visible from an offset on, by as many fetches as it takes; whole bytes of it, so
+        that sets may be cut anywhere in between.
+        """
         pieces: list[bytes] = []
         while True:
             code, data = self.fetch(topic, partition, offset, sizeMax)

@@ -1,6 +1,6 @@
 """
-One stopped stream beside others that are read: a broker with a partition for each of four streams, filled, and one process that reads them but for the first
-(L{tests.integration.slowmember}).
+One stopped stream beside others that are read: a broker with a partition for each of four streams,
+filled, and one process that reads them but for the first (L{tests.integration.slowmember}).
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
 """
-A process with one member of a group and a stream for each partition, of which one is not read while the others are: what that costs them, and in memory.
+A process with one member of a group and a stream for each partition, of which one is not read while
+the others are: what that costs them, and in memory.
 
-    python -m tests.integration.slowmember '{"servers": …, "topic": …, "counts": [0, 60000, …], "stopped": 0, "properties": {…}}'
+    python -m tests.integration.slowmember '{"servers": …, "topic": …, "counts": [0, 60000, …],
+    "stopped": 0, "properties": {…}}'
 
-reads all of the other streams, then, if there is one that was stopped, that one, too; and prints what it saw, as JSON.
+reads all of the other streams, then, if there is one that was stopped, that one, too; and prints
+what it saw, as JSON.
 """
 
 from __future__ import annotations

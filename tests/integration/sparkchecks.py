@@ -1,6 +1,6 @@
 """
-Numbered messages, and a judge that runs inside Spark: what each stretch of a partition holds, in a few numbers, so that millions of rows can be compared
-exactly without being gathered in one place.
+Numbered messages, and a judge that runs inside Spark: what each stretch of a partition holds, in a
+few numbers, so that millions of rows can be compared exactly without being gathered in one place.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def payload(place: BrokerPartition, number: int) -> bytes:
 
 def judge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """
-    For C{mapInArrow}: one row for each batch, with where it begins and ends, the number of its first message and how many there are.
+    For C{mapInArrow}: one row for each batch, with where it begins and ends, the number of its
+    first message and how many there are.
 
     @raise AssertionError: a message is not the one behind the message before it, byte for byte.
     """

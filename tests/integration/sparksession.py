@@ -1,5 +1,6 @@
 """
-One Spark session for all tests of this process, and clusters of real brokers for them: starting a session takes longer than all that a test does with it.
+One Spark session for all tests of this process, and clusters of real brokers for them: starting a
+session takes longer than all that a test does with it.
 """
 
 from __future__ import annotations
@@ -25,15 +26,19 @@ from tests.integration.zookeeperprocess import sharedZookeeper
 ROOT = Path(__file__).resolve().parent.parent.parent
 NEEDS = ("java", "spark")
 QUIET = "appender.none.type=Null\nappender.none.name=none\nrootLogger.level=off\nrootLogger.appenderRef.none.ref=none\n"
-"""For log4j, in whose log every task that a test lets fail leaves a page. Without an appender Spark would take its own settings."""
+"""
+For log4j, in whose log every task that a test lets fail leaves a page. Without an appender Spark
+would take its own settings.
+"""
 
 QUICK_START = """
 import sys
 sys.path[:] = [entry for entry in sys.path if not entry.endswith("pyspark.zip")]
 """
 """
-For Python's C{sitecustomize}: Spark puts PySpark as a zip file first on the path of each Python that it starts, which has no compiled modules. So starting
-takes four times as long as with the installed one, and on a busy machine longer than the ten seconds that it allows.
+For Python's C{sitecustomize}: Spark puts PySpark as a zip file first on the path of each Python
+that it starts, which has no compiled modules. So starting takes four times as long as with the
+installed one, and on a busy machine longer than the ten seconds that it allows.
 """
 
 _session: list[Any] = []
@@ -42,7 +47,8 @@ _numbers = count()
 
 def startSession(folder: str) -> Any:
     """
-    Two cores; a task is tried three times. The workers import this tree, and what there is to write goes to the folder.
+    Two cores; a task is tried three times. The workers import this tree, and what there is to write
+    goes to the folder.
     """
     os.environ.update(
         SPARK_LOCAL_IP="127.0.0.1",
@@ -88,8 +94,8 @@ def sharedSession() -> Any:
 
 def activate(session: Any) -> None:
     """
-    Spark looks for the sink of a stream in the session of the Java thread that serves ours, and finds none when another one serves ours by now: a test of the
-    gate has met that.
+    Spark looks for the sink of a stream in the session of the Java thread that serves ours, and
+    finds none when another one serves ours by now: a test of the gate has met that.
     """
     session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
 
@@ -139,7 +145,10 @@ class SparkCluster:
     def expire(
         self, topic: str, place: BrokerPartition, keepCount: int, port: int | None = None
     ) -> None:
-        """Retention deletes all but some segments, while the broker is not there: its own looks a minute after its start for the first time."""
+        """
+        Retention deletes all but some segments, while the broker is not there: its own looks a
+        minute after its start for the first time.
+        """
         self.brokers[place.broker].stop()
         segments = sorted(
             Path(f"{self.folder}/logs{place.broker}/{topic}-{place.partition}").glob("*.kafka")
@@ -163,7 +172,10 @@ class SparkCluster:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def establish(self, topic: str) -> None:
-        """Have a topic on all brokers, with a message in partition 0 of each: a producer stays with the brokers that have it."""
+        """
+        Have a topic on all brokers, with a message in partition 0 of each: a producer stays with
+        the brokers that have it.
+        """
         for number in range(len(self.brokers)):
             self.write(topic, BrokerPartition(number, 0), [b"first"])
         with ZookeeperMetadata(self.zookeeper) as view:

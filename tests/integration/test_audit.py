@@ -1,5 +1,6 @@
 """
-The audit over two clusters at a real ZooKeeper: producers that count, a copy of what they sent in another cluster, and holes that were planted.
+The audit over two clusters at a real ZooKeeper: producers that count, a copy of what they sent in
+another cluster, and holes that were planted.
 """
 
 from __future__ import annotations
@@ -146,7 +147,10 @@ class TwoClustersTests(TestCase):
             await auditor.close()
 
     async def test_truth(self) -> None:
-        """Over source and target the audit says exactly what there is: in each window of each topic as many as were sent, and nothing missing."""
+        """
+        Over source and target the audit says exactly what there is: in each window of each topic as
+        many as were sent, and nothing missing.
+        """
         truth = await self.produce(("clicks", "views"), 1000)
         for topic in ("clicks", "views"):
             await self.copy(topic)
@@ -163,7 +167,10 @@ class TwoClustersTests(TestCase):
         self.assertGreater(len(truth), 4)
 
     async def test_hole(self) -> None:
-        """Seven messages of one window that were not copied are reported: that topic, that window, that tier, that many, and no other."""
+        """
+        Seven messages of one window that were not copied are reported: that topic, that window,
+        that tier, that many, and no other.
+        """
         truth = await self.produce(("clicks", "views"), 1000)
         await self.copy("clicks")
         place = max(
@@ -193,7 +200,10 @@ class TwoClustersTests(TestCase):
         self.assertFalse(json.loads(asJson(comparison))["isComplete"])
 
     async def test_lostAndDoubled(self) -> None:
-        """A message that is lost while another one of its window is doubled leaves the count as it was, and is reported: that topic, window and tier."""
+        """
+        A message that is lost while another one of its window is doubled leaves the count as it
+        was, and is reported: that topic, window and tier.
+        """
         truth = await self.produce(("clicks",), 500)
         place = max(truth, key=lambda place: truth[place])
         stored = await self.stored("source", "clicks")

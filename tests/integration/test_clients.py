@@ -1,5 +1,6 @@
 """
-The scenarios of C{clientscenarios}, with the client for Twisted and with the one for threads: they promise the same.
+The scenarios of C{clientscenarios}, with the client for Twisted and with the one for threads: they
+promise the same.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from tests.integration import clientscenarios
 
 
 class Blocking:
-    """Calls the client for Twisted as if it blocked: each method waits for the Deferred in the reactor's thread."""
+    """
+    Calls the client for Twisted as if it blocked: each method waits for the Deferred in the
+    reactor's thread.
+    """
 
     def __init__(self, case: clientscenarios.ClientScenarios, client: Any) -> None:
         self._case = case

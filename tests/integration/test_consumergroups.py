@@ -1,5 +1,6 @@
 """
-Consumer groups with whole brokers on real sockets, and a ZooKeeper in memory: the scenarios of 0.7.2's ZookeeperConsumerConnectorTest.
+Consumer groups with whole brokers on real sockets, and a ZooKeeper in memory: the scenarios of
+0.7.2's ZookeeperConsumerConnectorTest.
 """
 
 from __future__ import annotations
@@ -129,8 +130,9 @@ class ConsumerConnectorTests(TestCase):
 
     async def test_basic(self) -> None:
         """
-        ZookeeperConsumerConnectorTest.testBasic: the time-out is raised twice on the same stream; messages are consumed and committed; a second consumer
-        takes half of the partitions; one of an empty map disturbs nothing.
+        ZookeeperConsumerConnectorTest.testBasic: the time-out is raised twice on the same stream;
+        messages are consumed and committed; a second consumer takes half of the partitions; one of
+        an empty map disturbs nothing.
         """
         await self.basic(NONE)
 
@@ -140,8 +142,8 @@ class ConsumerConnectorTests(TestCase):
 
     async def test_compressionSetConsumption(self) -> None:
         """
-        ZookeeperConsumerConnectorTest.testCompressionSetConsumption: after half of a wrapper of 200 was consumed and the consumer restarted, everything is
-        delivered again.
+        ZookeeperConsumerConnectorTest.testCompressionSetConsumption: after half of a wrapper of 200
+        was consumed and the consumer restarted, everything is delivered again.
         """
         sent = await self.send("a", 200, GZIP)
         first = await self.consumer("consumer1")
@@ -154,7 +156,10 @@ class ConsumerConnectorTests(TestCase):
         await self.silent(two)
 
     async def test_consumerDecoder(self) -> None:
-        """ZookeeperConsumerConnectorTest.testConsumerDecoder: a decoder of text, with a filter, and committed positions."""
+        """
+        ZookeeperConsumerConnectorTest.testConsumerDecoder: a decoder of text, with a filter, and
+        committed positions.
+        """
         sent = await self.send("ä", 20)
         consumer = await self.consumer("consumer1")
         (stream,) = await consumer.createMessageStreamsByFilter(
@@ -168,8 +173,8 @@ class ConsumerConnectorTests(TestCase):
 
     async def test_messageSizeTooLarge(self) -> None:
         """
-        LogCorruptionTest.testMessageSizeTooLarge, the high-level consumer: a size field overwritten with 1000 on the disk makes reading raise; the other
-        partitions go on.
+        LogCorruptionTest.testMessageSizeTooLarge, the high-level consumer: a size field overwritten
+        with 1000 on the disk makes reading raise; the other partitions go on.
         """
         await self.send("a", 1)
         [path] = Path(self.brokers[0].directory, f"{TOPIC}-0").glob("*.kafka")
@@ -188,7 +193,10 @@ class ConsumerConnectorTests(TestCase):
         self.assertIn(f"{TOPIC}/0-0 at offset 0", str(errors[0]))
 
     async def test_receiveBuffer(self) -> None:
-        """socket.buffersize is the SO_RCVBUF of the connections to brokers (which Linux doubles, for its own books)."""
+        """
+        socket.buffersize is the SO_RCVBUF of the connections to brokers (which Linux doubles, for
+        its own books).
+        """
         await self.send("a", 1)
         consumer = await self.consumer("consumer1", {"socket.buffersize": "30000"})
         (stream,) = (await consumer.createMessageStreams({TOPIC: 1}))[TOPIC]
@@ -205,7 +213,10 @@ class ConsumerConnectorTests(TestCase):
         )
 
     async def test_asyncFor(self) -> None:
-        """As an application is written: C{async with}, C{async for}; the next run goes on where the first was left."""
+        """
+        As an application is written: C{async with}, C{async for}; the next run goes on where the
+        first was left.
+        """
         sent = await self.send("a", 50)
         got: list[bytes] = []
         for _run in range(2):

@@ -1,8 +1,9 @@
 """
-Disks that are full or refuse, and too few descriptors: what was accepted is kept, who can be served is.
+Disks that are full or refuse, and too few descriptors: what was accepted is kept, who can be served
+is.
 
-The full disk is a small tmpfs that the test mounts, where it may; elsewhere the broker in memory, on a file system double that is full. The
-latter is tested in any case.
+The full disk is a small tmpfs that the test mounts, where it may; elsewhere the broker in memory,
+on a file system double that is full. The latter is tested in any case.
 """
 
 from __future__ import annotations
@@ -72,7 +73,10 @@ class FullDiskTests(SynchronousTestCase):
         return disk
 
     def test_fullDisk(self) -> None:
-        """A full disk holds producers up, consumers go on; with room again all that was sent is there, in order, once."""
+        """
+        A full disk holds producers up, consumers go on; with room again all that was sent is there,
+        in order, once.
+        """
         disk = self.mount()
         sys.stdout.write(
             f"[{'tmpfs' if disk else 'no tmpfs may be mounted here: the file system double'}] "
@@ -89,7 +93,8 @@ class FullDiskTests(SynchronousTestCase):
             for topic in TOPICS:
                 client.produce(topic, 0, batch(topic, 0))
             client.processed()
-        # A fresh thread and connection for each topic: a producer that waits blocks its connection only.
+        # A fresh thread and connection for each topic: a producer that waits blocks its connection
+        # only.
         perTopicCount = (TMPFS_SIZE - FILLER_SIZE + 2 * MIB) // len(batch("a", 0)) // len(TOPICS)
         threads = [
             threading.Thread(
@@ -192,12 +197,16 @@ class BadDiskTests(SynchronousTestCase):
     """Writes and flushes that fail for good."""
 
     def test_writeFails(self) -> None:
-        """A write that fails on a real file system (EFBIG) takes its partition out of service, the others go on; a restart has all that was visible."""
+        """
+        A write that fails on a real file system (EFBIG) takes its partition out of service, the
+        others go on; a restart has all that was visible.
+        """
         folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)
         broker = BrokerProcess(folder + "/logs")
         data = batch("bad", 0)
-        # A limit between two sets, so that a write fails as a whole; one that is cut short looks like a full disk.
+        # A limit between two sets, so that a write fails as a whole; one that is cut short looks
+        # like a full disk.
         broker.fileSizeMax = 20 * len(data)
         self.addCleanup(broker.kill)
         broker.start()
@@ -227,7 +236,10 @@ class BadDiskTests(SynchronousTestCase):
             self.assertEqual(client.end("bad"), 21 * len(data))
 
     def test_flushFails(self) -> None:
-        """A flush that fails is not tried again: its partition is out of service, nothing of it becomes visible, the others go on, a restart serves it."""
+        """
+        A flush that fails is not tried again: its partition is out of service, nothing of it
+        becomes visible, the others go on, a restart serves it.
+        """
         for action in ("write", "fsync"):
             fileSystem = PowerCutFileSystem()
             broker = MemoryBroker(fileSystem, {"log.flush.interval": "1"}, 1_700_000_000, Random(1))
@@ -278,7 +290,10 @@ class DescriptorTests(SynchronousTestCase):
         return broker
 
     def test_tooManyClients(self) -> None:
-        """A crowd of clients leaves descriptors for the log: those that are there are served, more are turned away until some have gone."""
+        """
+        A crowd of clients leaves descriptors for the log: those that are there are served, more are
+        turned away until some have gone.
+        """
         broker = self.serve({"log.file.size": "300"})
         old = broker.client()
         self.addCleanup(old.close)
@@ -315,7 +330,10 @@ class DescriptorTests(SynchronousTestCase):
         self.assertEqual(broker.stop(), 0)
 
     def test_tooManyPartitions(self) -> None:
-        """More partitions with something to flush than there are descriptors: what is produced waits for one, and is there in the end."""
+        """
+        More partitions with something to flush than there are descriptors: what is produced waits
+        for one, and is there in the end.
+        """
         broker = self.serve(
             {
                 "log.flush.interval": "1000000",

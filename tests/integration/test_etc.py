@@ -1,5 +1,6 @@
 """
-What lies in C{etc/}: sample property files, which say what the tables say, and units for systemd, which start what there is.
+What lies in C{etc/}: sample property files, which say what the tables say, and units for systemd,
+which start what there is.
 """
 
 from __future__ import annotations
@@ -42,12 +43,15 @@ UNITS = ETC / "systemd"
 
 
 class PropertyTests(SynchronousTestCase):
-    """C{etc/*.properties}, beside C{broker.properties}, which L{tests.config.test_brokersettings} has."""
+    """
+    C{etc/*.properties}, beside C{broker.properties}, which L{tests.config.test_brokersettings} has.
+    """
 
     def check(self, name: str, rows: Sequence[ConfigKey[Any]]) -> dict[str, str]:
         """
-        It has every key that has an effect, commented out or not, in the order of the table and no other; each with the sentence of its row; and what is
-        commented out shows the default, or an example that is valid. Returns what is not commented out.
+        It has every key that has an effect, commented out or not, in the order of the table and no
+        other; each with the sentence of its row; and what is commented out shows the default, or an
+        example that is valid. Returns what is not commented out.
         """
         text = (ETC / name).read_text(encoding="utf-8")
         used = [row for row in rows if row.isEffective]
@@ -110,7 +114,9 @@ class PropertyTests(SynchronousTestCase):
         self.assertTrue(readAllowList(str(ETC / "allow.txt")).allows("loader", PRODUCE, "views-1"))
 
     def test_logLevels(self) -> None:
-        """C{log-levels.properties} is valid as it is, and with everything that is commented out in it."""
+        """
+        C{log-levels.properties} is valid as it is, and with everything that is commented out in it.
+        """
         self.assertEqual(
             {
                 level.name
@@ -170,7 +176,10 @@ class UnitTests(SynchronousTestCase):
         self.assertEqual({*services, *(path.name for path in ETC.rglob("*.*"))} - named, set())
 
     def test_commands(self) -> None:
-        """Each unit starts a service that C{twistd} has, or a command that C{pylogbroker} has, with options that it takes and files that are in C{etc/}."""
+        """
+        Each unit starts a service that C{twistd} has, or a command that C{pylogbroker} has, with
+        options that it takes and files that are in C{etc/}.
+        """
         makers = {maker.tapname: maker for maker in getPlugins(IServiceMaker)}
         for unit, words in self.commands():
             with self.subTest(unit):
@@ -184,7 +193,10 @@ class UnitTests(SynchronousTestCase):
                     buildParser().parse_args(own[1:])
 
     def test_notify(self) -> None:
-        """What runs for long tells systemd when it is ready, is started again when it fails, and has limits."""
+        """
+        What runs for long tells systemd when it is ready, is started again when it fails, and has
+        limits.
+        """
         for unit, words in self.commands():
             text = (UNITS / unit).read_text(encoding="utf-8")
             isOnce = "Type=oneshot" in text
@@ -229,7 +241,10 @@ class ReadyTests(SynchronousTestCase):
     """What C{Type=notify} relies on."""
 
     def check(self, *arguments: str) -> None:
-        """A program of C{twistd} tells systemd when it is ready, and when it begins to stop; and it ends with 0."""
+        """
+        A program of C{twistd} tells systemd when it is ready, and when it begins to stop; and it
+        ends with 0.
+        """
         folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
@@ -304,7 +319,10 @@ class LogLineTests(SynchronousTestCase):
         return [re.sub(r"\{[^}]*\}", "…", text) for text in found]
 
     def logged(self, node: ast.AST) -> list[str]:
-        """The format of a line that somebody should look at, if this logs or makes one: a call with a text at hand, a text named C{sentence}, a report."""
+        """
+        The format of a line that somebody should look at, if this logs or makes one: a call with a
+        text at hand, a text named C{sentence}, a report.
+        """
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
             isLog = (
                 node.func.attr in ("warn", "error", "critical", "failure")
@@ -333,7 +351,10 @@ class LogLineTests(SynchronousTestCase):
         self.assertEqual(sorted(self.lines - texts), [])
 
     def test_linesAreExplained(self) -> None:
-        """Each warning, error or worse that the code logs is on the page, but those that say of themselves that they are bugs, or only pass on a text."""
+        """
+        Each warning, error or worse that the code logs is on the page, but those that say of
+        themselves that they are bugs, or only pass on a text.
+        """
         logged = {
             text for tree in self.trees for node in ast.walk(tree) for text in self.logged(node)
         }

@@ -1,5 +1,6 @@
 """
-An application with positions in its own SQLite transaction, killed. The long form is C{tests.long.exactsums}.
+An application with positions in its own SQLite transaction, killed. The long form is
+C{tests.long.exactsums}.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ class ExactSumTests(SynchronousTestCase):
 
     def test_sums(self) -> None:
         """
-        However often it is killed, its sums are those of all messages up to its positions, after each kill, and at last of all messages: none twice, none
-        left out.
+        However often it is killed, its sums are those of all messages up to its positions, after
+        each kill, and at last of all messages: none twice, none left out.
         """
         chroot = f"/sums{next(_numbers)}"
         outer = KazooClient(sharedZookeeper().servers)

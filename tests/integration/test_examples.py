@@ -1,8 +1,10 @@
 """
-The examples that the commands' C{--help} shows, carried out as they stand there, on a live cluster of processes.
+The examples that the commands' C{--help} shows, carried out as they stand there, on a live cluster
+of processes.
 
-Only the places are exchanged: the addresses of ZooKeeper and of a broker, and the paths of files and directories. What follows new messages, or serves, is
-ended by Ctrl-C when it has said something; all else must end by itself, and everything with exit code 0.
+Only the places are exchanged: the addresses of ZooKeeper and of a broker, and the paths of files
+and directories. What follows new messages, or serves, is ended by Ctrl-C when it has said
+something; all else must end by itself, and everything with exit code 0.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """
-What 0.7.2 was recorded to do, C{twistd pylogbroker} does; what 0.7.2 wrote, it serves; what it writes, 0.7.2's layout rules describe.
+What 0.7.2 was recorded to do, C{twistd pylogbroker} does; what 0.7.2 wrote, it serves; what it
+writes, 0.7.2's layout rules describe.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ REPLAY_SECONDS_MAX = 900
 
 def readSegment(data: bytes) -> list[tuple[int, int, int, bytes]]:
     """
-    An independent reading of spec-0.7 wire-protocol §5: (position, magic, attributes, payload) of each entry.
+    An independent reading of spec-0.7 wire-protocol §5: (position, magic, attributes, payload) of
+    each entry.
 
     @raise AssertionError: it is not made of whole and valid entries.
     """
@@ -47,9 +49,11 @@ def readSegment(data: bytes) -> list[tuple[int, int, int, bytes]]:
 
 def readDirectory(directory: Path) -> dict[tuple[str, int], bytes]:
     """
-    An independent reading of spec-0.7 log-storage §1 and §2: what is in each partition, its segments put together.
+    An independent reading of spec-0.7 log-storage §1 and §2: what is in each partition, its
+    segments put together.
 
-    @raise AssertionError: something is there that 0.7.2 would refuse, or the segments are not contiguous from 0 on.
+    @raise AssertionError: something is there that 0.7.2 would refuse, or the segments are not
+        contiguous from 0 on.
     """
     found = {}
     for inside in sorted(directory.iterdir()):
@@ -85,7 +89,10 @@ class GoldenTests(SynchronousTestCase):
         return found
 
     def test_replay(self) -> None:
-        """All 102 recorded exchanges with 0.7.2 go the same way, or the better way where we deviate on purpose."""
+        """
+        All 102 recorded exchanges with 0.7.2 go the same way, or the better way where we deviate on
+        purpose.
+        """
         broker = BrokerProcess(str(self.logs), config=str(GOLDEN / "broker.properties"))
         self.addCleanup(broker.kill)
         broker.start()
@@ -104,7 +111,10 @@ class GoldenTests(SynchronousTestCase):
         self.assertEqual(run.returncode, 0)
 
     def test_recordedProducers(self) -> None:
-        """What 0.7.2's performance producer sent, plain, gzip and snappy, one by one and in batches, is stored as it came."""
+        """
+        What 0.7.2's performance producer sent, plain, gzip and snappy, one by one and in batches,
+        is stored as it came.
+        """
         broker = self.broker().start()
         sizes: dict[str, int] = {}
         for recording in sorted((GOLDEN / "clients").glob("*.c2s.hex")):
@@ -121,7 +131,10 @@ class GoldenTests(SynchronousTestCase):
 
     @staticmethod
     def _setsOf(stream: bytes) -> dict[str, bytes]:
-        """Independent reading of PRODUCE and MULTIPRODUCE frames: the message sets of each topic, put together."""
+        """
+        Independent reading of PRODUCE and MULTIPRODUCE frames: the message sets of each topic, put
+        together.
+        """
         sets: dict[str, bytes] = {}
         position = 0
         while position < len(stream):
@@ -147,7 +160,10 @@ class GoldenTests(SynchronousTestCase):
         return sets
 
     def test_segmentOfKafka(self) -> None:
-        """A segment that 0.7.2 wrote opens unchanged, with a clean-shutdown mark and without, is served byte for byte, and can be appended to."""
+        """
+        A segment that 0.7.2 wrote opens unchanged, with a clean-shutdown mark and without, is
+        served byte for byte, and can be appended to.
+        """
         sample = (GOLDEN / "segment-sample.kafka").read_bytes()
         partition = self.logs / "sample-0"
         partition.mkdir(parents=True)
@@ -173,7 +189,10 @@ class GoldenTests(SynchronousTestCase):
             self.assertEqual(segment.read_bytes(), sample + appended)
 
     def test_layout(self) -> None:
-        """What we write is laid out as 0.7.2 expects it: directories, segment names and contents, the mark, and no sub-directory beside partitions."""
+        """
+        What we write is laid out as 0.7.2 expects it: directories, segment names and contents, the
+        mark, and no sub-directory beside partitions.
+        """
         broker = self.broker(log_file_size="300", num_partitions="2").start()
         expected: dict[tuple[str, int], bytes] = {}
         with broker.client() as client:

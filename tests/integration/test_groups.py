@@ -63,7 +63,10 @@ class GroupTests(ClusterTestCase):
         return consumer, streams["clicks"][0]
 
     async def test_sharedOnce(self) -> None:
-        """What a confirming producer sent, two members read: each message once, and those of a key in their order."""
+        """
+        What a confirming producer sent, two members read: each message once, and those of a key in
+        their order.
+        """
         producer = Producer(
             reactor,
             {
@@ -121,7 +124,10 @@ class GroupTests(ClusterTestCase):
 
 
 class DeletedGroupTests(ClusterTestCase):
-    """Somebody deletes all nodes of a group: an operator, or 0.7's C{ConsoleConsumer --from-beginning} that is started into it."""
+    """
+    Somebody deletes all nodes of a group: an operator, or 0.7's C{ConsoleConsumer --from-beginning}
+    that is started into it.
+    """
 
     async def until(self, holds: Callable[[], Awaitable[Any]]) -> None:
         """Wait for something to be so."""
@@ -142,7 +148,10 @@ class DeletedGroupTests(ClusterTestCase):
         return found
 
     async def test_comesBack(self) -> None:
-        """Registration, owner nodes and stored offsets come back though no message does, C{group verify} is content, and nothing comes twice."""
+        """
+        Registration, owner nodes and stored offsets come back though no message does, C{group
+        verify} is content, and nothing comes twice.
+        """
         self.operator = ZookeeperClient(reactor, self.servers)
         await self.operator.connect()
         self.addCleanup(self.operator.close)
@@ -223,7 +232,10 @@ class PageTests(ClusterTestCase):
     """What the README says of clusters."""
 
     async def test_readme(self) -> None:
-        """The README's commands for a cluster do what it says: lines come in at one end and out at the other, and the group is up to date."""
+        """
+        The README's commands for a cluster do what it says: lines come in at one end and out at the
+        other, and the group is up to date.
+        """
         readme = (ROOT / "README.md").read_text(encoding="utf-8")
         [commands] = [
             text

@@ -1,5 +1,6 @@
 """
-What consumer groups leave in a real ZooKeeper, beside what 0.7.2 left there; and a group that is shared with its algorithm.
+What consumer groups leave in a real ZooKeeper, beside what 0.7.2 left there; and a group that is
+shared with its algorithm.
 """
 
 from __future__ import annotations
@@ -26,17 +27,25 @@ from tests.goldenfiles import GOLDEN
 from tests.integration.chroots import freshChroot, registered
 
 ALPHA_SIZE, BETA_SIZE = 282, 276
-"""Bytes that were in partition 0 of each topic when 0.7.2's tree was written down, and in no other partition."""
+"""
+Bytes that were in partition 0 of each topic when 0.7.2's tree was written down, and in no other
+partition.
+"""
 
 
 def treeOf072(number: int) -> str:
-    """A section of the file: 0 with all consumers, 1 the group C{grp} when its second member had left."""
+    """
+    A section of the file: 0 with all consumers, 1 the group C{grp} when its second member had left.
+    """
     section = (GOLDEN / "zookeeper-tree.txt").read_text(encoding="utf-8").split("\n\n")[number]
     return "".join(f"{line}\n" for line in section.splitlines() if line.startswith("/"))
 
 
 def timeless(tree: str) -> str:
-    """Without what is time or chance: consumer ids by their rank, the broker's creation, the counts of commits."""
+    """
+    Without what is time or chance: consumer ids by their rank, the broker's creation, the counts of
+    commits.
+    """
     for group in ("grp", "wlgrp", "blgrp"):
         for rank, name in enumerate(
             sorted(set(re.findall(rf"\b{group}_vm-\d{{13}}-[0-9a-f]{{8}}", tree)))
@@ -118,8 +127,9 @@ class TreeTests(TestCase):
 
     async def test_equals072(self) -> None:
         """
-        Two members of a group with a fixed topic, one with a whitelist and one with a blacklist: the tree is that of 0.7.2, byte for byte but for times,
-        ids and counts of commits. So it is when a member has left, and when all have.
+        Two members of a group with a fixed topic, one with a whitelist and one with a blacklist:
+        the tree is that of 0.7.2, byte for byte but for times, ids and counts of commits. So it is
+        when a member has left, and when all have.
         """
         await self.produce(alpha=ALPHA_SIZE, beta=BETA_SIZE)
         white, black = await self.consumer("wlgrp"), await self.consumer("blgrp")
@@ -185,7 +195,10 @@ class TreeTests(TestCase):
         )
 
     async def test_sharedWith07(self) -> None:
-        """A consumer that follows spec-0.7 zookeeper §4 to the letter and ours agree on every share, as ours comes and goes, and come to rest."""
+        """
+        A consumer that follows spec-0.7 zookeeper §4 to the letter and ours agree on every share,
+        as ours comes and goes, and come to rest.
+        """
         await self.produce(alpha=ALPHA_SIZE)
         theirs = Consumer07(
             reactor, ZookeeperClient(reactor, self.servers), "grp", "a", {"alpha": 1}, backoffMs=300

@@ -1,8 +1,10 @@
 """
-Clients that mean ill, or know no better: the memory of C{twistd pylogbroker} stays within its limits, and others are served meanwhile.
+Clients that mean ill, or know no better: the memory of C{twistd pylogbroker} stays within its
+limits, and others are served meanwhile.
 
-Memory is what the system counts for the process (C{VmRSS}, and its peak). The limits are those that L{pylogbroker.broker.requestmemory} and the
-settings state; a test that comes close to one is a reason to look, and one far below it, too.
+Memory is what the system counts for the process (C{VmRSS}, and its peak). The limits are those that
+L{pylogbroker.broker.requestmemory} and the settings state; a test that comes close to one is a
+reason to look, and one far below it, too.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ SLACK_COUNT = 5
 """Descriptors of clients before, which the broker may not have closed yet when it was looked."""
 
 OWN_SIZE_MAX = 16 * MIB
-"""What the broker may need for its own affairs, such as serving the others, while a test goes on."""
+"""
+What the broker may need for its own affairs, such as serving the others, while a test goes on.
+"""
 
 
 def memoryLimit(connectionCount: int, properties: dict[str, str] | None = None) -> int:
@@ -40,7 +44,8 @@ def memoryLimit(connectionCount: int, properties: dict[str, str] | None = None) 
     settings = BrokerSettings.fromProperties(
         {**DEFAULTS, "log.dir": "x", **(properties or {})}, lambda _warning: None
     )
-    # One frame at a time is joined from its pieces, and then its message set is taken out of it: it is there twice for a moment.
+    # One frame at a time is joined from its pieces, and then its message set is taken out of it: it
+    # is there twice for a moment.
     received = (
         HELD_SIZE_TOTAL
         + ORDINARY_SIZE_TOTAL
@@ -121,7 +126,10 @@ class CrowdTests(HostileCase):
     """Many connections."""
 
     def test_idleConnections(self) -> None:
-        """Five thousand idle connections cost less than 2 KiB of memory each, also when each has asked something once."""
+        """
+        Five thousand idle connections cost less than 2 KiB of memory each, also when each has asked
+        something once.
+        """
         self.serve()
         self.assertEqual(
             self.broker.descriptorLimit(), self.hard, "the broker raises its own limit"
@@ -150,7 +158,10 @@ class CrowdTests(HostileCase):
         self.assertOthersAreServed()
 
     def test_burst(self) -> None:
-        """A thousand clients that come in one moment are all taken at once: none has to try again a second later."""
+        """
+        A thousand clients that come in one moment are all taken at once: none has to try again a
+        second later.
+        """
         self.serve()
         before = self.broker.descriptorCount()
         with selectors.DefaultSelector() as waiting:
@@ -193,8 +204,12 @@ class LargeRequestTests(HostileCase):
         return sent
 
     def test_halfSent(self) -> None:
-        """Five thousand half-sent frames of 100 MB stay within the limits, however the memory for them is asked for."""
-        # The system's own buffers would take some GB on both ends together, which a small machine does not have; the broker takes in the same.
+        """
+        Five thousand half-sent frames of 100 MB stay within the limits, however the memory for them
+        is asked for.
+        """
+        # The system's own buffers would take some GB on both ends together, which a small machine
+        # does not have; the broker takes in the same.
         self.serve({"socket.receive.buffer": "16384"})
         data = memoryview(self.frameHead(100_000_000) + bytes(MIB))
         sent: dict[socket.socket, int] = {}
@@ -224,7 +239,10 @@ class LargeRequestTests(HostileCase):
         self.assertOthersAreServed(size=900_000)
 
     def test_wholeOnes(self) -> None:
-        """Frames of 100 MB that do come to their end, from five clients at once, wait for one another's memory, and are all carried out."""
+        """
+        Frames of 100 MB that do come to their end, from five clients at once, wait for one
+        another's memory, and are all carried out.
+        """
         self.serve()
         clientCount, size = 5, 100_000_000
         payload = bytes(999_000)
@@ -264,7 +282,10 @@ class LargeRequestTests(HostileCase):
             )
 
     def test_tooLarge(self) -> None:
-        """A frame over the limit closes its connection when its four first bytes are there; nothing is kept of it."""
+        """
+        A frame over the limit closes its connection when its four first bytes are there; nothing is
+        kept of it.
+        """
         self.serve()
         for _each in range(100):
             with self.broker.client() as client:
@@ -286,7 +307,10 @@ class SlowTests(HostileCase):
         return entry
 
     def test_neverReads(self) -> None:
-        """Peers that ask for 100 MB each, in one answer or in a hundred, and never read them, cost next to nothing."""
+        """
+        Peers that ask for 100 MB each, in one answer or in a hundred, and never read them, cost
+        next to nothing.
+        """
         self.serve()
         entry = self.fill(100 * MIB)
         end = self.other.end("full")
@@ -317,7 +341,10 @@ class SlowTests(HostileCase):
         self.assertEqual(head, struct.pack(">ih", 2 + end, 0) + entry)
 
     def test_byteByByte(self) -> None:
-        """Peers that send a byte now and then, of small requests and of one of 100 MB, cost what they have sent; small ones are carried out in the end."""
+        """
+        Peers that send a byte now and then, of small requests and of one of 100 MB, cost what they
+        have sent; small ones are carried out in the end.
+        """
         self.serve()
         data = encodeSet([b"one byte after the other", b"and another one"])
         request = encodeProduce("slow", 0, data)

@@ -22,7 +22,10 @@ class KillTests(SynchronousTestCase):
     """C{twistd pylogbroker} as a process, a producer and a watcher."""
 
     def test_nothingVisibleIsLost(self) -> None:
-        """After each of twenty kills every message that a consumer saw is there, in order, once; the log opens, and goes on."""
+        """
+        After each of twenty kills every message that a consumer saw is there, in order, once; the
+        log opens, and goes on.
+        """
         seed = SystemRandom().randrange(1 << 32)
         folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)

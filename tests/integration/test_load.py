@@ -1,5 +1,6 @@
 """
-C{pylogbroker load} under C{kill -9}, failing tasks and a twin of itself: real brokers, a real ZooKeeper, real Spark.
+C{pylogbroker load} under C{kill -9}, failing tasks and a twin of itself: real brokers, a real
+ZooKeeper, real Spark.
 
 The long form is C{tests.long.load}.
 """
@@ -24,8 +25,9 @@ class KillTests(SynchronousTestCase):
 
     def test_rowForRow(self) -> None:
         """
-        Three kills at random moments, tasks that fail and are tried again, two loaders at once: after each of them the table has what its offsets say,
-        and in the end what the topic has, row for row.
+        Three kills at random moments, tasks that fail and are tried again, two loaders at once:
+        after each of them the table has what its offsets say, and in the end what the topic has,
+        row for row.
         """
         seed = SystemRandom().randrange(1 << 32)
         sys.stderr.write(f"seed {seed} ")

@@ -1,8 +1,9 @@
 """
 Real log files go in and come out the same, byte for byte, whatever way they are packed on the way.
 
-Each line is a message. The messages of a file go to one partition, from the public client, and are read back by it with fetches of a size that
-cuts sets anywhere; then the lines are put together and compared with the file.
+Each line is a message. The messages of a file go to one partition, from the public client, and are
+read back by it with fetches of a size that cuts sets anywhere; then the lines are put together and
+compared with the file.
 """
 
 from __future__ import annotations
@@ -111,7 +112,10 @@ class LogFileTests(SynchronousTestCase):
         self.roundTrips(logFiles(), SNAPPY, 0)
 
     def test_otherFiles(self) -> None:
-        """What a machine without loghub would test with goes the same way, so that it is known to work there."""
+        """
+        What a machine without loghub would test with goes the same way, so that it is known to work
+        there.
+        """
         self.roundTrips([generatedFile(1), *list(machineFiles())[:1]], NONE, 1)
 
 
@@ -119,7 +123,10 @@ class SourceTests(SynchronousTestCase):
     """Where the files come from."""
 
     def test_enough(self) -> None:
-        """There are at least five files, each of some thousand lines, whatever the machine has; all of loghub's where they are."""
+        """
+        There are at least five files, each of some thousand lines, whatever the machine has; all of
+        loghub's where they are.
+        """
         files = logFiles()
         self.assertGreaterEqual(len(files), 5)
         self.assertEqual(

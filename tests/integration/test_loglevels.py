@@ -45,7 +45,10 @@ class LevelTests(SynchronousTestCase):
             client.roundTrip(topic.decode(), b"hello")
 
     def test_changedAndBack(self) -> None:
-        """Every request is logged from the moment on that its level allows it, and no longer than that; the broker serves on."""
+        """
+        Every request is logged from the moment on that its level allows it, and no longer than
+        that; the broker serves on.
+        """
         self.assertIn(
             "Log levels: root=warn pylogbroker.requests=error pylogbroker.programs.brokertap=info",
             self.broker.log,
@@ -64,7 +67,10 @@ class LevelTests(SynchronousTestCase):
         self.assertNotIn("'after'", self.broker.log)
 
     def test_wrong(self) -> None:
-        """A file with a mistake changes nothing; the mistake is named. A namespace of ours that does not exist is named, too."""
+        """
+        A file with a mistake changes nothing; the mistake is named. A namespace of ours that does
+        not exist is named, too.
+        """
         self.change(
             "root=info\npylogbroker=loud\n",
             "The log levels stay as they were: .*log-levels.properties:2: pylogbroker=loud: must be one of",

@@ -1,6 +1,6 @@
 """
-The scenarios of 0.7.2's tests of messages and message sets, each with a set in memory and with the same set as it comes back from a segment file,
-by way of a broker.
+The scenarios of 0.7.2's tests of messages and message sets, each with a set in memory and with the
+same set as it comes back from a segment file, by way of a broker.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ ABCD = [b"abcd", b"efgh", b"ijkl"]
 
 
 class MessageSetTests(BrokerCase):
-    """BaseMessageSetTestCases, ByteBufferMessageSetTest, FileMessageSetTest, MessageTest, LogTest."""
+    """
+    BaseMessageSetTestCases, ByteBufferMessageSetTest, FileMessageSetTest, MessageTest, LogTest.
+    """
 
     def both(self, data: bytes, topic: str) -> Iterator[MessageSet]:
         """A set in memory, and as it comes back."""
@@ -58,7 +60,10 @@ class MessageSetTests(BrokerCase):
 
     @inThread
     def test_validBytes(self) -> None:
-        """ByteBufferMessageSetTest.testValidBytes: two trailing garbage bytes do not change it; 0 for an empty set."""
+        """
+        ByteBufferMessageSetTest.testValidBytes: two trailing garbage bytes do not change it; 0 for
+        an empty set.
+        """
         self.serve()
         data = encodeSet([b"hello", b"there"])
         for found in self.both(data + b"\0\1", "t"):
@@ -68,7 +73,10 @@ class MessageSetTests(BrokerCase):
 
     @inThread
     def test_equals(self) -> None:
-        """ByteBufferMessageSetTest.testEquals: sets of equal content are equal, compressed or not, and differ from others."""
+        """
+        ByteBufferMessageSetTest.testEquals: sets of equal content are equal, compressed or not, and
+        differ from others.
+        """
         self.serve()
         for codec in (NONE, GZIP):
             data = encodeSet([b"hello", b"there"], codec=codec)
@@ -80,7 +88,10 @@ class MessageSetTests(BrokerCase):
 
     @inThread
     def test_iterator(self) -> None:
-        """ByteBufferMessageSetTest.testIterator: plain, compressed, and mixed with empty sets give the same messages; the last offset is the size."""
+        """
+        ByteBufferMessageSetTest.testIterator: plain, compressed, and mixed with empty sets give the
+        same messages; the last offset is the size.
+        """
         self.serve()
         plain, packed = encodeSet(ABCD), encodeSet(ABCD, codec=GZIP)
         mixes = {
@@ -100,7 +111,10 @@ class MessageSetTests(BrokerCase):
 
     @inThread
     def test_iterationDoesNotChangePosition(self) -> None:
-        """FileMessageSetTest.testIterationDoesntChangePosition: reading does not move where the next append goes."""
+        """
+        FileMessageSetTest.testIterationDoesntChangePosition: reading does not move where the next
+        append goes.
+        """
         self.serve()
         client = self.client()
         client.produce("t", 0, encodeSet(ABCD))
@@ -112,7 +126,10 @@ class MessageSetTests(BrokerCase):
 
     @inThread
     def test_messageSizeCheck(self) -> None:
-        """LogTest.testMessageSizeCheck: with a limit of 5, payloads of 3 and 5 bytes pass, one of 6 does not."""
+        """
+        LogTest.testMessageSizeCheck: with a limit of 5, payloads of 3 and 5 bytes pass, one of 6
+        does not.
+        """
         self.serve({"max.message.size": "5"})
         client = self.client()
         client.produce("t", 0, encodeSet([b"You", b"bethe"]))
@@ -121,7 +138,10 @@ class MessageSetTests(BrokerCase):
 
     @inThread
     def test_message(self) -> None:
-        """MessageTest: the fields are what was sent; a checksum that does not fit is found; equal messages are equal, and hash alike."""
+        """
+        MessageTest: the fields are what was sent; a checksum that does not fit is found; equal
+        messages are equal, and hash alike.
+        """
         self.serve()
         for found in self.both(
             encodeMessage(b"hello", magic=0) + encodeSet([b"hello", b"there"]), "t"

@@ -1,5 +1,6 @@
 """
-An application that serves the figures of its producer and its consumer: they differ by exactly what went through.
+An application that serves the figures of its producer and its consumer: they differ by exactly what
+went through.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """
-The mirror between two clusters of processes with a real ZooKeeper; the long form is C{python -m tests.long.mirror}.
+The mirror between two clusters of processes with a real ZooKeeper; the long form is C{python -m
+tests.long.mirror}.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ class MirrorTests(SynchronousTestCase):
 
     def test_nothingMissing(self) -> None:
         """
-        Numbered messages are mirrored while the mirror is killed and the target restarted: none is missing, and those that are there twice are those that
-        had been sent and not committed at the kill (rows 120, 132). The audit of source and target says of each window what is there, counts what is there
-        twice, and names the holes that are planted, and no others.
+        Numbered messages are mirrored while the mirror is killed and the target restarted: none is
+        missing, and those that are there twice are those that had been sent and not committed at
+        the kill (rows 120, 132). The audit of source and target says of each window what is there,
+        counts what is there twice, and names the holes that are planted, and no others.
         """
         seed = SystemRandom().randrange(1 << 32)
         folder = tempfile.mkdtemp()
@@ -52,7 +54,10 @@ class MirrorTests(SynchronousTestCase):
         )
 
     def test_figures(self) -> None:
-        """The mirror's figures, scraped before and after a known load, differ by exactly that load; and it says that it is a member at its source."""
+        """
+        The mirror's figures, scraped before and after a known load, differ by exactly that load;
+        and it says that it is a member at its source.
+        """
         folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)
         trial = MirrorTrial(
@@ -123,7 +128,10 @@ class MirrorTests(SynchronousTestCase):
         self.assertEqual(trial.mirror.stop(), 0)
 
     def test_memory(self) -> None:
-        """While a target hangs, the mirror takes no more than it has room for, however much there is to mirror; when it goes on, all arrives, once."""
+        """
+        While a target hangs, the mirror takes no more than it has room for, however much there is
+        to mirror; when it goes on, all arrives, once.
+        """
         folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)
         trial = MirrorTrial(

@@ -1,5 +1,6 @@
 """
-Bytes that nobody meant, at a live broker: the short form of C{python -m tests.fuzz.mutations}, whose long form is run by hand.
+Bytes that nobody meant, at a live broker: the short form of C{python -m tests.fuzz.mutations},
+whose long form is run by hand.
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ SECONDS_MAX = 900
 
 
 class MutationTests(SynchronousTestCase):
-    """No input makes the broker raise, allocate beyond its limits, change what it must not, or disturb another connection."""
+    """
+    No input makes the broker raise, allocate beyond its limits, change what it must not, or disturb
+    another connection.
+    """
 
     def throw(self, port: str) -> None:
         """Mutations at a port, none of which makes a fault."""
-        # Neither the broker nor what is thrown at it is measured for coverage: that would be ten minutes instead of one.
+        # Neither the broker nor what is thrown at it is measured for coverage: that would be ten
+        # minutes instead of one.
         environment = {
             name: value
             for name, value in os.environ.items()
@@ -58,13 +63,17 @@ class MutationTests(SynchronousTestCase):
 
     def test_hundredThousandMutations(self) -> None:
         """
-        A hundred thousand mutations of recorded requests make a live broker log no error and print nothing, keep its memory under 192 MiB, answer a watcher
-        on a connection of its own as if it were alone, keep what that one produced, leave no socket behind, and end in good order.
+        A hundred thousand mutations of recorded requests make a live broker log no error and print
+        nothing, keep its memory under 192 MiB, answer a watcher on a connection of its own as if it
+        were alone, keep what that one produced, leave no socket behind, and end in good order.
         """
         self.throw("plain")
 
     def test_allowed(self) -> None:
-        """The same at a plain port with rules for topics: what no rule allows is neither told, nor touched, nor made."""
+        """
+        The same at a plain port with rules for topics: what no rule allows is neither told, nor
+        touched, nor made.
+        """
         self.throw("allowed")
 
     def test_tls(self) -> None:
@@ -76,5 +85,8 @@ class MutationTests(SynchronousTestCase):
         self.throw("handshake")
 
     def test_http(self) -> None:
-        """Mutations of HTTP at metrics and console: not a byte of the log changes, and who looks at the page sees what was there before."""
+        """
+        Mutations of HTTP at metrics and console: not a byte of the log changes, and who looks at
+        the page sees what was there before.
+        """
         self.throw("http")

@@ -1,6 +1,7 @@
 """
-The pipeline's examples, as people run them: the programs of C{docs/examples/pipeline} as processes, unchanged, with a real broker, ZooKeeper, registry and
-Spark. What they find is compared with what plain Python finds (L{tests.integration.pipelinetruth}).
+The pipeline's examples, as people run them: the programs of C{docs/examples/pipeline} as processes,
+unchanged, with a real broker, ZooKeeper, registry and Spark. What they find is compared with what
+plain Python finds (L{tests.integration.pipelinetruth}).
 """
 
 from __future__ import annotations
@@ -122,7 +123,10 @@ class HelpTests(SynchronousTestCase):
     PAGE = ROOT / "docs" / "pipeline.md"
 
     def test_options(self) -> None:
-        """Each program has a C{--help}, which has every option that it is shown with, on the page and in its own words."""
+        """
+        Each program has a C{--help}, which has every option that it is shown with, on the page and
+        in its own words.
+        """
         programs = {path.name: path.read_text(encoding="utf-8") for path in PROGRAMS.glob("*.py")}
         shown = re.findall(
             r"(?m)^ *python (\w+\.py)(.*)$",
@@ -231,8 +235,10 @@ class PipelineTests(SynchronousTestCase):
 
     def test_webServer(self) -> None:
         """
-        Lines of Apache's and sshd's logs, odd ones among them, become Avro records in two topics; loaded and counted by Spark SQL they are the hours, levels
-        and sessions that plain Python finds in the files; and there is a chart. A message that is no record is loaded, and disturbs nobody.
+        Lines of Apache's and sshd's logs, odd ones among them, become Avro records in two topics;
+        loaded and counted by Spark SQL they are the hours, levels and sessions that plain Python
+        finds in the files; and there is a chart. A message that is no record is loaded, and
+        disturbs nobody.
         """
         registry = RegistryProcess(f"{self.folder}/registry", self.cluster.brokers[0].port).start()
         self.addCleanup(registry.kill)
@@ -320,8 +326,9 @@ class PipelineTests(SynchronousTestCase):
 
     def test_clickThrough(self) -> None:
         """
-        While ads are shown and clicked, rates appear in their topic, and with them in the application that tells them; each is, to the click, what plain
-        Python counts in the topics of events, and no window is left out.
+        While ads are shown and clicked, rates appear in their topic, and with them in the
+        application that tells them; each is, to the click, what plain Python counts in the topics
+        of events, and no window is left out.
         """
         traffic = self.start("adtraffic.py", "--rate", "100")
         until(lambda: self.areThere("impressions", "clicks"), "events", STOP_SECONDS_MAX)

@@ -1,5 +1,6 @@
 """
-Power cuts before any file operation: nothing that was visible is lost, and a broker that forgets an C{fsync} is found out.
+Power cuts before any file operation: nothing that was visible is lost, and a broker that forgets an
+C{fsync} is found out.
 """
 
 from __future__ import annotations
@@ -87,5 +88,7 @@ class PowerCutTests(SynchronousTestCase):
         self.assertFoundOut(_SyncsNoFile)
 
     def test_skippedDirectorySyncsAreFound(self) -> None:
-        """So does one that syncs files only: the name of a new segment is lost with what is in it."""
+        """
+        So does one that syncs files only: the name of a new segment is lost with what is in it.
+        """
         self.assertFoundOut(_SyncsNoDirectory)

@@ -1,5 +1,6 @@
 """
-The programs of C{docs/examples}, run as they are against brokers that are registered in a real ZooKeeper; the pages show what they are.
+The programs of C{docs/examples}, run as they are against brokers that are registered in a real
+ZooKeeper; the pages show what they are.
 """
 
 from __future__ import annotations
@@ -83,7 +84,10 @@ class PageTests(SynchronousTestCase):
     """What is said of them."""
 
     def test_shown(self) -> None:
-        """The programs that a page shows are those in the files, to the letter; all others are linked, and there is a test that runs each of them."""
+        """
+        The programs that a page shows are those in the files, to the letter; all others are linked,
+        and there is a test that runs each of them.
+        """
         page = (DOCS / "groups.md").read_text(encoding="utf-8")
         shown = re.findall(
             r"^\[`examples/(\w+)\.py`\][^\n]*:\n\n```python\n(.*?)^```$",
@@ -148,7 +152,9 @@ class ProgramTests(ClusterTestCase):
         )
 
     async def test_threads(self) -> None:
-        """The lines of a file come back, in order, through a broker; a second run reads only its own."""
+        """
+        The lines of a file come back, in order, through a broker; a second run reads only its own.
+        """
         broker = self.brokers[0]
         for count in (500, 3):
             path = Path(self.mktemp())
@@ -157,7 +163,10 @@ class ProgramTests(ClusterTestCase):
             self.assertEqual(said, [b"line %d" % number for number in range(count)])
 
     async def test_ownoffsets(self) -> None:
-        """Each run prints what has come since the last one; what has been deleted meanwhile is left out, and it goes on at what is there."""
+        """
+        Each run prints what has come since the last one; what has been deleted meanwhile is left
+        out, and it goes on at what is there.
+        """
         broker = self.brokers[0]
         offsets = Path(self.mktemp())
         arguments = ("a", "b", "--broker", broker.endpoint, "--file", str(offsets))
@@ -182,8 +191,8 @@ class EndingTests(ClusterTestCase):
 
     async def test_signals(self) -> None:
         """
-        Ctrl-C and SIGTERM end a program that reads in a plain thread, or with C{async for}: what it had is committed, nobody is a member any more, and the
-        program goes on behind its loop.
+        Ctrl-C and SIGTERM end a program that reads in a plain thread, or with C{async for}: what it
+        had is committed, nobody is a member any more, and the program goes on behind its loop.
         """
         producer = SyncProducer(reactor, self.brokers[0].endpoint)
         self.addCleanup(producer.close)

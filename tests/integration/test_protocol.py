@@ -1,5 +1,6 @@
 """
-The protocol of 0.7 over a socket, feature by feature (rows 1 to 24 of the feature checklist), against a whole broker.
+The protocol of 0.7 over a socket, feature by feature (rows 1 to 24 of the feature checklist),
+against a whole broker.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ class VectorTests(BrokerCase):
 
     @inThread
     def test_vectors(self) -> None:
-        """PRODUCE, MULTIPRODUCE, FETCH, MULTIFETCH and OFFSETS, sent as recorded, are answered as recorded."""
+        """
+        PRODUCE, MULTIPRODUCE, FETCH, MULTIFETCH and OFFSETS, sent as recorded, are answered as
+        recorded.
+        """
         self.serve({"topic.partition.count.map": "test2:2"})
         client = self.client()
         client.send(bytes.fromhex("0000002e 0000 0004 74657374 00000000 0000001e") + HELLO + THERE)
@@ -57,7 +61,10 @@ class VectorTests(BrokerCase):
 
     @inThread
     def test_framing(self) -> None:
-        """A request that comes byte by byte is the same request; the size of an answer counts what follows it."""
+        """
+        A request that comes byte by byte is the same request; the size of an answer counts what
+        follows it.
+        """
         self.serve()
         client = self.client()
         for byte in encodeProduce("t", 0, HELLO):
@@ -74,7 +81,10 @@ class RequestTests(BrokerCase):
 
     @inThread
     def test_produceHasNoAnswer(self) -> None:
-        """The first bytes that come back after PRODUCE and MULTIPRODUCE are the answer to the request behind them."""
+        """
+        The first bytes that come back after PRODUCE and MULTIPRODUCE are the answer to the request
+        behind them.
+        """
         self.serve()
         client = self.client()
         client.produce("t", 0, HELLO)
@@ -85,7 +95,9 @@ class RequestTests(BrokerCase):
 
     @inThread
     def test_multiProduce(self) -> None:
-        """MULTIPRODUCE appends to several topics and partitions; the same again doubles what is there."""
+        """
+        MULTIPRODUCE appends to several topics and partitions; the same again doubles what is there.
+        """
         self.serve({"num.partitions": "2"})
         client = self.client()
         produces = [("a", 0, HELLO), ("a", 1, THERE), ("b", 0, THERE + HELLO)]
@@ -130,7 +142,10 @@ class RequestTests(BrokerCase):
 
     @inThread
     def test_offsets(self) -> None:
-        """OFFSETS: 240, 216, 108, 0 for twenty entries of twelve bytes in segments of a hundred; the earliest is 0."""
+        """
+        OFFSETS: 240, 216, 108, 0 for twenty entries of twelve bytes in segments of a hundred; the
+        earliest is 0.
+        """
         self.serve({"log.file.size": "100"})
         client = self.client()
         entry = encodeMessage(b"12")
@@ -146,7 +161,10 @@ class RequestTests(BrokerCase):
 
     @inThread
     def test_randomPartition(self) -> None:
-        """A thousand produce requests for partition -1 spread over all four partitions, each set in one piece."""
+        """
+        A thousand produce requests for partition -1 spread over all four partitions, each set in
+        one piece.
+        """
         self.serve({"num.partitions": "4"})
         client = self.client()
         for number in range(1000):
@@ -159,7 +177,10 @@ class RequestTests(BrokerCase):
 
     @inThread
     def test_codes(self) -> None:
-        """Fetching answers 0, 1 (below, beyond, negative), 3 (no such partition) and -1 (illegal topic), and the connection stays."""
+        """
+        Fetching answers 0, 1 (below, beyond, negative), 3 (no such partition) and -1 (illegal
+        topic), and the connection stays.
+        """
         self.serve()
         client = self.client()
         client.produce("t", 0, HELLO)
@@ -173,7 +194,10 @@ class RequestTests(BrokerCase):
 
     @inThread
     def test_unknownTopic(self) -> None:
-        """A topic that nobody produced to is empty at every offset, its offsets are [0], and asking creates nothing."""
+        """
+        A topic that nobody produced to is empty at every offset, its offsets are [0], and asking
+        creates nothing.
+        """
         self.serve()
         client = self.client()
         for offset in (0, 1000, -5):
@@ -191,7 +215,10 @@ class MessageTests(BrokerCase):
 
     @inThread
     def test_magic0(self) -> None:
-        """Magic 0 is taken and given back byte for byte; so is 0.7.2's own segment of it: a hundred entries of 109 bytes."""
+        """
+        Magic 0 is taken and given back byte for byte; so is 0.7.2's own segment of it: a hundred
+        entries of 109 bytes.
+        """
         shipped = bytes.fromhex("00000069 00 5e0e5d8f") + b"x" * 100
         self.assertEqual(encodeMessage(b"x" * 100, magic=0), shipped)
         directory = self.mktemp()
@@ -206,7 +233,10 @@ class MessageTests(BrokerCase):
 
     @inThread
     def test_magic1(self) -> None:
-        """Magic 1 is taken and given back byte for byte, bits of the attributes that mean nothing included."""
+        """
+        Magic 1 is taken and given back byte for byte, bits of the attributes that mean nothing
+        included.
+        """
         self.serve()
         client = self.client()
         odd = bytearray(HELLO)
@@ -221,7 +251,10 @@ class MessageTests(BrokerCase):
 
     @inThread
     def test_checksum(self) -> None:
-        """A flipped bit of a payload closes the connection, and nothing of its set is stored; the checksum is CRC-32 by an independent judge."""
+        """
+        A flipped bit of a payload closes the connection, and nothing of its set is stored; the
+        checksum is CRC-32 by an independent judge.
+        """
         self.serve()
         crc = mkPredefinedCrcFun("crc-32")
         self.assertEqual(
@@ -240,7 +273,10 @@ class MessageTests(BrokerCase):
 
     @inThread
     def test_gzip(self) -> None:
-        """A gzip wrapper is stored as it came, and opens to its messages; next offsets are the wrapper's start but for the last one's."""
+        """
+        A gzip wrapper is stored as it came, and opens to its messages; next offsets are the
+        wrapper's start but for the last one's.
+        """
         self._compressed(GZIP)
 
     @inThread
@@ -288,7 +324,9 @@ class MessageTests(BrokerCase):
 
     @inThread
     def test_emptyPayloads(self) -> None:
-        """Messages without a payload, of six bytes (magic 1) and of five (magic 0), are messages."""
+        """
+        Messages without a payload, of six bytes (magic 1) and of five (magic 0), are messages.
+        """
         self.serve()
         client = self.client()
         data = bytes.fromhex("00000006 01 00 00000000") + bytes.fromhex("00000005 00 00000000")
@@ -302,7 +340,10 @@ class LimitTests(BrokerCase):
 
     @inThread
     def test_requestSize(self) -> None:
-        """A request of exactly C{max.socket.request.bytes} is carried out; one byte more closes the connection."""
+        """
+        A request of exactly C{max.socket.request.bytes} is carried out; one byte more closes the
+        connection.
+        """
         self.serve({"max.socket.request.bytes": "1000"})
         client = self.client()
         empty = len(encodeProduce("t", 0, encodeMessage(b""))) - 4
@@ -314,7 +355,10 @@ class LimitTests(BrokerCase):
 
     @inThread
     def test_messageSize(self) -> None:
-        """A payload of C{max.message.size} is stored. One byte more drops its set without a word, the connection stays, and it is counted."""
+        """
+        A payload of C{max.message.size} is stored. One byte more drops its set without a word, the
+        connection stays, and it is counted.
+        """
         self.serve({"max.message.size": "100"})
         client = self.client()
         client.produce("t", 0, encodeMessage(b"x" * 100))
@@ -359,7 +403,10 @@ class ConnectionTests(BrokerCase):
 
     @inThread
     def test_malformed(self) -> None:
-        """What cannot be understood closes its connection without a word, stores nothing, and no other connection notices."""
+        """
+        What cannot be understood closes its connection without a word, stores nothing, and no other
+        connection notices.
+        """
         self.serve()
         bystander = self.client()
         bystander.produce("known", 0, HELLO)
@@ -372,7 +419,10 @@ class ConnectionTests(BrokerCase):
 
     @inThread
     def test_tolerated(self) -> None:
-        """Bytes behind a whole body are ignored, a cut entry behind whole ones is left away, an empty set only creates the partition."""
+        """
+        Bytes behind a whole body are ignored, a cut entry behind whole ones is left away, an empty
+        set only creates the partition.
+        """
         self.serve()
         client = self.client()
         request = encodeProduce("t", 0, HELLO)
@@ -416,7 +466,10 @@ class ConnectionTests(BrokerCase):
 
     @inThread
     def test_manyClients(self) -> None:
-        """Clients are served beside one another, whatever C{num.threads} says, also beside one that has stopped in the middle of a request."""
+        """
+        Clients are served beside one another, whatever C{num.threads} says, also beside one that
+        has stopped in the middle of a request.
+        """
         self.serve({"num.threads": "3"})
         stuck = self.client()
         stuck.send(encodeProduce("t", 0, HELLO)[:-1])
@@ -466,7 +519,10 @@ class ConnectionTests(BrokerCase):
 
     @inThread
     def test_fetchInTheMiddle(self) -> None:
-        """A fetch from the middle of an entry gives raw bytes, and the client finds that they are no messages."""
+        """
+        A fetch from the middle of an entry gives raw bytes, and the client finds that they are no
+        messages.
+        """
         self.serve()
         client = self.client()
         client.produce("t", 0, HELLO)

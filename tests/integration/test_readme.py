@@ -75,7 +75,10 @@ class CommandTests(SynchronousTestCase):
     """The README's two commands."""
 
     def test_bothAreThere(self) -> None:
-        """The first installs and runs the demo, the second runs the tests; each is one line in a block of its own."""
+        """
+        The first installs and runs the demo, the second runs the tests; each is one line in a block
+        of its own.
+        """
         first, second = (text.splitlines() for text in blocks("sh")[:2])
         self.assertEqual(
             first,
@@ -152,14 +155,20 @@ class ExampleTests(TestCase):
         return run.output.decode().splitlines()
 
     async def test_twistedClient(self) -> None:
-        """The example for Twisted sends two messages and gets both back, again when there are older ones."""
+        """
+        The example for Twisted sends two messages and gets both back, again when there are older
+        ones.
+        """
         broker = await self.broker()
         text = block("python", "react(").replace(ADDRESS, repr(broker.endpoint))
         for _ in range(2):
             self.assertEqual(await self.runScript(text), ["hello", "there"])
 
     async def test_blockingClient(self) -> None:
-        """The example for threads sends two messages and gets both back, again when there are older ones."""
+        """
+        The example for threads sends two messages and gets both back, again when there are older
+        ones.
+        """
         broker = await self.broker()
         text = block("python", "pylogbroker.syncclient").replace(
             HOST_AND_PORT, f"{broker.host!r}, {broker.port}"
@@ -190,7 +199,10 @@ class ExampleTests(TestCase):
         self.assertIn(b"1 passed", run.output)
 
     async def test_twistdAndCommandLine(self) -> None:
-        """The README's broker starts with C{twistd}, its three commands work against it in order, and C{SIGTERM} ends it with 0."""
+        """
+        The README's broker starts with C{twistd}, its three commands work against it in order, and
+        C{SIGTERM} ends it with 0.
+        """
         words = block("sh", "twistd").split()
         self.assertEqual(words[:2], ["twistd", "-n"])
         with socket.socket() as free:

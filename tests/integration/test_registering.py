@@ -1,6 +1,6 @@
 """
-Tests for L{pylogbroker.broker.service} with C{enable.zookeeper}: when a broker is registered, and when it is not. On real sockets, with a
-ZooKeeper in memory.
+Tests for L{pylogbroker.broker.service} with C{enable.zookeeper}: when a broker is registered, and
+when it is not. On real sockets, with a ZooKeeper in memory.
 """
 
 from __future__ import annotations
@@ -87,7 +87,10 @@ class StartTests(RegisteringCase):
     """Starting in a running reactor."""
 
     async def test_registered(self) -> None:
-        """Once C{start} has fired the broker is in the tree, with the address where it is reached, and clients are served."""
+        """
+        Once C{start} has fired the broker is in the tree, with the address where it is reached, and
+        clients are served.
+        """
         broker = self.broker()
         await broker.start()
         value, owner = self.server.tree()[OWN]
@@ -113,7 +116,10 @@ class StartTests(RegisteringCase):
         )
 
     async def test_nobodyBefore(self) -> None:
-        """Before the broker's own entry is there no client is accepted: what it sends is carried out then (gotcha 13)."""
+        """
+        Before the broker's own entry is there no client is accepted: what it sends is carried out
+        then (gotcha 13).
+        """
         blocker = self.server.client(60_000)
         await blocker.connect()
         for path in ("/brokers", "/brokers/ids"):
@@ -131,7 +137,10 @@ class StartTests(RegisteringCase):
         await producing
 
     async def test_duplicate(self) -> None:
-        """A number that is taken ends the start with an error that names both brokers; nothing is left behind, and the other goes on."""
+        """
+        A number that is taken ends the start with an error that names both brokers; nothing is left
+        behind, and the other goes on.
+        """
         first, second = self.broker(), self.broker(directory := self.mktemp())
         await first.start()
         with self.assertRaises(ConfigurationError) as raised:
@@ -184,7 +193,10 @@ class StartTests(RegisteringCase):
         )
 
     async def test_ownName(self) -> None:
-        """The address of the host's name is looked up elsewhere than on the reactor's thread, and a stop does not wait for ZooKeeper behind it."""
+        """
+        The address of the host's name is looked up elsewhere than on the reactor's thread, and a
+        stop does not wait for ZooKeeper behind it.
+        """
         threads: list[int] = []
         asked: Deferred[None] = Deferred()
         go = threading.Event()
@@ -219,7 +231,9 @@ class StartTests(RegisteringCase):
         self.assertIn("zk.connect=host:port", str(raised.exception))
 
     async def test_expiry(self) -> None:
-        """After an expiry the broker and its topics are registered again; clients notice nothing."""
+        """
+        After an expiry the broker and its topics are registered again; clients notice nothing.
+        """
         broker = self.broker()
         await broker.start()
         await self.produce(broker, "alpha")
@@ -322,7 +336,10 @@ class TwistdTests(RegisteringCase):
 
 
 class TurnedReactor:
-    """The test's reactor, which runs already, as one that does not: its C{iterate} lets the ZooKeeper's calls and those of threads come."""
+    """
+    The test's reactor, which runs already, as one that does not: its C{iterate} lets the
+    ZooKeeper's calls and those of threads come.
+    """
 
     def __init__(self, server: FakeZookeeper) -> None:
         self._server = server

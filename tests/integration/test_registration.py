@@ -25,7 +25,10 @@ _numbers = count()
 
 
 def treeOf072() -> str:
-    """The broker's part of what 0.7.2 wrote (hostname=127.0.0.1, port=29095, num.partitions=2, topics alpha and beta)."""
+    """
+    The broker's part of what 0.7.2 wrote (hostname=127.0.0.1, port=29095, num.partitions=2, topics
+    alpha and beta).
+    """
     section = (GOLDEN / "zookeeper-tree.txt").read_text(encoding="utf-8").split("\n\n")[0]
     return "".join(f"{line}\n" for line in section.splitlines() if line.startswith("/brokers"))
 
@@ -76,7 +79,10 @@ class RegistrationTests(SynchronousTestCase):
             client.send(encodeProduce(topic, 0, encodeSet([b"x"])))
 
     def test_tree(self) -> None:
-        """The tree is that of 0.7.2, byte for byte but for the time; an orderly end takes the entries away at once and leaves the parents."""
+        """
+        The tree is that of 0.7.2, byte for byte but for the time; an orderly end takes the entries
+        away at once and leaves the parents.
+        """
         broker = self.broker().start()
         self.produce(broker, "alpha", "beta")
         until(lambda: self.kazoo.exists("/brokers/topics/beta/0"), "the topics are registered")
@@ -94,7 +100,10 @@ class RegistrationTests(SynchronousTestCase):
         )
 
     def test_duplicate(self) -> None:
-        """A second broker with the same number ends with status 1 and one line that names both; the first goes on."""
+        """
+        A second broker with the same number ends with status 1 and one line that names both; the
+        first goes on.
+        """
         first = self.broker().start()
         second = self.broker()
         second.launch()
@@ -108,7 +117,10 @@ class RegistrationTests(SynchronousTestCase):
         self.assertIsNotNone(self.kazoo.exists("/brokers/ids/0"))
 
     def test_fastRestart(self) -> None:
-        """A broker that was killed and is started at once waits for its old session to end, and is then registered for good, with its topics."""
+        """
+        A broker that was killed and is started at once waits for its old session to end, and is
+        then registered for good, with its topics.
+        """
         broker = self.broker(
             self.mktemp(), zk_sessiontimeout_ms="8000"
         ).start()  # longer than a start takes on a busy machine
@@ -126,7 +138,10 @@ class RegistrationTests(SynchronousTestCase):
         )
 
     def test_expiry(self) -> None:
-        """A broker whose machine stands still for so long that its session expires is registered again when it goes on, with its topics, and serves."""
+        """
+        A broker whose machine stands still for so long that its session expires is registered again
+        when it goes on, with its topics, and serves.
+        """
         broker = self.broker().start()
         self.produce(broker, "alpha")
         until(lambda: self.kazoo.exists("/brokers/topics/alpha/0"), "the topic is registered")

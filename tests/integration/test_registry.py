@@ -1,5 +1,6 @@
 """
-The registry as people run it: C{twistd pylogbroker-registry} as a process over a real broker, asked by the clients that the world has.
+The registry as people run it: C{twistd pylogbroker-registry} as a process over a real broker, asked
+by the clients that the world has.
 """
 
 from __future__ import annotations
@@ -109,7 +110,10 @@ class ConfluentTests(RegistryCase):
         return str(error)
 
     def test_registerAndFetch(self) -> None:
-        """It registers, fetches by id and by version, looks up, and lists; the same schema again is the same id, under other subjects, too."""
+        """
+        It registers, fetches by id and by version, looks up, and lists; the same schema again is
+        the same id, under other subjects, too.
+        """
         client = self.confluent()
         first = client.register_schema("clicks-value", Schema(CLICK, "AVRO"))
         second = client.register_schema("clicks-value", Schema(WIDER, "AVRO"))
@@ -143,7 +147,10 @@ class ConfluentTests(RegistryCase):
         self.assertEqual(client.get_global_mode(), "READWRITE")
 
     def test_compatibility(self) -> None:
-        """It checks compatibility, is refused with 409, and sets, reads and deletes the rule, for a subject and for all."""
+        """
+        It checks compatibility, is refused with 409, and sets, reads and deletes the rule, for a
+        subject and for all.
+        """
         client = self.confluent()
         client.register_schema("s", Schema(CLICK, "AVRO"))
         self.assertTrue(client.test_compatibility("s", Schema(WIDER, "AVRO")))
@@ -166,7 +173,10 @@ class ConfluentTests(RegistryCase):
         self.refused(42203, client.set_compatibility, "s", "SIDEWAYS")
 
     def test_lists(self) -> None:
-        """It turns the pages of lists, and asks for what was deleted alone, or for one subject of a schema."""
+        """
+        It turns the pages of lists, and asks for what was deleted alone, or for one subject of a
+        schema.
+        """
         client = self.confluent()
         for name in "abc":
             client.register_schema(name, Schema(CLICK, "AVRO"))
@@ -201,7 +211,10 @@ class ConfluentTests(RegistryCase):
         )
 
     def test_flows(self) -> None:
-        """Its serializer registers, looks up, takes the latest, and normalizes; all payloads have the ids that they should. It checks before it registers."""
+        """
+        Its serializer registers, looks up, takes the latest, and normalizes; all payloads have the
+        ids that they should. It checks before it registers.
+        """
         client = self.confluent()
         where = SerializationContext("clicks", MessageField.VALUE)
         value = {"user": "u", "at": 0, "page": None, "ms": 1}
@@ -219,7 +232,10 @@ class ConfluentTests(RegistryCase):
         self.assertEqual((found.schema_id, found.subject), (1, "clicks-value"))
 
     def test_notTaken(self) -> None:
-        """Rules that its serializers would carry out are refused, not lost; so are settings that nobody would heed, and what it may ask for and is not here."""
+        """
+        Rules that its serializers would carry out are refused, not lost; so are settings that
+        nobody would heed, and what it may ask for and is not here.
+        """
         client = self.confluent()
         rule = Rule(
             "encrypt",
@@ -287,7 +303,10 @@ class ConfluentTests(RegistryCase):
         self.refused(40403, client.lookup_schema, "s", Schema(WIDER, "AVRO"))
 
     def test_theyEncodeWeDecode(self) -> None:
-        """What their serializer makes, our decoder reads, through a topic of ours; an id that it has registered is known to our client."""
+        """
+        What their serializer makes, our decoder reads, through a topic of ours; an id that it has
+        registered is known to our client.
+        """
         serializer = AvroSerializer(self.confluent(), CLICK)
         where = SerializationContext("clicks", MessageField.VALUE)
         values = [
@@ -330,7 +349,10 @@ class LogTests(RegistryCase):
     """The topic is the truth."""
 
     def test_restart(self) -> None:
-        """A registry that is killed and started again knows what it knew: ids, versions, rules, deletions. So does a second one."""
+        """
+        A registry that is killed and started again knows what it knew: ids, versions, rules,
+        deletions. So does a second one.
+        """
         client = self.registry.registryClient()
         for number in range(20):
             client.register(
@@ -366,7 +388,10 @@ class LogTests(RegistryCase):
         return found
 
     def test_twoAgree(self) -> None:
-        """Two registries on one topic, asked for the same and for different things at once, give every schema one id, and every subject one history."""
+        """
+        Two registries on one topic, asked for the same and for different things at once, give every
+        schema one id, and every subject one history.
+        """
         registries = [self.registry, self.startRegistry("two")]
         schemas = [
             json.dumps(
@@ -461,7 +486,10 @@ class HostileTests(RegistryCase):
         return answer.status, json.loads(text) if text[:1] in b"{[" and text else text
 
     def test_refused(self) -> None:
-        """Bodies that are no JSON, deep or large, or posted by a page, odd names and hosts: all are refused, and it goes on."""
+        """
+        Bodies that are no JSON, deep or large, or posted by a page, odd names and hosts: all are
+        refused, and it goes on.
+        """
         body = json.dumps({"schema": CLICK}).encode()
         for expected, method, path, data, headers in (
             (400, "POST", "/subjects/s/versions", b"{", {}),
@@ -495,7 +523,10 @@ class BrokerTests(RegistryCase):
         return broker.start()
 
     def test_cutLog(self) -> None:
-        """A topic whose beginning retention has deleted: the registry does not start, says why and what to do, and exits with 1."""
+        """
+        A topic whose beginning retention has deleted: the registry does not start, says why and
+        what to do, and exits with 1.
+        """
         client = self.registry.registryClient()
         for number in range(40):
             client.register(f"s{number}", CLICK)
@@ -517,7 +548,10 @@ class BrokerTests(RegistryCase):
         )
 
     def test_brokerAway(self) -> None:
-        """While the broker is away questions are answered, changes are refused in bounded time and say why; then it goes on."""
+        """
+        While the broker is away questions are answered, changes are refused in bounded time and say
+        why; then it goes on.
+        """
         self.registry = self.startRegistry("hasty", timeout_ms="2000")
         client = self.registry.registryClient()
         client.register("s", CLICK)

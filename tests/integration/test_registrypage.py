@@ -1,5 +1,6 @@
 """
-What C{docs/registry.md} says is so: its examples are taken from it and run, with a real broker, ZooKeeper, registry and Spark. Addresses alone are exchanged.
+What C{docs/registry.md} says is so: its examples are taken from it and run, with a real broker,
+ZooKeeper, registry and Spark. Addresses alone are exchanged.
 """
 
 from __future__ import annotations
@@ -111,20 +112,29 @@ class ExampleTests(TestCase):
         self.send(*(encoder.encode({"user": user, "page": "/"}) for user in ("anna", "bob")))
 
     async def test_twisted(self) -> None:
-        """The program for Twisted registers its schema, sends a visit and reads it back; what is broken goes to the topic for that, and the stream goes on."""
+        """
+        The program for Twisted registers its schema, sends a visit and reads it back; what is
+        broken goes to the topic for that, and the stream goes on.
+        """
         await deferToThread(self.send, b"rubbish")
         self.assertEqual(await self.run_("react("), ["anna"])
         self.assertEqual(await deferToThread(self.payloads, f"{TOPIC}-broken"), [b"rubbish"])
 
     async def test_threads(self) -> None:
-        """The program for threads reads what was sent, also after the examples of the page about groups, whose messages are no records."""
+        """
+        The program for threads reads what was sent, also after the examples of the page about
+        groups, whose messages are no records.
+        """
         await deferToThread(self.sendVisits)
         for topic in set(re.findall(r'"--topic", default="(\w+)"', GROUPS_PAGE)):
             await deferToThread(self.sendTo, topic, b"click 0")
         self.assertEqual(await self.run_("pylogbroker.syncclient"), ["anna", "bob"])
 
     async def test_spark(self) -> None:
-        """The program for Spark shows what was sent. (It gets the session of these tests, which is small.)"""
+        """
+        The program for Spark shows what was sent. (It gets the session of these tests, which is
+        small.)
+        """
 
         def show() -> str:
             self.sendVisits()
@@ -138,7 +148,10 @@ class ExampleTests(TestCase):
         self.assertEqual(re.findall(r"\| *(\w+) *\|", text), ["user", "anna", "bob"])
 
     def test_commands(self) -> None:
-        """The commands install the extra that there is, and start the registry as these tests do, with a file that is there."""
+        """
+        The commands install the extra that there is, and start the registry as these tests do, with
+        a file that is there.
+        """
         install, start = block("sh", "twistd").splitlines()
         self.assertEqual(install, "pip install '.[avro]'")
         words = start.split()

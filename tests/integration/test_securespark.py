@@ -1,5 +1,6 @@
 """
-Spark on a cluster that lets nobody in without credentials: a real ZooKeeper whose nodes are private, and a broker behind TLS that wants to see certificates.
+Spark on a cluster that lets nobody in without credentials: a real ZooKeeper whose nodes are
+private, and a broker behind TLS that wants to see certificates.
 """
 
 from __future__ import annotations
@@ -83,7 +84,10 @@ class SecureSparkTests(SynchronousTestCase):
         return sorted(bytes(row["value"]).decode() for row in rows.select("value").collect())
 
     def test_all(self) -> None:
-        """Batches and streams are written and read, and a table is loaded, with nothing but the name of a file, or with what stands in it."""
+        """
+        Batches and streams are written and read, and a table is loaded, with nothing but the name
+        of a file, or with what stands in it.
+        """
         self.send("one", "two")
         self.assertEqual(self.values(self.read("t")), ["one", "two"])
         listed = {"brokers": self.cluster.listed, "config": self.config, "subscribe": "t"}
@@ -152,7 +156,10 @@ class SecureSparkTests(SynchronousTestCase):
             self.assertEqual(load(options, streams), 0)
 
     def test_refused(self) -> None:
-        """Without credentials, or with wrong ones, ZooKeeper refuses; without a certificate, the broker. The password is never shown."""
+        """
+        Without credentials, or with wrong ones, ZooKeeper refuses; without a certificate, the
+        broker. The password is never shown.
+        """
         self.send("one")
         for digest in ("", "all:wrong-secret"):
             own = {"config": "", "timeoutMs": "5000", "retryCount": "0"} | (

@@ -1,6 +1,6 @@
 """
-Every tool on a cluster that lets nobody in without credentials: a real ZooKeeper whose nodes are private, and a broker behind TLS that wants to see
-certificates.
+Every tool on a cluster that lets nobody in without credentials: a real ZooKeeper whose nodes are
+private, and a broker behind TLS that wants to see certificates.
 """
 
 from __future__ import annotations
@@ -201,7 +201,10 @@ class SecureToolTests(CommandCase):
         return await super().perform(*arguments, **more)
 
     async def test_mirror(self) -> None:
-        """A mirror from one such cluster to another, in which partitions are kept: it has the credentials and certificates that its files name."""
+        """
+        A mirror from one such cluster to another, in which partitions are kept: it has the
+        credentials and certificates that its files name.
+        """
         target = await freshChroot("securetarget")
         await self.serve(target)
         await self.inCluster("produce", self.write(b"one\ntwo\nthree\n"), "--topic", "t")
@@ -231,7 +234,10 @@ class SecureToolTests(CommandCase):
         self.assertEqual((row["lag"], row["offset"]), (0, row["end"]))
 
     async def test_brokersConsole(self) -> None:
-        """The page that a broker serves asks the others with the certificate that C{broker.endpoint} names; without it, it says that they do not answer."""
+        """
+        The page that a broker serves asks the others with the certificate that C{broker.endpoint}
+        names; without it, it says that they do not answer.
+        """
         await self.tool(
             "produce", self.write(b"one\ntwo\n"), "--broker", self.address, "--topic", "t"
         )
@@ -265,7 +271,10 @@ class SecureToolTests(CommandCase):
         self.assertEqual((result.code, result.errors), (0, ""))
 
     async def test_refused(self) -> None:
-        """Without credentials ZooKeeper refuses, with wrong ones, too; without a certificate the broker does not answer. The password is never shown."""
+        """
+        Without credentials ZooKeeper refuses, with wrong ones, too; without a certificate the
+        broker does not answer. The password is never shown.
+        """
         await self.inCluster("produce", self.write(b"one\n"), "--topic", "t")
         await self.inCluster("consume", "--topic", "t", "--from-beginning", "--group", "g")
         for arguments in (

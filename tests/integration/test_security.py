@@ -200,7 +200,9 @@ class CertificateTests(SecurityCase):
         await self.refused(consumer.fetch("clicks", 0, 0, 100), BrokerConnectionError)
 
     async def test_endlessHandshake(self) -> None:
-        """Who begins a handshake and does not go on is cut off; who is through, and idle, is not."""
+        """
+        Who begins a handshake and does not go on is cut off; who is through, and idle, is not.
+        """
         broker = await self.serve(reader_idle_ms="100")
         consumer = self.consumer("reader")
         await consumer.fetch("clicks", 0, 0, 100)
@@ -250,7 +252,10 @@ class CertificateTests(SecurityCase):
 
 
 class ClosedTests(SecurityCase):
-    """A connection that the broker has closed, over TLS, which goes on handing out what arrives, and over plain TCP."""
+    """
+    A connection that the broker has closed, over TLS, which goes on handing out what arrives, and
+    over plain TCP.
+    """
 
     notKnown = struct.pack(">ih", 2, 77)
 
@@ -271,7 +276,10 @@ class ClosedTests(SecurityCase):
         return [(await self.serve(None, True, **(properties or {})), True), (plain, False)]
 
     async def test_smuggled(self) -> None:
-        """A payload whose bytes are a request does not become one when the request before it was refused; the answers before it arrive."""
+        """
+        A payload whose bytes are a request does not become one when the request before it was
+        refused; the answers before it arrive.
+        """
         for broker, isTls in await self.both():
             inner = encodeProduce("smuggled", 0, encodeSet([b"nobody sent this as a request"]))
             frame = encodeProduce("clicks", 0, encodeSet([inner]))
@@ -332,7 +340,10 @@ class ThreadTests(SecurityCase):
     """The clients for threads speak TLS, too."""
 
     async def test_exchange(self) -> None:
-        """What one sends, to the last before it is closed, the other reads; both show their certificates."""
+        """
+        What one sends, to the last before it is closed, the other reads; both show their
+        certificates.
+        """
         await self.serve(RULES)
         loader, reader = self.endpoint("loader"), self.endpoint("reader")
 
@@ -350,7 +361,10 @@ class ThreadTests(SecurityCase):
         self.assertEqual(self.lines("did not get past TLS"), [])
 
     async def test_refused(self) -> None:
-        """Without a certificate, or with a stranger's, there is nothing to be had; neither from a broker that is not the one, nor by plain TCP."""
+        """
+        Without a certificate, or with a stranger's, there is nothing to be had; neither from a
+        broker that is not the one, nor by plain TCP.
+        """
         broker = await self.serve()
         other = Authority(self.mktemp(), "somebody else")
 
@@ -403,7 +417,10 @@ class AllowListTests(SecurityCase):
         self.assertEqual(self.lines("Refused"), [])
 
     async def test_produceRefused(self) -> None:
-        """A topic that is not allowed: nothing is stored, no topic comes into being, the connection ends, and it is logged once."""
+        """
+        A topic that is not allowed: nothing is stored, no topic comes into being, the connection
+        ends, and it is logged once.
+        """
         await self.serve(RULES)
         for _attempt in range(3):
             await self.refused(self.produce("reader", "clicks"), PylogbrokerError)
@@ -416,7 +433,10 @@ class AllowListTests(SecurityCase):
         self.assertEqual(self.lines("Closed the connection"), [])
 
     async def test_produceRefusedEarly(self) -> None:
-        """A producer that still writes when the broker refuses it learns at once that the connection has ended, over TLS as over plain TCP."""
+        """
+        A producer that still writes when the broker refuses it learns at once that the connection
+        has ended, over TLS as over plain TCP.
+        """
         await self.serve(RULES)
         producer = SyncProducer(reactor, self.endpoint("loader"))
 
@@ -430,7 +450,10 @@ class AllowListTests(SecurityCase):
         await producer.close().addErrback(lambda reason: reason.trap(BrokerConnectionError))
 
     async def test_fetchRefused(self) -> None:
-        """A fetch is answered with an error; in a multifetch only the part that is not allowed is; for offsets the connection ends."""
+        """
+        A fetch is answered with an error; in a multifetch only the part that is not allowed is; for
+        offsets the connection ends.
+        """
         await self.serve(RULES)
         await self.produce("anybody", "public-1", b"seen")
         await self.refused(self.fetch("loader", "clicks"), RemoteUnknownError)
@@ -478,7 +501,10 @@ class AllowListTests(SecurityCase):
         self.assertEqual(len(service.counters.topics), 0)
 
     async def test_runOfRequests(self) -> None:
-        """Requests that come together are judged one by one, and those before a refused one are carried out."""
+        """
+        Requests that come together are judged one by one, and those before a refused one are
+        carried out.
+        """
         await self.serve(RULES)
         producer = SyncProducer(reactor, self.endpoint("loader"))
         first = producer.send("clicks", 0, [b"one"])
@@ -519,7 +545,9 @@ class ZookeeperTests(SecurityCase):
         return client
 
     async def test_readable(self) -> None:
-        """What a broker has created others can read and not change, unless they have its credentials."""
+        """
+        What a broker has created others can read and not change, unless they have its credentials.
+        """
         servers = await self.chroot()
         await self.serve(
             enable_zookeeper="true",
@@ -585,7 +613,10 @@ class ZookeeperTests(SecurityCase):
         self.assertNotIn("wrong", repr(self.broker.broker.settings))
 
     async def test_cluster(self) -> None:
-        """A producer and a group find a broker behind TLS in a ZooKeeper that needs credentials, with their own certificates."""
+        """
+        A producer and a group find a broker behind TLS in a ZooKeeper that needs credentials, with
+        their own certificates.
+        """
         servers = await self.chroot()
         taken = socket.socket()
         taken.bind(("127.0.0.1", 0))

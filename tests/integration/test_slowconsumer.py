@@ -1,5 +1,6 @@
 """
-A slow consumer costs others nothing; the long form, with figures, is C{python -m tests.long.slowconsumer}.
+A slow consumer costs others nothing; the long form, with figures, is C{python -m
+tests.long.slowconsumer}.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ class SlowConsumerTests(SynchronousTestCase):
 
     def test_stoppedStream(self) -> None:
         """
-        While one stream is not read, the others get all that is theirs, in order; what waits for the stopped one, and the memory of the
-        process, stay within the limits; and when it is read in the end, it gets all, too.
+        While one stream is not read, the others get all that is theirs, in order; what waits for
+        the stopped one, and the memory of the process, stay within the limits; and when it is read
+        in the end, it gets all, too.
         """
         folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)
@@ -42,5 +44,6 @@ class SlowConsumerTests(SynchronousTestCase):
         self.assertEqual(read.lateInTurn, counts[STOPPED])
         self.assertGreater(max(read.queuedSizes), 0)
         self.assertLessEqual(max(read.queuedSizes), QUEUED_SIZE_MAX + FETCH_SIZE)
-        # Four times what one stream would have taken in without a limit was read, and as much waited at the broker.
+        # Four times what one stream would have taken in without a limit was read, and as much
+        # waited at the broker.
         self.assertLess(max(read.rssSizes) - read.rssSizes[0], GROWTH_SIZE_MAX)

@@ -50,7 +50,10 @@ class SparkCase(SynchronousTestCase):
         return self.spark.readStream.format("pylogbroker").options(**options).load()
 
     def load(self, stream: Any) -> Any:
-        """Append all that a stream has now to a table, from the checkpoint on; returns the query, which has ended."""
+        """
+        Append all that a stream has now to a table, from the checkpoint on; returns the query,
+        which has ended.
+        """
         query = (
             stream.writeStream.format("parquet")
             .trigger(availableNow=True)
@@ -60,8 +63,9 @@ class SparkCase(SynchronousTestCase):
 
     def start(self, write: Any, *arguments: str) -> Any:
         """
-        Start a stream, and wait until it has made its first plan. Spark gives the Python process that it starts for that ten seconds to say that it is
-        there, whatever else the machine does; that alone is tried again.
+        Start a stream, and wait until it has made its first plan. Spark gives the Python process
+        that it starts for that ten seconds to say that it is there, whatever else the machine does;
+        that alone is tried again.
         """
         for attempt in range(5):
             try:
@@ -90,12 +94,16 @@ def byPlace(table: Any) -> Rows:
 
 
 class ReadingTests(SparkCase):
-    """A topic on two brokers, in several segments, with plain and compressed sets and with payloads that are valid message sets."""
+    """
+    A topic on two brokers, in several segments, with plain and compressed sets and with payloads
+    that are valid message sets.
+    """
 
     def test_batchAndStream(self) -> None:
         """
-        200,000 messages come back exactly, each once and in order in each partition: as a batch in several splits; and as a stream of micro-batches that is
-        stopped, and goes on from its checkpoint with what came meanwhile.
+        200,000 messages come back exactly, each once and in order in each partition: as a batch in
+        several splits; and as a stream of micro-batches that is stopped, and goes on from its
+        checkpoint with what came meanwhile.
         """
         cluster = self.cluster(log_file_size=str(4 << 20), num_partitions="2")
         counts = dict.fromkeys(PLACES, MESSAGE_COUNT // len(PLACES))
@@ -149,8 +157,8 @@ class LossTests(SparkCase):
 
     def test_underARunningStream(self) -> None:
         """
-        Data are deleted that a running stream has not read: with failOnDataLoss it ends with an error that says what is missing; without it goes on with
-        what is left.
+        Data are deleted that a running stream has not read: with failOnDataLoss it ends with an
+        error that says what is missing; without it goes on with what is left.
         """
         place = BrokerPartition(0, 0)
         cluster = self.cluster(1, log_file_size="100000")
@@ -203,7 +211,10 @@ class LossTests(SparkCase):
         self.assertEqual(values[-1][:10], b"after 0999")
 
     def test_whenPlanning(self) -> None:
-        """A batch that should begin before what is left is an error that names both offsets, or begins where it can; an emptied log is no less an error."""
+        """
+        A batch that should begin before what is left is an error that names both offsets, or begins
+        where it can; an emptied log is no less an error.
+        """
         cluster = self.cluster(1, log_file_size="100000")
         cluster.write(
             "clicks",
@@ -292,7 +303,10 @@ class FaultTests(SparkCase):
         )
 
     def test_downWhenPlanning(self) -> None:
-        """A broker that is down is asked again, as often as was said, and then is an error that names it, in place of a result without it."""
+        """
+        A broker that is down is asked again, as often as was said, and then is an error that names
+        it, in place of a result without it.
+        """
         with socket.create_server(("127.0.0.1", 0)) as unused:
             port = unused.getsockname()[1]
         read = self.batch(
@@ -307,7 +321,10 @@ class FaultTests(SparkCase):
         )
 
     def test_lineIsCut(self) -> None:
-        """Connections that are cut in the middle of an answer, when planning and when reading, cost nothing but time."""
+        """
+        Connections that are cut in the middle of an answer, when planning and when reading, cost
+        nothing but time.
+        """
         proxy = CuttingProxy(self.source.brokers[0].port)
         proxy.cutNext(ANSWER)
         read = self.through(proxy)
@@ -321,7 +338,10 @@ class FaultTests(SparkCase):
         self.assertLess(mortal.sizeMax, 0)
 
     def test_diesInTheMiddle(self) -> None:
-        """A broker that dies when half of a split is read, and stays away, is an error that names topic, partition and offset; there is no result."""
+        """
+        A broker that dies when half of a split is read, and stays away, is an error that names
+        topic, partition and offset; there is no result.
+        """
         proxy = MortalProxy(self.source.brokers[0].port, 1_500_000, CuttingProxy.close)
         read = self.through(proxy, retryCount=1, timeoutMs=300)
         text = self.failure(read.write.parquet, f"{self.folder}/table")
@@ -331,7 +351,10 @@ class FaultTests(SparkCase):
         self.assertFalse(Path(self.folder, "table", "_SUCCESS").exists())
 
     def test_workerIsKilled(self) -> None:
-        """A worker that is killed in the middle of a split is replaced, and no row is missing or there twice."""
+        """
+        A worker that is killed in the middle of a split is replaced, and no row is missing or there
+        twice.
+        """
         proxy = MortalProxy(self.source.brokers[0].port, 1_500_000, killReaders)
         self.assertEqual(
             byPlace(self.through(proxy).toArrow()), {BrokerPartition(0, 0): self.written}
@@ -352,7 +375,10 @@ class SinkTests(SparkCase):
         return [row for row in rows if bytes(row.value) != b"first"]
 
     def test_batch(self) -> None:
-        """Rows go to the topics that they name, compressed, each key to the partition that every producer would choose; rows without a key are spread."""
+        """
+        Rows go to the topics that they name, compressed, each key to the partition that every
+        producer would choose; rows without a key are spread.
+        """
         cluster = self.cluster(num_partitions="2")
         for topic in ("even", "odd"):
             cluster.establish(topic)
@@ -393,7 +419,10 @@ class SinkTests(SparkCase):
             )  # they are in wrappers
 
     def test_badRows(self) -> None:
-        """A row without a value is an error that says so; so are columns that cannot be written, and overwriting."""
+        """
+        A row without a value is an error that says so; so are columns that cannot be written, and
+        overwriting.
+        """
         cluster = self.cluster(1)
         write = self.spark.createDataFrame(
             [("key", None)], "key string, value string"
@@ -416,8 +445,8 @@ class SinkTests(SparkCase):
 
     def test_streamRepeats(self) -> None:
         """
-        Spark dies when a micro-batch is written and not yet noted, and repeats it. With ZooKeeper nothing is written twice; with a list of brokers the rows of
-        that micro-batch are.
+        Spark dies when a micro-batch is written and not yet noted, and repeats it. With ZooKeeper
+        nothing is written twice; with a list of brokers the rows of that micro-batch are.
         """
         cluster = self.cluster(1)
         cluster.establish("from")

@@ -30,7 +30,10 @@ class ColumnTests(RegistryCase):
         ]
 
     def test_column(self) -> None:
-        """Rows of two schemas come as the subject's latest wants them; what is broken is null, or stands beside why, or stops the query."""
+        """
+        Rows of two schemas come as the subject's latest wants them; what is broken is null, or
+        stands beside why, or stops the query.
+        """
         session: Any = sharedSession()
         payloads = [*self.payloads(100), b"rubbish", b"\0\0\0\x03\xe7x"]
         frame = session.createDataFrame(

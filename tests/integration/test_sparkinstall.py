@@ -1,5 +1,6 @@
 """
-What somebody does who has never seen this: a fresh environment, one C{pip install} of the wheel, and the README's examples for Spark.
+What somebody does who has never seen this: a fresh environment, one C{pip install} of the wheel,
+and the README's examples for Spark.
 """
 
 from __future__ import annotations
@@ -59,8 +60,10 @@ class InstallTests(SynchronousTestCase):
 
     def example(self, programs: Path, text: str, folder: Path) -> str:
         """
-        Run one of the README's, as somebody does who has activated the environment; nothing but this environment is in its path. Spark gives the Python
-        process that it starts ten seconds to say that it is there, whatever else the machine does; that alone is tried again, before anything was read.
+        Run one of the README's, as somebody does who has activated the environment; nothing but
+        this environment is in its path. Spark gives the Python process that it starts ten seconds
+        to say that it is there, whatever else the machine does; that alone is tried again, before
+        anything was read.
         """
         environment = {
             **cleanEnvironment(),
@@ -76,7 +79,10 @@ class InstallTests(SynchronousTestCase):
         return run.stdout
 
     def test_readmesExamples(self) -> None:
-        """The batch shows the lines of a topic; the stream copies them, and when it is run again only what came meanwhile."""
+        """
+        The batch shows the lines of a topic; the stream copies them, and when it is run again only
+        what came meanwhile.
+        """
         folder = Path(self.mktemp()).absolute()
         folder.mkdir()
         programs = self.install(folder)

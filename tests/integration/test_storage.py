@@ -1,6 +1,6 @@
 """
-Flushing, visibility, segments, retention and restarts as clients and operators see them (rows 25 to 49 of the feature checklist), against a
-whole broker.
+Flushing, visibility, segments, retention and restarts as clients and operators see them (rows 25 to
+49 of the feature checklist), against a whole broker.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ class StorageCase(BrokerCase):
         self.serve(properties, str(self.directory))
 
     def written(self, client: RawClient) -> None:
-        """What C{client} has sent is in the files: they are written at the end of the turn in which it came."""
+        """
+        What C{client} has sent is in the files: they are written at the end of the turn in which it
+        came.
+        """
         client.processed()
         client.processed()
 
@@ -77,7 +80,10 @@ class VisibilityTests(StorageCase):
 
     @inThread
     def test_byCount(self) -> None:
-        """Messages are invisible until C{log.flush.interval} of them are there; those inside a wrapper count one by one."""
+        """
+        Messages are invisible until C{log.flush.interval} of them are there; those inside a wrapper
+        count one by one.
+        """
         self.start({**NEVER, "log.flush.interval": "5"})
         client = self.client()
         for _ in range(4):
@@ -92,7 +98,10 @@ class VisibilityTests(StorageCase):
 
     @inThread
     def test_beyondTheMark(self) -> None:
-        """Before the flush a fetch at the visible end is empty, and one beyond it is out of range though the bytes are there."""
+        """
+        Before the flush a fetch at the visible end is empty, and one beyond it is out of range
+        though the bytes are there.
+        """
         self.start({**NEVER, "log.flush.interval": "2"})
         client = self.client()
         client.produce("t", 0, TWELVE + TWELVE)
@@ -116,7 +125,10 @@ class VisibilityTests(StorageCase):
 
     @inThread
     def test_byTimePerTopic(self) -> None:
-        """C{topic.flush.intervals.ms} makes one topic visible, while another, with the default of a day, is not."""
+        """
+        C{topic.flush.intervals.ms} makes one topic visible, while another, with the default of a
+        day, is not.
+        """
         properties = {
             "log.default.flush.scheduler.interval.ms": "20",
             "log.default.flush.interval.ms": "86400000",
@@ -148,7 +160,10 @@ class SegmentTests(StorageCase):
 
     @inThread
     def test_names(self) -> None:
-        """A directory for each partition that was produced to, its segments named by the offset of their first byte, in twenty digits."""
+        """
+        A directory for each partition that was produced to, its segments named by the offset of
+        their first byte, in twenty digits.
+        """
         self.start({"num.partitions": "3", "log.file.size": "100"})
         client = self.client()
         for _ in range(20):
@@ -169,7 +184,10 @@ class SegmentTests(StorageCase):
 
     @inThread
     def test_offsets(self) -> None:
-        """Offsets are byte positions: each message's next one is where the next message begins, across segments."""
+        """
+        Offsets are byte positions: each message's next one is where the next message begins, across
+        segments.
+        """
         self.start({"log.file.size": "50"})
         client = self.client()
         payloads = [b"x" * number for number in range(30)]
@@ -211,7 +229,10 @@ class SegmentTests(StorageCase):
 
     @inThread
     def test_partitionCounts(self) -> None:
-        """C{num.partitions} for all topics, C{topic.partition.count.map} for some; the partition beyond is error 3."""
+        """
+        C{num.partitions} for all topics, C{topic.partition.count.map} for some; the partition
+        beyond is error 3.
+        """
         self.start({"num.partitions": "3", "topic.partition.count.map": "testPartition:2"})
         client = self.client()
         for topic, count in (("testPartition", 2), ("other", 3)):
@@ -238,7 +259,10 @@ class SegmentTests(StorageCase):
 
     @inThread
     def test_topicNames(self) -> None:
-        """Illegal names are refused by each request in its way and leave nothing behind; odd but legal ones work."""
+        """
+        Illegal names are refused by each request in its way and leave nothing behind; odd but legal
+        ones work.
+        """
         self.start()
         for name in (
             "",
@@ -276,7 +300,10 @@ class RetentionTests(StorageCase):
 
     @inThread
     def test_byAge(self) -> None:
-        """Segments not written to for C{log.retention.hours} go, those of a topic with more of C{topic.log.retention.hours} stay."""
+        """
+        Segments not written to for C{log.retention.hours} go, those of a topic with more of
+        C{topic.log.retention.hours} stay.
+        """
         self.start(
             {
                 "log.file.size": "100",
@@ -297,7 +324,10 @@ class RetentionTests(StorageCase):
 
     @inThread
     def test_bySize(self) -> None:
-        """The oldest go while the rest is still as large as C{log.retention.size}, or C{topic.log.retention.size} for its topics."""
+        """
+        The oldest go while the rest is still as large as C{log.retention.size}, or
+        C{topic.log.retention.size} for its topics.
+        """
         self.start(
             {
                 "log.file.size": "100",
@@ -312,7 +342,10 @@ class RetentionTests(StorageCase):
 
     @inThread
     def test_offsetsGoOn(self) -> None:
-        """When all has gone, an empty segment at the old end stays: reading there is empty, below is out of range, and appending goes on."""
+        """
+        When all has gone, an empty segment at the old end stays: reading there is empty, below is
+        out of range, and appending goes on.
+        """
         self.start({"log.file.size": "100", "log.retention.hours": "1"})
         self.fill("t")
         self.makeOld("t", 1)
@@ -330,7 +363,10 @@ class RetentionTests(StorageCase):
 
     @inThread
     def test_readingWhileWriting(self) -> None:
-        """Consumers read whole messages in order while a producer appends, segments roll, and the oldest are deleted."""
+        """
+        Consumers read whole messages in order while a producer appends, segments roll, and the
+        oldest are deleted.
+        """
         self.start(
             {"log.file.size": "2000", "log.retention.size": "6000", "log.flush.interval": "7"}
         )
@@ -385,7 +421,10 @@ class RestartTests(StorageCase):
 
     @inThread
     def test_cleanShutdown(self) -> None:
-        """ServerShutdownTest.testCleanShutdown: produce two, stop: the mark is there. Restart: the same two; two more follow them."""
+        """
+        ServerShutdownTest.testCleanShutdown: produce two, stop: the mark is there. Restart: the
+        same two; two more follow them.
+        """
         self.start()
         client = self.client()
         client.produce("t", 0, TWELVE * 2)
@@ -403,7 +442,10 @@ class RestartTests(StorageCase):
 
     @inThread
     def test_recovery(self) -> None:
-        """Without the mark the last segment is cut at the first entry that is not whole and valid, and appending goes on there."""
+        """
+        Without the mark the last segment is cut at the first entry that is not whole and valid, and
+        appending goes on there.
+        """
         for junk in (
             b"\0",
             TWELVE[:-1],
@@ -440,7 +482,10 @@ class RestartTests(StorageCase):
 
     @inThread
     def test_badPartition(self) -> None:
-        """A partition whose segments have a gap is left out, untouched; its fetches answer -1, and the others serve."""
+        """
+        A partition whose segments have a gap is left out, untouched; its fetches answer -1, and the
+        others serve.
+        """
         for name in ("0" * 20, f"{15:020}"):
             path = self.directory / "bad-0" / f"{name}.kafka"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -456,8 +501,8 @@ class RestartTests(StorageCase):
     @inThread
     def test_badDisk(self) -> None:
         """
-        An I/O error takes its partition out of service: a question behind what was lost gets no answer, producers are cut off, fetches answer -1, other topics
-        go on.
+        An I/O error takes its partition out of service: a question behind what was lost gets no
+        answer, producers are cut off, fetches answer -1, other topics go on.
         """
         self.start(NEVER)
         client = self.client()

@@ -1,5 +1,6 @@
 """
-Clients of another kind on the broker's port: today's Kafka, a browser, TLS. Each is sent away with one line in the log that names it.
+Clients of another kind on the broker's port: today's Kafka, a browser, TLS. Each is sent away with
+one line in the log that names it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ SECONDS_MAX = 300
 
 
 def apiVersions() -> bytes:
-    """What a client of Kafka 2.4 and later sends first: ApiVersions 3, with a header of version 2 (a tag buffer behind the client's name)."""
+    """
+    What a client of Kafka 2.4 and later sends first: ApiVersions 3, with a header of version 2 (a
+    tag buffer behind the client's name).
+    """
     header = struct.pack(">hhih", 18, 3, 1, 7) + b"rdkafka" + b"\x00"
     body = (
         b"\x0blibrdkafka" + b"\x062.3.0" + b"\x00"
@@ -29,7 +33,9 @@ def apiVersions() -> bytes:
 
 
 def metadata() -> bytes:
-    """What an older one sends first: Metadata 1 for all topics. Its key, 3, is MULTIPRODUCE in 0.7."""
+    """
+    What an older one sends first: Metadata 1 for all topics. Its key, 3, is MULTIPRODUCE in 0.7.
+    """
     body = struct.pack(">hhih", 3, 1, 1, 8) + b"producer" + struct.pack(">i", -1)
     return struct.pack(">i", len(body)) + body
 
@@ -48,7 +54,10 @@ class StrangerTests(SynchronousTestCase):
         self.friend.roundTrip("friends", b"before")
 
     def assertNamed(self, name: str) -> None:
-        """One line of the log names it; those who speak the protocol are served, over their old connections and over new ones."""
+        """
+        One line of the log names it; those who speak the protocol are served, over their old
+        connections and over new ones.
+        """
         self.broker.waitForLine(
             f"127.0.0.1:[0-9]+ seems to speak {name}, not the protocol of Kafka 0.7: closed"
         )

@@ -1,5 +1,6 @@
 """
-Every tool as a process on a live cluster of processes, its figures compared with the truth: what the brokers hold, and what stands in ZooKeeper.
+Every tool as a process on a live cluster of processes, its figures compared with the truth: what
+the brokers hold, and what stands in ZooKeeper.
 
 The tests of each command (C{tests/cli}) go into its corners; here is shown that what it says is so.
 """
@@ -132,7 +133,9 @@ class ToolTests(CommandCase):
         )
 
     async def test_exportImportReset(self) -> None:
-        """Positions go out, are reset to the end and to the beginning, and come in again as they were."""
+        """
+        Positions go out, are reset to the end and to the beginning, and come in again as they were.
+        """
         group = f"{self.topic}-group"
         offsets = {place: messages[len(messages) // 3][1] for place, messages in self.truth.items()}
         await self.cluster.put(group, self.topic, offsets)
@@ -167,7 +170,10 @@ class ToolTests(CommandCase):
         self.assertEqual(await self.cluster.positions(group, self.topic), offsets)
 
     async def test_verifyGroup(self) -> None:
-        """A group that owns all its partitions has shared well; with a member that has died a moment ago, and holds them by name only, it has not."""
+        """
+        A group that owns all its partitions has shared well; with a member that has died a moment
+        ago, and holds them by name only, it has not.
+        """
         group = f"{self.topic}-group"
         consumer = ConsumerConnector(
             reactor, {"zk.connect": self.cluster.servers, "groupid": group, "consumerid": "one"}
@@ -249,7 +255,10 @@ class ToolTests(CommandCase):
         )
 
     async def test_segments(self) -> None:
-        """C{verify} finds all segments good, with as many messages and bytes as there are; C{dump} shows each message."""
+        """
+        C{verify} finds all segments good, with as many messages and bytes as there are; C{dump}
+        shows each message.
+        """
         for place, messages in self.truth.items():
             folder = os.path.join(
                 self.cluster.brokers[place.broker].directory, f"{self.topic}-{place.partition}"
@@ -271,7 +280,10 @@ class ToolTests(CommandCase):
             self.assertEqual(shown, [payload for payload, _nextOffset in messages])
 
     async def test_perfProduce(self) -> None:
-        """What the tool says it has sent is what the brokers hold; its rates are these by the time that it took."""
+        """
+        What the tool says it has sent is what the brokers hold; its rates are these by the time
+        that it took.
+        """
         topic = f"{self.topic}-perf"
         arguments = (
             "--topic",
@@ -297,7 +309,10 @@ class ToolTests(CommandCase):
         self.assertAlmostEqual(found["MB.sec"] / found["nMsg.sec"], 200 / MEGABYTE)
 
     async def test_perfConsume(self) -> None:
-        """What the tools say they have read is what the brokers hold: of the whole topic as a group, and of each partition."""
+        """
+        What the tools say they have read is what the brokers hold: of the whole topic as a group,
+        and of each partition.
+        """
         size = sum(map(len, self.payloads))
         found = json.loads(
             (

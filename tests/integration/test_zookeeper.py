@@ -159,7 +159,10 @@ class FaultTests(zookeeper.ZookeeperCase):
         return client
 
     async def test_hungReactor(self) -> None:
-        """A reactor that hangs loses its session and its ephemeral nodes while it hangs; when it is back it hears of it and has a new session."""
+        """
+        A reactor that hangs loses its session and its ephemeral nodes while it hangs; when it is
+        back it hears of it and has a new session.
+        """
         client = self.client(session_timeout=600)
         await client.connect(zookeeper.CONNECT_MS)
         events, session = self.events(client), client.session_id
@@ -194,7 +197,10 @@ class FaultTests(zookeeper.ZookeeperCase):
         self.assertEqual(len(self.flushLoggedErrors()), 0)
 
     async def test_badCredentials(self) -> None:
-        """Credentials that the server refuses are an error and the end of the session; the next one comes about without them."""
+        """
+        Credentials that the server refuses are an error and the end of the session; the next one
+        comes about without them.
+        """
         client = self.client()
         await client.connect(zookeeper.CONNECT_MS)
         events = self.events(client)
@@ -222,7 +228,10 @@ class FaultTests(zookeeper.ZookeeperCase):
         self.assertEqual(await client.create("/a"), "/a")
 
     async def test_slowServer(self) -> None:
-        """A server that does not answer: requests end in time, closing does, and the client hears that the connection is lost."""
+        """
+        A server that does not answer: requests end in time, closing does, and the client hears that
+        the connection is lost.
+        """
         server = ZookeeperServer(reactor, self.mktemp(), tickMs=250)
         self.addCleanup(server.stop)
         await server.start()
@@ -239,13 +248,17 @@ class FaultTests(zookeeper.ZookeeperCase):
                 error = found
         self.assertIsInstance(error, ZookeeperTimeoutException)
         await client.close()
-        # The server is still silent. Without limits both would wait for ever; no machine is so slow.
+        # The server is still silent. Without limits both would wait for ever; no machine is so
+        # slow.
         self.assertLess(reactor.seconds() - begin, 300)
         self.assertEqual((client.session_id, client.connected), (0, False))
         server.resume()
 
     async def test_restart(self) -> None:
-        """A server that is killed and comes back finds the same session and the same nodes; watches have not fired."""
+        """
+        A server that is killed and comes back finds the same session and the same nodes; watches
+        have not fired.
+        """
         server = ZookeeperServer(reactor, self.mktemp(), tickMs=1000)
         self.addCleanup(server.stop)
         await server.start()
@@ -294,7 +307,10 @@ class FaultTests(zookeeper.ZookeeperCase):
             self.assertIsInstance(await each, ClosingException)
 
     async def test_reprAndServers(self) -> None:
-        """A client shows its servers and its session; a list of servers that is none is refused with its key."""
+        """
+        A client shows its servers and its session; a list of servers that is none is refused with
+        its key.
+        """
         client = self.client()
         self.assertIn("not connected, session 0x0", repr(client))
         await client.connect(zookeeper.CONNECT_MS)

@@ -1,5 +1,6 @@
 """
-Tests that are a blocking client of a broker in the test's own reactor: the test runs in a thread, the broker where it belongs.
+Tests that are a blocking client of a broker in the test's own reactor: the test runs in a thread,
+the broker where it belongs.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def inThread(test: Callable[[Case], None]) -> Callable[[Case], Deferred[None]]:
 
 class BrokerCase(TestCase):
     """
-    Has brokers and connections, which go when the test is over. Everything but C{inReactor} is for the test's thread.
+    Has brokers and connections, which go when the test is over. Everything but C{inReactor} is for
+    the test's thread.
 
     @ivar broker: the one that was started last.
     """

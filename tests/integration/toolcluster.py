@@ -1,6 +1,7 @@
 """
-A cluster for the tests of the tools: a real ZooKeeper and two brokers of two partitions each, all of them processes, which stay for the whole run. Tests
-keep out of each other's way by the names of their topics and groups.
+A cluster for the tests of the tools: a real ZooKeeper and two brokers of two partitions each, all
+of them processes, which stay for the whole run. Tests keep out of each other's way by the names of
+their topics and groups.
 """
 
 from __future__ import annotations
@@ -68,7 +69,10 @@ class ToolCluster:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def establish(self, topic: str) -> None:
-        """Have a topic on all brokers, with a message in partition 0 of each: a producer stays with the brokers that have it."""
+        """
+        Have a topic on all brokers, with a message in partition 0 of each: a producer stays with
+        the brokers that have it.
+        """
         for broker in self.brokers:
             producer = SyncProducer(reactor, f"127.0.0.1:{broker.port}")
             await producer.send(topic, 0, [b"first"])
@@ -107,7 +111,10 @@ class ToolCluster:
         return Deferred.fromCoroutine(remove())
 
     async def spread(self, topic: str, payloads: list[bytes], codec: int = 0) -> None:
-        """Put messages into all partitions; each payload is its own key. They are visible when this returns."""
+        """
+        Put messages into all partitions; each payload is its own key. They are visible when this
+        returns.
+        """
         settings = {
             "zk.connect": self.servers,
             "confirm": "true",
@@ -124,7 +131,9 @@ class ToolCluster:
         assert producer.counters.writtenCount == len(payloads), producer.counters
 
     async def stored(self, topic: str) -> dict[BrokerPartition, list[tuple[bytes, int]]]:
-        """The truth: what the brokers hold, with next offsets, of partitions that hold something."""
+        """
+        The truth: what the brokers hold, with next offsets, of partitions that hold something.
+        """
         found = {}
         for number, broker in enumerate(self.brokers):
             consumer = SimpleConsumer(reactor, f"127.0.0.1:{broker.port}")

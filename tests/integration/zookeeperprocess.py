@@ -1,7 +1,9 @@
 """
-C{pylogbroker zookeeper} as a process, for tests: one for the whole run, since each test can have a chroot of its own, or one more for who must stop it.
+C{pylogbroker zookeeper} as a process, for tests: one for the whole run, since each test can have a
+chroot of its own, or one more for who must stop it.
 
-It has a thread to read what it says, and no more than a second's ticks, so that sessions can be short.
+It has a thread to read what it says, and no more than a second's ticks, so that sessions can be
+short.
 """
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
 """
-The long forms of tests that the gate runs in a short form: one command each, by hand, whose output is kept under C{docs/results}.
+The long forms of tests that the gate runs in a short form: one command each, by hand, whose output
+is kept under C{docs/results}.
 """

@@ -3,8 +3,9 @@ The long form of C{tests.integration.test_chaos}::
 
     python -m tests.long.chaos --seeds 10 --seconds 120 --output docs/results/chaos.md
 
-prints what is done while it is done, and writes a page with seeds, versions and figures; the exit status is 0 if nothing was broken. Where something was,
-the directory with the logs and records of all processes is kept, and named.
+prints what is done while it is done, and writes a page with seeds, versions and figures; the exit
+status is 0 if nothing was broken. Where something was, the directory with the logs and records of
+all processes is kept, and named.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@ The long form of C{tests.integration.test_exactsums}::
 
     python -m tests.long.exactsums --kills 25 --seed 7
 
-kills an application whose positions are in its own SQLite transaction, or two at once, looks after each kill whether its sums are exactly those of the
-messages up to its positions, and at last whether they are those of all messages.
+kills an application whose positions are in its own SQLite transaction, or two at once, looks after
+each kill whether its sums are exactly those of the messages up to its positions, and at last
+whether they are those of all messages.
 """
 
 from __future__ import annotations

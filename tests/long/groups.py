@@ -1,10 +1,12 @@
 """
 Large groups at a real ZooKeeper::
 
-    python -m tests.long.groups join      # one consumer joins 19 others over 200 partitions, with rebalance.backoff.ms=200
-    python -m tests.long.groups commit    # the positions of 1,000 partitions are committed while a stream is read
+    python -m tests.long.groups join      # one consumer joins 19 others over 200 partitions, with
+    rebalance.backoff.ms=200 python -m tests.long.groups commit    # the positions of 1,000
+    partitions are committed while a stream is read
 
-Broker and ZooKeeper are processes; the members are all in this one, each with a session of its own. The exit status is 0 if what must hold did.
+Broker and ZooKeeper are processes; the members are all in this one, each with a session of its own.
+The exit status is 0 if what must hold did.
 """
 
 from __future__ import annotations
@@ -154,7 +156,8 @@ class Reader:
     Reads a stream, and notes when messages came.
 
     @ivar gap: the longest time without any, in seconds by the clock.
-    @ivar busyGap: the same in seconds of CPU of this thread: what somebody else on the machine took is not in it, nor is waiting.
+    @ivar busyGap: the same in seconds of CPU of this thread: what somebody else on the machine took
+        is not in it, nor is waiting.
     """
 
     def __init__(self, stream: MessageStream) -> None:

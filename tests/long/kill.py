@@ -3,7 +3,8 @@ The long form of C{tests.integration.test_kill}::
 
     python -m tests.long.kill --rounds 200 --seed 7
 
-prints the seed, the versions, and what the rounds were made of; the exit status is 0 if nothing visible was lost.
+prints the seed, the versions, and what the rounds were made of; the exit status is 0 if nothing
+visible was lost.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@ The long form of C{tests.integration.test_load}::
 
     python -m tests.long.load --kills 20
 
-prints the seed, the versions, and what the run was made of; the exit status is 0 if the table equals the topic after each kill, and in the end.
+prints the seed, the versions, and what the run was made of; the exit status is 0 if the table
+equals the topic after each kill, and in the end.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@ The long form of C{tests.integration.test_mirror}::
 
     python -m tests.long.mirror --messages 1000000 --kills 5
 
-prints the seed, the versions, and what the run was made of; the exit status is 0 if nothing is missing, what is there twice was to be
-expected, and the audit agrees, also after holes were planted.
+prints the seed, the versions, and what the run was made of; the exit status is 0 if nothing is
+missing, what is there twice was to be expected, and the audit agrees, also after holes were
+planted.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@ How fast a mirror is, beside producing and consuming alone, measured side by sid
 
     python -m tests.long.mirrorspeed --messages 300000 --rounds 3
 
-Messages of 200 bytes, batches of 200. In each round a process produces so many messages to the source with C{Producer}, as an application does (batches, no
-confirmation); a process consumes them with C{ConsumerConnector}; and a mirror, C{twistd pylogbroker-mirror}, copies them to the target. The exit status is 0 if
-the mirror's median rate is at least half of the slower of the two.
+Messages of 200 bytes, batches of 200. In each round a process produces so many messages to the
+source with C{Producer}, as an application does (batches, no confirmation); a process consumes them
+with C{ConsumerConnector}; and a mirror, C{twistd pylogbroker-mirror}, copies them to the target.
+The exit status is 0 if the mirror's median rate is at least half of the slower of the two.
 """
 
 from __future__ import annotations
@@ -160,7 +161,10 @@ class Speed:
         return self.messageCount / self._run(CONSUME, topic)
 
     def mirror(self, topic: str) -> float:
-        """Messages a second, by one mirror: from the moment in which it is a member of the group until the target has all."""
+        """
+        Messages a second, by one mirror: from the moment in which it is a member of the group until
+        the target has all.
+        """
         consumer = {
             "zk.connect": self.connects["source"],
             "groupid": f"mirror-{topic}",

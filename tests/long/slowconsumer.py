@@ -3,8 +3,9 @@ What a stopped stream costs the others, in figures::
 
     python -m tests.long.slowconsumer --output docs/results/slow-consumer.md
 
-One process reads a stream for each partition. In turn: all partitions but that of the first stream are filled ("alone"); the first is filled as
-well, and its stream is not read ("beside"). What is counted is the time until the others have read all of theirs. The figures are medians; the order
+One process reads a stream for each partition. In turn: all partitions but that of the first stream
+are filled ("alone"); the first is filled as well, and its stream is not read ("beside"). What is
+counted is the time until the others have read all of theirs. The figures are medians; the order
 changes from round to round.
 """
 

@@ -3,9 +3,11 @@ Five million messages through Spark, and not one missing, twice, or out of place
 
     python -m tests.long.spark --messages 5000000 --stops 3
 
-Two brokers as processes, two partitions on each, many segments; plain sets, gzip, snappy, and payloads that are valid message sets. They are read as a
-batch, cut into splits; and as a stream of micro-batches that is stopped at moments of chance and started again from its checkpoint. Every message is compared
-byte for byte with the one that was written, and the stretches are put together again in order. The exit status is 0 if all of it is right.
+Two brokers as processes, two partitions on each, many segments; plain sets, gzip, snappy, and
+payloads that are valid message sets. They are read as a batch, cut into splits; and as a stream of
+micro-batches that is stopped at moments of chance and started again from its checkpoint. Every
+message is compared byte for byte with the one that was written, and the stretches are put together
+again in order. The exit status is 0 if all of it is right.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """
-What the long trials have in common: a seed, and what they print about it, about the versions, and about what they were made of.
+What the long trials have in common: a seed, and what they print about it, about the versions, and
+about what they were made of.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """
 The simulated cluster by hand::
 
-    python -m tests.simulation --seed 156             one seed, step by step
-    python -m tests.simulation --seeds 0-99999        many; those that fail are named
-    python -m tests.simulation --seed 7 --delete-group   an operator deletes the group's nodes now and then
+    python -m tests.simulation --seed 156             one seed, step by step python -m
+    tests.simulation --seeds 0-99999        many; those that fail are named python -m
+    tests.simulation --seed 7 --delete-group   an operator deletes the group's nodes now and then
 
 The exit status is 0 if all that must hold held. Interrupted, it says how far it came.
 """

@@ -1,5 +1,6 @@
 """
-A broker of a simulated cluster: L{BrokerService} as it is, on files that outlive it, with a client of the ZooKeeper double; stopped in order, or killed.
+A broker of a simulated cluster: L{BrokerService} as it is, on files that outlive it, with a client
+of the ZooKeeper double; stopped in order, or killed.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ class SimulatedBroker:
         self.service: BrokerService | None = None
 
     def start(self) -> None:
-        """A process starts; again a moment later when that does not work, as long as nobody stops it."""
+        """
+        A process starts; again a moment later when that does not work, as long as nobody stops it.
+        """
         self.isUp = True
         self.startCount += 1
         self.process = process = Process(self.world, f"broker{self.number}")

@@ -1,5 +1,6 @@
 """
-The applications of a simulated cluster: members of the group that read and now and then stop to think, and producers that number what they send.
+The applications of a simulated cluster: members of the group that read and now and then stop to
+think, and producers that number what they send.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ Connect = Callable[..., ConsumerConnector]
 
 class SimulatedMember:
     """
-    A consumer of the group, from its start to its end. What it is handed counts as done in that moment.
+    A consumer of the group, from its start to its end. What it is handed counts as done in that
+    moment.
 
     @ivar name: of it in the ledger.
     @ivar isOver: whether it has left, was killed, or gave up.
@@ -122,7 +124,10 @@ class SimulatedMember:
         self.process.kill()
 
     def trouble(self, seconds: float = 0) -> None:
-        """From now on, and for so long, it has reason to get something again, or to leave something to others again."""
+        """
+        From now on, and for so long, it has reason to get something again, or to leave something to
+        others again.
+        """
         self._ledger.troubles.setdefault(self.name, []).append(
             (self.world.now, self.world.now + seconds)
         )

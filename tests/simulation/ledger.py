@@ -1,5 +1,6 @@
 """
-What was sent, what became of it, what is in the logs, and what the group got: and whether that fits together.
+What was sent, what became of it, what is in the logs, and what the group got: and whether that fits
+together.
 
 What has to hold is written at L{Ledger.faults}, each rule with its own sentence.
 """
@@ -23,7 +24,8 @@ class Sending(NamedTuple):
     A message that was given to a producer.
 
     @ivar number: of the producer's messages.
-    @ivar view: of partitions, numbered by the producer: those of one number were sent while nothing changed.
+    @ivar view: of partitions, numbered by the producer: those of one number were sent while nothing
+        changed.
     """
 
     producer: str
@@ -55,7 +57,8 @@ Log = list[tuple[bytes, int]]
 class Ledger:
     """
     @ivar outcomes: of each payload.
-    @ivar repeats: of each producer, how many messages it reported as sent again after an unknown outcome; and how many as sent again at all.
+    @ivar repeats: of each producer, how many messages it reported as sent again after an unknown
+        outcome; and how many as sent again at all.
     @ivar troubles: of each member.
     """
 
@@ -106,7 +109,10 @@ class Ledger:
     # -- the rules
 
     def _inLogs(self, logs: Mapping[PartitionId, Log]) -> Iterable[str]:
-        """Sent = in the logs + reported failed or unknown; and in the logs twice only by a reported retry."""
+        """
+        Sent = in the logs + reported failed or unknown; and in the logs twice only by a reported
+        retry.
+        """
         copies = Counter(payload for log in logs.values() for payload, _ in log)
         extra: Counter[str] = Counter()
         for payload, outcome in self.outcomes.items():
@@ -127,8 +133,9 @@ class Ledger:
 
     def _inOrder(self, logs: Mapping[PartitionId, Log]) -> Iterable[str]:
         """
-        Messages of one producer and key are in a partition in the order of sending, as long as none is sent again and no broker comes or goes. One that was
-        reported as unknown may come late: a broker carries out what it has received of a connection that was cut, when it comes to that.
+        Messages of one producer and key are in a partition in the order of sending, as long as none
+        is sent again and no broker comes or goes. One that was reported as unknown may come late: a
+        broker carries out what it has received of a connection that was cut, when it comes to that.
         """
         for place, log in logs.items():
             last: dict[tuple[str, str, int], int] = {}
@@ -141,7 +148,10 @@ class Ledger:
                 last[producer, key, view] = number
 
     def _delivered(self, logs: Mapping[PartitionId, Log]) -> Iterable[str]:
-        """Nothing in the logs is missing in the group; who goes on in a partition skips nothing; what was handed out is in the logs."""
+        """
+        Nothing in the logs is missing in the group; who goes on in a partition skips nothing; what
+        was handed out is in the logs.
+        """
         frontier: dict[PartitionId, int] = dict.fromkeys(logs, 0)
         for delivery, found in self._found(logs):
             if found is None:
@@ -159,8 +169,9 @@ class Ledger:
         """
         Which message of its log each delivery was.
 
-        A wrapper's last message and one inside the next wrapper have the same next offset, and by a retry they can be the same message: then it is the one
-        that the member, or else the group, had to get next.
+        A wrapper's last message and one inside the next wrapper have the same next offset, and by a
+        retry they can be the same message: then it is the one that the member, or else the group,
+        had to get next.
         """
         indices: dict[tuple[PartitionId, bytes, int], list[int]] = {}
         for place, log in logs.items():
@@ -183,7 +194,9 @@ class Ledger:
             yield delivery, index
 
     def _again(self, logs: Mapping[PartitionId, Log]) -> Iterable[str]:
-        """A message is delivered again only after trouble with who had it, or in one compressed set."""
+        """
+        A message is delivered again only after trouble with who had it, or in one compressed set.
+        """
         inside = {place: set(_inside(log)) for place, log in logs.items()}
         before: dict[tuple[PartitionId, int], Sender] = {}
         last: dict[tuple[str, PartitionId], tuple[Sender, int]] = {}
@@ -205,7 +218,10 @@ class Ledger:
 
 
 def _inside(log: Log) -> Iterable[int]:
-    """Messages of a wrapper but its last: their next offset is the wrapper's own, since who stops there gets it all again."""
+    """
+    Messages of a wrapper but its last: their next offset is the wrapper's own, since who stops
+    there gets it all again.
+    """
     end = 0
     for index, (_payload, nextOffset) in enumerate(log):
         if nextOffset <= end:

@@ -1,5 +1,6 @@
 """
-Faults that are planted into members of the simulated cluster, to see that it finds them. Each is a mistake that somebody could make.
+Faults that are planted into members of the simulated cluster, to see that it finds them. Each is a
+mistake that somebody could make.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ class WatchesOnce(_Session):
 
 
 class EagerStream(MessageStream):
-    """A commit that comes too early: the position moves when a chunk arrives, and not when its messages are handed out."""
+    """
+    A commit that comes too early: the position moves when a chunk arrives, and not when its
+    messages are handed out.
+    """
 
     def put(self, chunk: Chunk) -> None:
         super().put(chunk)
@@ -74,7 +78,10 @@ class _Eager(ConsumerConnector):
 
 
 class UnsortedRebalance(Rebalance):
-    """A list is not sorted: this member shares the partitions out as they happen to be listed, and it lists them from the end."""
+    """
+    A list is not sorted: this member shares the partitions out as they happen to be listed, and it
+    lists them from the end.
+    """
 
     def _groupRead(self, state: GroupState, missing: frozenset[PartitionId]) -> list[Effect]:
         order = {topic: sorted(places, key=str) for topic, places in state.topics.items()}

@@ -1,15 +1,18 @@
 """
-One life of a cluster, as a seed decides it: two brokers, two producers, a group of up to three consumers, some dozen steps, and what must hold afterwards.
+One life of a cluster, as a seed decides it: two brokers, two producers, a group of up to three
+consumers, some dozen steps, and what must hold afterwards.
 
-All that is left to chance is taken from C{Random(seed)}: the same seed and the same code do the same. (Python's own hashes of text differ from run to run, and
-nothing here goes by the order of a set.)
+All that is left to chance is taken from C{Random(seed)}: the same seed and the same code do the
+same. (Python's own hashes of text differ from run to run, and nothing here goes by the order of a
+set.)
 
-What must hold is of two kinds. What the L{Ledger} knows: nothing is lost, nothing comes twice or out of order without a reason. And what can be seen in
-ZooKeeper and in the members: within a session's time-out, a tick and three back-offs of the last fault, each partition has one owner, the one that says so
-itself, and it stays so.
+What must hold is of two kinds. What the L{Ledger} knows: nothing is lost, nothing comes twice or
+out of order without a reason. And what can be seen in ZooKeeper and in the members: within a
+session's time-out, a tick and three back-offs of the last fault, each partition has one owner, the
+one that says so itself, and it stays so.
 
-With C{isGroupDeleted}, an operator also deletes all nodes of the group now and then, and once when it has settled. This draws on a chance of its own: the rest of
-a seed's life stays the same.
+With C{isGroupDeleted}, an operator also deletes all nodes of the group now and then, and once when
+it has settled. This draws on a chance of its own: the rest of a seed's life stays the same.
 """
 
 from __future__ import annotations
@@ -395,7 +398,10 @@ class Simulation:
         return f"{wire.client.name} from {wire.server.name} in {wire.budget} bytes"
 
     def _deleteGroup(self) -> None:
-        """What C{deleteall} of ZooKeeper's shell does, or 0.7's C{ConsoleConsumer --from-beginning}; it takes a while, and the order is anybody's guess."""
+        """
+        What C{deleteall} of ZooKeeper's shell does, or 0.7's C{ConsoleConsumer --from-beginning};
+        it takes a while, and the order is anybody's guess.
+        """
         if not self.zookeeper.isRunning:
             return
         self.figures["group deleted"] += 1

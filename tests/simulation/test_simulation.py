@@ -29,15 +29,17 @@ PLANT_SEED_COUNT_MAX = 100
 
 class SeedTests(SynchronousTestCase):
     """
-    Two brokers, two producers, a group of up to three consumers, a dozen steps: sent = in the logs + reported failed or unknown; nothing flushed is missing in
-    the group; order holds; nothing comes twice without a reason; each partition has one owner soon after the last fault (C{tests.simulation.simulation}).
+    Two brokers, two producers, a group of up to three consumers, a dozen steps: sent = in the logs
+    + reported failed or unknown; nothing flushed is missing in the group; order holds; nothing
+    comes twice without a reason; each partition has one owner soon after the last fault
+    (C{tests.simulation.simulation}).
     """
 
 
 class DeletedGroupTests(SynchronousTestCase):
     """
-    The same lives, in which an operator deletes all nodes of the group now and then, in the midst of rebalances too: registrations, owner nodes and stored offsets
-    come back.
+    The same lives, in which an operator deletes all nodes of the group now and then, in the midst
+    of rebalances too: registrations, owner nodes and stored offsets come back.
     """
 
 
@@ -78,11 +80,17 @@ class PlantedTests(SynchronousTestCase):
         self.fail(f"{name}: nobody noticed within {PLANT_SEED_COUNT_MAX} seeds")
 
     def test_releaseForgotten(self) -> None:
-        """A member that lets go of a partition and leaves its owner's node there keeps the next one out."""
+        """
+        A member that lets go of a partition and leaves its owner's node there keeps the next one
+        out.
+        """
         self.find("a release forgotten", "is not settled")
 
     def test_commitTooEarly(self) -> None:
-        """A position that is committed when a chunk has arrived, and not when it was handed out, loses messages."""
+        """
+        A position that is committed when a chunk has arrived, and not when it was handed out, loses
+        messages.
+        """
         self.find("a commit too early", "was delivered to anybody")
 
     def test_unsortedList(self) -> None:
@@ -98,7 +106,9 @@ class ItselfTests(SynchronousTestCase):
     """The simulation does what it says."""
 
     def test_everythingHappens(self) -> None:
-        """Within a hundred seeds each kind of step is done, and each kind of outcome comes about."""
+        """
+        Within a hundred seeds each kind of step is done, and each kind of outcome comes about.
+        """
         figures: Counter[str] = Counter()
         for seed in range(100):
             figures.update(simulate(seed).figures)
@@ -116,7 +126,10 @@ class ItselfTests(SynchronousTestCase):
         self.assertEqual([name for name in wanted if not figures[name]], [])
 
     def test_reproducible(self) -> None:
-        """A seed does the same in every process, to the last message, however Python's own hashes fall."""
+        """
+        A seed does the same in every process, to the last message, however Python's own hashes
+        fall.
+        """
         program = f"from tests.simulation.simulation import simulate; print([simulate(seed).fingerprint for seed in range({REPEAT_COUNT})])"
         outputs = []
         for hashSeed in ("1", "2"):

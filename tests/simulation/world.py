@@ -1,9 +1,11 @@
 """
-The world of a simulated cluster: one clock, processes that can be killed, and wires between them that take time and can be cut in the middle of a frame.
+The world of a simulated cluster: one clock, processes that can be killed, and wires between them
+that take time and can be cut in the middle of a frame.
 
-Nothing here knows what is said on the wires. Time goes from one due call to the next (L{World.advance}); between two of them the wires carry what was written.
-A process is whatever shares a fate: it has the clock by way of L{Process}, and when that is killed no call of its own is made any more, its wires are cut, and
-nobody in it can do anything that others would see.
+Nothing here knows what is said on the wires. Time goes from one due call to the next
+(L{World.advance}); between two of them the wires carry what was written. A process is whatever
+shares a fate: it has the clock by way of L{Process}, and when that is killed no call of its own is
+made any more, its wires are cut, and nobody in it can do anything that others would see.
 """
 
 from __future__ import annotations
