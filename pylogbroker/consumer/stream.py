@@ -174,8 +174,7 @@ class MessageStream:
         self._epoch = 0  # grows with each drop and reset
         self._droppedAt: dict[PartitionId, int] = {}
         self._resetAt: dict[PartitionId, tuple[int, int]] = {}  # epoch, offset
-        self._chunk: Chunk | None = None
-        self._current: Generator[ConsumedMessage, None, int] | None = None
+        self._current: tuple[Chunk, Generator[ConsumedMessage, None, int]] | None = None
         self._unreported: tuple[Exception, PolledBatch] | None = (
             None  # behind a list that was delivered
         )
@@ -232,7 +231,7 @@ class MessageStream:
 
     def resetPosition(self, partition: PartitionId, offset: int) -> None:
         """The partition goes on at another offset, once what is queued of it is read."""
-        isReading = self._chunk is not None and self._chunk.partition == partition
+        isReading = self._current is not None and self._current[0].partition == partition
         if isReading or any(each.partition == partition for each in self._queue):
             self._queue.append(_Reset(partition, offset))
         else:
@@ -247,8 +246,8 @@ class MessageStream:
         self._droppedAt.update(dict.fromkeys(partitions, self._epoch))
         dropped = [each for each in self._queue if each.partition in partitions]
         self._queue = deque(each for each in self._queue if each.partition not in partitions)
-        if self._chunk is not None and self._chunk.partition in partitions:
-            self._chunk = self._current = None
+        if self._current is not None and self._current[0].partition in partitions:
+            self._current = None
         for each in dropped:
             if isinstance(each, Chunk):
                 self.release(each.size)
@@ -256,7 +255,7 @@ class MessageStream:
     def end(self) -> None:
         """Discard all that is queued; readers come to the end."""
         self._queue.clear()
-        self._chunk = self._current = self._unreported = None
+        self._current = self._unreported = None
         self.isEnded = True
         self._wake()
 
@@ -266,44 +265,40 @@ class MessageStream:
 
     # -- the reader's side
 
-    def take(self) -> ConsumedMessage | None:
+    def take(
+        self, positions: MutableMapping[PartitionId, int] | None = None
+    ) -> ConsumedMessage | None:
         """
         The next message, if there is one now. Its partition's position moves behind it.
 
+        @param positions: moved in place of those of the stream.
         @raise PylogbrokerError: a partition cannot be read; the next call goes on with the others.
         @raise Exception: the decoder raised it; the next call goes on behind that message.
-        """
-        return self._take(self.positions)
-
-    def _take(self, positions: MutableMapping[PartitionId, int]) -> ConsumedMessage | None:
-        """
-        The core of all ways to read.
-
-        @param positions: moved as messages are taken.
         """
         if self._unreported is not None:
             (error, batch), self._unreported = self._unreported, None
             self.acknowledge(batch)
             raise error
+        if positions is None:
+            positions = self.positions
         while True:
-            chunk, current = self._chunk, self._current
-            if chunk is None or current is None:
+            if self._current is None:
                 if not self._queue:
                     return None
                 self._open(self._queue.popleft(), positions)
                 continue
+            chunk, messages = self._current
             try:
-                message = next(current)
+                message = next(messages)
             except StopIteration as ended:
-                if (
-                    positions.get(chunk.partition) == ended.value
-                ):  # else an unacknowledged batch is behind it
+                # If the position is elsewhere, a batch that is not acknowledged is behind it.
+                if positions.get(chunk.partition) == ended.value:
                     positions[chunk.partition] = chunk.end
-                self._chunk = self._current = None
+                self._current = None
                 continue
             except PylogbrokerError as reason:
                 raise self._failChunk(chunk, positions[chunk.partition], reason) from reason
-            positions[chunk.partition] = message[3]
+            positions[chunk[0]] = message[3]
             if self._decode is None:
                 return message
             return message._replace(value=self._decode(message.value))
@@ -316,8 +311,7 @@ class MessageStream:
         if isinstance(item, _Reset):
             positions[item.partition] = item.offset
             return
-        self._chunk = item
-        self._current = self._messages(item, positions.get(item.partition, -1))
+        self._current = item, self._messages(item, positions.get(item.partition, -1))
         self.release(item.size)
 
     def _messages(self, chunk: Chunk, position: int) -> Generator[ConsumedMessage, None, int]:
@@ -360,7 +354,7 @@ class MessageStream:
         messages: list[ConsumedMessage] = []
         error: Exception | None = None
         try:
-            while len(messages) < countMax and (message := self._take(positions)) is not None:
+            while len(messages) < countMax and (message := self.take(positions)) is not None:
                 messages.append(message)
         except Exception as reason:
             error = reason
