@@ -1,11 +1,11 @@
 """
-The low-level client on Twisted: one broker, its requests, nothing decided for the caller.
+The low-level client on Twisted: the requests of one broker, without a choice of broker or
+partition.
 
-L{pylogbroker.client.simpleconsumer.SimpleConsumer} reads,
-L{pylogbroker.client.syncproducer.SyncProducer} writes; both stand on
-L{pylogbroker.client.brokerclient.BrokerClient}, which keeps one
-L{pylogbroker.client.connection.BrokerConnection} to a broker. For threads, see
-L{pylogbroker.syncclient}.
+L{pylogbroker.client.simpleconsumer.SimpleConsumer} reads and
+L{pylogbroker.client.syncproducer.SyncProducer} writes, both over
+L{pylogbroker.client.brokerclient.BrokerClient}, which keeps a connection to the broker. For
+threads, see L{pylogbroker.syncclient}.
 """
 
 from pylogbroker.client.simpleconsumer import SimpleConsumer

@@ -139,7 +139,7 @@ class StaticDiscovery:
     def __init__(self, addresses: Iterable[tuple[int, str, int]]) -> None:
         """
         @param addresses: (number, host, port), as of
-            L{pylogbroker.config.producersettings.BrokerAddress}.
+            L{pylogbroker.config.propertytypes.BrokerAddress}.
         """
         self.brokers: Mapping[int, BrokerNode] = {
             number: BrokerNode(number, host, port) for number, host, port in addresses

@@ -2,7 +2,7 @@
 Endpoints of brokers as users write them, for plain sockets: C{"host:port"}, and two kinds of
 Twisted's client endpoint strings, C{"tcp:host:port"} and
 C{"tls:host:port:trustRoots=ca.d:certificate=cert.pem:privateKey=key.pem"}. One property serves all
-clients (L{pylogbroker.client.endpoints} has the other kinds).
+clients (L{pylogbroker.client.brokerclient.clientEndpoint} reads the other kinds).
 
 What must be true of TLS: the broker's certificate is verified against trusted authorities and the
 host's name or address; TLS 1.2 at least. This cannot be switched off.
