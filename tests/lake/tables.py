@@ -47,11 +47,19 @@ def manifest(number: int = 1, runId: str = "", **changes: object) -> Manifest:
     fromOffset = 10 * (number - 1)
     staged = f"{HOUR}7/part-0.parquet"
     values: dict[str, object] = {
-        "number": number, "runId": runId or f"run{number}", "kind": LOAD, "startedMs": 1_000_000 + number, "eventTime": "envelope",
-        "ranges": (LoadedRange(*PLACE, fromOffset, fromOffset + 10, 10),), "positions": {PLACE: fromOffset + 10},
-        "added": (TableFile(f"{HOUR}7/{fileName(number, 0, staged)}", staged, 10, 100),), "removed": (), "windowMs": 60_000,
-        "windows": (WindowCount("clicks", 60_000, "web1", 10),), "arrivals": {},
-    }  # fmt: skip
+        "number": number,
+        "runId": runId or f"run{number}",
+        "kind": LOAD,
+        "startedMs": 1_000_000 + number,
+        "eventTime": "envelope",
+        "ranges": (LoadedRange(*PLACE, fromOffset, fromOffset + 10, 10),),
+        "positions": {PLACE: fromOffset + 10},
+        "added": (TableFile(f"{HOUR}7/{fileName(number, 0, staged)}", staged, 10, 100),),
+        "removed": (),
+        "windowMs": 60_000,
+        "windows": (WindowCount("clicks", 60_000, "web1", 10),),
+        "arrivals": {},
+    }
     return Manifest(**{**values, **changes})  # type: ignore[arg-type]
 
 

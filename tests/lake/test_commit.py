@@ -178,7 +178,8 @@ class CommitTests(TableCase):
         self.files.fail("link", ".parquet", errno.ENOSPC)
         error = self.assertRaises(PostCommitError, load, self.files, "first")
         self.assertIn(
-            "committed as run 1, but its files were not all published, which the next run does: cannot link",
+            "committed as run 1, but its files were not all published, which the next run does:"
+            " cannot link",
             str(error),
         )
         self.assertEqual(rows(self.files), list(range(10)))
@@ -279,7 +280,8 @@ class UnlockedTests(TableCase):
             error = self.assertRaises(TableError, load, self.files, "second")
             self.assertEqual(left, ["nothing"], action)
             self.assertIn(
-                "nothing was committed. Another run that writes to this table has taken this one for dead",
+                "nothing was committed. Another run that writes to this table has taken this one"
+                " for dead",
                 str(error),
             )
             self.assertWhole(self.files, 10)

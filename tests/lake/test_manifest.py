@@ -25,10 +25,18 @@ class ManifestTests(SynchronousTestCase):
         """What was encoded is decoded, all of it."""
         whole = replace(
             manifest(),
-            positions={PLACE: 10, PartitionId("größe, z", BrokerPartition(12, 0)): 2**62}, removed=("topic=a/x.parquet",), arrivals={"clicks": 3}, leftOutCount=4,
-            windows=(WindowCount("clicks", -60_000, "", -10), WindowCount("größe, z", 0, "höst", 2)), columns={"größe, z": "{}", "b": "{}", "c": ""},
-            notes=("größe, z 12-0: gone", ""), logSize=77,
-        )  # fmt: skip
+            positions={PLACE: 10, PartitionId("größe, z", BrokerPartition(12, 0)): 2**62},
+            removed=("topic=a/x.parquet",),
+            arrivals={"clicks": 3},
+            leftOutCount=4,
+            windows=(
+                WindowCount("clicks", -60_000, "", -10),
+                WindowCount("größe, z", 0, "höst", 2),
+            ),
+            columns={"größe, z": "{}", "b": "{}", "c": ""},
+            notes=("größe, z 12-0: gone", ""),
+            logSize=77,
+        )
         self.assertEqual(decodeManifest("m", whole.encode()), whole)
 
     def test_sums(self) -> None:

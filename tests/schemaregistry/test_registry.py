@@ -64,9 +64,12 @@ class RegistryTests(RegistryCase):
         """
         registries = [await self.start(), await self.start()]
         texts = [record("A", field(f"f{number}", "int", default=0)) for number in range(6)]
-        answers = await gatherResults([
-            asked(registries[task % 2].register(f"s{task % 3}", texts[task % 6])) for task in range(36)
-        ])  # fmt: skip
+        answers = await gatherResults(
+            [
+                asked(registries[task % 2].register(f"s{task % 3}", texts[task % 6]))
+                for task in range(36)
+            ]
+        )
         self.assertEqual(
             {
                 len({answers[task] for task in range(36) if task % 6 == number})

@@ -40,8 +40,14 @@ class CanonicalTests(SynchronousTestCase):
         White space, the order of keys and a type that stands alone make no difference; a default, a
         name and the order of fields do.
         """
-        one = '{"type": "record", "name": "A", "fields": [{"name": "x", "type": {"type": "int"}, "default": 1}, {"name": "y", "type": "string"}]}'
-        same = '{"name":"A","type":"record",\n"fields":[{"type":"int","name":"x","default":1},{"name":"y","type":{"type":"string"}}]}'
+        one = (
+            '{"type": "record", "name": "A", "fields": [{"name": "x", "type": {"type": "int"},'
+            ' "default": 1}, {"name": "y", "type": "string"}]}'
+        )
+        same = (
+            '{"name":"A","type":"record",\n"fields":[{"type":"int","name":"x","default":1},'
+            '{"name":"y","type":{"type":"string"}}]}'
+        )
         self.assertEqual(fingerprint(canonicalText(one)), fingerprint(canonicalText(same)))
         for old, new in (('"default": 1', '"default": 2'), ('"A"', '"B"'), ('"x"', '"z"')):
             self.assertNotEqual(
@@ -57,7 +63,10 @@ class CanonicalTests(SynchronousTestCase):
 
     def test_onlySchemas(self) -> None:
         """What only looks like a schema, a default, is left as it is."""
-        text = '{"type":"record","name":"A","fields":[{"name":"x","type":{"type":"map","values":"string"},"default":{"type":"int"}}]}'
+        text = (
+            '{"type":"record","name":"A","fields":[{"name":"x",'
+            '"type":{"type":"map","values":"string"},"default":{"type":"int"}}]}'
+        )
         self.assertEqual(canonicalText(text), text)
 
     def test_bare(self) -> None:

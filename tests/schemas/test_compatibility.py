@@ -65,7 +65,8 @@ class LevelTests(SynchronousTestCase):
         [text] = incompatibilities(XY, [(7, X)], "FULL")
         self.assertEqual(
             text,
-            "the new schema cannot read what version 7 has written: reader_field_missing_default_value at /fields/1: y",
+            "the new schema cannot read what version 7 has written:"
+            " reader_field_missing_default_value at /fields/1: y",
         )
         [text] = incompatibilities(X, [(7, XY)], "FORWARD")
         self.assertIn("version 7 cannot read what the new schema writes", text)
@@ -73,20 +74,50 @@ class LevelTests(SynchronousTestCase):
     def test_kinds(self) -> None:
         """Promotions, unions, enums, names and aliases, as Avro has them."""
         for reader, writer, isGood in (
-            ("long", "int", True), ("int", "long", False), ("double", "float", True), ("bytes", "string", True), ("string", "bytes", True),
-            (["null", "string"], "string", True), ("string", ["null", "string"], False), (["null", "string"], ["string"], True),
+            ("long", "int", True),
+            ("int", "long", False),
+            ("double", "float", True),
+            ("bytes", "string", True),
+            ("string", "bytes", True),
+            (["null", "string"], "string", True),
+            ("string", ["null", "string"], False),
+            (["null", "string"], ["string"], True),
             (["null"], ["null", "int"], False),
-            ({"type": "enum", "name": "E", "symbols": ["a", "b"]}, {"type": "enum", "name": "E", "symbols": ["a"]}, True),
-            ({"type": "enum", "name": "E", "symbols": ["a"]}, {"type": "enum", "name": "E", "symbols": ["a", "b"]}, False),
-            ({"type": "enum", "name": "E", "symbols": ["a"], "default": "a"}, {"type": "enum", "name": "E", "symbols": ["a", "b"]}, True),
-            ({"type": "fixed", "name": "F", "size": 1}, {"type": "fixed", "name": "F", "size": 2}, False),
-            ({"type": "fixed", "name": "F", "size": 1}, {"type": "fixed", "name": "G", "size": 1}, False),
-            ({"type": "fixed", "name": "n.F", "size": 1, "aliases": ["G"]}, {"type": "fixed", "name": "n.G", "size": 1}, True),
+            (
+                {"type": "enum", "name": "E", "symbols": ["a", "b"]},
+                {"type": "enum", "name": "E", "symbols": ["a"]},
+                True,
+            ),
+            (
+                {"type": "enum", "name": "E", "symbols": ["a"]},
+                {"type": "enum", "name": "E", "symbols": ["a", "b"]},
+                False,
+            ),
+            (
+                {"type": "enum", "name": "E", "symbols": ["a"], "default": "a"},
+                {"type": "enum", "name": "E", "symbols": ["a", "b"]},
+                True,
+            ),
+            (
+                {"type": "fixed", "name": "F", "size": 1},
+                {"type": "fixed", "name": "F", "size": 2},
+                False,
+            ),
+            (
+                {"type": "fixed", "name": "F", "size": 1},
+                {"type": "fixed", "name": "G", "size": 1},
+                False,
+            ),
+            (
+                {"type": "fixed", "name": "n.F", "size": 1, "aliases": ["G"]},
+                {"type": "fixed", "name": "n.G", "size": 1},
+                True,
+            ),
             ({"type": "array", "items": "long"}, {"type": "array", "items": "int"}, True),
             ({"type": "map", "values": "int"}, {"type": "map", "values": "long"}, False),
             ({"type": "long", "logicalType": "timestamp-millis"}, "long", True),
             (json.loads(LIST), json.loads(LIST), True),
-        ):  # fmt: skip
+        ):
             self.assertEqual(
                 not incompatibilities(json.dumps(reader), [(1, json.dumps(writer))], "BACKWARD"),
                 isGood,

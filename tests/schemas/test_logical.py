@@ -114,8 +114,13 @@ print(pylogbroker.schemas.logical._reader is not _read_py, _read_py.LOGICAL_READ
         another one.
         """
         ended = subprocess.run(
-            [sys.executable, "-c", self.CODE], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )  # fmt: skip
+            [sys.executable, "-c", self.CODE],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         self.assertEqual((ended.stdout, ended.stderr), ("True\nTrue True\n", ""))
 
     def test_otherUsers(self) -> None:
@@ -258,11 +263,12 @@ class DifferentTests(ReadingCase):
     def test_others(self) -> None:
         """A number that stands for one thing is not taken for another: it is refused, and named."""
         for writer, reader in (
-            (logical("int", "date"), logical("long", "timestamp-millis")), (logical("int", "time-millis"), logical("int", "date")),
+            (logical("int", "date"), logical("long", "timestamp-millis")),
+            (logical("int", "time-millis"), logical("int", "date")),
             (logical("long", "timestamp-nanos"), logical("long", "timestamp-micros")),
             (logical("long", "timestamp-micros"), logical("long", "timestamp-nanos")),
             (logical("long", "time-micros"), logical("long", "local-timestamp-micros")),
-        ):  # fmt: skip
+        ):
             self.assertIn(
                 f"{writer['logicalType']} is not a {reader['logicalType']}",
                 self.refused(writer, 1, reader),
@@ -373,9 +379,13 @@ class DefaultTests(ReadingCase):
             }
             self.assertEqual(self.default(inner, {"b": 1}), {"a": expected, "b": 1})
         for kind, given, expected in (
-            ("bytes", "\u00ff", b"\xff"), ("double", 1, 1.0), ("boolean", True, True), (["null", "int"], None, None), (["null", "int"], 5, 5),
+            ("bytes", "\u00ff", b"\xff"),
+            ("double", 1, 1.0),
+            ("boolean", True, True),
+            (["null", "int"], None, None),
+            (["null", "int"], 5, 5),
             ({"type": "enum", "name": "E", "symbols": ["a"]}, "a", "a"),
-        ):  # fmt: skip
+        ):
             found = self.default(kind, given)
             self.assertEqual((found, type(found)), (expected, type(expected)))
 

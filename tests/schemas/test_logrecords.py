@@ -73,10 +73,17 @@ class EntryTests(SynchronousTestCase):
         """An entry of another format, without a request, or with a field that is none, says so."""
         good = json.loads(encodeRecord(LogRecord("r", Register("s", "t", "i", (1, 2)))))
         for changed, why in (
-            ({"registry": 2}, "format"), ({"request": ""}, "request id"), ({"request": 5}, "request id"), ({"request": "x" * 65}, "request id"),
-            ({"change": "explode"}, "'explode'"), ({"change": ["a"]}, "['a']"), ({"subject": None}, "subject is not of type str"), ({"basis": [1]}, "two numbers"),
-            ({"basis": [1, True]}, "two numbers"), ({"basis": "12"}, "basis is not of type list"),
-        ):  # fmt: skip
+            ({"registry": 2}, "format"),
+            ({"request": ""}, "request id"),
+            ({"request": 5}, "request id"),
+            ({"request": "x" * 65}, "request id"),
+            ({"change": "explode"}, "'explode'"),
+            ({"change": ["a"]}, "['a']"),
+            ({"subject": None}, "subject is not of type str"),
+            ({"basis": [1]}, "two numbers"),
+            ({"basis": [1, True]}, "two numbers"),
+            ({"basis": "12"}, "basis is not of type list"),
+        ):
             self.assertIn(
                 why,
                 str(

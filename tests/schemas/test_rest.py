@@ -25,8 +25,14 @@ from pylogbroker.schemas.rest import (
 from pylogbroker.schemas.state import Registered
 
 CALLS: tuple[RegistryCall[Any], ...] = (
-    schemaCall(1), registerCall("s", "t"), findCall("s", "t"), versionCall("s"), versionsCall("s"), subjectsCall(), compatibilityCall("s", "t"),
-)  # fmt: skip
+    schemaCall(1),
+    registerCall("s", "t"),
+    findCall("s", "t"),
+    versionCall("s"),
+    versionsCall("s"),
+    subjectsCall(),
+    compatibilityCall("s", "t"),
+)
 
 
 class CallTests(SynchronousTestCase):
@@ -48,11 +54,16 @@ class CallTests(SynchronousTestCase):
         """What a registry answers, as values."""
         whole = {"subject": "s", "version": 2, "id": 7, "schema": '"int"', "more": 1}
         for call, answer, value in (
-            (schemaCall(7), whole, '"int"'), (registerCall("s", "t"), {"id": 7}, 7), (findCall("s", "t"), whole, Registered("s", 2, 7, '"int"')),
-            (versionCall("s"), whole, Registered("s", 2, 7, '"int"')), (versionsCall("s"), [1, 2], [1, 2]), (subjectsCall(), ["a"], ["a"]),
-            (compatibilityCall("s", "t"), {"is_compatible": True}, []), (compatibilityCall("s", "t"), {"is_compatible": False}, ["incompatible"]),
+            (schemaCall(7), whole, '"int"'),
+            (registerCall("s", "t"), {"id": 7}, 7),
+            (findCall("s", "t"), whole, Registered("s", 2, 7, '"int"')),
+            (versionCall("s"), whole, Registered("s", 2, 7, '"int"')),
+            (versionsCall("s"), [1, 2], [1, 2]),
+            (subjectsCall(), ["a"], ["a"]),
+            (compatibilityCall("s", "t"), {"is_compatible": True}, []),
+            (compatibilityCall("s", "t"), {"is_compatible": False}, ["incompatible"]),
             (compatibilityCall("s", "t"), {"is_compatible": False, "messages": ["why"]}, ["why"]),
-        ):  # fmt: skip
+        ):
             self.assertEqual(call.decode(200, json.dumps(answer).encode()), value)
 
     def test_refusals(self) -> None:
@@ -78,8 +89,10 @@ class CallTests(SynchronousTestCase):
     def test_endless(self) -> None:
         """A number that JSON can write and no integer can be is no answer."""
         for call, status, body in (
-            (registerCall("s", "t"), 200, b'{"id":1e999}'), (versionsCall("s"), 200, b"[-1e999]"), (schemaCall(7), 404, b'{"error_code":1e999,"message":""}'),
-        ):  # fmt: skip
+            (registerCall("s", "t"), 200, b'{"id":1e999}'),
+            (versionsCall("s"), 200, b"[-1e999]"),
+            (schemaCall(7), 404, b'{"error_code":1e999,"message":""}'),
+        ):
             self.assertIn(
                 "not a registry's answer",
                 str(self.assertRaises(WireError, call.decode, status, body)),

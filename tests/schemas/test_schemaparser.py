@@ -53,11 +53,20 @@ class ParseTests(SynchronousTestCase):
         branches.
         """
         for text in (
-            '"nothing"', "{}", "5", '{"type":"array"}', '["null","null"]', '[["null"]]',
-            '{"type":"enum","name":"E","symbols":["a","a"]}', '{"type":"fixed","name":"F","size":-1}',
-            '{"type":"record","name":"A-b","fields":[]}', '{"type":"record","name":"A","fields":5}',
-            record("A", field("x", "int"), field("x", "int")), record("A", field("x", "int", default="one")), record("int"),
-        ):  # fmt: skip
+            '"nothing"',
+            "{}",
+            "5",
+            '{"type":"array"}',
+            '["null","null"]',
+            '[["null"]]',
+            '{"type":"enum","name":"E","symbols":["a","a"]}',
+            '{"type":"fixed","name":"F","size":-1}',
+            '{"type":"record","name":"A-b","fields":[]}',
+            '{"type":"record","name":"A","fields":5}',
+            record("A", field("x", "int"), field("x", "int")),
+            record("A", field("x", "int", default="one")),
+            record("int"),
+        ):
             self.assertIn("not an Avro schema", self.refused(text), text)
 
     def test_noWarnings(self) -> None:
@@ -77,8 +86,11 @@ class ParseTests(SynchronousTestCase):
             "Moon",
             field("phase", {"type": "long", "logicalType": "lunar"}),
             field("seen", {"type": "string", "logicalType": "date"}),
-            field("size", {"type": "fixed", "name": "S", "size": 2, "logicalType": "decimal", "precision": 0}),
-        )  # fmt: skip
+            field(
+                "size",
+                {"type": "fixed", "name": "S", "size": 2, "logicalType": "decimal", "precision": 0},
+            ),
+        )
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             filters = warnings.filters

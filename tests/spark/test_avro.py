@@ -29,24 +29,53 @@ from tests.syncclient.registryend import RegistryEnd
 
 EVERYTHING = record(
     "E",
-    field("b", "boolean"), field("i", "int"), field("l", "long"), field("f", "float"), field("d", "double"), field("y", "bytes"), field("s", "string"),
-    field("x", {"type": "fixed", "name": "F", "size": 2}), field("e", {"type": "enum", "name": "N", "symbols": ["a", "b"]}),
-    field("o", ["null", "string"]), field("r", {"type": "record", "name": "R", "fields": [field("z", "int")]}),
+    field("b", "boolean"),
+    field("i", "int"),
+    field("l", "long"),
+    field("f", "float"),
+    field("d", "double"),
+    field("y", "bytes"),
+    field("s", "string"),
+    field("x", {"type": "fixed", "name": "F", "size": 2}),
+    field("e", {"type": "enum", "name": "N", "symbols": ["a", "b"]}),
+    field("o", ["null", "string"]),
+    field("r", {"type": "record", "name": "R", "fields": [field("z", "int")]}),
     field("a", {"type": "array", "items": ["null", "R"]}),
-    field("m", {"type": "map", "values": "long"}), field("day", {"type": "int", "logicalType": "date"}),
-    field("at", {"type": "long", "logicalType": "timestamp-micros"}), field("price", {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}),
-)  # fmt: skip
+    field("m", {"type": "map", "values": "long"}),
+    field("day", {"type": "int", "logicalType": "date"}),
+    field("at", {"type": "long", "logicalType": "timestamp-micros"}),
+    field("price", {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}),
+)
 VALUE: dict[str, Any] = {
-    "b": True, "i": -1, "l": 1 << 40, "f": 0.5, "d": 0.1, "y": b"\0\xff", "s": "ü", "x": b"ab", "e": "b", "o": None, "r": {"z": 1}, "a": [None, {"z": 2}],
-    "m": {"k": 3}, "day": date(2026, 11, 21), "at": datetime(2026, 11, 21, 12, 0, 0, 5, UTC), "price": Decimal("12.34"),
-}  # fmt: skip
+    "b": True,
+    "i": -1,
+    "l": 1 << 40,
+    "f": 0.5,
+    "d": 0.1,
+    "y": b"\0\xff",
+    "s": "ü",
+    "x": b"ab",
+    "e": "b",
+    "o": None,
+    "r": {"z": 1},
+    "a": [None, {"z": 2}],
+    "m": {"k": 3},
+    "day": date(2026, 11, 21),
+    "at": datetime(2026, 11, 21, 12, 0, 0, 5, UTC),
+    "price": Decimal("12.34"),
+}
 
 AT = datetime(2026, 11, 21, 12, 0, 0, 5_000, UTC)
 LOGICAL_VALUES: dict[str, Any] = {
-    "long-timestamp-millis": AT, "long-timestamp-micros": AT, "int-date": AT.date(), "bytes-decimal": Decimal("12.34"), "fixed-decimal": Decimal("12.34"),
-    "long-local-timestamp-millis": AT.replace(tzinfo=None), "long-local-timestamp-micros": AT.replace(tzinfo=None),
+    "long-timestamp-millis": AT,
+    "long-timestamp-micros": AT,
+    "int-date": AT.date(),
+    "bytes-decimal": Decimal("12.34"),
+    "fixed-decimal": Decimal("12.34"),
+    "long-local-timestamp-millis": AT.replace(tzinfo=None),
+    "long-local-timestamp-micros": AT.replace(tzinfo=None),
     "string-uuid": "6f1f8c2e-4a0b-4d5e-9b1a-0123456789ab",
-}  # fmt: skip
+}
 """
 What the column has, for what each key of the library's readers stands for; what is not here is
 refused.
@@ -217,7 +246,8 @@ class DecodingTests(SynchronousTestCase):
             [epoch + timedelta(milliseconds=5_000), epoch + timedelta(microseconds=5_000), None],
         )
         self.assertIn(
-            "IncompatibleSchemaError: the reader's schema cannot read schema 3: what was written as date is not a timestamp-millis",
+            "IncompatibleSchemaError: the reader's schema cannot read schema 3: what was written"
+            " as date is not a timestamp-millis",
             rows[2]["error"],
         )
 

@@ -242,7 +242,10 @@ class OffsetMapTests(SynchronousTestCase):
         A topic has offsets by partition; -1 and -2 are some, and so is the largest that there can
         be.
         """
-        text = '{"b.c": {"1-0": -2, "0-2147483647": 9223372036854775807}, "\u00fc": {"0-0": -1}, "a": {}}'
+        text = (
+            '{"b.c": {"1-0": -2, "0-2147483647": 9223372036854775807},'
+            ' "\u00fc": {"0-0": -1}, "a": {}}'
+        )
         large = BrokerPartition(0, 2**31 - 1)
         expected = {
             "b.c": {BrokerPartition(1, 0): -2, large: 2**63 - 1},

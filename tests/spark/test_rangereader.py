@@ -96,7 +96,8 @@ class ReadingTests(RangeReaderCase):
         )
         self.assertEqual(
             text,
-            "topic clicks, partition 0-0, offset 15: the entry there has 5010 bytes, more than fetchSizeMax=5000, or is corrupt",
+            "topic clicks, partition 0-0, offset 15: the entry there has 5010 bytes, more than"
+            " fetchSizeMax=5000, or is corrupt",
         )
 
     def test_corrupt(self) -> None:
@@ -158,7 +159,8 @@ class ChangingTests(RangeReaderCase):
             if flag:
                 text = self.failure(DataLossError, 0, end, fetchSize=110)
                 self.assertIn(
-                    f"offset {starts[1]}: it was deleted before it was read; the earliest offset left is {starts[2]}",
+                    f"offset {starts[1]}: it was deleted before it was read; the earliest offset"
+                    f" left is {starts[2]}",
                     text,
                 )
             else:

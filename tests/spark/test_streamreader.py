@@ -332,7 +332,8 @@ class LossTests(StreamCase):
         self.broker.partitionCount = 1
         text = str(self.assertRaises(DataLossError, reader.latestOffset, start, ReadAllAvailable()))
         self.assertIn(
-            f"partition 0-1: no broker has it any more; {self.broker.log(partition=1).end} of it was read",
+            f"partition 0-1: no broker has it any more; {self.broker.log(partition=1).end} of it"
+            " was read",
             text,
         )
         self.assertEqual(len(self.pauses), 2)
@@ -353,7 +354,10 @@ class LossTests(StreamCase):
         self.broker.log("views").append(*sets(b"x"))
         reader = self.reader(subscribe="clicks,views")
         start = self.next(reader, reader.initialOffset())
-        expected = f"topic views, partition 0-0: the checkpoint has it up to {self.broker.log('views').end}, and it is no longer subscribed"
+        expected = (
+            "topic views, partition 0-0: the checkpoint has it up to"
+            f" {self.broker.log('views').end}, and it is no longer subscribed"
+        )
         for options in (
             {"subscribe": "clicks"},
             {"subscribe": None, "assign": '{"clicks": ["0-0", "1-0"]}'},

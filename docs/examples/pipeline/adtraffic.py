@@ -1,8 +1,9 @@
 """
-Shows advertisements to an audience that does not exist, and sends what happens: each ad that is shown to the topic C{impressions}, each click to C{clicks}.
+Shows advertisements to an audience that does not exist, and sends what happens: each ad that is
+shown to the topic C{impressions}, each click to C{clicks}.
 
-A click comes a moment after its ad was shown. It carries the time of that, as the link behind an ad does in the world, so that it can be counted with the
-ads that were shown together with its own.
+A click comes a moment after its ad was shown. It carries the time of that, as the link behind an ad
+does in the world, so that it can be counted with the ads that were shown together with its own.
 
     python adtraffic.py --zookeeper localhost:2181 --rate 200
 """

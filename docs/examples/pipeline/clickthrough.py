@@ -1,8 +1,11 @@
 """
-The click-through rate of each campaign, live: ads shown and ads clicked come from two topics, and rates go to a third.
+The click-through rate of each campaign, live: ads shown and ads clicked come from two topics, and
+rates go to a third.
 
-What C{adtraffic.py} sends is counted in windows of the time at which ads were shown, with Spark's own windows and watermark; which campaign an ad belongs to
-is looked up in a table that does not change. A window's rates are published when it is over: when nothing is expected any more that belongs to it.
+What C{adtraffic.py} sends is counted in windows of the time at which ads were shown, with Spark's
+own windows and watermark; which campaign an ad belongs to is looked up in a table that does not
+change. A window's rates are published when it is over: when nothing is expected any more that
+belongs to it.
 
     python clickthrough.py --zookeeper localhost:2181 --checkpoint /var/tmp/clickthrough
 

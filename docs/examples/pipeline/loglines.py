@@ -1,15 +1,19 @@
 """
 Lines of web servers' logs as records with a schema.
 
-What a line means is decided here, once, where it is published; all who read the topic get the same words for it:
+What a line means is decided here, once, where it is published; all who read the topic get the same
+words for it:
 
-  - Apache's error log (the form of 2.0 and 2.2): the level is the line's. A line of level C{error} or worse is an error, any other is none. Only lines about a
-    request name a client.
-  - OpenSSH's log, as syslog writes it: it has no levels, but for C{error:} and C{fatal:} at a line's beginning. What can succeed or fail there is a log-in:
-    C{Failed …} is an error, C{Accepted …} is none, all other lines are neither. Lines that do not name their client get that of their process, since sshd
-    has one for each connection. "message repeated 5 times: [ Failed …]" stands for five.
+  - Apache's error log (the form of 2.0 and 2.2): the level is the line's. A line of level C{error}
+    or worse is an error, any other is none. Only lines about a request name a client.
+  - OpenSSH's log, as syslog writes it: it has no levels, but for C{error:} and C{fatal:} at a
+    line's beginning. What can succeed or fail there is a log-in: C{Failed …} is an error,
+    C{Accepted …} is none, all other lines are neither. Lines that do not name their client get that
+    of their process, since sshd has one for each connection. "message repeated 5 times: [ Failed
+    …]" stands for five.
 
-Neither log has a time zone: times are taken for UTC. Syslog has no year, either: that is the caller's.
+Neither log has a time zone: times are taken for UTC. Syslog has no year, either: that is the
+caller's.
 """
 
 from __future__ import annotations
@@ -50,7 +54,10 @@ APACHE_ERRORS = {"error", "crit", "alert", "emerg"}
 
 SSHD = re.compile(r"(\w{3} +\d+ [\d:]{8}) \S+ sshd\[(\d+)\]: (.*)")
 SSHD_CLIENT = re.compile(r".*(?:\b(?:from|by) |\brhost=|\[)(\d+\.\d+\.\d+\.\d+)(?=[\s\]:]|$)")
-"""The last one, and not a part of a host's name: clients choose the names that stand before it, and those of their hosts."""
+"""
+The last one, and not a part of a host's name: clients choose the names that stand before it, and
+those of their hosts.
+"""
 SSHD_LEVEL = re.compile(r"(error|fatal): ")
 SSHD_REPEATED = re.compile(r"message repeated (\d+) times: \[ ?(.*)\]")
 SSHD_OUTCOMES = {"Failed": "error", "Accepted": "ok"}
@@ -79,7 +86,10 @@ class ApacheLines:
 
 
 class SshdLines:
-    """Reads sshd's lines in a log of syslog's. Remembers the client of each process: there are no more of them than the system has process ids."""
+    """
+    Reads sshd's lines in a log of syslog's. Remembers the client of each process: there are no more
+    of them than the system has process ids.
+    """
 
     def __init__(self, year: int) -> None:
         self._year = year

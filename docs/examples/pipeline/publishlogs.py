@@ -1,9 +1,12 @@
 """
-Publishes log files, line by line, as Avro records with a schema from the registry: Apache's error logs to the topic C{apache}, sshd's to C{openssh}.
+Publishes log files, line by line, as Avro records with a schema from the registry: Apache's error
+logs to the topic C{apache}, sshd's to C{openssh}.
 
-    python publishlogs.py --zookeeper localhost:2181 --registry http://localhost:8081 --apache error.log --openssh auth.log --year 2026
+    python publishlogs.py --zookeeper localhost:2181 --registry http://localhost:8081 --apache
+    error.log --openssh auth.log --year 2026
 
-Lines that are not log lines are counted, and the first five are shown. If a line could not be published, the exit status is 1.
+Lines that are not log lines are counted, and the first five are shown. If a line could not be
+published, the exit status is 1.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """
-Writes two log files of one day, for readers who have none: C{error.log}, as an Apache web server writes it, and C{auth.log}, as sshd writes it.
+Writes two log files of one day, for readers who have none: C{error.log}, as an Apache web server
+writes it, and C{auth.log}, as sshd writes it.
 
     python samplelogs.py
 

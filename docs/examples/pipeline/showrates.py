@@ -1,5 +1,6 @@
 """
-Tells the click-through rates that C{clickthrough.py} publishes: prints each as it comes, and serves the last one of each campaign as JSON.
+Tells the click-through rates that C{clickthrough.py} publishes: prints each as it comes, and serves
+the last one of each campaign as JSON.
 
     python showrates.py --zookeeper localhost:2181 --listen tcp:8080:interface=127.0.0.1
 """
@@ -55,7 +56,8 @@ async def main(reactor: Any, options: Namespace) -> None:
             rate = message.value
             rates.take(rate)
             print(
-                f"{rate['begin']} {rate['campaign']}: {rate['clicks']} of {rate['impressions']}, {100 * rate['rate']:.1f} %",
+                f"{rate['begin']} {rate['campaign']}: {rate['clicks']} of {rate['impressions']},"
+                f" {100 * rate['rate']:.1f} %",
                 flush=True,
             )
 

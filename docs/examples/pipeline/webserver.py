@@ -1,12 +1,15 @@
 """
-Sessions and error rates per hour of web servers, from the lines that C{publishlogs.py} has published: what is new of them is loaded to a table of Parquet
-files, Spark SQL makes the figures of the whole table, and a chart shows them.
+Sessions and error rates per hour of web servers, from the lines that C{publishlogs.py} has
+published: what is new of them is loaded to a table of Parquet files, Spark SQL makes the figures of
+the whole table, and a chart shows them.
 
-    python webserver.py warehouse --zookeeper localhost:2181 --registry http://localhost:8081 --json report.json --chart report.png
+    python webserver.py warehouse --zookeeper localhost:2181 --registry http://localhost:8081 --json
+    report.json --chart report.png
 
-An error rate is the share of errors among all that could have been one (C{loglines.py} says what that is): of Apache's lines, and of attempts to log in to
-sshd. A session is what one client does without a break of more than 30 minutes; it counts in the hour in which it begins. Lines without a client are in no
-session.
+An error rate is the share of errors among all that could have been one (C{loglines.py} says what
+that is): of Apache's lines, and of attempts to log in to sshd. A session is what one client does
+without a break of more than 30 minutes; it counts in the hour in which it begins. Lines without a
+client are in no session.
 """
 
 from __future__ import annotations
@@ -42,18 +45,28 @@ SESSIONS = """
       FROM lines WHERE client IS NOT NULL GROUP BY topic, client, session_window(time, '30 minutes')
 """
 REPORT = """
-    SELECT topic, hour, lines, attempts, errors, try_divide(errors, attempts) AS errorRate, coalesce(sessions, 0) AS sessions
-      FROM hours LEFT JOIN (SELECT topic, date_trunc('HOUR', begin) AS hour, count(*) AS sessions FROM sessions GROUP BY ALL) USING (topic, hour)
+    SELECT topic, hour, lines, attempts, errors, try_divide(errors, attempts) AS errorRate,
+           coalesce(sessions, 0) AS sessions
+      FROM hours LEFT JOIN (
+           SELECT topic, date_trunc('HOUR', begin) AS hour, count(*) AS sessions
+             FROM sessions GROUP BY ALL
+      ) USING (topic, hour)
      ORDER BY topic, hour
 """
-LEVELS = "SELECT topic, date_trunc('HOUR', time) AS hour, level, sum(count) AS count FROM lines GROUP BY ALL ORDER BY ALL"
+LEVELS = """
+    SELECT topic, date_trunc('HOUR', time) AS hour, level, sum(count) AS count
+      FROM lines GROUP BY ALL ORDER BY ALL
+"""
 
 ISO = "yyyy-MM-dd'T'HH:mm:ss'Z'"
 ERROR_COLOUR, REST_COLOUR, SESSION_COLOUR, INK = "#c8452e", "#b9c6d0", "#2c6e9b", "#3a4046"
 
 
 def withRecords(messages: DataFrame, registry: str) -> DataFrame:
-    """Messages with the records that are in them. What is none, C{record} is null of: it is loaded all the same, and left out of the report."""
+    """
+    Messages with the records that are in them. What is none, C{record} is null of: it is loaded all
+    the same, and left out of the report.
+    """
     return messages.withColumn(
         "record", fromAvro("value", registry=registry, subject="apache-value")
     )
@@ -130,7 +143,8 @@ def panel(
 
 def chart(hours: list[dict[str, Any]], path: str) -> None:
     """
-    Draw what happened in each hour: a column for each topic; errors with what was none, the rate, and sessions.
+    Draw what happened in each hour: a column for each topic; errors with what was none, the rate,
+    and sessions.
 
     @param hours: rows of C{report}.
     """
@@ -171,7 +185,8 @@ def show(hours: list[dict[str, Any]]) -> None:
     for row in hours:
         rate = "" if row["errorRate"] is None else f"{100 * row['errorRate']:.1f} %"
         print(
-            f"{row['topic']:8} {row['hour']:20} {row['lines']:6} {row['errors']:6} {rate:>7} {row['sessions']:8}"
+            f"{row['topic']:8} {row['hour']:20} {row['lines']:6} {row['errors']:6} {rate:>7}"
+            f" {row['sessions']:8}"
         )
 
 

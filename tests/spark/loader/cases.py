@@ -1,5 +1,6 @@
 """
-What the tests of loading share: the session, one broker for all of them, and rows like those of the data source.
+What the tests of loading share: the session, one broker for all of them, and rows like those of the
+data source.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ NOW_MS = 1_767_272_400_005
 """2026-01-01T13:00:00.005Z."""
 
 HERE = BrokerPartition(0, 0)
-ROW = "key binary, value binary, topic string, broker int, partition int, offset long, nextOffset long, timestamp timestamp"
+ROW = (
+    "key binary, value binary, topic string, broker int, partition int, offset long,"
+    " nextOffset long, timestamp timestamp"
+)
 
 _clusters: list[SparkCluster] = []
 _numbers = count()

@@ -30,14 +30,20 @@ class SizeTests(SynchronousTestCase):
     """Which days are worth it."""
 
     def test_full(self) -> None:
-        """Small files of one hour count; large ones, which would only be written again, and those of other hours do not."""
+        """
+        Small files of one hour count; large ones, which would only be written again, and those of
+        other hours do not.
+        """
         self.assertTrue(full({"d/hour=1/a": 9, "d/hour=1/b": 9, "d/hour=1/c": 10}))
         self.assertFalse(full({"d/hour=1/a": 10, "d/hour=1/b": 10, "d/hour=1/c": 9}))
         self.assertFalse(full({"d/hour=1/a": 1, "d/hour=2/a": 1}))
         self.assertFalse(full({}))
 
     def test_compacted(self) -> None:
-        """What one compaction has made of an hour is one file, beside those of loads and of other compactions."""
+        """
+        What one compaction has made of an hour is one file, beside those of loads and of other
+        compactions.
+        """
         made = {f"d/hour=1/{fileName(7, index, 'x.parquet')}": 9 for index in range(3)}
         self.assertFalse(full(made))
         for more in (fileName(8, 0, "x.parquet"), fileName(6, 0, "x.parquet"), "stranger.parquet"):
@@ -64,7 +70,10 @@ class CompactingTests(LoadCase):
     """Few files of many."""
 
     def test_days(self) -> None:
-        """A day with small files becomes one with few; others stay as they are; no row changes; the next load goes on."""
+        """
+        A day with small files becomes one with few; others stay as they are; no row changes; the
+        next load goes on.
+        """
         for number in range(3):
             self.write(
                 packed(NOW_MS, b"%d" % number),
@@ -101,7 +110,10 @@ class CompactingTests(LoadCase):
         self.assertEqual(self.loaded().rowCount, 1)
 
     def test_twice(self) -> None:
-        """An hour of which Spark makes several small files, since they are larger on their way, is compacted once, and again when a load has added one."""
+        """
+        An hour of which Spark makes several small files, since they are larger on their way, is
+        compacted once, and again when a load has added one.
+        """
         name = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
         self.addCleanup(self.spark.conf.unset, name)
         payload = Random(5).randbytes(8_000)

@@ -26,7 +26,10 @@ class EnvelopeTests(SparkCase):
     """Spark's own look into envelopes."""
 
     def test_same(self) -> None:
-        """Of whole, cut, damaged and foreign bytes it finds the same time, host and payload as Python's."""
+        """
+        Of whole, cut, damaged and foreign bytes it finds the same time, host and payload as
+        Python's.
+        """
         random = Random(5)
         values = [b"", MAGIC, b"\xffplb" + bytes(20), packed(-1), packed(2**63 - 1, b"", b"")]
         values += [packed(-(2**63), b"p" * 300, b"h" * 255), packed(7, b"x", hostBytes("größe"))]
@@ -76,19 +79,29 @@ class EventTimeTests(SparkCase):
         ]
 
     def test_rule(self) -> None:
-        """The envelope's time; without one that of the run, and this is said. Times that cannot be count as none."""
+        """
+        The envelope's time; without one that of the run, and this is said. Times that cannot be
+        count as none.
+        """
         times = (NOW_MS - HOUR_MS, 0, NOW_MS + AHEAD_MS_MAX, NOW_MS + AHEAD_MS_MAX + 1, -1)
         here = (NOW_MS, True, "2026-01-01", 13)
         self.assertEqual(
             self.found(self.rows([packed(time) for time in times] + [b"plain"])),
             [
-                (NOW_MS - HOUR_MS, False, "2026-01-01", 12), (0, False, "1970-01-01", 0), (NOW_MS + AHEAD_MS_MAX, False, "2026-01-02", 13),
-                here, here, here,
+                (NOW_MS - HOUR_MS, False, "2026-01-01", 12),
+                (0, False, "1970-01-01", 0),
+                (NOW_MS + AHEAD_MS_MAX, False, "2026-01-02", 13),
+                here,
+                here,
+                here,
             ],
-        )  # fmt: skip
+        )
 
     def test_timestamp(self) -> None:
-        """A message's own timestamp counts where there is no envelope; dates and hours are those of UTC, whatever the session's zone is."""
+        """
+        A message's own timestamp counts where there is no envelope; dates and hours are those of
+        UTC, whatever the session's zone is.
+        """
         self.spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
         self.addCleanup(self.spark.conf.unset, "spark.sql.session.timeZone")
         rows = (
@@ -107,19 +120,32 @@ class EventTimeTests(SparkCase):
         return expr(text)
 
     def test_expressions(self) -> None:
-        """A timestamp, a date, a text, a number of milliseconds, whole or not; null and nonsense are the time of the run."""
+        """
+        A timestamp, a date, a text, a number of milliseconds, whole or not; null and nonsense are
+        the time of the run.
+        """
         rows = self.rows([b"7200000"])
         for expression, hour in (
-            ("timestamp_millis(7200000)", 2), ("timestamp_ntz'1970-01-01 02:00:00'", 2), ("date'1970-01-01'", 0), ("cast(value as string)", 13),
-            ("'1970-01-01T02:00:00Z'", 2), ("bigint(cast(value as string))", 2), ("7200000.7d", 2), ("offset", 0), ("cast(null as timestamp)", 13),
+            ("timestamp_millis(7200000)", 2),
+            ("timestamp_ntz'1970-01-01 02:00:00'", 2),
+            ("date'1970-01-01'", 0),
+            ("cast(value as string)", 13),
+            ("'1970-01-01T02:00:00Z'", 2),
+            ("bigint(cast(value as string))", 2),
+            ("7200000.7d", 2),
+            ("offset", 0),
+            ("cast(null as timestamp)", 13),
             ("'soon'", 13),
-        ):  # fmt: skip
+        ):
             [(_ms, isArrival, _date, found)] = self.found(rows, expression)
             self.assertEqual((found, isArrival), (hour, hour == 13), expression)
         self.assertEqual(self.found(rows, self.sql("offset"))[0][:2], (0, False))
 
     def test_numbers(self) -> None:
-        """Milliseconds may be a decimal, too. A number that is none, is not finite or is too large for a time is the time of the run, and fails nothing."""
+        """
+        Milliseconds may be a decimal, too. A number that is none, is not finite or is too large for
+        a time is the time of the run, and fails nothing.
+        """
         self.spark.conf.set("spark.sql.ansi.enabled", "true")
         self.addCleanup(self.spark.conf.unset, "spark.sql.ansi.enabled")
         rows = self.rows([b"7200000.7", b"NaN", b"Infinity", b"-Infinity", b"1e300", b"-1e300"])

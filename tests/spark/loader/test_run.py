@@ -36,7 +36,10 @@ class RunTests(LoadCase):
         )
 
     def test_goesOn(self) -> None:
-        """Each run loads what is new, to folders of topic, date and hour; with nothing new there is no run."""
+        """
+        Each run loads what is new, to folders of topic, date and hour; with nothing new there is no
+        run.
+        """
         self.write(packed(NOW_MS - HOUR_MS, b"a"), b"b", codec=1)
         self.write(b"c", partition=1)
         first = self.loaded()
@@ -60,7 +63,10 @@ class RunTests(LoadCase):
         self.assertEqual(tableAt(self.folder).manifestCount(), 2)
 
     def test_columns(self) -> None:
-        """The rows have the source's columns, when they were made, and what a transform adds; an expression over these may be the time."""
+        """
+        The rows have the source's columns, when they were made, and what a transform adds; an
+        expression over these may be the time.
+        """
         self.write(b"7200000", b"3600000")
         manifest = self.loaded(
             transform=lambda rows: rows.withColumn(
@@ -101,7 +107,10 @@ class RunTests(LoadCase):
         )
 
     def test_again(self) -> None:
-        """A range that is loaded again replaces its rows, and those alone, also behind a compaction; the counts say what is there."""
+        """
+        A range that is loaded again replaces its rows, and those alone, also behind a compaction;
+        the counts say what is there.
+        """
         self.write(*[packed(NOW_MS - number % 2 * HOUR_MS, b"%d" % number) for number in range(10)])
         self.write(b"other", partition=1)
         middle = self.end()
@@ -135,7 +144,10 @@ class RunTests(LoadCase):
         self.assertEqual(counts, {self.topic: 21})
 
     def test_nothingBehind(self) -> None:
-        """A beginning behind which nothing lies is committed: rows behind it go, others in their files stay, and the next run goes on there."""
+        """
+        A beginning behind which nothing lies is committed: rows behind it go, others in their files
+        stay, and the next run goes on there.
+        """
         self.write(b"a")
         self.write(b"b", partition=1)
         self.loaded()
@@ -160,7 +172,10 @@ class RunTests(LoadCase):
         self.assertEqual((self.loaded().rowCount, self.values()), (1, [b"b", b"e"]))
 
     def test_againWithoutRows(self) -> None:
-        """A range that is loaded again though the table has no row of it, since it was skipped, is loaded."""
+        """
+        A range that is loaded again though the table has no row of it, since it was skipped, is
+        loaded.
+        """
         self.write(b"a")
         end = self.end()
         self.write(b"b")
@@ -172,7 +187,9 @@ class RunTests(LoadCase):
         )
 
     def test_pattern(self) -> None:
-        """Topics can be chosen by a pattern, where there is ZooKeeper; no topic is nothing to do."""
+        """
+        Topics can be chosen by a pattern, where there is ZooKeeper; no topic is nothing to do.
+        """
         self.write(b"a")
         found = self.loaded(
             brokers=None,
@@ -227,7 +244,10 @@ class FailureTests(LoadCase):
         self.assertFalse(os.path.exists(self.folder))
 
     def test_jobFails(self) -> None:
-        """A job that fails commits nothing, leaves nothing, and says why in a line; the next run does all of it."""
+        """
+        A job that fails commits nothing, leaves nothing, and says why in a line; the next run does
+        all of it.
+        """
         self.write(b"a")
 
         def breaks(batches: Any) -> Any:
@@ -262,7 +282,10 @@ class FailureTests(LoadCase):
         self.assertEqual(self.loaded().rowCount, 1)
 
     def test_lostMeanwhile(self) -> None:
-        """What retention deletes between the plan and the reading stands in result and manifest, to the byte; also if nothing is left, or it is compressed."""
+        """
+        What retention deletes between the plan and the reading stands in result and manifest, to
+        the byte; also if nothing is left, or it is compressed.
+        """
         broker = LogBroker()
         self.addCleanup(broker.close)
         log = broker.log(self.topic)
@@ -278,7 +301,10 @@ class FailureTests(LoadCase):
             return self.load(brokers=broker.listed, failOnDataLoss="false", transform=late)
 
         result = load(starts[2])
-        lost = f"of offsets 0 to {log.end}, {starts[2]} bytes have no rows: they were deleted before they were read"
+        lost = (
+            f"of offsets 0 to {log.end}, {starts[2]} bytes have no rows:"
+            " they were deleted before they were read"
+        )
         self.assertEqual(
             (result.notes, result.manifest.rowCount), ((f"{self.topic}/0-0: {lost}",), 4)
         )
@@ -298,7 +324,10 @@ class FailureTests(LoadCase):
         )
 
     def test_lost(self) -> None:
-        """A log that ends before the table does stops the run; told where to begin, it loads the log as it is now."""
+        """
+        A log that ends before the table does stops the run; told where to begin, it loads the log
+        as it is now.
+        """
         self.write(b"a", b"b")
         self.loaded()
         path = f"{self.folder}/_manifests/000000000001.json"
@@ -316,7 +345,10 @@ class ReplacingTests(LoadCase):
     """Which files are touched."""
 
     def test_files(self) -> None:
-        """Only files with rows that go; what else is in them stays; a plan that loads nothing again looks at nothing."""
+        """
+        Only files with rows that go; what else is in them stays; a plan that loads nothing again
+        looks at nothing.
+        """
         self.write(packed(NOW_MS, b"a"), packed(NOW_MS - HOUR_MS, b"b"))
         first = self.end()
         self.write(packed(NOW_MS, b"c"))

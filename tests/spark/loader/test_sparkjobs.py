@@ -101,7 +101,10 @@ class FailingTests(SynchronousTestCase):
 
     def test_ours(self) -> None:
         """The last error of ours in a worker's traceback is the reason."""
-        text = "An error occurred\nTraceback …\npylogbroker.errors.WireError: first\n  at x\npylogbroker.errors.DataLossError: it is gone\n\tat org.apache"
+        text = (
+            "An error occurred\nTraceback …\npylogbroker.errors.WireError: first\n  at x\n"
+            "pylogbroker.errors.DataLossError: it is gone\n\tat org.apache"
+        )
         self.assertEqual(reason(text), "it is gone (DataLossError)")
 
     def test_sparks(self) -> None:
@@ -124,7 +127,8 @@ class FailingTests(SynchronousTestCase):
         text = "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number."
         self.assertEqual(
             reason(text, {"PATH": "/nowhere"}),
-            "it needs a Java runtime, and there is none: install one of version 17 or later (Debian: default-jre-headless)",
+            "it needs a Java runtime, and there is none: install one of version 17 or later"
+            " (Debian: default-jre-headless)",
         )
         self.assertIn(
             "and JAVA_HOME=/nowhere has none: install one",
@@ -147,10 +151,24 @@ class FailingTests(SynchronousTestCase):
     def test_commandWithoutJava(self) -> None:
         """The command says what to install, as its last line, and exits with 1."""
         ended = subprocess.run(
-            [sys.executable, "-m", "pylogbroker", "load", self.mktemp(), "--brokers", "127.0.0.1:1", "--topic", "clicks"],
-            env={**os.environ, "JAVA_HOME": "/nowhere", "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            check=False, timeout=120,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "pylogbroker",
+                "load",
+                self.mktemp(),
+                "--brokers",
+                "127.0.0.1:1",
+                "--topic",
+                "clicks",
+            ],
+            env={**os.environ, "JAVA_HOME": "/nowhere", "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
         self.assertEqual(ended.returncode, 1)
         self.assertRegex(
             ended.stderr.splitlines()[-1],

@@ -33,7 +33,10 @@ class StagingTests(SparkCase):
     """A run's folder."""
 
     def test_files(self) -> None:
-        """One file for each topic and hour, however many tasks had rows of it; each with its rows and bytes, and a name of the run."""
+        """
+        One file for each topic and hour, however many tasks had rows of it; each with its rows and
+        bytes, and a name of the run.
+        """
         rows = withEventTime(
             self.rows([packed(number % 3 * HOUR_MS) for number in range(300)]).repartition(8),
             None,
@@ -53,7 +56,10 @@ class StagingTests(SparkCase):
         )
 
     def test_missing(self) -> None:
-        """A file that somebody has taken away stops the run; no row is no file, and nothing is missing."""
+        """
+        A file that somebody has taken away stops the run; no row is no file, and nothing is
+        missing.
+        """
         rows = withEventTime(
             self.rows([packed(number % 3 * HOUR_MS) for number in range(30)]), None, NOW_MS
         )
@@ -156,7 +162,10 @@ class CountTests(SparkCase):
         )
 
     def test_lost(self) -> None:
-        """What rows have not come of is missing, to the byte, also of a partition that has none; without C{nextOffset} nobody knows."""
+        """
+        What rows have not come of is missing, to the byte, also of a partition that has none;
+        without C{nextOffset} nobody knows.
+        """
         rows = self.timed(b"a", b"b", b"c").where("offset != 1")
         other = PlannedRange(PartitionId("clicks", BrokerPartition(0, 1)), 5, 9, False)
         ranges = [

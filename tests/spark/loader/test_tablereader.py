@@ -109,10 +109,12 @@ class JoinedTests(SynchronousTestCase):
         """
         left = columns("a int, b struct<c: float, d: array<bigint>>, e map<string, int>, g binary")
         right = columns(
-            "A bigint, b struct<c: double, d: array<int>, x: string>, e map<string, smallint>, f date"
+            "A bigint, b struct<c: double, d: array<int>, x: string>, e map<string, smallint>, f"
+            " date"
         )
         whole = columns(
-            "a bigint, b struct<c: double, d: array<bigint>, x: string>, e map<string, int>, g binary, f date"
+            "a bigint, b struct<c: double, d: array<bigint>, x: string>, e map<string, int>, g"
+            " binary, f date"
         )
         self.assertEqual(mergeSchemas(left, right), whole)
         self.assertEqual(mergeSchemas(right, left).simpleString().count("bigint"), 2)
@@ -120,10 +122,14 @@ class JoinedTests(SynchronousTestCase):
     def test_other(self) -> None:
         """Types that do not go together are an error that names the column, wherever it is."""
         for left, right, name in (
-            ("a int", "a string", "a"), ("a int", "a double", "a"), ("a struct<b: int>", "a struct<b: date>", "a.b"),
-            ("a array<int>", "a array<string>", "a[]"), ("a map<int, int>", "a map<string, int>", "a{key}"),
-            ("a map<int, int>", "a map<int, date>", "a{}"), ("a struct<b: int>", "a int", "a"),
-        ):  # fmt: skip
+            ("a int", "a string", "a"),
+            ("a int", "a double", "a"),
+            ("a struct<b: int>", "a struct<b: date>", "a.b"),
+            ("a array<int>", "a array<string>", "a[]"),
+            ("a map<int, int>", "a map<string, int>", "a{key}"),
+            ("a map<int, int>", "a map<int, date>", "a{}"),
+            ("a struct<b: int>", "a int", "a"),
+        ):
             self.assertIn(
                 f"column {name} is of type ",
                 str(self.assertRaises(LoadError, mergeSchemas, columns(left), columns(right))),
@@ -140,9 +146,14 @@ class KeptTests(SynchronousTestCase):
         """
         before = {"a": encodeColumns(columns("x int")), "b": encodeColumns(columns("y int"))}
         after = evolve(before, {"a", "c"}, columns("x bigint, z date"), ())
-        self.assertEqual({topic: tableColumns({topic: text}).simpleString() for topic, text in after.items()}, {
-            "a": "struct<x:bigint,z:date>", "b": "struct<y:int>", "c": "struct<x:bigint,z:date>",
-        })  # fmt: skip
+        self.assertEqual(
+            {topic: tableColumns({topic: text}).simpleString() for topic, text in after.items()},
+            {
+                "a": "struct<x:bigint,z:date>",
+                "b": "struct<y:int>",
+                "c": "struct<x:bigint,z:date>",
+            },
+        )
         self.assertEqual(tableColumns(after), columns("x bigint, z date, y int"))
         self.assertRaises(LoadError, evolve, before, {"c"}, columns("x string"), ())
         self.assertRaises(LoadError, evolve, before, {"a"}, columns("x string"), {"b"})
