@@ -1,9 +1,11 @@
 """
-Every error that pylogbroker raises on purpose, in one tree, and the error codes of the 2011 wire protocol in one table.
+All errors that pylogbroker raises on purpose, in one tree, with the error codes of the 2011
+protocol in one table.
 
-Three questions are answered by the class alone: was the *input* wrong (L{FormatError}, L{WireError}, L{InvalidTopicError},
-L{ConfigurationError}), did the *machine* fail (L{StorageError}), or did the *other side* say no (L{RemoteError}, L{BrokerConnectionError})?
-C{struct.error} and C{OSError} never leave the rooms that meet them.
+The class tells whether the input was wrong (L{FormatError}, L{WireError}, L{InvalidTopicError},
+L{ConfigurationError}), the machine failed (L{StorageError}), or the other side refused
+(L{RemoteError}, L{BrokerConnectionError}). C{struct.error} and C{OSError} never leave the room
+where they occur.
 """
 
 from __future__ import annotations
@@ -18,13 +20,14 @@ class PylogbrokerError(Exception):
 
 
 class ConfigurationError(PylogbrokerError):
-    """A property, option or endpoint string is wrong; the text names it, its value and what would be right."""
+    """
+    A property, option or endpoint string is wrong. The text names it, its value and the remedy.
+    """
 
 
 def copyForReraise(error: _E) -> _E:
     """
-    The same error once more, for whoever tells it again and again: an exception that is raised gathers the frames of each time, and their variables, for ever.
-    Where it came from stays with the first.
+    A copy of an error to raise again. A shared exception would collect the frames of each C{raise}.
     """
     made = type(error).__new__(type(error), *error.args)
     made.__dict__.update(error.__dict__)
@@ -33,7 +36,7 @@ def copyForReraise(error: _E) -> _E:
 
 
 def describeError(error: BaseException) -> str:
-    """What a foreign error says; its kind, if it says nothing."""
+    """The text of a foreign error, or its type if it has none."""
     return str(error) or type(error).__name__
 
 
@@ -42,9 +45,9 @@ def describeError(error: BaseException) -> str:
 
 class FormatError(PylogbrokerError):
     """
-    Bytes that are not a valid message set.
+    The bytes are no valid message set.
 
-    @ivar position: where in the set the bad entry begins, in bytes; inside a compressed entry, the position of the outermost one.
+    @ivar position: the byte in the set where the bad top-level entry begins.
     """
 
     def __init__(self, reason: str, position: int = 0) -> None:
@@ -54,11 +57,14 @@ class FormatError(PylogbrokerError):
 
 
 class InvalidMessageSizeError(FormatError):
-    """An entry's size is negative, too small for its header, or more than the bytes at hand (spec-0.7 wire-protocol §7.2)."""
+    """
+    The size of an entry is negative, too small for its header, or larger than the data (spec-0.7
+    wire-protocol §7.2).
+    """
 
 
 class InvalidChecksumError(FormatError):
-    """The CRC-32 in the header is not that of the payload."""
+    """The CRC-32 in the header does not match the payload."""
 
 
 class UnknownMagicError(FormatError):
@@ -66,7 +72,7 @@ class UnknownMagicError(FormatError):
 
 
 class UnknownCodecError(FormatError):
-    """The codec bits of an entry, or a codec's number or name, stand for nothing we know."""
+    """The codec is not known."""
 
 
 class CorruptCompressionError(FormatError):
@@ -78,48 +84,50 @@ class MessageTooLargeError(FormatError):
 
 
 class DecompressionLimitError(FormatError):
-    """A compressed entry is larger than was allowed, once opened, or nested deeper. Nothing beyond the limit was allocated."""
+    """
+    A compressed entry is too large or nested too deeply. No memory beyond the limit was allocated.
+    """
 
 
 class WireError(PylogbrokerError):
-    """A frame, request or response that breaks the wire protocol; the connection cannot go on. Nothing but this connection suffers."""
+    """A frame, request or response breaks the protocol. Only its connection is closed."""
 
 
 class FrameSizeError(WireError):
-    """A frame announces a size that is not positive, or over the limit."""
+    """The size of a frame is not positive, or above the limit."""
 
 
 class UnknownRequestError(WireError):
-    """A request type that the dialect does not have."""
+    """The dialect has no such request type."""
 
 
 class InvalidRequestError(PylogbrokerError):
-    """A request that was understood and cannot be meant: a negative size or count. The connection cannot go on."""
+    """A request has an impossible value, such as a negative size. Its connection is closed."""
 
 
 class InvalidTopicError(PylogbrokerError):
-    """A topic name that breaks the rules of spec-0.7 log-storage §12; the text says which."""
+    """A topic name breaks a rule of spec-0.7 log-storage §12; the text says which."""
 
 
 class NotAllowedError(InvalidTopicError):
-    """A topic that a client may not use; for this client it is as if there were none of that name."""
+    """The client may not use a topic; to this client the topic does not exist."""
 
 
 class InvalidNameError(PylogbrokerError):
-    """The name of a group, consumer or topic that cannot be a step of a path in ZooKeeper."""
+    """The name of a group, consumer or topic cannot be part of a ZooKeeper path."""
 
 
 class InvalidPatternError(PylogbrokerError):
-    """A whitelist's or blacklist's pattern that is none, or that Java and Python would read differently."""
+    """A topic filter is no pattern, or one that Java would match differently."""
 
 
 class InvalidKeyError(PylogbrokerError):
-    """A key that the partitioner cannot make a partition of."""
+    """The partitioner cannot use a key."""
 
 
 class ZnodeError(PylogbrokerError):
     """
-    A znode has a value that does not belong there.
+    A znode holds invalid data.
 
     @ivar path: of the znode.
     """
@@ -138,7 +146,7 @@ class StorageError(PylogbrokerError):
     A file operation failed.
 
     @ivar path: the file or directory.
-    @ivar action: what was being done (C{"write"}, C{"fsync"} …).
+    @ivar action: the operation (C{"write"}, C{"fsync"} …).
     @ivar errno: the system's number, or L{None}.
     """
 
@@ -151,22 +159,22 @@ class StorageError(PylogbrokerError):
 
 
 class CorruptLogError(StorageError):
-    """A partition's files do not fit together (segments with gaps, names that are no offsets); nobody has touched them."""
+    """The files of a partition do not fit together. They are unchanged."""
 
 
 class DirectoryLockedError(StorageError):
-    """Another broker has the log directory."""
+    """Another broker uses the log directory."""
 
 
 class PartitionOfflineError(StorageError):
-    """The partition was taken out of service by an earlier failure, which the text repeats. The other partitions serve."""
+    """An earlier failure, named in the text, took the partition offline. The others serve."""
 
 
 class TableError(PylogbrokerError):
     """
-    The folder of a table, to which topics are loaded, is not what it ought to be. Nobody has touched what is there.
+    The folder of a table has unexpected content. It is unchanged.
 
-    @ivar path: what is wrong.
+    @ivar path: the unexpected file or folder.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -176,37 +184,37 @@ class TableError(PylogbrokerError):
 
 
 class TableBusyError(TableError):
-    """Another run writes to the table, or has committed first. Nothing of this one was committed."""
+    """Another run writes to the table, or committed first. This run committed nothing."""
 
 
 class LoadError(PylogbrokerError):
-    """A load came to nothing; the text says why. Nothing of it was committed, and the next run does all of it."""
+    """A load failed and committed nothing; the next run repeats it. The text gives the reason."""
 
 
 class PostCommitError(PylogbrokerError):
-    """A run of a table was committed, and what was to be done behind it did not work out; the text says which run it was, and what failed."""
+    """A run was committed, and a later step failed. The text names both."""
 
 
 # -- what a broker answers --------------------------------------------------------------------------------------------
 
 
 class OffsetOutOfRangeError(PylogbrokerError):
-    """The offset is below the start of the log or beyond what is visible."""
+    """The offset is below the log start or above the high watermark."""
 
 
 class PartitionOutOfRangeError(PylogbrokerError):
-    """The partition number is not one of the topic's."""
+    """The topic has no such partition."""
 
 
 class UnknownPartitionError(PylogbrokerError):
-    """The topic can have this partition, but the broker has not created it."""
+    """The broker has not created this partition of the topic."""
 
 
 class RemoteError(PylogbrokerError):
     """
     The broker answered with an error code.
 
-    @ivar code: the code, as on the wire (spec-0.7 wire-protocol §8).
+    @ivar code: as on the wire (spec-0.7 wire-protocol §8).
     """
 
     code = -1
@@ -218,31 +226,31 @@ class RemoteError(PylogbrokerError):
 
 
 class RemoteUnknownError(RemoteError):
-    """The broker refused the request (code -1): it does not let this client use the topic, or it failed. Its log says which."""
+    """Code -1: the broker does not allow the request, or failed. Its log says which."""
 
     code = -1
 
 
 class RemoteOffsetOutOfRangeError(RemoteError, OffsetOutOfRangeError):
-    """The offset is below the start of the log or beyond what is visible (code 1)."""
+    """Code 1: the offset is below the log start or above the high watermark."""
 
     code = 1
 
 
 class RemoteInvalidMessageError(RemoteError):
-    """A message's checksum is wrong (code 2)."""
+    """Code 2: the checksum of a message is wrong."""
 
     code = 2
 
 
 class RemotePartitionError(RemoteError, PartitionOutOfRangeError):
-    """The partition number is not one of the topic's (code 3)."""
+    """Code 3: the topic has no such partition."""
 
     code = 3
 
 
 class RemoteFetchSizeError(RemoteError):
-    """The fetch size is invalid (code 4)."""
+    """Code 4: the fetch size is invalid."""
 
     code = 4
 
@@ -262,10 +270,10 @@ ERRORS_BY_CODE: dict[int, type[RemoteError]] = {
 
 def errorForCode(code: int, where: str = "") -> RemoteError:
     """
-    The error that an error code of a response stands for.
+    The error for an error code.
 
     @param code: any code but 0.
-    @param where: what was asked for, for the text.
+    @param where: the subject of the request, for the text.
     """
     cls = ERRORS_BY_CODE.get(code)
     text = (cls.__doc__ if cls is not None else None) or (
@@ -278,82 +286,91 @@ def errorForCode(code: int, where: str = "") -> RemoteError:
 
 
 class BrokerConnectionError(PylogbrokerError):
-    """The connection could not be made, or was lost; the text names the broker and the reason."""
+    """The connection could not be made, or was lost. The text names broker and reason."""
 
 
 class ConnectionLostError(BrokerConnectionError):
-    """There was a connection, and it was lost before the answer came: which is also how a broker refuses a request, whatever else was asked over it."""
+    """The connection was lost before the response. A broker also refuses requests in this way."""
 
 
 class TimedOutError(BrokerConnectionError):
-    """An answer, or a connection, did not come in time. The text says how long was waited."""
+    """A connection or a response took too long. The text gives the time."""
 
 
 class ClosedError(BrokerConnectionError):
-    """The client was closed by its owner."""
+    """The owner closed the client."""
 
 
 class BackpressureError(PylogbrokerError):
-    """So much waits to be sent to a broker that no more is taken. Nothing of the call was sent; wait for the L{Deferred}s of earlier ones."""
+    """
+    Too much waits to be sent to a broker. Nothing of this call was sent; wait for earlier
+    L{Deferred}s.
+    """
 
 
 # -- producers --------------------------------------------------------------------------------------------------------
 
 
 class QueueFullError(BackpressureError):
-    """The producer's queue is full, and was so for as long as the message was to wait. Nothing of the call was sent."""
+    """The producer's queue stayed full for the allowed time. Nothing of this call was sent."""
 
 
 class NoBrokersError(PylogbrokerError):
-    """There is no broker for a topic. Nothing was sent. The text names topic and key."""
+    """A topic has no broker. Nothing was sent. The text names topic and key."""
 
 
 class InvalidPartitionError(PylogbrokerError):
-    """A partitioner gave what is no index of a partition. Nothing was sent. The text names key, result and range."""
+    """
+    The result of a partitioner is out of range. Nothing was sent. The text names key, result and
+    range.
+    """
 
 
 class EncodingError(PylogbrokerError):
-    """A value that the encoder makes no bytes of. Nothing was sent of it."""
+    """The encoder cannot encode a value. Nothing of it was sent."""
 
 
 class UnknownOutcomeError(BrokerConnectionError):
-    """Messages were written, at least in part, and whether the broker took them cannot be known any more. The text says why."""
+    """
+    Messages were written at least in part, and it is unknown whether the broker has them. The text
+    gives the reason.
+    """
 
 
 # -- schemas ----------------------------------------------------------------------------------------------------------
 
 
 class SchemaError(PylogbrokerError):
-    """Something is wrong with a schema, or with what was to be read by one. Never that the registry could not be asked."""
+    """A schema, or a value for it, is wrong. Never a failed request to the registry."""
 
 
 class InvalidSchemaError(SchemaError):
-    """A schema that is none, or that cannot be used safely; the text says why."""
+    """A text is no schema, or an unsafe one; the text says why."""
 
 
 class IncompatibleSchemaError(SchemaError):
-    """What one schema has written, the other cannot read; the text says where."""
+    """One schema cannot read the other's data; the text says where."""
 
 
 class UnknownSchemaError(SchemaError):
-    """The registry, or whoever was asked, knows no schema of that id."""
+    """The registry has no schema with this id."""
 
 
 class InvalidPayloadError(SchemaError):
-    """A payload that does not begin with magic byte and schema id, or whose body is not what its schema says."""
+    """A payload does not begin with magic byte and schema id, or does not match its schema."""
 
 
 class InvalidEntryError(SchemaError):
-    """An entry of a registry's topic that cannot be read."""
+    """An entry of a registry's topic cannot be read."""
 
 
 class InvalidRegistryTopicError(PylogbrokerError):
-    """A topic does not hold a registry's entries from the first on: retention has deleted some, or it is something else's. The text says which."""
+    """A topic lacks the first entries of a registry, or holds other data. The text says which."""
 
 
 class RegistryError(PylogbrokerError):
     """
-    A schema registry says no.
+    A schema registry refused a request.
 
     @ivar code: its error code, five digits or an HTTP status.
     @ivar status: the HTTP status.
@@ -372,28 +389,29 @@ class RegistryError(PylogbrokerError):
 
 
 class ConsumerTimeoutError(PylogbrokerError):
-    """No message came within C{consumer.timeout.ms}. The iterator goes on when it is asked again."""
+    """No message came within C{consumer.timeout.ms}. The iterator can be used again."""
 
 
 class ConsumerStateError(PylogbrokerError):
     """
-    A consumer was asked for streams a second time, before it was connected, or after it was shut down; or a stream to be read by a second reader while
-    another reads it.
+    A consumer was used before it was connected or after shutdown, was asked for streams twice, or a
+    stream got a second reader.
     """
 
 
 class RebalanceFailedError(PylogbrokerError):
-    """As many attempts as were allowed came to nothing; the text says why the last did. The consumer goes on trying."""
+    """All allowed attempts failed; the text says why the last did. The consumer retries."""
 
 
 class CommitFailedError(PylogbrokerError):
-    """Positions could not be stored; the text says of which partitions. They are tried again with the next commit."""
+    """Offsets could not be stored; the text names the partitions. The next commit retries them."""
 
 
 class OffsetConflictError(PylogbrokerError):
     """
-    A position in the application's own database is not to be changed so: another member has changed it since, or it would go back. What was done with the
-    messages up to there is done already, or another's: roll the transaction back, and join the group anew. The text says where.
+    An offset in the application's database was changed by another member, or would go back. The
+    messages are processed already: roll the transaction back and join the group again. The text
+    says where.
     """
 
 
@@ -401,26 +419,29 @@ class OffsetConflictError(PylogbrokerError):
 
 
 class DataLossError(PylogbrokerError):
-    """What was to be read is not there any more: deleted by retention, or the log was emptied. The text says what was wanted and what is left."""
+    """Wanted data was deleted. The text names what was wanted and what is left."""
 
 
 class UnreadableRangeError(PylogbrokerError):
-    """A range of a partition cannot be read: an entry is bad, too large, or crosses the range's end. The text names topic, partition and offset."""
+    """
+    A range of a partition has a bad entry, or one that is too large or crosses its end. The text
+    names topic, partition and offset.
+    """
 
 
 # -- ZooKeeper: the names are those of txzookeeper --------------------------------------------------------------------
 
 
 class ZookeeperError(PylogbrokerError):
-    """ZooKeeper refused something, or could not be asked. The text names the path."""
+    """ZooKeeper refused a request, or did not answer. The text names the path."""
 
 
 class NoNodeException(ZookeeperError):
-    """There is no such node, or no parent for a new one."""
+    """The node, or the parent of a new one, does not exist."""
 
 
 class NodeExistsException(ZookeeperError):
-    """The node is there already."""
+    """The node exists."""
 
 
 class BadVersionException(ZookeeperError):
@@ -436,7 +457,7 @@ class NoChildrenForEphemeralsException(ZookeeperError):
 
 
 class NoAuthException(ZookeeperError):
-    """The node's access control list does not allow that."""
+    """The access control list of the node does not allow the request."""
 
 
 class AuthFailedException(ZookeeperError):
@@ -444,16 +465,16 @@ class AuthFailedException(ZookeeperError):
 
 
 class ConnectionLossException(ZookeeperError):
-    """The connection to ZooKeeper was lost before the answer came: whether a change was made is not known."""
+    """The connection was lost before the answer. A change may have been made."""
 
 
 class ZookeeperTimeoutException(ConnectionLossException):
-    """ZooKeeper did not answer in time. Whether a change was made is not known."""
+    """ZooKeeper did not answer in time. A change may have been made."""
 
 
 class SessionExpiredException(ZookeeperError):
-    """The session is over, and its ephemeral nodes with it."""
+    """The session has expired, with its ephemeral nodes."""
 
 
 class ClosingException(ZookeeperError):
-    """The client was closed by its owner."""
+    """The owner closed the client."""
