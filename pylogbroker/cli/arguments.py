@@ -30,8 +30,6 @@ PAYLOAD_SIZE_MAX = 1_000_000
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
-# -- types -------------------------------------------------------------------------------------
-
 
 def intRange(low: int, high: int = LONG_MAX) -> Callable[[str], int]:
     """The type of an integer from C{low} to C{high}."""
@@ -113,9 +111,6 @@ def time(text: str) -> int:
             f"{text!r} is none of latest, earliest, milliseconds since 1970, "
             "a date like 2026-01-31T12:00"
         ) from None
-
-
-# -- shared arguments --------------------------------------------------------------------------
 
 
 def _attribute(name: str) -> str:
@@ -258,8 +253,6 @@ def addProperties(parser: ArgumentParser, config: str | None, changes: str) -> N
         dest="changes",
     )
 
-
-# -- access to secured clusters ----------------------------------------------------------------
 
 _ACCESS_KEYS = ", ".join(each.key for each in AccessSettings.keys)
 

@@ -1,10 +1,9 @@
 """
 The command C{pylogbroker}: the table of commands, errors and exit codes.
 
-Exit codes: 0, success; 1, failure, with a line or two on standard error and no traceback; 2, wrong
-arguments; 130 and 143, ended by Ctrl-C or C{SIGTERM} before the command was done. A command that
-never ends by itself, such as C{consume --follow}, exits with 0 then. So does one whose reader has
-left: a broken pipe is no error.
+Exit codes: 0, success; 1, failure, with its reason and no traceback; 2, wrong arguments; 130 and
+143, ended by Ctrl-C or C{SIGTERM}. A command without end, such as C{consume --follow}, exits with 0
+then. A broken pipe is no error.
 
 Results go to standard output, everything else to standard error.
 """
@@ -269,8 +268,6 @@ _NOUNS = {
 }
 """Help of the first words of commands of two words."""
 
-# -- arguments ---------------------------------------------------------------------------------
-
 
 def buildParser() -> ArgumentParser:
     """The parser of all arguments."""
@@ -313,12 +310,7 @@ def commands() -> dict[str, ArgumentParser]:
 
 
 def parse(arguments: Sequence[str] | None = None) -> Namespace:
-    """
-    The options of a command line.
-
-    @param arguments: without the program's name; by default, the process's own.
-    @raise SystemExit: the arguments are wrong, or ask for help.
-    """
+    """The options of a command line. Wrong ones raise L{SystemExit}, and so does C{--help}."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = buildParser()
     problem = _misspelt(words)
@@ -349,14 +341,10 @@ def _misspelt(words: Sequence[str]) -> str:
     return ""
 
 
-# -- execution ---------------------------------------------------------------------------------
-
-
 def prepare(arguments: Sequence[str] | None, streams: Streams) -> Namespace:
     """
     Parse the arguments, and do what comes before the reactor.
 
-    @param arguments: without the program's name; by default, the process's own.
     @return: the options; C{options.command} is the L{Command}.
     @raise SystemExit: the arguments are wrong, or ask for help.
     @raise PylogbrokerError: a file cannot be opened.

@@ -23,9 +23,6 @@ INTERVAL_SECONDS = 0.2
 _WIDTH_MAX = 79
 
 
-# -- tables and JSON ---------------------------------------------------------------------------
-
-
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """
     Columns below their headings. Numbers are aligned right; unprintable characters are escaped.
@@ -72,8 +69,6 @@ def asJsonLine(value: Any) -> str:
     """A document in one line, with its line feed."""
     return json.dumps(value, ensure_ascii=False) + "\n"
 
-
-# -- messages ----------------------------------------------------------------------------------
 
 MessageFormat = Callable[[bytes, str, "BrokerPartition | int", int], bytes]
 """Called with payload, topic, partition and next offset; returns a line without its end."""
@@ -127,9 +122,6 @@ def addMessageFormat(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--json", dest="format", action="store_const", const="json", help="short for --format json"
     )
-
-
-# -- progress ----------------------------------------------------------------------------------
 
 
 def formatBytes(size: float) -> str:

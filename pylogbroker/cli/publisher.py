@@ -1,11 +1,9 @@
 """
 Publishing that knows afterwards which messages have arrived.
 
-A 2011 broker does not answer a produce request. So the publisher sends OFFSETS requests, now and
-then and at the end: an answer proves that the broker has processed the requests before it
-(L{SyncProducer.confirm}). The publisher itself refuses a payload above C{max.message.size}, which
-the broker would silently drop. It checks before that the partition exists, since the broker would
-close the connection.
+A 2011 broker does not answer a produce request. So the publisher sends OFFSETS requests: an answer
+proves that the broker has processed the requests before it (L{SyncProducer.confirm}). The publisher
+itself refuses a payload above C{max.message.size}, which the broker would silently drop.
 """
 
 from __future__ import annotations
@@ -86,11 +84,9 @@ class BrokerPublisher:
         timeoutMs: float,
     ) -> None:
         """
-        @param broker: an address or endpoint string, as for L{SyncProducer}.
         @param partition: or L{RANDOM_PARTITION}: the broker chooses one for each request.
         @param batchCountMax: messages in one request.
         @param payloadSizeMax: the broker's C{max.message.size}, bytes.
-        @param timeoutMs: for connecting, and for an answer.
         """
         connectMs = min(timeoutMs, RECONNECT_MS_MAX)
         self._producer = SyncProducer(
@@ -117,11 +113,7 @@ class BrokerPublisher:
         self.batchCount = 0
 
     async def check(self) -> None:
-        """
-        Check that the broker answers and has the partition.
-
-        @raise PylogbrokerError: it does not answer, or has no such partition.
-        """
+        """Check that the broker answers and has the partition."""
         await requirePartition(self._consumer, self._topic, max(self._partition, 0))
 
     async def add(self, payloads: Sequence[bytes]) -> None:
@@ -185,11 +177,7 @@ class BrokerPublisher:
         await closeAll(self._consumer.close(), self._producer.close())
 
     def failed(self, error: PylogbrokerError, what: str) -> CommandError:
-        """
-        The error of a publisher that was interrupted.
-
-        @param what: the word for messages.
-        """
+        """The error of an interrupted publisher; C{what} is the word for messages."""
         text = str(error)
         if self.sentCount > self.confirmedCount:
             sure = f"the first {self.confirmedCount:,}" if self.confirmedCount else "none"
@@ -205,8 +193,7 @@ class ClusterPublisher:
     only when its broker has taken it. Nothing is sent twice: a batch with an unknown outcome ends
     the command with an error.
 
-    @ivar sentCount: messages given to the producer.
-    @ivar sentSize: bytes given to the producer.
+    Its variables are those of L{BrokerPublisher}.
     """
 
     def __init__(
@@ -224,13 +211,8 @@ class ClusterPublisher:
         access: AccessSettings = PLAIN,
     ) -> None:
         """
-        @param zookeeper: servers, and perhaps a chroot.
         @param separator: between key and message; L{None}: there are no keys.
-        @param batchCountMax: messages in one request.
-        @param payloadSizeMax: the brokers' C{max.message.size}, bytes.
-        @param timeoutMs: for ZooKeeper, connecting, an answer, and closing.
         @param what: the word for messages in errors.
-        @param access: credentials.
         """
         if not zookeeper.strip():
             raise ConfigurationError("--zookeeper is empty")
@@ -326,7 +308,7 @@ class ClusterPublisher:
             )
 
     async def _check(self) -> None:
-        """After an error, wait for the requests in flight, so that the text is right, and raise."""
+        """After an error, wait for the requests in flight, and raise."""
         if self._error is not None:
             await self.close()
             raise self.failed(self._error, self._what)
@@ -347,11 +329,7 @@ class ClusterPublisher:
         await closeAll(self._producer.close())
 
     def failed(self, error: PylogbrokerError, what: str) -> CommandError:
-        """
-        The error of a publisher that was interrupted.
-
-        @param what: the word for messages.
-        """
+        """The error of an interrupted publisher; C{what} is the word for messages."""
         counters = self._producer.counters
         if not self.sentCount:
             return CommandError(str(error))

@@ -69,8 +69,8 @@ async def closeAll(*closings: Deferred[Any]) -> None:
     """
     Wait until all connections are closed, whether that succeeds or fails.
 
-    Cancelling ends neither the closing nor the waiting: the L{CancelledError} is raised at the end.
-    (A consumer's C{close} would succeed when it is cancelled, and the command would go on.)
+    Cancelling does not end the wait: L{CancelledError} is raised at its end. (A cancelled C{close}
+    would succeed, and the command would go on.)
     """
     cancelled: CancelledError | None = None
     over: Deferred[None] = Deferred()
@@ -89,9 +89,6 @@ async def closeAll(*closings: Deferred[Any]) -> None:
             cancelled, over = error, Deferred()
     if cancelled is not None:
         raise cancelled
-
-
-# -- one broker --------------------------------------------------------------------------------
 
 
 def openConsumer(options: Namespace, streams: Streams) -> SimpleConsumer:
@@ -145,14 +142,9 @@ def missingTopicText(topic: str) -> str:
 
 
 async def requireTopic(consumer: SimpleConsumer, topic: str, partition: int) -> None:
-    """
-    @raise CommandError: the broker has no such topic or partition.
-    """
+    """Raise L{CommandError} if the broker has no such topic or partition."""
     if not await hasTopic(consumer, topic, partition):
         raise CommandError(missingTopicText(topic))
-
-
-# -- a cluster ---------------------------------------------------------------------------------
 
 
 class ClusterSession:
@@ -229,24 +221,16 @@ class ClusterSession:
         await closeAll(Deferred.fromCoroutine(leave()))
 
     def warnOfProblems(self) -> None:
-        """Print each of C{problems}."""
+        """Print C{problems}."""
         for problem in self.problems:
             self._streams.warn(problem)
 
     async def knownGroups(self, names: list[str]) -> list[str]:
-        """
-        The named consumer groups, or all without names.
-
-        @raise CommandError: one of them does not exist.
-        """
+        """The named consumer groups, or all; a missing one is a L{CommandError}."""
         return _known("consumer group", names, await self.reader.groups())
 
     async def knownTopics(self, names: list[str]) -> list[str]:
-        """
-        The named topics, or all without names.
-
-        @raise CommandError: one of them does not exist.
-        """
+        """The named topics, or all; a missing one is a L{CommandError}."""
         return _known("topic", names, await self.reader.topics())
 
 
@@ -257,9 +241,6 @@ def _known(kind: str, names: list[str], found: list[str]) -> list[str]:
             f"there is no {kind} {', '.join(missing)}; there are: {', '.join(found) or 'none'}"
         )
     return names or found
-
-
-# -- a member of a group -----------------------------------------------------------------------
 
 
 class GroupMember:
@@ -281,7 +262,6 @@ class GroupMember:
         changes: Mapping[str, str],
     ) -> None:
         """
-        @param options: C{zookeeper}, C{access}, C{timeoutMs}, C{fetchSize} and C{group}.
         @param prefix: of the name of a group of its own.
         @param pollMs: wait of a stream for messages, and of a fetcher that has found none.
         @param changes: more properties of the consumer.

@@ -1,13 +1,11 @@
 """
 Standard input and output under a reactor, and lines of bytes.
 
-What must be true: a slow peer (an idle terminal, a pager that nobody scrolls) must not stop the
-reactor, or Ctrl-C would wait for it, too. We wait until the reactor says that a pipe, socket or
-terminal is ready. Then we read what is there, or write at most C{PIPE_BUF} bytes, which never
-blocks. Files are always ready; we read and write them at once.
+What must be true: an idle terminal or pager does not stop the reactor, or Ctrl-C would not work. We
+wait until the reactor says that a pipe, socket or terminal is ready. Then we read what is there, or
+write at most C{PIPE_BUF} bytes, which never blocks. Files are always ready.
 
-Rejected: non-blocking mode. It belongs to the open file, which the shell and our own standard
-error share.
+Rejected: non-blocking mode. It belongs to the open file, which the shell shares.
 """
 
 from __future__ import annotations
@@ -118,12 +116,7 @@ def _isSlow(descriptor: int) -> bool:
 
 
 async def _ready(descriptor: int, add: Any, remove: Any) -> None:
-    """
-    Wait until a descriptor is ready. Files always are.
-
-    @param add: a reactor's C{addReader} or C{addWriter}.
-    @param remove: C{removeReader} or C{removeWriter}.
-    """
+    """Wait until a descriptor is ready, by two methods such as C{addReader}, C{removeReader}."""
     if not _isSlow(descriptor):
         return
     fired: Deferred[None] = Deferred()

@@ -12,12 +12,9 @@ line::
     pylogbroker.broker.authorization=error
     pylogbroker.consumer=debug
 
-A namespace is the text in brackets in a log line, or its beginning up to a dot: a module, or a
-class.
-C{root} stands for all others, and is C{info} by default. Events below the level of their namespace
-are not logged. C{SIGHUP} reads the file again; a faulty file changes nothing. Each change is
-logged. Without a file everything is logged. Levels cannot be set over HTTP: no HTTP request changes
-anything.
+A namespace is the text in brackets in a log line, or its beginning up to a dot. C{root} stands for
+all others, and is C{info} by default. C{SIGHUP} reads it again; a faulty file changes nothing.
+Each change is logged. Without a file everything is logged. No HTTP request sets levels.
 """
 
 from __future__ import annotations
@@ -57,9 +54,6 @@ _OURS = "pylogbroker"
 
 Levels = Mapping[str, Any]
 """C{twisted.logger} levels by namespace; C{""} is L{ROOT}."""
-
-
-# -- log levels --------------------------------------------------------------------------------
 
 
 def readLevels(path: str, warn: Callable[[str], None]) -> Levels:
@@ -104,10 +98,6 @@ class LogLevels:
     _log = Logger()
 
     def __init__(self, path: str, levels: Levels) -> None:
-        """
-        @param path: the file.
-        @param levels: its content.
-        """
         self.path = path
         self._levels = levels
         self._predicate = LogLevelFilterPredicate()
@@ -151,9 +141,6 @@ class LogLevels:
         )
 
 
-# -- messages ----------------------------------------------------------------------------------
-
-
 def warn(sentence: str) -> None:
     """Print a warning before there is a log."""
     sys.stderr.write(f"pylogbroker: {sentence}\n")
@@ -176,11 +163,7 @@ def printStartupError(
 
 
 def isLogShown(options: Mapping[str, Any]) -> bool:
-    """
-    Whether twistd's log and standard error go to the same terminal, file or socket.
-
-    @param options: of twistd.
-    """
+    """Whether twistd's log and standard error go to the same terminal, file or socket."""
     if not options["nodaemon"] or options["syslog"] or (options["logfile"] or "-") != "-":
         return False
     try:
@@ -207,9 +190,6 @@ def notifySystemd(state: str, environment: Mapping[str, str] = os.environ) -> bo
     except OSError:
         return False
     return True
-
-
-# -- options -----------------------------------------------------------------------------------
 
 
 class ProgramOptions(usage.Options):
@@ -248,11 +228,7 @@ class ProgramOptions(usage.Options):
         return service  # type: ignore[no-any-return]
 
     def postOptions(self) -> None:
-        """
-        Read the file.
-
-        @raise usage.UsageError: the file is wrong.
-        """
+        """Read the file. Raises L{usage.UsageError}."""
         path = self["log-levels"]
         if path is None:
             return
@@ -287,11 +263,7 @@ class PropertyOptions(ProgramOptions):
         raise NotImplementedError
 
     def postOptions(self) -> None:
-        """
-        Read the file.
-
-        @raise usage.UsageError: the file or a property is wrong.
-        """
+        """Read the file. Raises L{usage.UsageError}."""
         super().postOptions()
         if self["config"] is None:
             raise usage.UsageError("--config FILE is missing")
@@ -301,9 +273,6 @@ class PropertyOptions(ProgramOptions):
             )
         except PylogbrokerError as error:
             raise usage.UsageError(str(error)) from error
-
-
-# -- services ----------------------------------------------------------------------------------
 
 
 class HttpEndpointMixin:
@@ -356,8 +325,7 @@ class TwistdLifecycle:
         try:
             super().privilegedStartService()  # type: ignore[misc]
         except PylogbrokerError:
-            # twistd cleans up, tells its parent process if it has detached, and exits with status 1
-            # by the error. (It would neither clean up nor tell for a SystemExit.)
+            # For an error, unlike a SystemExit, twistd cleans up, and tells a detached parent.
             sys.excepthook = partial(printStartupError, isLogShown=self.isLogShown)
             raise
 

@@ -172,6 +172,14 @@ class ConsumeTests(CommandCase):
         following.cancel()
         self.assertEqual((await following).code, CANCELLED)
 
+    async def test_consumerTimeout(self) -> None:
+        """Following ends when nothing has come for the time that was given."""
+        await self.startBroker()
+        self.patch(consume, "POLL_SECONDS", 0.01)
+        await self.publish("t", b"old")
+        result = await self.consume("--offset", "0", "--follow", "--consumer-timeout-ms", "50")
+        self.assertEqual((result.code, result.output), (0, b"old\n"))
+
     async def test_silentBroker(self) -> None:
         """When the broker is gone, that is said before the command gives up, and when it will."""
         await self.startBroker()

@@ -269,3 +269,18 @@ class FaultTests(DumpCase):
         os.close(source)
         self.addCleanup(os.close, sink)
         self.assertRaises(BrokenPipeError, dump, options, Streams(-1, sink, io.StringIO()))
+
+    def test_terminal(self) -> None:
+        """A terminal never gets compressed bytes or control characters."""
+        data = encodeSet([b"plain \x1b[2J"]) + encodeSet([b"inside \x07"], GZIP)
+        path = self.segment(data)
+        for option in ("--no-print", "--open", ""):
+            source, sink = os.openpty()
+            self.addCleanup(os.close, source)
+            streams = Streams(-1, sink, io.StringIO())
+            dump(prepare(["dump", *filter(None, [option]), path], streams), streams)
+            os.close(sink)
+            shown = os.read(source, 1 << 16)
+            self.assertEqual([byte for byte in shown if byte < 32 and byte not in b"\t\r\n"], [])
+            self.assertEqual(b"compressed bytes" in shown, option != "--no-print")
+            self.assertEqual(b"inside" in shown, option == "--open")

@@ -274,6 +274,24 @@ class GroupConsumeTests(ClusterCase):
         self.assertIn(b"good\n", result.output)
         self.assertRegex(result.errors, r"pylogbroker: t.*0-0 at offset 14: checksum")
 
+    async def test_corruptSkipped(self) -> None:
+        """Told to skip errors, it names a damaged message, reads the other partitions, and ends with 1."""
+        await self.corrupt()
+        result = await self.consumed(
+            "--topic", "t", "--from-beginning", "--group", "g", "--skip-message-on-error"
+        )
+        self.assertEqual(result.code, 1)
+        self.assertEqual(sorted(result.output.splitlines()), [b"good", b"other"])
+        self.assertRegex(result.errors, r"pylogbroker: t.*0-0 at offset 14: checksum")
+
+    async def test_consumerTimeout(self) -> None:
+        """A member that follows ends when nothing has come for the time that was given."""
+        await self.startBrokers(1)
+        await self.establish("t")
+        arguments = ("--autocommit-interval-ms", "50", "--consumer-timeout-ms", "300")
+        result = await self.consumed("--topic", "t", "--from-beginning", "--follow", *arguments)
+        self.assertEqual((result.code, result.output), (0, b"first\n"))
+
     async def test_corruptFollowed(self) -> None:
         """Who follows is told of a damaged message, and goes on with the other partitions."""
         await self.corrupt()

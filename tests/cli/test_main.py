@@ -113,6 +113,10 @@ class ParserTests(SynchronousTestCase):
             (["consume", "--topic", "t", "--group", "g", "--follow"], "--group: needs --zookeeper"),
             (["consume", "--whitelist", "t", "--follow"], "--whitelist: needs --zookeeper"),
             (
+                ["consume", "--topic", "t", "--skip-message-on-error", "--follow"],
+                "--skip-message-on-error: needs --zookeeper",
+            ),
+            (
                 [
                     "consume",
                     "--zookeeper",

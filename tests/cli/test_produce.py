@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 
@@ -40,6 +41,15 @@ class ProduceTests(CommandCase):
                 b"",
                 f"sent 4 messages (10 B) in 1 requests to t-0 of {self.broker.endpoint}, which has taken them all\n",
             ),
+        )
+
+    async def test_json(self) -> None:
+        """The outcome can be had as a JSON document."""
+        await self.startBroker()
+        result = await self.produce(self.write(b"one\ntwo\n"), "--json")
+        self.assertEqual(
+            json.loads(result.output),
+            {"topic": "t", "messageCount": 2, "payloadSize": 6, "requestCount": 1},
         )
 
     async def test_batches(self) -> None:

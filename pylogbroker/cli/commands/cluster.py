@@ -59,8 +59,6 @@ examples:
   pylogbroker offset list --topic dpkg --time 2026-01-31T12:00 --count 5
 """
 
-# -- topic -------------------------------------------------------------------------------------
-
 
 def addListArguments(parser: ArgumentParser) -> None:
     """Arguments of C{topic list}."""
@@ -174,9 +172,6 @@ def _detailed(bounds: list[PartitionBounds]) -> str:
     return tableOfRows(("TOPIC", "PARTITION", "START", "END", "SIZE"), rows)
 
 
-# -- broker ------------------------------------------------------------------------------------
-
-
 def addBrokerArguments(parser: ArgumentParser) -> None:
     """Arguments of C{broker list}."""
     parser.epilog = _BROKER_EXAMPLES
@@ -227,9 +222,6 @@ async def _ask(
         cluster.problems.append(
             f"broker {number} at {broker.host}:{broker.port} does not answer: {error}"
         )
-
-
-# -- offset ------------------------------------------------------------------------------------
 
 
 def addOffsetArguments(parser: ArgumentParser) -> None:

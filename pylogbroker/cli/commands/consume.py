@@ -320,9 +320,6 @@ class _PartitionReading(_Reading):
             self.offset = offset
 
 
-# -- as a member of a group --------------------------------------------------------------------
-
-
 async def _consumeInGroup(options: Namespace, streams: Streams) -> int:
     changes = {
         "rebalance.backoff.ms": str(BACKOFF_MS),
@@ -352,14 +349,14 @@ async def _consumeInGroup(options: Namespace, streams: Streams) -> int:
         await closeAll(Deferred.fromCoroutine(leave()))
         if reading.isStarted:
             streams.say(f"read {reading.count:,} messages as {member.consumer.consumerId}")
-    return 1 if reading.errorCount else 0
+    return 1 if reading.errors else 0
 
 
 class _GroupReading(_Reading):
     """
     Reads the partitions of a member.
 
-    @ivar errorCount: partitions that could not be read on, each time.
+    @ivar errors: of partitions that could not be read on.
     """
 
     def __init__(
@@ -373,7 +370,7 @@ class _GroupReading(_Reading):
         self._reader = member.reader
         self._consumer: ConsumerConnector = member.consumer
         self._ends = ends
-        self.errorCount = 0
+        self.errors: set[str] = set()
 
     async def _requireTopics(self) -> None:
         """A member would silently wait for a topic that does not exist."""
@@ -423,7 +420,7 @@ class _GroupReading(_Reading):
             raise error
         if not (self._options.follow or self._options.skipMessageOnError):
             raise CommandError(str(error)) from error
-        self.errorCount += 1
+        self.errors.add(str(error))
         self._streams.warn(str(error))
 
     async def _print(self, messages: Sequence[ConsumedMessage]) -> None:
@@ -447,17 +444,18 @@ class _GroupReading(_Reading):
         return not reason
 
     async def _whyNotAtEnd(self) -> str:
+        """A partition that is not at its end; those that cannot be read do not count."""
         consumer = self._consumer
         if not consumer.isOwning:
             return "this member has not got its share of the partitions"
-        positions = consumer.positions
+        positions, reasons = consumer.positions, []
         try:
             for each in consumer.owned:
                 end = await self._ends.end(each.topic, each.partition)
                 position = positions.get(each)
                 if position is None or position < end:
                     where = "no offset yet" if position is None else position
-                    return f"{each} is at {where}, and ends at {end}"
+                    reasons.append(f"{each} is at {where}, and ends at {end}")
         except PylogbrokerError as error:
             return str(error)
-        return ""
+        return reasons[0] if len(reasons) > len(self.errors) else ""

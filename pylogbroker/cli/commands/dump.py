@@ -265,9 +265,6 @@ def _hidden(payload: bytes) -> bytes:
     return f"payload:\t{len(payload):,} compressed bytes; --open shows the messages\n".encode()
 
 
-# -- verify ------------------------------------------------------------------------------------
-
-
 def addVerifyArguments(parser: ArgumentParser) -> None:
     """Arguments of C{verify}."""
     parser.epilog = _VERIFY_EXAMPLES

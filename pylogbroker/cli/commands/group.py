@@ -381,11 +381,7 @@ def addVerifyArguments(parser: ArgumentParser) -> None:
 
 
 async def verifyGroups(options: Namespace, streams: Streams) -> int:
-    """
-    Check that each partition that a group reads has an owner among its members.
-
-    @return: 1 when one has none.
-    """
+    """Check that each partition that a group reads has an owner among its members."""
     async with ClusterSession(options, streams) as cluster:
         names = await cluster.knownGroups(options.groups)
         active = [name for name in names if await cluster.reader.children(GroupPaths(name).ids)]
@@ -430,9 +426,7 @@ def _asDocument(fault: OwnershipFault) -> dict[str, Any]:
 
 
 async def _verify(cluster: ClusterSession, name: str) -> tuple[int, list[OwnershipFault]]:
-    """
-    @return: the number of partitions that the group should read; their faults.
-    """
+    """The number of partitions that the group should read, and their faults."""
     paths, reader = GroupPaths(name), cluster.reader
     members = (await reader.members(paths)).items()
     subscriptions = {member: node.subscription for member, node in members}
@@ -460,11 +454,7 @@ def addExportArguments(parser: ArgumentParser) -> None:
 
 
 async def exportOffsets(options: Namespace, streams: Streams) -> int:
-    """
-    Print or write the committed offsets of groups.
-
-    @return: 1 when one could not be read.
-    """
+    """Print or write the committed offsets of groups."""
     async with ClusterSession(options, streams) as cluster:
         names = await cluster.knownGroups(options.groups)
         found = [each for name in names for each in await _committedOffsets(cluster, name)]
@@ -593,12 +583,7 @@ def _changesTable(changes: Iterable[Change]) -> str:
 
 
 async def _requireMessageAt(cluster: ClusterSession, each: PartitionId, offset: int) -> None:
-    """
-    Check that a message begins at an offset, or the log ends.
-
-    @raise CommandError: neither is so.
-    @raise PylogbrokerError: the broker does not answer.
-    """
+    """Check that a message begins at an offset, or the log ends; else raise L{CommandError}."""
     where = f"{each.topic} {each.partition}"
     start, end = await cluster.offsets.start(*each), await cluster.offsets.end(*each)
     if not start <= offset <= end:
@@ -639,11 +624,7 @@ async def importOffsets(options: Namespace, streams: Streams) -> int:
 
 
 async def _requireMessages(cluster: ClusterSession, wanted: Iterable[GroupOffset]) -> None:
-    """
-    Refuse offsets that are known to be wrong. An absent broker does not prevent an import.
-
-    @raise CommandError: at an offset no message begins.
-    """
+    """Refuse offsets that are known to be wrong. An absent broker does not prevent an import."""
     silent: set[int] = set()
     for each in wanted:
         if each.partition.broker not in silent:

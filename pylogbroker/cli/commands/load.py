@@ -66,9 +66,6 @@ that started before must start again.
 _HEADINGS = ("TOPIC", "PARTITION", "FROM", "TO", "MESSAGES", "REPLACED")
 
 
-# -- load ---------------------------------------------------------------------------------------
-
-
 def _addTable(parser: ArgumentParser) -> None:
     parser.add_argument(
         "path", metavar="FOLDER", help="the table's folder, on a local or mounted file system"
@@ -304,9 +301,6 @@ def _report(options: Namespace, streams: Streams, result: Any) -> None:
         streams.say(f"{name}: {count:,} rows have none, and stand under the time of the run")
 
 
-# -- table compact ------------------------------------------------------------------------------
-
-
 def _date(text: str) -> str:
     try:
         return date.fromisoformat(text).isoformat()
@@ -352,9 +346,6 @@ def compactTable(options: Namespace, streams: Streams) -> int:
     )
     writeAtOnce(streams.output, text.encode("utf-8", "surrogatepass"))
     return 0
-
-
-# -- Spark --------------------------------------------------------------------------------------
 
 
 def addSpark(parser: ArgumentParser) -> None:

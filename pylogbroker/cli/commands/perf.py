@@ -95,9 +95,6 @@ It ends at the end of the partition. MB are 2^20 bytes of payload.
 """
 
 
-# -- rows --------------------------------------------------------------------------------------
-
-
 def formatDate(pattern: str, nowMs: int) -> str:
     """
     A local time in the format of Java's SimpleDateFormat.
@@ -261,9 +258,6 @@ class _Rows:
         await self._streams.show(text)
 
 
-# -- produce -----------------------------------------------------------------------------------
-
-
 def _addThreads(parser: ArgumentParser, what: str) -> None:
     option(
         parser,
@@ -416,9 +410,6 @@ class _Sending:
                 await producer.close()
             except PylogbrokerError as error:
                 self._streams.warn(str(error))
-
-
-# -- consume -----------------------------------------------------------------------------------
 
 
 def _addReading(parser: ArgumentParser) -> None:
