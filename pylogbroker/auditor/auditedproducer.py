@@ -247,7 +247,7 @@ class AuditedProducer:
     ) -> None:
         """
         @param properties: a producer's, and those that begin with C{audit.}
-            (L{pylogbroker.config.auditsettings.AUDITED_ROWS}).
+            (L{pylogbroker.config.auditsettings.AuditedSettings}).
         @param timeOf: the time of a payload in milliseconds since the epoch, or L{None} for the
             time of sending. Without envelopes, the auditor must be configured alike.
         @param encoder: as of L{Producer}.
