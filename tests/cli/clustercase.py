@@ -1,5 +1,6 @@
 """
-What the tests of the commands with C{--zookeeper} share: brokers that are registered in a chroot of their own of a real ZooKeeper.
+What the tests of the commands with C{--zookeeper} share: brokers that are registered in a chroot of
+their own of a real ZooKeeper.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class ClusterCase(CommandCase):
 
     async def restartAged(self, topic: str, times: Sequence[float], **properties: str) -> None:
         """
-        Start the only broker anew with its data, the segments of partition 0 last written to at given times.
+        Start the only broker anew with its data, the segments of partition 0 last written to at
+        given times.
 
         @param times: seconds since the epoch, of as many segments, the oldest first.
         """
@@ -71,8 +73,8 @@ class ClusterCase(CommandCase):
 
     async def establish(self, topic: str, *payloads: bytes) -> None:
         """
-        Have a topic on all brokers, with the same messages in partition 0 of each, by default C{first}: a producer stays with the brokers that have a
-        topic (0.7's way).
+        Have a topic on all brokers, with the same messages in partition 0 of each, by default
+        C{first}: a producer stays with the brokers that have a topic (0.7's way).
         """
         for broker in self.brokers:
             self.broker = broker

@@ -98,7 +98,9 @@ class Process(ProcessProtocol):
 
 
 class Deaf(Protocol):
-    """A server that reads a number of bytes and then hangs up; with 0, as soon as somebody calls."""
+    """
+    A server that reads a number of bytes and then hangs up; with 0, as soon as somebody calls.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -114,7 +116,9 @@ class Deaf(Protocol):
 
 @implementer(IHalfCloseableProtocol)
 class Silent(Protocol):
-    """A broker that answers an empty fetch, and nothing else, not even the end of the connection."""
+    """
+    A broker that answers an empty fetch, and nothing else, not even the end of the connection.
+    """
 
     def __init__(self, got: DeferredQueue[None]) -> None:
         self.got = got

@@ -32,7 +32,10 @@ class AccessTests(SynchronousTestCase):
     """How to get at a cluster."""
 
     def options(self, *arguments: str) -> argparse.Namespace:
-        """Those of a command, judged. What is wrong is raised as C{SystemExit}, with what was said about it."""
+        """
+        Those of a command, judged. What is wrong is raised as C{SystemExit}, with what was said
+        about it.
+        """
         with contextlib.redirect_stderr(io.StringIO()) as errors:
             try:
                 options = parse(arguments)

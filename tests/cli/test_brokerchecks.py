@@ -16,7 +16,10 @@ class CheckPartitionTests(CommandCase):
     """Whether a broker has a partition."""
 
     async def test_partitions(self) -> None:
-        """Those that the broker is configured with are there, also when nothing was published; others are an error that names topic and partition."""
+        """
+        Those that the broker is configured with are there, also when nothing was published; others
+        are an error that names topic and partition.
+        """
         broker = await self.startBroker(num_partitions="2")
         await self.publish("old", b"a")
         consumer = SimpleConsumer(reactor, broker.endpoint)

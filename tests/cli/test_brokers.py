@@ -1,4 +1,7 @@
-"""Tests for L{pylogbroker.cli.commands.cluster}, with a real ZooKeeper and brokers that are registered in it."""
+"""
+Tests for L{pylogbroker.cli.commands.cluster}, with a real ZooKeeper and brokers that are registered
+in it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,9 @@ class BrokersTests(ClusterCase):
         )
 
     async def test_silent(self) -> None:
-        """One that does not answer is told, and makes the exit code 1; the others are shown as ever."""
+        """
+        One that does not answer is told, and makes the exit code 1; the others are shown as ever.
+        """
         await self.startBrokers(1)
         deaf = self.startDeaf(0)
         await self.node("/brokers/ids/7", f"x:{deaf}".encode())

@@ -1,4 +1,6 @@
-"""Tests for L{pylogbroker.cli.publisher}, with a real ZooKeeper and brokers that are registered in it."""
+"""
+Tests for L{pylogbroker.cli.publisher}, with a real ZooKeeper and brokers that are registered in it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ class ClusterPublisherTests(ClusterCase):
         )
 
     async def test_lines(self) -> None:
-        """Each line of a file is a message on one of the brokers, in any codec; what was done is said on standard error."""
+        """
+        Each line of a file is a message on one of the brokers, in any codec; what was done is said
+        on standard error.
+        """
         await self.startBrokers()
         await self.establish("t")
         lines = [b"line %d" % number for number in range(1_000)]
@@ -51,7 +56,10 @@ class ClusterPublisherTests(ClusterCase):
         self.assertEqual({broker for broker, _partition in stored}, {0, 1})
 
     async def test_keys(self) -> None:
-        """A key before the separator says where the rest of the line goes, as to 0.7's clients, and is not sent; text and bytes can be keys."""
+        """
+        A key before the separator says where the rest of the line goes, as to 0.7's clients, and is
+        not sent; text and bytes can be keys.
+        """
         await self.startBrokers()
         await self.establish("t")
         keys = ["", "a", "bb", "ccc", "ä", "\U0001d11e"]
@@ -141,7 +149,10 @@ class ClusterPublisherTests(ClusterCase):
         self.flushLoggedErrors()
 
     async def test_tooLong(self) -> None:
-        """A line over the limit is an error with its number; what does not shrink when it is compressed is sent in smaller batches."""
+        """
+        A line over the limit is an error with its number; what does not shrink when it is
+        compressed is sent in smaller batches.
+        """
         await self.startBrokers(1)
         incompressible = b"".join(
             random.Random(number).randbytes(300).replace(b"\n", b"") + b"\n" for number in range(50)

@@ -36,7 +36,10 @@ class ClusterReadingTests(ClusterCase):
         return Deferred.fromCoroutine(reading.__aexit__(None, None, None))
 
     async def test_brokers(self) -> None:
-        """Brokers are looked up in ZooKeeper, once each; one that is not registered is an error that names it, and becomes none when it is."""
+        """
+        Brokers are looked up in ZooKeeper, once each; one that is not registered is an error that
+        names it, and becomes none when it is.
+        """
         await self.startBrokers(1)
         await self.establish("t")
         cluster = await self.open()

@@ -30,7 +30,10 @@ class ConsumeTests(CommandCase):
         )
 
     async def test_fromBeginning(self) -> None:
-        """All messages are printed, byte for byte, one a line; how far that was is said on standard error."""
+        """
+        All messages are printed, byte for byte, one a line; how far that was is said on standard
+        error.
+        """
         await self.startBroker()
         await self.publish("t", b"one", b"", b"\xff\x00\r")
         self.assertEqual(
@@ -52,7 +55,10 @@ class ConsumeTests(CommandCase):
         )
 
     async def test_maxMessages(self) -> None:
-        """It stops after so many messages, or where there are no more; the next offset is where to go on."""
+        """
+        It stops after so many messages, or where there are no more; the next offset is where to go
+        on.
+        """
         await self.startBroker()
         await self.publish("t", b"one", b"two", b"three")
         self.assertEqual(
@@ -240,7 +246,9 @@ class ConsumeTests(CommandCase):
         self.assertEqual(await read(reactor, source), b"new\n")
 
     async def test_ended(self) -> None:
-        """Ended while nobody takes its output, it stops at once, and has not counted what nobody got."""
+        """
+        Ended while nobody takes its output, it stops at once, and has not counted what nobody got.
+        """
         await self.startBroker()
         await self.publish("t", *[b"x" * 1000] * 500)
         source, sink = os.pipe()
@@ -283,7 +291,10 @@ class ConsumeTests(CommandCase):
         )
 
     async def test_fetchSize(self) -> None:
-        """A message that is larger than the fetch size is an error that says what to do; those before it are printed."""
+        """
+        A message that is larger than the fetch size is an error that says what to do; those before
+        it are printed.
+        """
         await self.startBroker()
         await self.publish("t", b"one", b"x" * 100)
         result = await self.consume("--from-beginning", "--fetch-size", "50")
@@ -294,7 +305,9 @@ class ConsumeTests(CommandCase):
         )
 
     async def test_corrupt(self) -> None:
-        """A message that is damaged is an error that names its offset; those before it are printed."""
+        """
+        A message that is damaged is an error that names its offset; those before it are printed.
+        """
         await self.startBroker()
         await self.publish("t", b"one", b"two")
         [path] = glob.glob(os.path.join(self.broker.directory, "t-0", "*.kafka"))

@@ -65,7 +65,10 @@ class DemoTests(CommandCase):
         self.assertIn(f"pylogbroker produce {path} --topic demo", self.tail)
 
     async def test_anyBytes(self) -> None:
-        """A file comes back exactly whatever stands in it: no line feed at the end, CRLF, NUL bytes, bytes that are not UTF-8, empty lines."""
+        """
+        A file comes back exactly whatever stands in it: no line feed at the end, CRLF, NUL bytes,
+        bytes that are not UTF-8, empty lines.
+        """
         for data in (
             b"a",
             b"a\n",
@@ -113,7 +116,10 @@ class DemoTests(CommandCase):
         self.assertIn("removed", rows["broker"])
 
     async def test_config(self) -> None:
-        """The configuration can be given, and is named; a key that comes twice is said, what is wrong ends the demo."""
+        """
+        The configuration can be given, and is named; a key that comes twice is said, what is wrong
+        ends the demo.
+        """
         config = self.write(
             b"brokerid=0\nlog.dir=x\nenable.zookeeper=false\nlog.flush.interval=1\nlisteners=tcp:1\nbrokerid=1\n"
         )
@@ -132,7 +138,10 @@ class DemoTests(CommandCase):
         self.assertEqual(result.code, 0)  # a demo registers nowhere
 
     async def test_overlong(self) -> None:
-        """A file with a line that the broker would not take is an error with its number, also when it is too large only once it is compressed."""
+        """
+        A file with a line that the broker would not take is an error with its number, also when it
+        is too large only once it is compressed.
+        """
         for data, codec in (
             (b"a\n" + b"x" * 101 + b"\n", "none"),
             (b"a\n" + os.urandom(100).replace(b"\n", b""), "gzip"),
@@ -176,7 +185,9 @@ class DemoTests(CommandCase):
         self.assertNotIn("read back", result.output.decode())
 
     async def test_difference(self) -> None:
-        """When something else comes back, the exit code is 1 and the first byte that differs is named."""
+        """
+        When something else comes back, the exit code is 1 and the first byte that differs is named.
+        """
         path = self.write(b"one\ntwo\n")
         original = demo._Demo._readBack
 
@@ -224,7 +235,10 @@ class FileTests(SynchronousTestCase):
         self.assertIn("give one", str(error))
 
     def test_read(self) -> None:
-        """A file up to the limit is read whole; of a larger one, the lines that end within it; or, where none does, what there is."""
+        """
+        A file up to the limit is read whole; of a larger one, the lines that end within it; or,
+        where none does, what there is.
+        """
         for data, found in (
             (b"12\n45", (b"12\n45", True)),
             (b"12\n456", (b"12\n", False)),
@@ -264,7 +278,10 @@ class GoOnTests(SynchronousTestCase):
         )
 
     def test_lines(self) -> None:
-        """They start a broker, publish, read and compare, and look into its files, with the addresses of the configuration."""
+        """
+        They start a broker, publish, read and compare, and look into its files, with the addresses
+        of the configuration.
+        """
         lines = [line.split(" ", 1)[1] for line in self.nextSteps()]
         self.assertEqual(
             lines,
@@ -278,11 +295,17 @@ class GoOnTests(SynchronousTestCase):
         )
 
     def test_withoutLastLineFeed(self) -> None:
-        """A file without a line feed at its end is not what C{consume} prints, and not compared with it."""
+        """
+        A file without a line feed at its end is not what C{consume} prints, and not compared with
+        it.
+        """
         self.assertTrue(self.nextSteps(isEnded=False)[2].endswith("--from-beginning | tail"))
 
     def test_otherAddress(self) -> None:
-        """Another address is given to each command, and to the broker; so are names that a shell would take apart."""
+        """
+        Another address is given to each command, and to the broker; so are names that a shell would
+        take apart.
+        """
         lines = self.nextSteps(changes=("port=1234", "listen.interface=::1"), path="/a b")
         self.assertIn("--set port=1234 --set listen.interface=::1", lines[0])
         self.assertIn("produce '/a b' --broker [::1]:1234 --topic demo", lines[1])
@@ -293,7 +316,9 @@ class GoOnTests(SynchronousTestCase):
         )
 
     def test_program(self) -> None:
-        """A program is called by its name where the shell would find the same, and else by its path."""
+        """
+        A program is called by its name where the shell would find the same, and else by its path.
+        """
         beside = os.path.dirname(sys.executable)
         self.patch(os, "environ", {"PATH": beside})
         self.assertEqual(program("python3"), "python3")

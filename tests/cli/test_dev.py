@@ -26,7 +26,10 @@ class DevTests(ZookeeperCase):
     """A cluster in one command."""
 
     async def test_round(self) -> None:
-        """It has a broker that is registered and serves; Ctrl-C takes the registration away, and ends all of it with status 0. The data stays."""
+        """
+        It has a broker that is registered and serves; Ctrl-C takes the registration away, and ends
+        all of it with status 0. The data stays.
+        """
         data = self.mktemp()
         protocol, process = self.spawn(
             "dev", "--data", data, "--port", "0", "--zookeeper-port", "0"
@@ -61,7 +64,9 @@ class DevTests(ZookeeperCase):
         self.assertFalse(os.path.exists(found[1]))
 
     async def test_zookeeperEnds(self) -> None:
-        """A ZooKeeper that ends by itself ends the command with an error, and the broker in order."""
+        """
+        A ZooKeeper that ends by itself ends the command with an error, and the broker in order.
+        """
         data = self.mktemp()
         protocol, process = self.spawn(
             "dev", "--data", data, "--port", "0", "--zookeeper-port", "0"
@@ -98,7 +103,10 @@ class PageTests(SynchronousTestCase):
     """What to do next."""
 
     def test_commands(self) -> None:
-        """Each line of the page is a command that its own parser takes; the ports are named where they are not the default."""
+        """
+        Each line of the page is a command that its own parser takes; the ports are named where they
+        are not the default.
+        """
         for address, named in (("127.0.0.1:9092", False), ("127.0.0.1:1234", True)):
             text = page("127.0.0.1:2181", address, 0, "/tmp/a b", False)
             lines = [shlex.split(line) for line in text.splitlines() if line.startswith("  ")]

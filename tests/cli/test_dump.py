@@ -45,7 +45,10 @@ class JsonTests(DumpCase):
     """For machines."""
 
     def test_entries(self) -> None:
-        """An object for each entry, and inside it, when wrappers are opened, the messages of a wrapper."""
+        """
+        An object for each entry, and inside it, when wrappers are opened, the messages of a
+        wrapper.
+        """
         path = self.segment(encodeMessage(b"one") + encodeSet([b"a", b"\xff"], GZIP), "0.kafka")
         code, lines, _errors = self.dump("--json", "--open", path)
         first, second = map(json.loads, lines)
@@ -83,7 +86,10 @@ class ValidTests(DumpCase):
     """Segments without a fault, as 0.7's DumpLogSegments shows them (spec-0.7 tools §6)."""
 
     def test_messages(self) -> None:
-        """Each message has a line with its own offset, and one with its payload; the tail is behind the last."""
+        """
+        Each message has a line with its own offset, and one with its payload; the tail is behind
+        the last.
+        """
         path = self.segment(
             encodeMessage(b"one") + encodeMessage(b"two!", magic=0) + encodeMessage(b"")
         )
@@ -143,7 +149,8 @@ class ValidTests(DumpCase):
             "  payloadsize: 4 magic: 0",
             "  payload:\ttwo!",
         ]
-        # The wrapper's own payload is shown above them, and compressed bytes may look like line ends.
+        # The wrapper's own payload is shown above them, and compressed bytes may look like line
+        # ends.
         self.assertEqual(self.dump("--open", path)[1][-len(inside) - 1 : -1], inside)
         self.assertEqual(self.dump("--open", "--no-print", path)[1][3:-1], inside[::2])
 
@@ -161,7 +168,9 @@ class ValidTests(DumpCase):
         )
 
     def test_golden(self) -> None:
-        """A segment that 0.7.2 wrote is valid to its end; its name says no offset, which is said."""
+        """
+        A segment that 0.7.2 wrote is valid to its end; its name says no offset, which is said.
+        """
         code, lines, errors = self.dump("--no-print", GOLDEN)
         self.assertEqual(
             (code, lines[1], lines[-1]),
@@ -184,7 +193,10 @@ class FaultTests(DumpCase):
         return lines[3:-1], errors.removeprefix(beginning).rstrip("\n")
 
     def test_checksum(self) -> None:
-        """A message with a wrong checksum is shown as such, and so are those after it; the first of them is told."""
+        """
+        A message with a wrong checksum is shown as such, and so are those after it; the first of
+        them is told.
+        """
         bad = encodeMessage(b"bad")[:-1] + b"?"
         lines, fault = self.fault(bad + encodeMessage(b"good") + bad)
         self.assertEqual(
@@ -209,7 +221,9 @@ class FaultTests(DumpCase):
         self.assertEqual(fault, "1014 (byte 14), and no further: magic byte is 7")
 
     def test_shortHeader(self) -> None:
-        """A message of magic 1 that is too short for its header is not valid, and has no payload."""
+        """
+        A message of magic 1 that is too short for its header is not valid, and has no payload.
+        """
         lines, fault = self.fault(b"\0\0\0\5\1\0abc")
         self.assertEqual(
             lines,
@@ -220,7 +234,10 @@ class FaultTests(DumpCase):
         self.assertIn("less than the header of magic 1", fault)
 
     def test_cut(self) -> None:
-        """Where the file ends inside an entry, or inside a size field, or a size cannot be, the walk ends."""
+        """
+        Where the file ends inside an entry, or inside a size field, or a size cannot be, the walk
+        ends.
+        """
         for data, reason in (
             (encodeMessage(b"cut")[:-1], "size field is 9 and 8 bytes follow"),
             (b"\0\0\0", "3 bytes are left, less than a size field"),
@@ -230,7 +247,10 @@ class FaultTests(DumpCase):
             self.assertEqual(self.fault(data), ([], f"1014 (byte 14), and no further: {reason}"))
 
     def test_wrapper(self) -> None:
-        """A wrapper that cannot be opened is a fault when it is to be opened, since recovery would keep it."""
+        """
+        A wrapper that cannot be opened is a fault when it is to be opened, since recovery would
+        keep it.
+        """
         data = encodeMessage(b"no gzip", codec=GZIP)
         self.assertEqual(self.dump(self.segment(data))[0], 0)
         _, fault = self.fault(data, "--open")

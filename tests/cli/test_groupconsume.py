@@ -1,4 +1,7 @@
-"""Tests for L{pylogbroker.cli.commands.consume}, with a real ZooKeeper and brokers that are registered in it."""
+"""
+Tests for L{pylogbroker.cli.commands.consume}, with a real ZooKeeper and brokers that are registered
+in it.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,10 @@ class GroupConsumeTests(ClusterCase):
         return source, sink
 
     async def test_fromBeginning(self) -> None:
-        """All messages of all brokers are printed, and then it ends; a group of its own leaves nothing behind in ZooKeeper."""
+        """
+        All messages of all brokers are printed, and then it ends; a group of its own leaves nothing
+        behind in ZooKeeper.
+        """
         await self.startBrokers()
         await self.spread("t", *PAYLOADS)
         result = await self.consumed("--topic", "t", "--from-beginning")
@@ -57,7 +63,10 @@ class GroupConsumeTests(ClusterCase):
         self.assertEqual(await self.children("/consumers"), [])
 
     async def test_group(self) -> None:
-        """A group goes on where it was, also after a number of messages; at the end its members and owners are gone, and the offsets are there."""
+        """
+        A group goes on where it was, also after a number of messages; at the end its members and
+        owners are gone, and the offsets are there.
+        """
         await self.startBrokers()
         await self.spread("t", *PAYLOADS)
         first = await self.consumed(
@@ -77,7 +86,10 @@ class GroupConsumeTests(ClusterCase):
         self.assertEqual(await self.committed("g"), self.size(PAYLOADS))
 
     async def test_emptyAtTheEnd(self) -> None:
-        """A log whose last entry is a wrapper without messages comes to its end, and is committed up to there."""
+        """
+        A log whose last entry is a wrapper without messages comes to its end, and is committed up
+        to there.
+        """
         await self.startBrokers(
             1, log_default_flush_interval_ms="50", log_default_flush_scheduler_interval_ms="50"
         )
@@ -114,7 +126,10 @@ class GroupConsumeTests(ClusterCase):
             self.assertEqual((result.code, sorted(result.output.split())), (0, wanted))
 
     async def pair(self) -> tuple[Process, Any, Process, Any]:
-        """Two processes in a group that have half of four partitions each; in two of these is a message C{first}."""
+        """
+        Two processes in a group that have half of four partitions each; in two of these is a
+        message C{first}.
+        """
         await self.startBrokers()
         await self.establish("t")
         arguments = (
@@ -146,7 +161,10 @@ class GroupConsumeTests(ClusterCase):
         return first, firstProcess, second, secondProcess
 
     async def test_share(self) -> None:
-        """Two processes in a group share the messages. Ctrl-C ends one in order: what it printed is committed, its partitions are the other's at once."""
+        """
+        Two processes in a group share the messages. Ctrl-C ends one in order: what it printed is
+        committed, its partitions are the other's at once.
+        """
         first, _firstProcess, second, secondProcess = await self.pair()
         await self.spread("t", *PAYLOADS)
 
@@ -169,7 +187,10 @@ class GroupConsumeTests(ClusterCase):
         self.assertEqual(len(first.output.splitlines()) + len(ended.output.splitlines()), 62)
 
     async def test_killed(self) -> None:
-        """A process that is killed leaves its partitions to the other when its session is over: each message is printed at least once, in order."""
+        """
+        A process that is killed leaves its partitions to the other when its session is over: each
+        message is printed at least once, in order.
+        """
         first, _firstProcess, second, secondProcess = await self.pair()
         await self.spread("t", *PAYLOADS)
         await second.said(b"\n")
@@ -190,7 +211,10 @@ class GroupConsumeTests(ClusterCase):
             self.assertEqual(found, [payload for payload in payloads if payload in more])
 
     async def following(self) -> tuple[Deferred[Any], int]:
-        """A member of the group that follows, has printed a first message, and whose output is a pipe; and where to read that."""
+        """
+        A member of the group that follows, has printed a first message, and whose output is a pipe;
+        and where to read that.
+        """
         await self.startBrokers(1)
         await self.establish("t")
         source, sink = self.pipe()
@@ -203,7 +227,10 @@ class GroupConsumeTests(ClusterCase):
         return reading, source
 
     async def test_ended(self) -> None:
-        """Ended while nobody takes its output, it has committed what was printed before, and not what nobody got."""
+        """
+        Ended while nobody takes its output, it has committed what was printed before, and not what
+        nobody got.
+        """
         reading, source = await self.following()
         await self.publish("t", *[b"%d" % number + b"x" * 10_000 for number in range(30)])
         await read(reactor, source)
@@ -214,7 +241,10 @@ class GroupConsumeTests(ClusterCase):
         self.assertEqual(await self.committed("g"), self.size([b"first"]))
 
     async def test_committedWhilePrinting(self) -> None:
-        """A commit that comes while messages are taken and nobody takes the output does not count them: a member that is killed then loses nothing."""
+        """
+        A commit that comes while messages are taken and nobody takes the output does not count
+        them: a member that is killed then loses nothing.
+        """
         made: list[ConsumerConnector] = []
 
         class Known(ConsumerConnector):
@@ -241,7 +271,10 @@ class GroupConsumeTests(ClusterCase):
         self.assertRegex((await reading).errors, "^read 31 messages as g_")
 
     async def test_brokenPipe(self) -> None:
-        """When nobody reads the output any more, that is a quiet end, and what was not printed is not committed."""
+        """
+        When nobody reads the output any more, that is a quiet end, and what was not printed is not
+        committed.
+        """
         await self.startBrokers(1)
         await self.spread("t", b"one")
         source, sink = os.pipe()
@@ -254,7 +287,10 @@ class GroupConsumeTests(ClusterCase):
         self.assertEqual(await self.committed("g"), 0)
 
     async def corrupt(self) -> None:
-        """In partition 0 a message whose checksum is wrong, behind a good one; in partition 1 a good one."""
+        """
+        In partition 0 a message whose checksum is wrong, behind a good one; in partition 1 a good
+        one.
+        """
         await self.startBrokers(1)
         [self.broker] = self.brokers
         producer = SyncProducer(reactor, self.broker.endpoint)
@@ -267,7 +303,10 @@ class GroupConsumeTests(ClusterCase):
             file.write(b"?")
 
     async def test_corrupt(self) -> None:
-        """A damaged message is an error that names partition and offset, once the good ones before it are printed."""
+        """
+        A damaged message is an error that names partition and offset, once the good ones before it
+        are printed.
+        """
         await self.corrupt()
         result = await self.consumed("--topic", "t", "--from-beginning", "--group", "g")
         self.assertEqual(result.code, 1)
@@ -275,7 +314,10 @@ class GroupConsumeTests(ClusterCase):
         self.assertRegex(result.errors, r"pylogbroker: t.*0-0 at offset 14: checksum")
 
     async def test_corruptSkipped(self) -> None:
-        """Told to skip errors, it names a damaged message, reads the other partitions, and ends with 1."""
+        """
+        Told to skip errors, it names a damaged message, reads the other partitions, and ends with
+        1.
+        """
         await self.corrupt()
         result = await self.consumed(
             "--topic", "t", "--from-beginning", "--group", "g", "--skip-message-on-error"
@@ -323,7 +365,10 @@ class GroupConsumeTests(ClusterCase):
         )
 
     async def test_blocked(self) -> None:
-        """A partition that another owns for good is an error in the end, and not silence; messages of the others are printed."""
+        """
+        A partition that another owns for good is an error in the end, and not silence; messages of
+        the others are printed.
+        """
         await self.startBrokers(1)
         [self.broker] = self.brokers
         await self.publish("t", b"one")
@@ -339,7 +384,10 @@ class GroupConsumeTests(ClusterCase):
         )
 
     async def test_unknownTopic(self) -> None:
-        """A topic that is not there, or a pattern that no topic matches, is an error; who follows waits for it, and is told so."""
+        """
+        A topic that is not there, or a pattern that no topic matches, is an error; who follows
+        waits for it, and is told so.
+        """
         await self.startBrokers(1)
         await self.establish("u")
         for which, what in (("--topic", "topic t"), ("--whitelist", "topic that matches")):
@@ -394,7 +442,10 @@ class GroupConsumeTests(ClusterCase):
         )
 
     async def test_deadBroker(self) -> None:
-        """A broker that is registered and does not answer is an error in the end, and not silence; messages of the others are printed."""
+        """
+        A broker that is registered and does not answer is an error in the end, and not silence;
+        messages of the others are printed.
+        """
         await self.startBrokers(1)
         await self.spread("t", b"one")
         await self.node("/brokers/ids/7", b"c:127.0.0.1:1")
@@ -408,8 +459,8 @@ class GroupConsumeTests(ClusterCase):
 
     async def test_garbage(self) -> None:
         """
-        What somebody else has written, a member that is none, one whose pattern means nothing to us, a topic, a broker, an offset and an owner that cannot be,
-        stops nobody.
+        What somebody else has written, a member that is none, one whose pattern means nothing to
+        us, a topic, a broker, an offset and an owner that cannot be, stops nobody.
         """
         await self.startBrokers(1)
         await self.spread("t", b"one", b"two", b"three")

@@ -52,7 +52,10 @@ class GroupMemberTests(ClusterCase):
         self.assertEqual(await self.children("/consumers"), [])
 
     async def test_named(self) -> None:
-        """Of a group that somebody has named, the positions stay, with the access control that goes with the credentials."""
+        """
+        Of a group that somebody has named, the positions stay, with the access control that goes
+        with the credentials.
+        """
         await self.startBrokers(1)
         await self.establish("t")
         member = self.member("g", digest="me:secret")

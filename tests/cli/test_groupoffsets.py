@@ -1,4 +1,7 @@
-"""Tests for L{pylogbroker.cli.commands.group}, with a real ZooKeeper and brokers that are registered in it."""
+"""
+Tests for L{pylogbroker.cli.commands.group}, with a real ZooKeeper and brokers that are registered
+in it.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +105,10 @@ class ExportTests(OffsetsCase):
         )
 
     async def test_refused(self) -> None:
-        """A group that is not there is an error, and so is a file that is there: it may be the only copy."""
+        """
+        A group that is not there is an error, and so is a file that is there: it may be the only
+        copy.
+        """
         await self.put("g", "t", p0_0=12)
         result = await self.groups("export", "x")
         self.assertEqual(
@@ -115,7 +121,10 @@ class ExportTests(OffsetsCase):
         )
 
     async def test_garbage(self) -> None:
-        """What cannot be read is named, and makes the exit code 1, so that nobody takes the file for complete."""
+        """
+        What cannot be read is named, and makes the exit code 1, so that nobody takes the file for
+        complete.
+        """
         await self.put("g", "t", p0_0=12)
         await self.node("/consumers/g/offsets/t/0-1", b"many")
         await self.node("/consumers/g/offsets/t/odd", b"1")
@@ -160,7 +169,10 @@ class ImportTests(OffsetsCase):
         self.assertEqual(await self.children("/consumers"), [])
 
     async def test_number(self) -> None:
-        """A number at which no message begins is refused, also before anything is done, unless it is forced; a broker that is not there refuses nothing."""
+        """
+        A number at which no message begins is refused, also before anything is done, unless it is
+        forced; a broker that is not there refuses nothing.
+        """
         await self.startBrokers(1, num_partitions="1")
         await self.establish("t", *PAYLOADS)
         path = self.write(b"/consumers/g/offsets/t/7-0:13\n/consumers/g/offsets/t/0-0:13\n")
@@ -178,7 +190,9 @@ class ImportTests(OffsetsCase):
         self.assertEqual(await self.positions("g", "t"), {"0-0": 12, "7-0": 14, "7-1": 14})
 
     async def test_members(self) -> None:
-        """Under members nothing is changed, since they would write their own; unless it is forced."""
+        """
+        Under members nothing is changed, since they would write their own; unless it is forced.
+        """
         await self.startBrokers(1)
         await self.establish("t", *PAYLOADS)
         await self.put("g", "t", p0_0=12)
@@ -236,7 +250,10 @@ class ResetTests(OffsetsCase):
         self.assertEqual(await self.positions("g", "t"), {**ends, "1-0": 0, "0-1": 0})
 
     async def test_time(self) -> None:
-        """To a time: where the last segment begins that was written no more after it, or, if all were, to the oldest message."""
+        """
+        To a time: where the last segment begins that was written no more after it, or, if all were,
+        to the oldest message.
+        """
         await self.startBrokers(1, num_partitions="1", log_file_size="20")
         for number in range(3):
             await self.establish("t", b"%d" % number * 20)  # 30 bytes in the log, a segment each
@@ -253,7 +270,10 @@ class ResetTests(OffsetsCase):
             self.assertEqual(await self.positions("g", "t"), {"0-0": offset}, moment)
 
     async def test_number(self) -> None:
-        """To a number at which a message begins, or the log ends; any other is refused, unless it is forced."""
+        """
+        To a number at which a message begins, or the log ends; any other is refused, unless it is
+        forced.
+        """
         await self.startBrokers(1, num_partitions="1")
         await self.establish("t", *PAYLOADS)
         place = ("--topic", "t", "--execute")

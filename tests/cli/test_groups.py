@@ -1,4 +1,7 @@
-"""Tests for L{pylogbroker.cli.commands.group}, with a real ZooKeeper and brokers that are registered in it."""
+"""
+Tests for L{pylogbroker.cli.commands.group}, with a real ZooKeeper and brokers that are registered
+in it.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,8 @@ class GroupsTests(ClusterCase):
 
     async def test_behind(self) -> None:
         """
-        A lag is told in bytes, and in time where segments tell it: a message was written between the last writing of the segment before and that of its own.
+        A lag is told in bytes, and in time where segments tell it: a message was written between
+        the last writing of the segment before and that of its own.
         """
         await self.startBrokers(1, num_partitions="1", log_file_size="20")
         for number in range(3):
@@ -137,7 +141,10 @@ class GroupsTests(ClusterCase):
         )
 
     async def test_problems(self) -> None:
-        """What others have written and cannot be read, and a broker that does not answer, is named; the rest is shown."""
+        """
+        What others have written and cannot be read, and a broker that does not answer, is named;
+        the rest is shown.
+        """
         await self.startBrokers(1)
         await self.spread("t", b"one")
         await self.node("/consumers/g/ids/g_garbage", b"garbage")
@@ -174,7 +181,10 @@ class GroupsTests(ClusterCase):
         self.assertEqual((await self.groups()).output, b"group there\n  no members\n")
 
     async def test_unreachable(self) -> None:
-        """A ZooKeeper that is not there, or has no such chroot, is an error that names it, within the time-out."""
+        """
+        A ZooKeeper that is not there, or has no such chroot, is an error that names it, within the
+        time-out.
+        """
         result = await self.perform(
             "group", "describe", "--zookeeper", "127.0.0.1:1", "--timeout-ms", "300"
         )

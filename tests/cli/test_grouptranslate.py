@@ -1,4 +1,6 @@
-"""Tests for L{pylogbroker.cli.commands.group}, with two clusters, a real ZooKeeper, and a mirror."""
+"""
+Tests for L{pylogbroker.cli.commands.group}, with two clusters, a real ZooKeeper, and a mirror.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class TranslateTests(ClusterCase):
         await producer.close()
 
     async def mirror(self) -> None:
-        """Mirror what there is, with a table that has an entry each time a little more was there."""
+        """
+        Mirror what there is, with a table that has an entry each time a little more was there.
+        """
         settings = MirrorSettings.fromProperties(
             [
                 {
@@ -116,7 +120,8 @@ class TranslateTests(ClusterCase):
 
     async def test_moves(self) -> None:
         """
-        A group moves: the first time only shown, then done. From there on it finds all that it had not read, and not all that it had (row 128).
+        A group moves: the first time only shown, then done. From there on it finds all that it had
+        not read, and not all that it had (row 128).
         """
         await self.mirror()
         size = 16
@@ -148,7 +153,10 @@ class TranslateTests(ClusterCase):
         self.assertIsNot(await self.targetAdmin.exists("/consumers/h/offsets/t/0-0"), None)
 
     async def test_refused(self) -> None:
-        """A group without positions, and a mirror that has mirrored nothing, are errors; nothing is written."""
+        """
+        A group without positions, and a mirror that has mirrored nothing, are errors; nothing is
+        written.
+        """
         outcome = await self.translate()
         self.assertEqual((outcome.code, outcome.output), (1, b""))
         self.assertIn("no positions", outcome.errors)
@@ -158,7 +166,10 @@ class TranslateTests(ClusterCase):
         self.assertIn("another", outcome.errors)
 
     async def test_beginnings(self) -> None:
-        """What was not mirrored, was deleted in the target since, or lost there, begins where there is something; and people are told."""
+        """
+        What was not mirrored, was deleted in the target since, or lost there, begins where there is
+        something; and people are told.
+        """
         await self.produce(self.targetBroker, "t", 0, [b"x" * 90] * 100)
         await self.produce(self.targetBroker, "t", 1, [b"x"])
         while len(await self.targetAdmin.get_children("/brokers/topics")) < 1:

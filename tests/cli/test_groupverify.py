@@ -1,4 +1,7 @@
-"""Tests for L{pylogbroker.cli.commands.group}, with a real ZooKeeper and brokers that are registered in it."""
+"""
+Tests for L{pylogbroker.cli.commands.group}, with a real ZooKeeper and brokers that are registered
+in it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ class GroupVerifyTests(ClusterCase):
         return consumer
 
     async def test_group(self) -> None:
-        """Right when two members have shared; wrong when a node is gone, or somebody else's; right again when it was mended."""
+        """
+        Right when two members have shared; wrong when a node is gone, or somebody else's; right
+        again when it was mended.
+        """
         await self.startBrokers(2)
         await self.establish("t", b"one")
         await self.member("one")
@@ -80,7 +86,10 @@ class GroupVerifyTests(ClusterCase):
         self.assertEqual((await self.verify("h")).output, GOOD)
 
     async def test_garbage(self) -> None:
-        """What cannot be read is named, and is a failure; a group that is not there is an error; so is one without members: it has nothing to share."""
+        """
+        What cannot be read is named, and is a failure; a group that is not there is an error; so is
+        one without members: it has nothing to share.
+        """
         self.assertEqual(
             await self.verify("g"),
             Outcome(1, b"", "pylogbroker: there is no consumer group g; there are: none\n"),

@@ -1,5 +1,6 @@
 """
-Tests for L{pylogbroker.cli.commands.load}: as a person at a terminal sees it. What a load does is tested in L{tests.spark.loader}.
+Tests for L{pylogbroker.cli.commands.load}: as a person at a terminal sees it. What a load does is
+tested in L{tests.spark.loader}.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class CommandTests(LoadCase):
         return Outcome(code, Path(path).read_bytes(), errors.getvalue())
 
     def test_table(self) -> None:
-        """The ranges as a table, and what else there is to say; with nothing new there is no table."""
+        """
+        The ranges as a table, and what else there is to say; with nothing new there is no table.
+        """
         self.write(b"a", b"b")
         end = self.end()
         outcome = self.perform("--topic", self.topic)
@@ -94,7 +97,9 @@ class CommandTests(LoadCase):
         )
 
     def test_offsetLines(self) -> None:
-        """Lines of 0.7's Hadoop consumer say where to begin, and are written where the table ends."""
+        """
+        Lines of 0.7's Hadoop consumer say where to begin, and are written where the table ends.
+        """
         self.write(b"a", b"b")
         middle = self.end()
         self.write(b"c")
@@ -112,7 +117,10 @@ class CommandTests(LoadCase):
         self.assertEqual(table(self.spark, self.folder).count(), 3)
 
     def test_wrongLines(self) -> None:
-        """A file that is not there or not writable, lines that are none, and brokers that nobody knows are errors."""
+        """
+        A file that is not there or not writable, lines that are none, and brokers that nobody knows
+        are errors.
+        """
         self.write(b"a")
         path = self.mktemp()
         self.assertRaises(StorageError, self.perform, "--offsets-in", path)
@@ -144,7 +152,9 @@ class CommandTests(LoadCase):
         self.assertRaises(TableError, load, options, Streams(-1, 1, io.StringIO()))
 
     def test_notTold(self) -> None:
-        """A result that cannot be printed is a failure that says which run was committed all the same."""
+        """
+        A result that cannot be printed is a failure that says which run was committed all the same.
+        """
         self.write(b"a")
         options = parse(
             ["load", self.folder, "--brokers", self.cluster.listed, "--topic", self.topic]

@@ -171,7 +171,9 @@ class ReporterTests(SynchronousTestCase):
     """What a person is told of the log."""
 
     def test_events(self) -> None:
-        """Warnings are a line; failures of the program have a traceback; what is less is not shown."""
+        """
+        Warnings are a line; failures of the program have a traceback; what is less is not shown.
+        """
         errors = io.StringIO()
         log = Logger(observer=LogPublisher(logObserver(Streams(0, 1, errors))))
         log.info("nothing")
@@ -215,7 +217,9 @@ class MainTests(SynchronousTestCase):
         self.assertIn(b"isvalid: true", os.read(source, 10_000))
 
     def test_interrupted(self) -> None:
-        """Ctrl-C ends the waiting for the writer of a named pipe, for which there is no reactor yet."""
+        """
+        Ctrl-C ends the waiting for the writer of a named pipe, for which there is no reactor yet.
+        """
         path = self.mktemp()
         os.mkfifo(path)
 
@@ -234,7 +238,10 @@ class ProcessTests(CommandCase):
         return await self.spawn(*arguments)[0].ended
 
     async def test_roundTrip(self) -> None:
-        """What C{produce} publishes, C{consume} prints, and C{offsets} and C{dump} see; a file comes back byte for byte."""
+        """
+        What C{produce} publishes, C{consume} prints, and C{offsets} and C{dump} see; a file comes
+        back byte for byte.
+        """
         broker = await self.startBroker()
         place = ("--broker", broker.endpoint, "--topic", "t")
         data = b"".join(b"%d \xff\x00\r\n" % index for index in range(3000))
@@ -313,7 +320,10 @@ class ProcessTests(CommandCase):
             )
 
     async def test_interrupt(self) -> None:
-        """A command that was not done exits with 130 after Ctrl-C and with 143 after SIGTERM, as a shell expects."""
+        """
+        A command that was not done exits with 130 after Ctrl-C and with 143 after SIGTERM, as a
+        shell expects.
+        """
         broker = await self.startBroker()
         for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
             protocol, process = self.spawn(
@@ -326,7 +336,10 @@ class ProcessTests(CommandCase):
             self.assertEqual(await protocol.ended, Outcome(code, b"", "ended after 1 messages\n"))
 
     async def test_interruptDemo(self) -> None:
-        """A demo that is ended stops its broker and leaves nothing behind, also when the signal comes twice, as from C{timeout}."""
+        """
+        A demo that is ended stops its broker and leaves nothing behind, also when the signal comes
+        twice, as from C{timeout}.
+        """
         protocol, process = self.spawn(
             "demo",
             self.write(b"one\n"),

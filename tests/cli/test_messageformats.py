@@ -28,7 +28,10 @@ class FormatTests(SynchronousTestCase):
         )
 
     def test_json(self) -> None:
-        """With its place, of one broker or of a cluster; what is not UTF-8 is told in base 64. It is one line."""
+        """
+        With its place, of one broker or of a cluster; what is not UTF-8 is told in base 64. It is
+        one line.
+        """
         shape = MESSAGE_FORMATS["json"]
         self.assertEqual(
             json.loads(shape(b"a\n\xc3\xa4", "t", 1, 5)),

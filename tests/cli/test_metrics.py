@@ -58,7 +58,10 @@ class MetricsTests(CommandCase):
         return await self.perform("metrics", "--url", url, "--interval-ms", "1", *arguments)
 
     async def test_rows(self) -> None:
-        """A quoted header, then a row each time; a new header when there are more figures; what is gone is empty."""
+        """
+        A quoted header, then a row each time; a new header when there are more figures; what is
+        gone is empty.
+        """
         result = await self.rows(
             self.serve(b"b 2\na 1\n", b"a 3\n", b'a 4\nc{x="y"} 5\n'),
             "--count",
@@ -74,7 +77,10 @@ class MetricsTests(CommandCase):
         self.assertEqual([line[0] for line in lines if not line[0].isdigit()], ['"time"'] * 2)
 
     async def test_chosen(self) -> None:
-        """Patterns choose figures, by name alone or with labels; JSON has numbers where these are some."""
+        """
+        Patterns choose figures, by name alone or with labels; JSON has numbers where these are
+        some.
+        """
         url = self.serve(b'in_total{topic="t"} 5\nin_total{topic="u"} 6\nout_total 1.5\nload NaN\n')
         result = await self.rows(
             url,

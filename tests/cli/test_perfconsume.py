@@ -1,4 +1,7 @@
-"""Tests for L{pylogbroker.cli.commands.perf}, with a real ZooKeeper and brokers that are registered in it."""
+"""
+Tests for L{pylogbroker.cli.commands.perf}, with a real ZooKeeper and brokers that are registered in
+it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ class GroupTests(ClusterCase):
         )
 
     async def test_summary(self) -> None:
-        """The columns are 0.7's; what they say was read is what the brokers hold; nothing of the group is left."""
+        """
+        The columns are 0.7's; what they say was read is what the brokers hold; nothing of the group
+        is left.
+        """
         await self.startBrokers(2)
         await self.establish("t", b"first")
         await self.spread("t", *PAYLOADS)
@@ -51,7 +57,9 @@ class GroupTests(ClusterCase):
             self.assertEqual(await self.children("/consumers"), [])
 
     async def test_some(self) -> None:
-        """No more than was asked for; a group that was named is left where it was, to the message."""
+        """
+        No more than was asked for; a group that was named is left where it was, to the message.
+        """
         await self.startBrokers(1, num_partitions="1")
         await self.establish("t", *PAYLOADS)
         row = json.loads((await self.consume("--json", "--messages", "30", "--group", "g")).output)
@@ -102,7 +110,9 @@ class SimpleTests(ClusterCase):
         )
 
     async def test_summary(self) -> None:
-        """All of a partition is counted, over fetches that cut, and compressed sets; then it ends."""
+        """
+        All of a partition is counted, over fetches that cut, and compressed sets; then it ends.
+        """
         await self.startBroker()
         await self.publish("t", *PAYLOADS)
         await self.publish("t", *PAYLOADS, codec=1)

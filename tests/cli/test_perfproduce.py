@@ -1,4 +1,7 @@
-"""Tests for L{pylogbroker.cli.commands.perf}, with a real ZooKeeper and brokers that are registered in it."""
+"""
+Tests for L{pylogbroker.cli.commands.perf}, with a real ZooKeeper and brokers that are registered in
+it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ class PerfProduceTests(ClusterCase):
         return len(payloads), sum(map(len, payloads))
 
     async def test_summary(self) -> None:
-        """The columns are 0.7's; what they say was sent is what the brokers hold, in both modes and by several producers, to the last message."""
+        """
+        The columns are 0.7's; what they say was sent is what the brokers hold, in both modes and by
+        several producers, to the last message.
+        """
         await self.startBrokers(2)
         await self.establish("t", b"")
         before = len(self.brokers)
@@ -68,7 +74,10 @@ class PerfProduceTests(ClusterCase):
         self.assertTrue(100 < size < 100 * 100)
 
     async def test_detailed(self) -> None:
-        """A row each so many messages, with the sum so far and the producer's number, and none for all."""
+        """
+        A row each so many messages, with the sum so far and the producer's number, and none for
+        all.
+        """
         await self.startBrokers(1)
         arguments = (
             "--messages",

@@ -35,7 +35,10 @@ class MeasuringTests(SynchronousTestCase):
         self.nowMs = 1_000
 
     def test_total(self) -> None:
-        """Of all: megabytes of 2^20 and messages, and their rates up to the last message, however late it is now."""
+        """
+        Of all: megabytes of 2^20 and messages, and their rates up to the last message, however late
+        it is now.
+        """
         measuring = Measurement(lambda: self.nowMs, 10)
         self.nowMs += 500
         measuring.add(4, MEGABYTE)
@@ -45,7 +48,10 @@ class MeasuringTests(SynchronousTestCase):
         self.assertEqual(measuring.total(), (2.0, 1.0, 10, 5.0))
 
     def test_rows(self) -> None:
-        """A row is due whenever so many more were counted; its rates are those since the row before, its sums those of all."""
+        """
+        A row is due whenever so many more were counted; its rates are those since the row before,
+        its sums those of all.
+        """
         measuring = Measurement(lambda: self.nowMs, 10)
         self.nowMs += 1_000
         self.assertEqual(
@@ -73,7 +79,9 @@ class RowTests(SynchronousTestCase):
         return parser.parse_args(arguments)
 
     def test_text(self) -> None:
-        """The first fraction has as many digits as was said, all others four; the separator is 0.7's."""
+        """
+        The first fraction has as many digits as was said, all others four; the separator is 0.7's.
+        """
         self.assertEqual(
             formatRow(("a", "b", "c", "d"), ("now", 2, 1.23456, 2.34567), 2, False),
             "now, 2, 1.23, 2.3457\n",

@@ -29,7 +29,10 @@ class ProduceTests(CommandCase):
         )
 
     async def test_file(self) -> None:
-        """Each line of a file is a message, whatever stands in it; what was done is said on standard error."""
+        """
+        Each line of a file is a message, whatever stands in it; what was done is said on standard
+        error.
+        """
         await self.startBroker()
         path = self.write(b"one\n\n\xff\x00\r\nlast")
         result = await self.produce(path)
@@ -70,7 +73,9 @@ class ProduceTests(CommandCase):
         self.assertEqual((result.code, result.errors.split("(")[0]), (0, "sent 0 messages "))
 
     async def test_partition(self) -> None:
-        """The partition can be given; one that the broker has not is an error before anything is sent."""
+        """
+        The partition can be given; one that the broker has not is an error before anything is sent.
+        """
         await self.startBroker(num_partitions="2")
         path = self.write(b"a\n")
         self.assertEqual((await self.produce(path, "--partition", "1")).code, 0)
@@ -112,7 +117,10 @@ class ProduceTests(CommandCase):
         self.assertTrue(result.errors.endswith("it is longer; nothing was sent\n"), result.errors)
 
     async def test_overlongCompressed(self) -> None:
-        """A line that is within the limit, and beyond it when it is compressed, is an error with its number, too."""
+        """
+        A line that is within the limit, and beyond it when it is compressed, is an error with its
+        number, too.
+        """
         await self.startBroker()
         line = random.Random(0).randbytes(1000).replace(b"\n", b"")[:900]
         result = await self.produce(
@@ -127,7 +135,9 @@ class ProduceTests(CommandCase):
         self.assertEqual(await self.messages("t"), [b"1", b"2"])
 
     async def test_lost(self) -> None:
-        """When the connection is lost the exit code is 1, and it is said how much surely arrived."""
+        """
+        When the connection is lost the exit code is 1, and it is said how much surely arrived.
+        """
         await self.startBroker()
         source, sink = os.pipe()
         self.addCleanup(os.close, source)
@@ -145,7 +155,10 @@ class ProduceTests(CommandCase):
         self.assertIn("lines sent, the broker has confirmed none", result.errors)
 
     async def test_announced(self) -> None:
-        """While a broker or a ZooKeeper is not there, it is said what the command waits for, and how long."""
+        """
+        While a broker or a ZooKeeper is not there, it is said what the command waits for, and how
+        long.
+        """
         self.patch(session, "NOTICE_SECONDS", 0.01)
         path = self.write(b"a")
         for option, what in (("--broker", "the broker"), ("--zookeeper", "ZooKeeper")):

@@ -73,7 +73,10 @@ class PublisherTests(CommandCase):
         self.assertEqual(await self.messages("t"), payloads)
 
     async def test_tooLarge(self) -> None:
-        """A message that is too large for the broker is refused, and told by how many were sent before it."""
+        """
+        A message that is too large for the broker is refused, and told by how many were sent before
+        it.
+        """
         await self.startBroker()
         for codec in (0, GZIP):
             publisher = self.publisher(payloadSizeMax=100, codec=codec)
@@ -111,7 +114,10 @@ class PublisherTests(CommandCase):
         await publisher.close()
 
     async def test_lost(self) -> None:
-        """When the broker hangs up, that is not confirmed, and the text says how much of it surely arrived."""
+        """
+        When the broker hangs up, that is not confirmed, and the text says how much of it surely
+        arrived.
+        """
         publisher = self.publisher(self.startDeaf(10))
         await publisher.add([b"a"] * 3)
         error = await self.refused(publisher.confirm(), BrokerConnectionError)

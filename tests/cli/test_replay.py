@@ -1,4 +1,7 @@
-"""Tests for L{pylogbroker.cli.commands.replay}, with a real ZooKeeper and brokers that are registered in it."""
+"""
+Tests for L{pylogbroker.cli.commands.replay}, with a real ZooKeeper and brokers that are registered
+in it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ class ReplayTests(ClusterCase):
         return [payload for payloads in (await self.stored(topic)).values() for payload in payloads]
 
     async def test_all(self) -> None:
-        """Every message is copied once, those of compressed sets and empty ones, too, and as many are counted."""
+        """
+        Every message is copied once, those of compressed sets and empty ones, too, and as many are
+        counted.
+        """
         await self.startBrokers(2)
         await self.establish("t", b"", b"first")
         self.broker = self.brokers[1]
@@ -49,7 +55,10 @@ class ReplayTests(ClusterCase):
         )
 
     async def test_itself(self) -> None:
-        """A topic that is copied into itself is doubled, and no more: the ends count that were there at the start."""
+        """
+        A topic that is copied into itself is doubled, and no more: the ends count that were there
+        at the start.
+        """
         await self.startBrokers(1)
         await self.establish("t", *PAYLOADS)
         result = await self.perform(
@@ -66,7 +75,10 @@ class ReplayTests(ClusterCase):
         self.assertEqual(sorted(await self.copied()), PAYLOADS[:25])
 
     async def test_large(self) -> None:
-        """A message that is larger than a fetch is copied; one that is too large for the target is told."""
+        """
+        A message that is larger than a fetch is copied; one that is too large for the target is
+        told.
+        """
         await self.startBrokers(1, max_message_size=str(4 * FETCH_SIZE))
         self.broker = self.brokers[0]
         producer = SyncProducer(reactor, self.broker.endpoint, payloadSizeMax=4 * FETCH_SIZE)

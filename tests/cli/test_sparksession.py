@@ -58,7 +58,9 @@ class ProgressTests(SynchronousTestCase):
     """What a terminal shows meanwhile."""
 
     def test_line(self) -> None:
-        """The stage, its tasks, rows and bytes, which are taken away again, also when the job fails."""
+        """
+        The stage, its tasks, rows and bytes, which are taken away again, also when the job fails.
+        """
         clock, terminal = Clock(), Terminal()
 
         def fail() -> None:

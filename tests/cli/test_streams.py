@@ -101,7 +101,10 @@ class PipeTests(TestCase):
         self.assertRaises(BrokenPipeError, writeAtOnce, sink, b"a")
 
     async def test_writePieces(self) -> None:
-        """What is written to a pipe at a time fits into what the reactor said is free: less than that is free, and it does not block."""
+        """
+        What is written to a pipe at a time fits into what the reactor said is free: less than that
+        is free, and it does not block.
+        """
         source, sink = self.pipe()
         while select.select([], [sink], [], 0)[1]:
             os.write(sink, bytes(select.PIPE_BUF))
@@ -195,7 +198,10 @@ class StandardDescriptorTests(SynchronousTestCase):
         ).stdout
 
     def test_nothingElseGetsTheirNumbers(self) -> None:
-        """What is opened later gets other numbers; standard output that was closed cannot be written to."""
+        """
+        What is opened later gets other numbers; standard output that was closed cannot be written
+        to.
+        """
         code = """
 assert os.open(os.devnull, os.O_RDONLY) > 2
 try:

@@ -13,7 +13,10 @@ class TableTests(SynchronousTestCase):
     """Results in two dresses."""
 
     def test_table(self) -> None:
-        """Numbers stand at the right, all else at the left; what is not known is a dash; nothing is behind the last column."""
+        """
+        Numbers stand at the right, all else at the left; what is not known is a dash; nothing is
+        behind the last column.
+        """
         rows = [("clicks", 5, None, "x"), ("a", 1234, None, None)]
         self.assertEqual(
             table(("TOPIC", "SIZE", "END", "WHO"), rows),

@@ -1,4 +1,7 @@
-"""Tests for L{pylogbroker.cli.commands.cluster}, with a real ZooKeeper and brokers that are registered in it."""
+"""
+Tests for L{pylogbroker.cli.commands.cluster}, with a real ZooKeeper and brokers that are registered
+in it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ class TopicsTests(ClusterCase):
         }
 
     async def test_tables(self) -> None:
-        """A line each, with brokers, partitions and bytes; of named topics a line for each partition, with where it begins and ends."""
+        """
+        A line each, with brokers, partitions and bytes; of named topics a line for each partition,
+        with where it begins and ends.
+        """
         await self.startBrokers(2)
         await self.establish("t", b"one")
         await self.spread("t", *PAYLOADS)

@@ -25,7 +25,9 @@ class VerifyTests(CommandCase):
             return Outcome(code, file.read(), errors.getvalue())
 
     async def test_live(self) -> None:
-        """Under a broker that runs: every segment, its size, and as many messages as were published."""
+        """
+        Under a broker that runs: every segment, its size, and as many messages as were published.
+        """
         broker = await self.startBroker(log_file_size="100")
         for number in range(10):
             await self.publish("t", b"%d" % number * 30, b"x")
@@ -65,7 +67,10 @@ class VerifyTests(CommandCase):
         )
 
     def test_nothing(self) -> None:
-        """A path at which nothing is is an error, and so is a directory without segment files; the others are looked at."""
+        """
+        A path at which nothing is is an error, and so is a directory without segment files; the
+        others are looked at.
+        """
         folder = self.mktemp()
         os.makedirs(os.path.join(folder, "gtk-3"))  # as in /etc: a name like a partition's
         result = self.verify(folder)

@@ -45,7 +45,10 @@ class CommandTests(ZookeeperCase):
     """C{pylogbroker zookeeper}."""
 
     async def test_round(self) -> None:
-        """It serves until it is ended, which is no failure; started again with the same data it has what it had."""
+        """
+        It serves until it is ended, which is no failure; started again with the same data it has
+        what it had.
+        """
         data = self.mktemp()
         for number, signalled in enumerate((signal.SIGINT, signal.SIGTERM)):
             protocol, process = self.spawn("zookeeper", "--data", data, "--port", "0")
@@ -76,7 +79,10 @@ class CommandTests(ZookeeperCase):
         self.assertIn("ZooKeeper's data cannot be in", result.errors)
 
     async def test_killed(self) -> None:
-        """A server that somebody else ends is an error; and when its parent is killed, it ends by itself."""
+        """
+        A server that somebody else ends is an error; and when its parent is killed, it ends by
+        itself.
+        """
         protocol, process = self.spawn("zookeeper", "--data", self.mktemp(), "--port", "0")
         await self.served(protocol)
         os.kill(childOf(process.pid), signal.SIGKILL)

@@ -90,7 +90,10 @@ class OptionsTests(FolderTestCase):
         self.assertEqual((settings.brokerId, settings.numPartitions), (5, 7))
 
     def test_wrong(self) -> None:
-        """A missing or unreadable file, a wrong value, a C{--set} without C{=} are errors of usage that say what and where."""
+        """
+        A missing or unreadable file, a wrong value, a C{--set} without C{=} are errors of usage
+        that say what and where.
+        """
         self.assertIn("--config FILE is missing", self.fails())
         self.assertIn(
             "/nowhere.properties: No such file", self.fails("--config", "/nowhere.properties")
@@ -106,7 +109,10 @@ class OptionsTests(FolderTestCase):
         )
 
     def test_misspelt(self) -> None:
-        """A property that nobody knows is a warning on standard error, which names its nearest neighbour (gotcha 24)."""
+        """
+        A property that nobody knows is a warning on standard error, which names its nearest
+        neighbour (gotcha 24).
+        """
         lines = self.warnings()
         self.write(brokerid="3", num_partitons="5")
         self.assertEqual(self.parse().settings.numPartitions, 1)
@@ -155,7 +161,10 @@ class SignalTests(FolderTestCase):
     """Being asked to end."""
 
     def test_stopsTheReactorOnce(self) -> None:
-        """A signal stops the reactor, from its own thread; further ones find it stopped, and do nothing."""
+        """
+        A signal stops the reactor, from its own thread; further ones find it stopped, and do
+        nothing.
+        """
         options = Options()
         options.parseOptions(["--config", str(self.config)])
         reactor = SignalledReactor()
@@ -240,7 +249,10 @@ class ProcessTests(FolderTestCase):
         self.assertEqual(client.receive(len(expected)), expected)
 
     def assertFailed(self, done: subprocess.CompletedProcess[str], *parts: str) -> None:
-        """Status 1, one line on standard error that says why, the same in the log, and no file with a number of a process."""
+        """
+        Status 1, one line on standard error that says why, the same in the log, and no file with a
+        number of a process.
+        """
         self.assertFalse((self.folder / "twistd.pid").exists())
         said = [line for line in done.stderr.splitlines() if line.strip()]
         self.assertEqual((done.returncode, len(said)), (1, 1), done.stderr + done.stdout)
@@ -251,8 +263,8 @@ class ProcessTests(FolderTestCase):
 
     def test_cleanShutdown(self) -> None:
         """
-        SIGTERM flushes, writes the mark and exits 0; a restart sees the same messages, and goes on behind them (row 48, row 49,
-        ServerShutdownTest.testCleanShutdown).
+        SIGTERM flushes, writes the mark and exits 0; a restart sees the same messages, and goes on
+        behind them (row 48, row 49, ServerShutdownTest.testCleanShutdown).
         """
         broker = self.broker(log_flush_interval="1000000").start()
         client = broker.client()
@@ -279,7 +291,10 @@ class ProcessTests(FolderTestCase):
         self.assertIn(MARK, os.listdir(self.folder / "logs"))
 
     def test_takenPort(self) -> None:
-        """A taken port fails at once, in one line, with status 1 (gotcha 6, gotcha 8); no data directory is made."""
+        """
+        A taken port fails at once, in one line, with status 1 (gotcha 6, gotcha 8); no data
+        directory is made.
+        """
         other = socket.socket()
         self.addCleanup(other.close)
         other.bind(("127.0.0.1", 0))
@@ -292,7 +307,10 @@ class ProcessTests(FolderTestCase):
         self.assertFalse((self.folder / "logs").exists())
 
     def test_detached(self) -> None:
-        """A start that fails after it has detached is told by the parent, too, with status 1; the log has the whole line."""
+        """
+        A start that fails after it has detached is told by the parent, too, with status 1; the log
+        has the whole line.
+        """
         (self.folder / "logs").write_text("")
         reading, held = os.pipe()
         self.addCleanup(os.close, reading)
@@ -300,8 +318,8 @@ class ProcessTests(FolderTestCase):
             done = self.run_(options=("--logfile=broker.log",), held=held)
         finally:
             os.close(held)
-        # The parent ends when it has been told; the detached process takes its file away and writes its line after that. When it has ended, nobody holds
-        # the other end of this any more.
+        # The parent ends when it has been told; the detached process takes its file away and writes
+        # its line after that. When it has ended, nobody holds the other end of this any more.
         self.assertEqual(select([reading], [], [], SECONDS_MAX)[0], [reading])
         self.assertEqual(os.read(reading, 1), b"")
         self.assertEqual(done.returncode, 1)
@@ -314,7 +332,10 @@ class ProcessTests(FolderTestCase):
         self.assertFalse((self.folder / "twistd.pid").exists())
 
     def test_wrongFile(self) -> None:
-        """A wrong property file fails with a status that is not 0 and names file, line, value, and what would be right."""
+        """
+        A wrong property file fails with a status that is not 0 and names file, line, value, and
+        what would be right.
+        """
         self.write(brokerid="many")
         done = self.run_()
         self.assertEqual(done.returncode, 1)
@@ -322,7 +343,10 @@ class ProcessTests(FolderTestCase):
         self.assertNotIn("Traceback", done.stdout + done.stderr)
 
     def test_oneLine(self) -> None:
-        """On a terminal, where log and errors are shown together, a failed start gives its reason once, and no page of usage."""
+        """
+        On a terminal, where log and errors are shown together, a failed start gives its reason
+        once, and no page of usage.
+        """
         other = socket.socket()
         self.addCleanup(other.close)
         other.bind(("127.0.0.1", 0))
@@ -338,7 +362,9 @@ class ProcessTests(FolderTestCase):
             self.assertNotIn("Usage", done.stdout)
 
     def test_lockedDirectory(self) -> None:
-        """A second broker in the same directory fails in one line, with status 1; the first goes on."""
+        """
+        A second broker in the same directory fails in one line, with status 1; the first goes on.
+        """
         broker = self.broker().start()
         self.assertFailed(self.run_(), "another broker has it", str(self.folder / "logs"))
         self.exchange(broker.client())
@@ -349,12 +375,18 @@ class ProcessTests(FolderTestCase):
         self.assertFailed(self.run_(), str(self.folder / "logs"), "it is not a directory")
 
     def test_misspelt(self) -> None:
-        """A property that nobody knows is said on standard error, with its neighbour; the broker starts."""
+        """
+        A property that nobody knows is said on standard error, with its neighbour; the broker
+        starts.
+        """
         broker = self.broker(log_flush_intervall="5").start()
         self.assertIn("log.flush.interval?", broker.log)
 
     def test_systemd(self) -> None:
-        """A socket that systemd has opened is adopted, and sends slices (C{systemd:domain=INET:index=0})."""
+        """
+        A socket that systemd has opened is adopted, and sends slices
+        (C{systemd:domain=INET:index=0}).
+        """
         listening = socket.socket()
         self.addCleanup(listening.close)
         listening.bind(("127.0.0.1", 0))
@@ -377,7 +409,8 @@ class ProcessTests(FolderTestCase):
             "LISTEN_FDS": "1",
             "LISTEN_FDNAMES": "broker",
         }
-        # systemd gives descriptors from 3 on, and the number of the process that they are for. (Not every shell knows a descriptor of two digits.)
+        # systemd gives descriptors from 3 on, and the number of the process that they are for. (Not
+        # every shell knows a descriptor of two digits.)
         begin = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.environ['LISTEN_PID'] = str(os.getpid()); os.execv(sys.argv[2], sys.argv[2:])"
         process = subprocess.Popen(
             [sys.executable, "-c", begin, str(listening.fileno()), *command],

@@ -65,7 +65,10 @@ class OptionsTests(SynchronousTestCase):
         self.assertEqual((options["listen"], options.access), ("8067", PLAIN))
 
     def test_access(self) -> None:
-        """Credentials and TLS, from a file that others read, too, and over it; what is wrong is a usage error."""
+        """
+        Credentials and TLS, from a file that others read, too, and over it; what is wrong is a
+        usage error.
+        """
         path = self.mktemp()
         with open(path, "w", encoding="utf-8") as file:
             file.write("groupid=g\nzk.digest=me:secret\n")

@@ -72,7 +72,10 @@ class EmbeddedBrokerTests(TestCase):
         await client.abort()
 
     async def test_serves(self) -> None:
-        """Started, it serves at its endpoint; stopped, everything is on the disk, with the clean-shutdown mark, and nothing left in the reactor (row 54)."""
+        """
+        Started, it serves at its endpoint; stopped, everything is on the disk, with the
+        clean-shutdown mark, and nothing left in the reactor (row 54).
+        """
         broker = self.broker()
         await broker.start()
         self.assertEqual(
@@ -149,7 +152,10 @@ class EmbeddedBrokerTests(TestCase):
         self.assertIn("num.partitions?", lines()[0])
 
     async def test_locked(self) -> None:
-        """A second one in the same directory fails to start, and leaves nothing behind: the first goes on."""
+        """
+        A second one in the same directory fails to start, and leaves nothing behind: the first goes
+        on.
+        """
         first, second = self.broker(), self.broker()
         self.addCleanup(first.stop)
         await first.start()
@@ -160,7 +166,10 @@ class EmbeddedBrokerTests(TestCase):
         await second.stop()
 
     async def test_endOfTheReactor(self) -> None:
-        """What was not stopped is stopped before the reactor ends, which waits for it; stopping it then, or later, is as once."""
+        """
+        What was not stopped is stopped before the reactor ends, which waits for it; stopping it
+        then, or later, is as once.
+        """
         triggers = Triggers()
         broker = self.broker(triggers)
         await broker.start()
@@ -173,7 +182,9 @@ class EmbeddedBrokerTests(TestCase):
         await broker.stop()
 
     async def test_nothingLeftForTheEnd(self) -> None:
-        """What was stopped, or could not be started, leaves nothing behind for the reactor's end."""
+        """
+        What was stopped, or could not be started, leaves nothing behind for the reactor's end.
+        """
         triggers = Triggers()
         first, second = self.broker(triggers), self.broker(triggers)
         await first.start()

@@ -1,5 +1,6 @@
 """
-Tests for L{pylogbroker.programs.lifecycle}. That signals end a program with 0 is shown by processes, in L{tests.programs.test_auditortap} and L{tests.programs.test_brokertap}.
+Tests for L{pylogbroker.programs.lifecycle}. That signals end a program with 0 is shown by
+processes, in L{tests.programs.test_auditortap} and L{tests.programs.test_brokertap}.
 """
 
 from __future__ import annotations
@@ -94,7 +95,10 @@ class OptionsTests(SynchronousTestCase):
         )
 
     def test_logLevels(self) -> None:
-        """Levels of the log are read with the options; a file that is not there, or says what is no level, is a usage error."""
+        """
+        Levels of the log are read with the options; a file that is not there, or says what is no
+        level, is a usage error.
+        """
         options = _Options()
         options.parseOptions(["--config", self.file(""), "--log-levels", self.file("root=warn")])
         self.assertEqual(str(options.logLevels), "root=warn")

@@ -1,5 +1,6 @@
 """
-Tests for L{pylogbroker.programs.lifecycle}. That C{SIGHUP} has levels read again is shown by a process, in L{tests.integration.test_loglevels}.
+Tests for L{pylogbroker.programs.lifecycle}. That C{SIGHUP} has levels read again is shown by a
+process, in L{tests.integration.test_loglevels}.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ class FileTests(SynchronousTestCase):
         }
 
     def test_levels(self) -> None:
-        """A namespace and a level a line, in letters of either case; C{root} is all that is not named, and C{info} if nobody says anything."""
+        """
+        A namespace and a level a line, in letters of either case; C{root} is all that is not named,
+        and C{info} if nobody says anything.
+        """
         self.assertEqual(self.read(""), {"": "info"})
         self.assertEqual(
             self.read("# a comment\nroot=WARN\npylogbroker.broker = debug\n"),
@@ -64,7 +68,10 @@ class FileTests(SynchronousTestCase):
         self.assertRaises(ConfigurationError, readLevels, "/nowhere", self.fail)
 
     def test_misspelt(self) -> None:
-        """A namespace of ours that does not exist is warned of, and so is one that comes twice; those of others are not for us to know."""
+        """
+        A namespace of ours that does not exist is warned of, and so is one that comes twice; those
+        of others are not for us to know.
+        """
         self.assertEqual(
             self.read(
                 "pylogbroker.brocker=debug\npylogbroker.broker.x.y=debug\nsomebody.elses=info\n"
@@ -99,7 +106,10 @@ class FilterTests(SynchronousTestCase):
         return [line.rpartition(" ")[0] for line in self.lines]
 
     def test_below(self) -> None:
-        """What is below the level of its namespace, or of the nearest one above it, is left out; the levels are said at the beginning."""
+        """
+        What is below the level of its namespace, or of the nearest one above it, is left out; the
+        levels are said at the beginning.
+        """
         self.assertEqual(len(self.log()), 12)
         levels = LogLevels(
             "file", {"": LogLevel.info, "a.b": LogLevel.error, "a.b.c": LogLevel.debug}
@@ -127,7 +137,10 @@ class FilterTests(SynchronousTestCase):
         )
 
     def test_change(self) -> None:
-        """Other levels hold from then on, for each observer that was there; who has come later gets all. What changed is said, whatever the levels are."""
+        """
+        Other levels hold from then on, for each observer that was there; who has come later gets
+        all. What changed is said, whatever the levels are.
+        """
         levels = LogLevels("file", {"": LogLevel.critical})
         levels.begin(self.publisher)
         others: list[LogEvent] = []

@@ -1,5 +1,6 @@
 """
-Tests of C{twistd pylogbroker-mirror}: its options. The process is tested in C{tests.integration.test_mirror}.
+Tests of C{twistd pylogbroker-mirror}: its options. The process is tested in
+C{tests.integration.test_mirror}.
 """
 
 from __future__ import annotations
@@ -113,7 +114,10 @@ class OptionsTests(SynchronousTestCase):
         self.assertEqual((service.name, service.running), ("pylogbroker-mirror", 0))
 
     def test_figures(self) -> None:
-        """Figures are served where C{--listen} says, to who asks by a name that is known; without it, nowhere."""
+        """
+        Figures are served where C{--listen} says, to who asks by a name that is known; without it,
+        nowhere.
+        """
         service: Any = makeService(
             self.parse("--whitelist", "a", "--listen", "0", "--host", "mirror.example")
         )

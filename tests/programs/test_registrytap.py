@@ -1,5 +1,6 @@
 """
-Tests for L{pylogbroker.programs.registrytap}: C{twistd pylogbroker-registry}. That a topic which was cut ends it with 1 is in L{tests.integration.test_registry}.
+Tests for L{pylogbroker.programs.registrytap}: C{twistd pylogbroker-registry}. That a topic which
+was cut ends it with 1 is in L{tests.integration.test_registry}.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ class TapTests(SynchronousTestCase):
         self.assertIn(f"pylogbroker: listen={port}", process.log)
 
     def test_unusable(self) -> None:
-        """A topic that cannot be a registry's stops the reactor, once it runs, and the process with 1."""
+        """
+        A topic that cannot be a registry's stops the reactor, once it runs, and the process with 1.
+        """
         triggers: list[tuple[object, ...]] = []
 
         class Reactor:
