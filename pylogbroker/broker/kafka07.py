@@ -216,9 +216,12 @@ class Kafka07Protocol:
         started = self._seconds()
         if isinstance(request, Produce):
             counters.produceCount += len(request.sets)
-            later = self._produce(request, unacked)
-            if later is not None:
-                return self._timed(later, started, counters.produced)
+            if not self._produceNow(request, unacked):
+                return self._timed(
+                    Deferred.fromCoroutine(self._produceEach(request, unacked)),
+                    started,
+                    counters.produced,
+                )
             took = self._seconds() - started  # as C{produced} does, without another call
             counters.produceSeconds += took
             if took > counters.longestProduceSeconds:
@@ -299,16 +302,14 @@ class Kafka07Protocol:
 
     # -- producing
 
-    def _produce(self, request: Produce, unacked: UnackedProduces) -> Deferred[None] | None:
-        """L{None}: it is done; else fires with L{None} when it is."""
+    def _produceNow(self, request: Produce, unacked: UnackedProduces) -> bool:
+        """Whether the request is done; else it takes L{_produceEach}."""
         unacked.record(request.topic, request.partition, self._failedCount)
         try:
-            if self._tryProduce(*request) is not None:
-                return None
+            return self._tryProduce(*request) is not None
         except PylogbrokerError as error:
             self._refuseProduce(error, unacked)
-            return None
-        return Deferred.fromCoroutine(self._produceEach(request, unacked))
+            return True
 
     async def _produceEach(self, request: Produce, unacked: UnackedProduces) -> None:
         topic, partition, sets = request
@@ -332,9 +333,8 @@ class Kafka07Protocol:
 
     async def _multiProduce(self, request: MultiProduce, unacked: UnackedProduces) -> None:
         for produce in request.produces:
-            later = self._produce(produce, unacked)
-            if later is not None:
-                await later
+            if not self._produceNow(produce, unacked):
+                await self._produceEach(produce, unacked)
 
     # -- fetching
 

@@ -17,7 +17,7 @@ The states of a partition's data:
 Throttling: L{Partition.append} admits nothing while too many bytes are unflushed, in the partition
 or in all, or while the disk is full. Producers wait until I{half} of the limit is flushed, so that
 they proceed in large steps. C{PartitionLog.unflushedSize} counts the bytes of a partition, and only
-C{LogManager._account} the sum.
+L{LogManager} the sum: C{onAppend} adds, C{_account} corrects.
 """
 
 from __future__ import annotations
@@ -115,20 +115,19 @@ class Partition:
             be appended batch by batch, since the segment may have to be rolled between two.
         @raise PartitionOfflineError: the partition has failed or is closed.
         """
-        log = self.log
+        log, manager = self.log, self._manager
         if (
-            log.failure is None
-            and not log.closed
-            and (
-                log.rolling
-                or (batches.size > log.bytesUntilRoll and len(batches.buffers) > 1)
-                or log.rollDue(nowMs)
-                or self.isThrottled
-            )
-        ):
+            log.rolling
+            or (batches.size > log.bytesUntilRoll and len(batches.buffers) > 1)
+            or log.rollDue(nowMs)
+            # As isThrottled, without a call: this is the hot path.
+            or log.unflushedSize > manager.partitionUnflushedSizeMax
+            or manager.unflushedSize > manager.unflushedSizeMax
+            or self.isDiskBlocked
+        ) and (log.failure is None and not log.closed):
             return None
         result = log.append(batches, nowMs)
-        self._manager.onAppend(self)
+        manager.onAppend(self, batches.size)
         return result
 
     def awaitAdmission(self) -> Deferred[None]:
@@ -245,17 +244,18 @@ class LogManager:
 
     # -- writing
 
-    def onAppend(self, partition: Partition) -> None:
-        """The partition has appended. Called by L{Partition.append}."""
-        self._account(partition)
-        self._dirty[partition] = None
+    def onAppend(self, partition: Partition, size: int) -> None:
+        """The partition has appended C{size} bytes. Called by L{Partition.append}."""
+        self.unflushedSize += size
+        partition.accountedSize += size
+        self._unflushed[partition] = self._dirty[partition] = None
         if partition.log.pendingSize >= WRITE_SIZE_MAX:
             self._write(partition)
         if self._turn is None:
             self._turn = self._clock.callLater(0, self._endTurn)
 
     def _account(self, partition: Partition) -> None:
-        """Update the sum over all partitions."""
+        """Update the sum over all partitions, after a flush or a failure."""
         size = partition.log.unflushedSize
         self.unflushedSize += size - partition.accountedSize
         partition.accountedSize = size

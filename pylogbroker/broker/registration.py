@@ -200,8 +200,8 @@ class Registration:
                 f"brokerid={self._brokerId}: {path} belongs to another session, and stayed so for "
                 f"{OWN_PATIENCE_COUNT} times {patienceMs} ms, with the address of this broker, "
                 f"{own}. That is probably its own session from before, with a longer time-out: "
-                f"start it again when {path} is gone. If it never goes, another broker has this brokerid "
-                "and this hostname"
+                f"start it again when {path} is gone. If it never goes, another broker has this "
+                "brokerid and this hostname"
             )
         return (
             f"brokerid={self._brokerId}: the broker at {other} is registered with this id in "

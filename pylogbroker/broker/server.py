@@ -124,7 +124,11 @@ class Broker:
             self._countFailure(topic)
             raise
         if result is not None:
-            self._count(found, batches.size, batches.messageCount)
+            counters = found.topicCounters
+            if counters is None:
+                counters = found.topicCounters = self._counters.topic(topic)
+            counters.messageCount += batches.messageCount
+            counters.producedSize += batches.size
         return result
 
     async def produce(
@@ -149,16 +153,10 @@ class Broker:
         except PylogbrokerError:
             self._countFailure(topic)
             raise
-        self._count(found, len(data), batches.messageCount)
+        counters = self._counters.topic(topic)
+        counters.messageCount += batches.messageCount
+        counters.producedSize += len(data)
         return result
-
-    def _count(self, partition: Partition, size: int, messageCount: int) -> None:
-        counters = partition.topicCounters
-        if counters is None:
-            counters = self._counters.topic(partition.topicPartition.topic)
-            partition.topicCounters = counters
-        counters.messageCount += messageCount
-        counters.producedSize += size
 
     def _countFailure(self, topic: str) -> None:
         self._counters.refused(topic, self.exists(topic)).failedProduceCount += 1
