@@ -158,7 +158,7 @@ def load(options: Namespace, streams: Streams) -> int:
             result = loader.load(
                 spark,
                 options.path,
-                beginnings=startOffsets,
+                startOffsets=startOffsets,
                 eventTime=options.eventTime,
                 transform=transform,
                 compression=options.compression,
