@@ -1,4 +1,3 @@
 """
-The producer: what an application publishes with (spec-0.7 producer). See
-L{pylogbroker.producer.producer.Producer}.
+The producer of messages (spec-0.7 producer): L{pylogbroker.producer.producer.Producer}.
 """

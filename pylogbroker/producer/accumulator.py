@@ -1,12 +1,12 @@
 """
-Batches of messages that collect for one broker (spec-0.7 producer §5).
+Batches that collect messages for one broker (spec-0.7 producer §5).
 
-No message waits longer than C{queue.time}. 0.7 has a thread for each broker, which sends what it
-has found every C{queue.time}, counted from the batch before. A L{BatchAccumulator} keeps the same
-times without a thread, and without a timer while it is empty.
+No message waits longer than C{queue.time}. 0.7 has a thread for each broker, which sends every
+C{queue.time} after the last batch. A L{BatchAccumulator} keeps these times without a thread, and
+without a timer while it is empty.
 
-A batch keeps its messages in columns, one list for each property, so that a message needs no object
-of its own for Python's garbage collector to examine.
+A batch keeps its messages in columns, one list per property: a message needs no object of its own
+for the garbage collector to examine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BYTES = {bytes}
 
 
 def sizeOf(value: Any) -> int:
-    """The bytes that a value counts for before it is encoded: its length, or 0."""
+    """The size of a value before it is encoded: its length in bytes, or 0."""
     try:
         return len(value)
     except TypeError:
@@ -31,16 +31,14 @@ def sizeOf(value: Any) -> int:
 
 class PartitionBatch:
     """
-    Messages for one partition in their order, in columns. With a handler of the application, the
-    values are L{pylogbroker.producer.plugins.QueueItem}s.
+    Messages for one partition, in order. With a handler of the application, the values are
+    L{pylogbroker.producer.plugins.QueueItem}s.
 
-    @ivar topic: their topic.
-    @ivar partition: their partition at the broker; -1 lets the broker pick one.
-    @ivar values: what the application gave.
-    @ivar keys: their keys; L{None} for a message without a key.
-    @ivar sizes: bytes that each counts for in L{pylogbroker.producer.inflight.InFlightLimiter}.
+    @ivar partition: the broker's partition; -1 lets the broker pick one.
+    @ivar keys: L{None} for a message without a key.
+    @ivar sizes: bytes of each in L{pylogbroker.producer.inflight.InFlightLimiter}.
     @ivar waiters: objects with C{callback} and C{errback} that take the outcome, or L{None}.
-    @ivar accumulator: where the batch collects, or L{None}.
+    @ivar accumulator: where the batch collects until it is closed, or L{None}.
     @ivar isOpen: whether messages can be appended.
     @ivar mayBeDuplicate: whether an earlier attempt to send them had an unknown outcome.
     """
@@ -63,9 +61,6 @@ class PartitionBatch:
         partition: int = RANDOM_PARTITION,
         accumulator: BatchAccumulator | None = None,
     ) -> None:
-        """
-        @param accumulator: where the batch collects until it is closed.
-        """
         self.topic = topic
         self.partition = partition
         self.accumulator = accumulator
@@ -78,7 +73,7 @@ class PartitionBatch:
 
     @classmethod
     def of(cls, topic: str, values: Iterable[Any], key: Any, waiter: Any = None) -> PartitionBatch:
-        """Messages of one topic and key, whose partition is not chosen yet."""
+        """Messages of one topic and key whose partition is not chosen yet."""
         batch = cls(topic)
         batch.values = list(values)
         batch.keys = [key] * len(batch.values)
@@ -104,7 +99,6 @@ class PartitionBatch:
             accumulator.check()
 
     def select(self, indexes: Iterable[int]) -> PartitionBatch:
-        """A batch of some of the messages."""
         chosen = PartitionBatch(self.topic, self.partition)
         chosen.mayBeDuplicate = self.mayBeDuplicate
         for index in indexes:
@@ -115,7 +109,7 @@ class PartitionBatch:
         return chosen
 
     def extend(self, other: PartitionBatch) -> None:
-        """Add the messages of another batch. It does not dispatch anything."""
+        """Add another batch's messages without dispatching."""
         self.values += other.values
         self.keys += other.keys
         self.sizes += other.sizes
@@ -124,9 +118,8 @@ class PartitionBatch:
 
     def close(self) -> PartitionBatch:
         """
-        Let nothing be appended any more.
-
-        @return: the messages. This object, to which a route may refer for long, keeps none.
+        Close the batch and return its messages. A route may keep this object for long, so it keeps
+        none.
         """
         self.isOpen = False
         taken = PartitionBatch(self.topic, self.partition)
@@ -139,14 +132,13 @@ class PartitionBatch:
 
 class BatchAccumulator:
     """
-    Collects batches for one broker and dispatches them together: by count, by size or by time.
+    Collects batches for one broker and dispatches them together: by count, size or time.
 
-    @ivar count: messages that have collected.
-    @ivar size: bytes of these.
-    @ivar countMax: messages at which they are dispatched.
-    @ivar sizeMax: bytes at which they are dispatched.
+    @ivar count: collected messages.
+    @ivar size: their bytes.
+    @ivar countMax: messages that trigger a dispatch.
+    @ivar sizeMax: bytes that trigger a dispatch.
     @ivar isTiming: whether the timer runs.
-    @ivar isClosed: whether nothing collects any more.
     """
 
     def __init__(
@@ -159,10 +151,10 @@ class BatchAccumulator:
         onPoll: Callable[[], object] | None = None,
     ) -> None:
         """
-        @param queueTimeMs: milliseconds between two dispatches, if neither limit is reached.
-        @param dispatch: called with batches that are complete.
-        @param onPoll: called when C{queueTimeMs} have passed, before the dispatch, even if nothing
-            has collected; it may add messages. L{None} lets the timer rest while there are none.
+        @param queueTimeMs: milliseconds between dispatches below both limits.
+        @param dispatch: called with complete batches.
+        @param onPoll: called every C{queueTimeMs} before the dispatch, even for an empty batch; it
+            may add messages. L{None} stops the timer while the accumulator is empty.
         """
         self.count = self.size = 0
         self.countMax = countMax
@@ -179,7 +171,6 @@ class BatchAccumulator:
             self._startTimer()
 
     def open(self, topic: str, partition: int) -> PartitionBatch:
-        """The open batch of a partition."""
         batch = self._batches.get((topic, partition))
         if batch is None:
             batch = PartitionBatch(topic, partition, self)
@@ -187,7 +178,7 @@ class BatchAccumulator:
         return batch
 
     def add(self, batch: PartitionBatch) -> None:
-        """Add the messages of a batch, split where a limit is reached."""
+        """Add a batch's messages, split where a limit is reached."""
         count, size = self.count + len(batch), self.size + sum(batch.sizes)
         if count <= self.countMax and size <= self.sizeMax:
             self.addWhole(batch)
@@ -197,14 +188,13 @@ class BatchAccumulator:
             self.open(batch.topic, batch.partition).append(*message)
 
     def addWhole(self, batch: PartitionBatch) -> None:
-        """Add the messages of a batch, which are dispatched together whatever the limits."""
+        """Add a batch's messages, which are dispatched together despite the limits."""
         self.count += len(batch)
         self.size += sum(batch.sizes)
         self.open(batch.topic, batch.partition).extend(batch)
         self.check()
 
     def check(self) -> None:
-        """Dispatch what has collected if a limit is reached; otherwise start the timer."""
         if self.count >= self.countMax or self.size >= self.sizeMax:
             self.flush()
         elif self.count and not self.isTiming:
@@ -227,7 +217,6 @@ class BatchAccumulator:
         self.flush()
 
     def flush(self) -> None:
-        """Dispatch what has collected."""
         batches = self._take()
         self._lastDispatch = self._clock.seconds()
         if self._onPoll is not None:
@@ -244,11 +233,7 @@ class BatchAccumulator:
         return batches
 
     def close(self) -> list[PartitionBatch]:
-        """
-        Stop the timer for good.
-
-        @return: batches that were not dispatched.
-        """
+        """Stop the timer for good. Returns the batches that were not dispatched."""
         self.isClosed = True
         self._onPoll = None
         return self._take()

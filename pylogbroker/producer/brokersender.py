@@ -1,20 +1,20 @@
 """
-Sending to one broker: its batches, the requests made of them, and the connection.
+Sending to one broker: its batches, its requests and the connection.
 
-0.7's protocol does not acknowledge produce requests. Two outcomes can be known all the same:
+0.7's protocol does not acknowledge produce requests. Two outcomes can still be known:
 
   - I{written}: the bytes are in the kernel's buffer, or nearly so. 0.7's clients know no more.
   - I{confirmed}: an OFFSETS request followed on the same connection and was answered. A broker
-    handles the requests of a connection in order. (Kafka 0.7.2 also answers if it dropped a payload
+    handles a connection's requests in order. (Kafka 0.7.2 also answers after dropping a payload
     over its own limit. Our broker closes the connection then.)
 
-When a connection breaks, a request that was not begun has I{failed} and can be sent elsewhere. A
+When a connection breaks, a request that was not begun I{failed} and can be sent elsewhere. A
 request that was begun and not confirmed is I{unknown}: L{UnknownOutcomeError}.
 
-The OFFSETS request names a partition of the produce request (0 where the broker picks one): for an
-offline partition the broker closes the connection, and requests for healthy ones would be unknown.
-Both requests are written in one piece, so that a broker that stops in order answers all that it has
-taken.
+The OFFSETS request names a partition of the produce request (0 where the broker picks one). For an
+offline partition the broker closes the connection, which would make requests for healthy partitions
+unknown. Both requests are written together, so that a broker that stops in order answers all that
+it took.
 """
 
 from __future__ import annotations
@@ -56,9 +56,8 @@ log = Logger()
 
 class ConfirmingSender:
     """
-    Writes produce requests to one broker, and confirms them if the producer wants that.
-
-    An event handler of the application gets one for each batch.
+    Writes produce requests to one broker and, on request, confirms them. An event handler of the
+    application gets one for each batch.
 
     @ivar name: the broker, for texts.
     """
@@ -73,9 +72,9 @@ class ConfirmingSender:
         timeoutMs: float,
     ) -> None:
         """
-        @param client: connects to the broker; others may use it, too.
-        @param reconnectPolicy: says when the connection is to be replaced.
-        @param isConfirming: whether each request is to be confirmed.
+        @param client: may be shared.
+        @param reconnectPolicy: says when to replace the connection.
+        @param isConfirming: whether to confirm each request.
         @param timeoutMs: for a confirmation.
         """
         self.name = client.name
@@ -90,16 +89,16 @@ class ConfirmingSender:
         """
         Send a PRODUCE request; see L{sendFrame}.
 
-        @raise ValueError: the request would exceed a limit of the protocol.
+        @raise ValueError: the request exceeds a limit of the protocol.
         """
         return self.sendFrame(encodeProduce(topic, partition, messageSet), topic, partition)
 
     def multiSend(self, parts: Iterable[Part]) -> Deferred[None]:
         """
-        Send a MULTIPRODUCE request, or several if there are more than 32,767 parts.
+        Send a MULTIPRODUCE request, or several for more than 32,767 parts.
 
-        @return: as of L{sendFrame}; fails with C{ValueError} if a request would exceed a limit of
-            the protocol.
+        @return: as of L{sendFrame}; fails with C{ValueError} if a request exceeds a limit of the
+            protocol.
         """
         return Deferred.fromCoroutine(self._multiSend(list(parts)))
 
@@ -118,10 +117,10 @@ class ConfirmingSender:
         Send one request. Requests keep the order of the calls.
 
         @param topic: one that the request contains.
-        @param partition: one of that topic that the request contains; may be -1.
+        @param partition: one of that topic in the request; may be -1.
         @return: fires when the request is written, or confirmed. Fails with L{UnknownOutcomeError}
-            when it was begun and the broker may have it; with another L{PylogbrokerError} when
-            nothing of it was sent. Cancelling fails it in one of these two ways.
+            when the broker may have it; with another L{PylogbrokerError} when nothing of it was
+            sent. Cancelling fails it in one of these ways.
         """
         return Deferred.fromCoroutine(self._sendFrame(frame, topic, partition))
 
@@ -147,9 +146,6 @@ class ConfirmingSender:
         return UnknownOutcomeError(f"whether {self.name} took a request is unknown: {reason}")
 
     def _begun(self, connection: ClientConnection, sending: Deferred[T]) -> Deferred[T]:
-        """
-        Count a request that was given to a connection, and replace the connection if it is due.
-        """
         nowMs = self._clock.seconds() * 1000
         if connection is not self._connection:
             self._connection = connection
@@ -168,7 +164,7 @@ class ConfirmingSender:
     def _checkAnswer(
         self, connection: ClientConnection, call: BrokerCall[list[int]], answer: bytes
     ) -> None:
-        """An error code is an answer, too, and proves as much. Bytes that are no answer do not."""
+        """An error code proves as much as any answer. Invalid bytes do not."""
         try:
             call.decode(answer)
         except RemoteError as error:
@@ -188,7 +184,6 @@ class BrokerSender:
 
     @ivar node: the broker's id and address.
     @ivar accumulator: where its batches collect.
-    @ivar requests: its L{ConfirmingSender}.
     """
 
     def __init__(
@@ -203,9 +198,9 @@ class BrokerSender:
         ],
     ) -> None:
         """
-        @param retryCount: how often batches that failed may be sent again.
-        @param onFailed: decides about batches that failed: called with this object, the batches,
-            the reason, the number of retries left and the number of moves to another broker so far.
+        @param retryCount: how often failed batches may be sent again.
+        @param onFailed: called with this object, the failed batches, the reason, the retries left
+            and the moves to another broker so far; it decides what happens next.
         """
         self.node = node
         self.requests = requests
@@ -216,7 +211,6 @@ class BrokerSender:
         self._onFailed = onFailed
 
     def dispatch(self, batches: list[PartitionBatch]) -> None:
-        """Send batches of the accumulator."""
         sending = Deferred.fromCoroutine(self.send(batches, self._retryCount))
         sending.addErrback(logUnexpected)
 
@@ -224,8 +218,8 @@ class BrokerSender:
         self, batches: list[PartitionBatch], retriesLeft: int, moveCount: int = 0
     ) -> None:
         """
-        Send batches in one request, and give their messages their outcomes. A message that cannot
-        be encoded fails alone. If the request fails, C{onFailed} decides.
+        Send batches in one request and complete their messages. A message that cannot be encoded
+        fails alone. If the request fails, C{onFailed} decides.
         """
         parts, batches = self._encode(batches)
         if not batches:
@@ -244,8 +238,8 @@ class BrokerSender:
 
     def sendSync(self, batches: list[PartitionBatch]) -> Deferred[None]:
         """
-        Send batches as sync mode does: all of them or none, without a retry, and as a PRODUCE
-        request if there is one batch.
+        Send batches as sync mode does: all or none, without a retry; one batch as a PRODUCE
+        request.
         """
         return Deferred.fromCoroutine(self._sendSync(batches)).addErrback(logUnexpected)
 
@@ -268,7 +262,6 @@ class BrokerSender:
             self._completions.complete(batches)
 
     def _encode(self, batches: list[PartitionBatch]) -> tuple[list[Part], list[PartitionBatch]]:
-        """Message sets, and the batches without the messages that cannot be sent."""
         parts: list[Part] = []
         encoded: list[PartitionBatch] = []
         for batch in batches:
@@ -298,5 +291,5 @@ def _tooLong(error: ValueError) -> InvalidTopicError:
 
 
 def logUnexpected(failure: Failure) -> None:
-    """Log what only a fault of ours can cause."""
+    """Log an error that only a defect of ours can cause."""
     log.failure("Messages may be unaccounted for: a step of sending failed unexpectedly", failure)

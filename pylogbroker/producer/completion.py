@@ -1,14 +1,14 @@
 """
-The outcomes of messages: counted, logged if they are bad, and given to the senders that wait.
+Outcomes of messages: counted, logged if bad, and given to the callers that wait.
 
-What must be true: each accepted message has one outcome. With it the message leaves
+What must be true: each accepted message has one outcome, with which it leaves
 L{pylogbroker.producer.inflight}.
 
 A L{SendResult} is the Deferred of one message. Most applications add one errback to each and
-nothing else. A plain Deferred keeps a list and three tuples for it, and walks them on success to
-call nothing: 40 % of the cost of C{send}. A L{SendResult} is initialised only when more is done
-with it. It overrides public methods, and relies on one property of C{Deferred}: other methods read
-what C{__init__} sets as attributes. A contract test compares it with Twisted's own.
+nothing else. A plain Deferred keeps a list and three tuples for that, and walks them on success to
+call nothing: 40 % of the cost of C{send}. A L{SendResult} is initialised only for further use. It
+relies on one property of C{Deferred}: methods that it does not override read what C{__init__} sets
+as attributes. A contract test compares it with Twisted's own.
 """
 
 from __future__ import annotations
@@ -34,20 +34,16 @@ _NOT_LAZY = object()
 class _LazyDeferred(Deferred[None]):
     """
     A Deferred that is initialised when an attribute is read that only C{Deferred.__init__} sets.
-
-    @ivar isInitialised: whether it has become an ordinary Deferred.
     """
 
     __init__ = object.__init__
     isInitialised = False
 
     def initialise(self) -> None:
-        """Become an ordinary Deferred."""
         self.isInitialised = True
         Deferred.__init__(self)
 
     def ensureInitialised(self) -> None:
-        """Call L{initialise} unless it was called."""
         if not self.isInitialised:
             self.initialise()
 
@@ -58,35 +54,29 @@ class _LazyDeferred(Deferred[None]):
         return getattr(self, name)
 
     def pause(self) -> None:
-        """See C{Deferred.pause}."""
         self.ensureInitialised()
         super().pause()
 
 
 class SendResult(_LazyDeferred):
-    """
-    The Deferred of one message, which fires with L{None}.
-    """
+    """The Deferred of one message, which fires with L{None}."""
 
     _errback: Any = None
     """The one errback that was added; C{_NOT_LAZY} once it has fired or is an ordinary Deferred."""
 
     def initialise(self) -> None:
-        """Become an ordinary Deferred, with the errback that was added."""
         errback, self._errback = self._errback, _NOT_LAZY
         super().initialise()
         if errback is not None and errback is not _NOT_LAZY:
             super().addErrback(errback)
 
     def addErrback(self, errback: Any, *args: Any, **kwargs: Any) -> Deferred[Any]:
-        """See C{Deferred.addErrback}."""
         if self._errback is None and not args and not kwargs:
             self._errback = errback
             return self
         return super().addErrback(errback, *args, **kwargs)
 
     def callback(self, result: Any) -> None:
-        """See C{Deferred.callback}."""
         if self._errback is _NOT_LAZY or result is not None:
             self.ensureInitialised()
             super().callback(result)
@@ -96,21 +86,17 @@ class SendResult(_LazyDeferred):
         self._errback = _NOT_LAZY
 
     def errback(self, fail: Any = None) -> None:
-        """See C{Deferred.errback}."""
         self.ensureInitialised()
         super().errback(fail)
 
 
 class FiredResult(_LazyDeferred):
-    """
-    A Deferred that has fired with L{None}: C{succeed(None)} at a third of the cost.
-    """
+    """A Deferred that has fired with L{None}: C{succeed(None)} at a third of the cost."""
 
     called = True
     result: Any = None
 
     def __await__(self) -> Any:
-        """See C{Deferred.__await__}."""
         return super().__await__() if self.isInitialised else _END
 
 
@@ -118,7 +104,7 @@ _END: Iterator[Any] = iter(())
 
 
 def sendResultClass() -> type[Deferred[None]]:
-    """The class for the Deferreds of messages: Twisted's own while its debugging is on."""
+    """The class of messages' Deferreds: Twisted's own while its debugging is on."""
     return Deferred if getDebugging() else SendResult
 
 
@@ -129,11 +115,11 @@ class ProducerCounters:
     C{failedCount}, C{unknownCount} and the messages in flight.
 
     @ivar acceptedCount: messages given to C{send}, including refused ones.
-    @ivar writtenCount: messages written, and, with C{confirm}, confirmed.
+    @ivar writtenCount: messages written and, with C{confirm}, confirmed.
     @ivar failedCount: messages of which nothing was sent, including refused ones.
     @ivar unknownCount: messages that the broker may have.
     @ivar droppedCount: failed messages for which there was no capacity.
-    @ivar retriedCount: attempts to send a message again.
+    @ivar retriedCount: repeated attempts, one per message.
     @ivar repeatedCount: retries after an unknown outcome: the log may have the message twice.
     @ivar batchCount: requests, or batches given to an event handler.
     """
@@ -158,15 +144,11 @@ class SendGroup:
     __slots__ = ("_failure", "_pendingCount", "waiter")
 
     def __init__(self, count: int) -> None:
-        """
-        @param count: messages.
-        """
         self.waiter: Deferred[None] = Deferred()
         self._pendingCount = count
         self._failure: Failure | None = None
 
     def callback(self, result: None) -> None:
-        """A message was sent."""
         self._pendingCount -= 1
         if not self._pendingCount:
             if self._failure is None:
@@ -175,23 +157,18 @@ class SendGroup:
                 self.waiter.errback(self._failure)
 
     def errback(self, failure: Failure) -> None:
-        """A message was not sent, or may not have been."""
         if self._failure is None or failure.check(UnknownOutcomeError):
             self._failure = failure
         self.callback(None)
 
 
 def countOf(batches: Sequence[PartitionBatch]) -> int:
-    """Messages in some batches."""
+    """The number of messages in some batches."""
     return sum([len(batch.values) for batch in batches])
 
 
 class Completions:
-    """
-    Gives messages their outcomes.
-
-    @ivar counters: a L{ProducerCounters}.
-    """
+    """Gives messages their outcomes."""
 
     def __init__(
         self,
@@ -200,8 +177,8 @@ class Completions:
         isLoggingFailures: bool = True,
     ) -> None:
         """
-        @param limiter: where messages are in flight.
-        @param onCompleted: called when messages have left it and their waiters know the outcome.
+        @param onCompleted: called when messages are no longer in flight and their waiters know the
+            outcome.
         @param isLoggingFailures: whether messages that were not sent are logged.
         """
         self.counters = ProducerCounters()
@@ -212,9 +189,9 @@ class Completions:
 
     def complete(self, batches: Sequence[PartitionBatch], failure: Failure | None = None) -> None:
         """
-        Give messages that are in flight their outcome.
+        Complete messages that are in flight.
 
-        @param failure: why they were not sent, or may not have been; L{None} if they were.
+        @param failure: why they were not sent, or may not have been; L{None} on success.
         """
         sizes = [size for batch in batches for size in batch.sizes]
         self._isFullLogged = False
@@ -230,7 +207,7 @@ class Completions:
         isLogged: bool = True,
     ) -> None:
         """
-        Give messages that are not in flight their outcome.
+        Complete messages that are not in flight.
 
         @param failure: as of L{complete}.
         @param isLogged: L{False} if the caller logs the failure.
@@ -273,8 +250,7 @@ class Completions:
 
     def refuse(self, batches: Sequence[PartitionBatch], reason: PylogbrokerError) -> None:
         """
-        Fail messages for which there was no capacity. Refusals are logged once until a message has
-        left.
+        Fail messages for which there was no capacity. Logs once until a message has completed.
         """
         if isinstance(reason, QueueFullError):
             self.counters.droppedCount += countOf(batches)
@@ -289,7 +265,7 @@ class Completions:
         """
         Count messages that are about to be sent again.
 
-        @param destination: where they were to go, for the log.
+        @param destination: the intended one, for the log.
         @param error: the outcome of the attempt before.
         """
         count = countOf(batches)

@@ -1,13 +1,13 @@
 """
-Encoders, and message sets of what they produce (spec-0.7 producer §6).
+Encoders and message sets (spec-0.7 producer §6).
 
-The messages for one partition in a request are one set, compressed as the codec and
-C{compressed.topics} say. (0.7.2 heeds C{compressed.topics} in async mode only; gotcha 31.)
+The messages for one partition in a request are one set, compressed according to the codec and
+C{compressed.topics}. (0.7.2 heeds C{compressed.topics} in async mode only; gotcha 31.)
 C{max.message.size} limits the payload of a top-level message, which is the wrapper of a compressed
-set. Messages that exceed it together go in several wrappers. A message that exceeds it alone,
-because it does not compress, goes uncompressed.
+set. Messages that exceed the limit together go in several wrappers. A message that exceeds it
+alone, because it does not compress, goes uncompressed.
 
-A value that cannot be sent takes no others with it. So payloads are encoded one by one first.
+Payloads are encoded one by one first, so that a bad value fails alone.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def defaultEncoder(value: Any) -> bytes:
 
 def stringEncoder(value: Any) -> bytes:
     """
-    The encoder for text, as UTF-8. (0.7.2 uses the character set of the platform.)
+    The encoder for text, as UTF-8. (0.7.2 uses the platform's character set.)
 
     @raise EncodingError: the value is not a L{str}, or contains a lone surrogate.
     """
@@ -63,15 +63,12 @@ _BYTES = {bytes}
 
 
 class Encoding:
-    """
-    Makes the message sets of one producer.
-    """
+    """The encoder and codec of one producer."""
 
     def __init__(
         self, encoder: Encoder, codec: int, compressedTopics: Collection[str], payloadSizeMax: int
     ) -> None:
         """
-        @param codec: see L{pylogbroker.records.compression}.
         @param compressedTopics: topics to compress; empty for all.
         @param payloadSizeMax: bytes of the payload of a top-level message.
         """
@@ -81,15 +78,12 @@ class Encoding:
         self._payloadSizeMax = payloadSizeMax
 
     def codecFor(self, topic: str) -> int:
-        """The codec of a topic's sets."""
         if self._compressedTopics and topic not in self._compressedTopics:
             return NONE
         return self._codec
 
     def payload(self, value: Any) -> bytes:
-        """
-        @raise EncodingError: the encoder raised something, or did not return bytes.
-        """
+        """@raise EncodingError: the encoder raised an exception, or did not return bytes."""
         encoder = self._encoder
         try:
             payload = encoder(value)
@@ -102,7 +96,7 @@ class Encoding:
         return payload
 
     def payloads(self, values: Sequence[Any], topic: str) -> list[bytes | PylogbrokerError]:
-        """For each value its payload, or why it cannot be sent."""
+        """For each value its payload, or its error."""
         isMeasured = self.codecFor(topic) == NONE
         found: list[bytes | PylogbrokerError] = []
         for value in values:
@@ -119,7 +113,7 @@ class Encoding:
         return found
 
     def arePlain(self, values: Sequence[Any], topic: str) -> bool:
-        """Whether the values are their own payloads, none of which is too large."""
+        """Whether the values are their own payloads within the size limit."""
         if self._encoder is not defaultEncoder or set(map(type, values)) - _BYTES:
             return False
         return (
@@ -130,9 +124,9 @@ class Encoding:
         self, values: Sequence[Any], topic: str
     ) -> tuple[bytes, Mapping[int, PylogbrokerError]]:
         """
-        Encode the values that can be sent.
+        Encode the valid values.
 
-        @return: the set; and for the index of each value that is not in it, the reason.
+        @return: the set, and the error of each value left out, by index.
         """
         if self.arePlain(values, topic):
             return self.pack(values, topic)
@@ -147,7 +141,7 @@ class Encoding:
         """
         Encode all values or none.
 
-        @raise PylogbrokerError: why the first value that cannot be sent cannot.
+        @raise PylogbrokerError: the error of the first invalid value.
         """
         data, refused = self.encode(values, topic)
         if refused:
@@ -160,9 +154,8 @@ class Encoding:
         """
         Make one set of payloads, in as few wrappers as the size limit allows.
 
-        @return: the set; and for the index of each payload that is too large, compressed and
-            uncompressed, the reason. Without compression no size is checked: L{payloads} has done
-            so.
+        @return: the set, and the error of each payload that is too large, compressed and
+            uncompressed, by index. Without compression L{payloads} has checked the sizes.
         """
         codec = self.codecFor(topic)
         if codec == NONE:
@@ -190,6 +183,6 @@ class Encoding:
 
 
 def _split(start: int, end: int, count: int) -> list[tuple[int, int]]:
-    """C{count} parts of a range, or as many as it has elements; none is empty."""
+    """C{count} non-empty parts of a range, or fewer for a shorter range."""
     step = max(1, -(-(end - start) // count))
     return [(each, min(each + step, end)) for each in range(start, end, step)]

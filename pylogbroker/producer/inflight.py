@@ -1,10 +1,10 @@
 """
-The limit on what a producer has in flight, and the calls that wait for capacity.
+The limit on a producer's messages in flight, and the calls that wait for capacity.
 
-A message is in flight from its acceptance until its outcome is known. (0.7 counts messages that
-wait for their batch only, for each broker by itself.) A call that finds no capacity waits in order,
-for at most C{queue.enqueueTimeout.ms}. Waiting calls have limits, too: as many bytes as may be in
-flight, and L{WAITING_COUNT_MAX} messages.
+A message is in flight from its acceptance until its outcome is known. (0.7 counts only messages
+that wait for their batch, per broker.) A call without capacity waits in order, for at most
+C{queue.enqueueTimeout.ms}. Waiting calls have limits, too: the bytes that may be in flight, and
+L{WAITING_COUNT_MAX} messages.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ WAITING_COUNT_MAX = 250_000
 
 
 class _Waiting:
-    """A call that waits for capacity."""
-
     __slots__ = ("call", "count", "size", "timer")
 
     def __init__(self, count: int, size: int, call: Any) -> None:
@@ -40,8 +38,7 @@ class InFlightLimiter:
     """
     Counts messages in flight, and admits more while there is capacity.
 
-    @ivar count: messages in flight.
-    @ivar size: bytes of these.
+    @ivar size: bytes in flight.
     @ivar waitingCount: messages that wait for capacity.
     @ivar isReady: whether one more message would be admitted at once.
     """
@@ -57,10 +54,10 @@ class InFlightLimiter:
     ) -> None:
         """
         @param countMax: messages that may be in flight.
-        @param sizeMax: bytes that may be in flight; as many may wait.
+        @param sizeMax: bytes that may be in flight, and again bytes that may wait.
         @param enqueueTimeoutMs: how long a call may wait: 0 not at all, negative without limit.
         @param onAdmitted: called with the C{call} of L{acquire} when its messages are in flight.
-        @param onRefused: called with the C{call} that is refused, and the reason.
+        @param onRefused: called with a refused C{call} and the reason.
         """
         self.count = self.size = self.waitingCount = 0
         self.isReady = countMax > 0 and sizeMax > 0
@@ -90,7 +87,6 @@ class InFlightLimiter:
         return True
 
     def acquire(self, count: int, size: int, call: Any) -> None:
-        """Admit a call now or later, or refuse it."""
         if self.tryAcquire(count, size):
             self._onAdmitted(call)
             return
@@ -141,7 +137,6 @@ class InFlightLimiter:
         self.notify()
 
     def refuseAll(self, reason: PylogbrokerError) -> None:
-        """Refuse all calls that wait for capacity."""
         for waiting in list(self._waiting):
             if waiting in self._waiting:
                 self._stopWaiting(waiting)
@@ -149,17 +144,15 @@ class InFlightLimiter:
         self.notify()
 
     def add(self, count: int, size: int) -> None:
-        """
-        Count messages as in flight even beyond the limit: a handler of the application made them.
-        """
+        """Count messages that a handler of the application made, even beyond the limit."""
         self.count += count
         self.size += size
         self._updateReady()
 
     def release(self, count: int, size: int) -> None:
         """
-        Give capacity back and admit waiting calls. Call L{notify} once the senders of the released
-        messages know their outcome.
+        Give capacity back and admit waiting calls. Call L{notify} once the senders know the
+        outcome.
         """
         self.count -= count
         self.size -= size
@@ -208,5 +201,4 @@ class InFlightLimiter:
         return succeed(None) if self.isReady else self._readyWaiters.wait()
 
     def whenIdle(self) -> Deferred[None]:
-        """Fires when nothing is in flight."""
         return self._idleWaiters.wait() if self.count or self._waiting else succeed(None)

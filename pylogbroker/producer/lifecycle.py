@@ -1,5 +1,5 @@
 """
-The beginning and the end of a producer, and the Twisted producer that writes to it meanwhile.
+Startup, graceful shutdown and upstream flow control of a producer.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ log = Logger()
 
 class DiscoveryStartup:
     """
-    Starts the discovery of a producer once, for all callers that wait for it. A failed start can be
-    tried again. C{broker.list} is known at once.
+    Starts a producer's discovery once, for all callers. A failed start can be tried again.
+    C{broker.list} is known at once.
 
-    @ivar isStarted: whether the discovery has started.
-    @ivar discovery: the discovery; L{None} before it is made.
+    @ivar discovery: L{None} before it is made.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class DiscoveryStartup:
         @param onStarted: called with the discovery; at once for C{broker.list}.
         @param random: numbers from 0 up to, not including, 1.
         @param zookeeper: a connected client, which its owner closes, in place of C{zk.connect}.
-        @param discovery: in place of what the settings say.
+        @param discovery: in place of the one from the settings.
         """
         if discovery is None and settings.brokerList:
             discovery = StaticDiscovery(settings.brokerList)
@@ -121,16 +120,13 @@ class DiscoveryStartup:
         self._waiters.fire(result)
 
     def refuse(self, reason: PylogbrokerError) -> None:
-        """Begin no start any more."""
         self._refusal = reason
 
     def cancel(self) -> None:
-        """Fail those that wait for the start."""
         if self._isStarting and self._starting is not None:
             self._starting.cancel()
 
     def stop(self) -> None:
-        """Stop the discovery."""
         if self.discovery is not None:
             self.discovery.stop()
 
@@ -142,10 +138,11 @@ class DiscoveryStartup:
 
 class GracefulShutdown:
     """
-    Closes a producer once, for all callers, within a time, and before the reactor stops if wanted.
+    Closes a producer once, for all callers, within a time limit, and on request before the reactor
+    stops.
 
-    What must be true: it ends when the time is over. So each wait in it must end by C{abort}, or
-    use L{awaitOrAbort}.
+    What must be true: it ends at the time limit. So each wait in it must end by C{abort}, or use
+    L{awaitOrAbort}.
 
     @ivar isAborted: whether the time was over before everything was sent.
     """
@@ -160,11 +157,10 @@ class GracefulShutdown:
         describeLosses: Callable[[], str],
     ) -> None:
         """
-        @param reactor: for time, and for L{beforeStop}.
-        @param timeoutMs: for all of it, unless L{close} is told otherwise.
-        @param begin: called first: no message is accepted any more.
-        @param close: sends what was accepted, and closes.
-        @param abort: called when the time is over. What C{close} waits for must end then.
+        @param timeoutMs: by default, for all of it.
+        @param begin: called first: refuses messages from then on.
+        @param close: sends accepted messages, and closes.
+        @param abort: called at the time limit; must end all waits of C{close}.
         @param describeLosses: says what was lost, for the error.
         """
         self.isAborted = False
@@ -180,7 +176,6 @@ class GracefulShutdown:
         self._trigger: Any = None
 
     def beforeStop(self) -> None:
-        """Have the reactor close the producer before it stops, and wait for that."""
         if self._trigger is None and not self._hasBegun:
             self._trigger = self._reactor.addSystemEventTrigger(
                 "before", "shutdown", self._closeAtStop
@@ -222,9 +217,7 @@ class GracefulShutdown:
             self._awaited.cancel()
 
     async def awaitOrAbort(self, work: Deferred[None]) -> None:
-        """
-        Wait for something in C{close}. When the time is over, it is cancelled and not waited for.
-        """
+        """Wait for a Deferred in C{close}. At the time limit it is cancelled and abandoned."""
         if self.isAborted:
             work.cancel()
         self._awaited = work
@@ -245,11 +238,7 @@ class GracefulShutdown:
 
 
 class UpstreamFlowControl:
-    """
-    Pauses and resumes the Twisted producer that writes to this one.
-
-    @ivar isPaused: whether it is paused.
-    """
+    """Pauses and resumes the Twisted producer that writes to this one."""
 
     def __init__(self, clock: IReactorTime, fullness: Callable[[], float]) -> None:
         """
@@ -265,7 +254,7 @@ class UpstreamFlowControl:
 
     def register(self, upstream: Any, isPushing: bool) -> None:
         """
-        Control a Twisted producer. After L{end} it is told to stop.
+        Control a Twisted producer, or stop it after L{end}.
 
         @raise RuntimeError: another one is registered.
         """
@@ -281,12 +270,10 @@ class UpstreamFlowControl:
             self.check()
 
     def unregister(self) -> None:
-        """Control nothing any more."""
         self._upstream = None
         self.isPaused = False
 
     def onWrite(self) -> None:
-        """The Twisted producer wrote something."""
         if self._upstream is None:
             return
         if not self._isPushing:
@@ -297,7 +284,6 @@ class UpstreamFlowControl:
             self._upstream.pauseProducing()
 
     def check(self) -> None:
-        """Resume the Twisted producer if there is capacity."""
         if self._upstream is None or not self.isPaused or self._hasEnded:
             return
         if self._fullness() <= (RESUME_FULLNESS if self._isPushing else PAUSE_FULLNESS):
@@ -305,7 +291,6 @@ class UpstreamFlowControl:
             self._upstream.resumeProducing()
 
     def end(self) -> None:
-        """Stop the Twisted producer: the producer is closed."""
         self._hasEnded = True
         if self._upstream is not None:
             upstream, self._upstream = self._upstream, None

@@ -48,11 +48,11 @@ class ISender(Protocol):
 
 class LogPublisher:
     """
-    Takes records from any thread, and gives them to a producer in their order.
+    Takes records from any thread, and gives them to a producer in order.
 
     @ivar sentCount: records that the producer has sent.
-    @ivar leftOutCount: records that were dropped: too many were waiting, formatting failed, or
-        sending.
+    @ivar leftOutCount: records dropped because too many were waiting, or formatting or sending
+        failed.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class LogPublisher:
         @param countMax: records that may be logged and not sent yet.
         @param sizeMax: bytes of these.
         @param quiet: loggers whose records are ignored, with the loggers below them. An application
-            that empties it must see that the producer logs nothing.
+            that empties it must ensure that the producer logs nothing.
         @raise ConfigurationError: the topic is empty.
         """
         if not topic:
@@ -94,7 +94,6 @@ class LogPublisher:
         return f"<LogPublisher to {self._topic}, {self._count} records not sent yet>"
 
     def isQuiet(self, name: str) -> bool:
-        """Whether records of a logger are ignored now."""
         if self._sendingThread == threading.get_ident():
             return True
         while name:
@@ -107,7 +106,7 @@ class LogPublisher:
         """
         Take a record from any thread. It does not wait, and does not raise.
 
-        @param make: returns the record's text; L{None} leaves it out without counting.
+        @param make: returns the record's text; L{None} skips it uncounted.
         """
         try:
             made = make()
@@ -136,7 +135,6 @@ class LogPublisher:
             self._reactor.callFromThread(self._send)
 
     def _send(self) -> None:
-        """Give all waiting records to the producer, on the reactor's thread."""
         with self._lock:
             self._isScheduled = False
             waiting, self._waiting = self._waiting, deque()
@@ -176,10 +174,10 @@ class LogPublisher:
 
     def close(self, timeoutMs: float = CLOSE_MS) -> Deferred[None]:
         """
-        Take no more records, and send those that were taken. The producer stays open.
+        Refuse further records, and send the accepted ones. The producer stays open.
 
-        @return: fires when none is left to send. Fails with L{TimedOutError} after C{timeoutMs};
-            the producer's C{close} then waits for the rest.
+        @return: fires when all are sent. Fails with L{TimedOutError} after C{timeoutMs}; the
+            producer's C{close} then waits for the rest.
         """
         with self._lock:
             self._isClosed = True
@@ -202,8 +200,8 @@ class LogPublisher:
         """
         An observer for L{twisted.logger}.
 
-        @param textOf: the record of an event; L{None} leaves it out. C{twisted.logger.eventAsJSON}
-            keeps all fields.
+        @param textOf: the record of an event; L{None} skips it. C{twisted.logger.eventAsJSON} keeps
+            all fields.
         """
         return LogObserver(self, textOf)
 

@@ -1,17 +1,17 @@
 """
-Code of the application inside a producer: named by settings, and called at 0.7's places (spec-0.7
-producer §§1, 5).
+Application code inside a producer: named by settings, and called at 0.7's places (spec-0.7 producer
+§§1, 5).
 
 Async mode has two kinds of handlers. A L{CallbackHandler} (C{callback.handler}) sees messages on
 their way; an L{IEventHandler} (C{event.handler}) sends the batches itself. A L{HandlerRunner}
-serves both. With one of them, the values in a L{PartitionBatch} are L{QueueItem}s, in the order of
-the calls. Behind the handlers they are grouped by partition.
+serves both. The values in a L{PartitionBatch} are then L{QueueItem}s, in the order of the calls.
+Behind the handlers they are grouped by partition.
 
-Names and order of the calls are 0.7's, with one change: C{close} comes last (gotcha 34). C{init}
-and C{close} are called once; 0.7 calls them for each broker.
+Names and order of the calls are 0.7's, except that C{close} comes last (gotcha 34). C{init} and
+C{close} are called once; 0.7 calls them for each broker.
 
-A callback handler that returns other messages changes what is sent. For a message that it leaves
-out, C{send} has succeeded. Only the counters and the log report the outcome of one that it adds.
+A callback handler that returns other messages changes what is sent. C{send} succeeds for a message
+that the handler leaves out. Only the counters and the log report the outcome of an added message.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ log = Logger()
 
 def loadPlugin(key: str, name: str, builtIn: Mapping[str, Any], method: str | None = None) -> Any:
     """
-    Import what a property names by its dotted name. A class is instantiated without arguments.
+    Import the object that a property names. A class is instantiated without arguments.
 
     @param key: the property's, for texts.
-    @param builtIn: objects by the names under which they are not imported.
+    @param builtIn: objects that need no import, by name.
     @param method: for a function, or an object with this method; the function is returned.
-    @raise ConfigurationError: it cannot be imported or made, or is not of that kind.
+    @raise ConfigurationError: it cannot be imported or made, or is of another kind.
     """
     if name in builtIn:
         return builtIn[name]
@@ -93,10 +93,9 @@ class QueueItem:
     """
     A message as handlers see it.
 
-    @ivar topic: its topic.
-    @ivar partition: its partition at the broker; -1 lets the broker pick one.
-    @ivar value: what the application gave.
-    @ivar key: its key, or L{None}.
+    @ivar partition: the broker's partition; -1 lets the broker pick one.
+    @ivar value: as the application gave it.
+    @ivar key: L{None} without a key.
     """
 
     __slots__ = ("key", "partition", "topic", "value")
@@ -141,8 +140,7 @@ class CallbackHandler:
 
     def lastBatchBeforeClose(self) -> Sequence[QueueItem]:
         """
-        The producer is closing; called once for each broker to which something was sent. Returns
-        messages to send, too.
+        The producer is closing; called once per broker that was sent to. Returns messages to send.
         """
         return []
 
@@ -166,8 +164,8 @@ class IEventHandler(Protocol):
 
         @param sender: to the broker; see its C{send} and C{multiSend}.
         @return: L{None}, or a L{Deferred} that fires when the batch is sent. If it fails, or this
-            method raises, the batch has failed; after an
-            L{pylogbroker.errors.UnknownOutcomeError} its outcome is unknown.
+            method raises, the batch has failed; after an L{pylogbroker.errors.UnknownOutcomeError}
+            its outcome is unknown.
         """
         ...
 
@@ -191,10 +189,10 @@ def groupByPartition(items: Iterable[QueueItem]) -> list[list[int]]:
 
 class HandlerRunner:
     """
-    Calls the handlers of a producer, and accounts for the messages that they add and leave out. An
-    exception of a handler affects only the messages of the call.
+    Calls a producer's handlers, and accounts for the messages that they add and leave out. A
+    handler's exception affects only the messages of the call.
 
-    @ivar isPolling: whether a handler wants to know that C{queue.time} has passed.
+    @ivar isPolling: whether a handler is told that C{queue.time} has passed.
     """
 
     def __init__(
@@ -205,9 +203,6 @@ class HandlerRunner:
         limiter: InFlightLimiter,
         completions: Completions,
     ) -> None:
-        """
-        @param encoder: given to the event handler.
-        """
         self.isPolling = callbackHandler is not None
         self._callbackHandler = CallbackHandler() if callbackHandler is None else callbackHandler
         self._eventHandler = eventHandler
@@ -219,7 +214,7 @@ class HandlerRunner:
         """
         Replace values by L{QueueItem}s. Messages whose topic and key stay alike stay together.
 
-        @raise Exception: what the handler raises.
+        @raise Exception: the handler's.
         """
         before = self._callbackHandler.beforeEnqueue
         items = [
@@ -233,7 +228,6 @@ class HandlerRunner:
         return [_ofItems(batch, [index]) for index in range(len(items))]
 
     def afterEnqueue(self, batches: Sequence[PartitionBatch], isAdded: bool) -> None:
-        """Tell the handler that messages were enqueued, or refused."""
         for batch in batches:
             for item in batch.values:
                 try:
@@ -248,7 +242,6 @@ class HandlerRunner:
             self._poll(sender, batch.select([index]), item)
 
     def poll(self, sender: BrokerSender) -> None:
-        """Tell the handler that C{queue.time} has passed."""
         self._poll(sender, PartitionBatch(""), None)
 
     def _poll(self, sender: BrokerSender, polled: PartitionBatch, item: QueueItem | None) -> None:
@@ -275,9 +268,9 @@ class HandlerRunner:
         self, sender: BrokerSender, batches: Sequence[PartitionBatch]
     ) -> list[PartitionBatch]:
         """
-        Let the handlers have a batch.
+        Pass a batch to the handlers.
 
-        @return: what is left to send, by topic and partition; nothing if an event handler sent it.
+        @return: the messages left to send, by topic and partition; none after an event handler.
         """
         mixed = PartitionBatch("")
         for batch in batches:
@@ -314,7 +307,6 @@ class HandlerRunner:
         self._completions.complete([batch], failure)
 
     def addLastBatch(self, sender: BrokerSender) -> None:
-        """Ask the handler for messages to send before the producer is closed."""
         try:
             items = self._callbackHandler.lastBatchBeforeClose()
             self._addMixed(sender, self._exchange(PartitionBatch(""), items))
@@ -322,7 +314,7 @@ class HandlerRunner:
             log.failure("The handler's lastBatchBeforeClose failed")
 
     def _exchange(self, before: PartitionBatch, after: Iterable[QueueItem]) -> PartitionBatch:
-        """What a handler returned. Messages of C{before} that it left out succeed."""
+        """A handler's result. Messages of C{before} that it left out succeed."""
         rows: dict[int, list[int]] = {}
         for index, item in enumerate(before.values):
             rows.setdefault(id(item), []).append(index)
@@ -350,7 +342,6 @@ class HandlerRunner:
 
 
 def _ofItems(batch: PartitionBatch, indexes: Iterable[int]) -> PartitionBatch:
-    """Some messages of a batch of L{QueueItem}s, with the topic and partition of the first."""
     chosen = batch.select(indexes)
     first = chosen.values[0]
     chosen.topic, chosen.partition = first.topic, first.partition

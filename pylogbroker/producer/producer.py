@@ -1,22 +1,22 @@
 """
 The producer: publishes messages to the brokers of a cluster (spec-0.7 producer).
 
-In sync mode a call makes one request for each broker that it concerns. In async mode messages
-collect in batches for each broker. L{Deferred}s fire when the request is written or, with
-C{confirm}, confirmed: the protocol has no acknowledgement (L{pylogbroker.producer.brokersender}).
+In sync mode a call makes one request per broker. In async mode messages collect in batches per
+broker. L{Deferred}s fire when the request is written or, with C{confirm}, confirmed: the protocol
+has no acknowledgement (L{pylogbroker.producer.brokersender}).
 
 What must be true:
 
   - Each accepted message has one outcome: sent, failed (nothing of it was sent) or unknown. The
     counters add up, bad outcomes are logged, and the caller of C{send} learns of them.
-  - Calls for one topic and key keep their order as long as nothing is retried.
-  - What is in flight is limited. Beyond the limit, callers wait.
-  - Nothing is sent twice except by C{num.retries}, and then the log says so.
+  - Calls for one topic and key keep their order until a retry.
+  - Messages in flight are limited. Beyond the limit, callers wait.
+  - Only C{num.retries} sends a message twice, and then the log says so.
 
-A message passes C{producer} (accepts it) → C{inflight} (is there capacity?) → C{routing} (which
-broker and partition?) → C{accumulator} (which batch?) → C{brokersender} with C{encoding} (the
-request, the connection) → C{completion} (the outcome). C{sender} handles brokers that come and go,
-retries, and sync calls that concern several brokers.
+A message passes C{producer} (acceptance) → C{inflight} (capacity) → C{routing} (broker and
+partition) → C{accumulator} (batch) → C{brokersender} with C{encoding} (request, connection) →
+C{completion} (outcome). C{sender} handles brokers that come and go, retries, and sync calls to
+several brokers.
 """
 
 from __future__ import annotations
@@ -118,7 +118,9 @@ def _requireText(topic: Any) -> None:
 def _poolFor(
     reactor: Any, settings: ProducerSettings, random: Callable[[], float]
 ) -> ConnectionPool:
-    """The limiter bounds what is in flight; the connections' limits only have to be wide enough."""
+    """
+    The limiter bounds messages in flight; the connections' limits only have to be wide enough.
+    """
     limits = ConnectionLimits(
         waitingCountMax=2 * settings.queueSize + 1,
         waitingSizeMax=2**40,
@@ -151,7 +153,7 @@ def _partitionerFor(settings: ProducerSettings, given: Partitioner | Any) -> Par
 @implementer(IConsumer)
 class Producer:
     """
-    Publishes messages to a cluster; the module says what it promises.
+    Publishes messages to a cluster; the module states its promises.
 
     As a Twisted C{IConsumer} it takes any push or pull producer:
     C{producer.registerProducer(source, True)}. Each C{write} is a message for the topic of the
@@ -177,11 +179,9 @@ class Producer:
         isLoggingFailures: bool = True,
     ) -> None:
         """
-        @param reactor: for connections, for time, and for L{closeBeforeStop}.
-        @param settings: or the properties of the settings.
+        @param settings: or properties.
         @param zookeeper: a connected client, which its owner closes, in place of C{zk.connect}.
-        @param discovery: finds the brokers, in place of C{zk.connect} and C{broker.list}.
-        @param connectionPool: connects to the brokers.
+        @param discovery: in place of C{zk.connect} and C{broker.list}.
         @param encoder: in place of C{serializer.class}: a function, or an object with a method
             C{encode}.
         @param partitioner: in place of C{partitioner.class}: a function of key and count, or an
@@ -189,9 +189,9 @@ class Producer:
         @param callbackHandler: in place of C{callback.handler}.
         @param eventHandler: in place of C{event.handler}.
         @param random: numbers from 0 up to, not including, 1; by default a generator of its own.
-        @param isLoggingFailures: whether messages that were not sent are logged. L{False} is for a
-            caller that handles each failure and sends again.
-        @raise ConfigurationError: the settings are wrong, or name something that cannot be loaded.
+        @param isLoggingFailures: L{False} is for a caller that handles each failure and sends
+            again.
+        @raise ConfigurationError: the settings are wrong, or name an object that cannot be loaded.
         """
         if not isinstance(settings, ProducerSettings):
             settings = ProducerSettings.fromProperties(settings, _logWarning)
@@ -280,10 +280,10 @@ class Producer:
 
     def start(self) -> Deferred[Producer]:
         """
-        Find the brokers. The first C{send} does so, too, and waits for it.
+        Find the brokers. The first C{send} also does this, and waits for it.
 
-        @return: fires with this producer. Fails with L{pylogbroker.errors.ZookeeperError}; it can
-            be called again then.
+        @return: fires with this producer. Fails with L{pylogbroker.errors.ZookeeperError}; then it
+            can be called again.
         """
         return self._startup.start().addCallback(lambda _nothing: self)
 
@@ -302,8 +302,8 @@ class Producer:
         @param key: messages with the same key go to the same partition while the partitions stay
             the same; L{None} leaves the partition to chance.
         @return: fires when all is written to the broker's connection, or, with C{confirm}, when the
-            broker has handled it. Fails with L{UnknownOutcomeError} when the broker may have it or
-            not. All other failures mean that nothing of at least one message was sent:
+            broker has handled it. Fails with L{UnknownOutcomeError} when the broker may have it.
+            All other failures mean that nothing of at least one message was sent:
             L{QueueFullError}, L{NoBrokersError}, L{pylogbroker.errors.InvalidPartitionError},
             L{pylogbroker.errors.EncodingError}, L{pylogbroker.errors.MessageTooLargeError},
             L{pylogbroker.errors.BrokerConnectionError}, L{pylogbroker.errors.ZookeeperError},
@@ -327,8 +327,8 @@ class Producer:
 
     def sendNoWait(self, topic: str, value: Any, key: Any = None) -> None:
         """
-        Publish as C{send} does, without a L{Deferred}, which costs less. The counters and the log
-        report the outcome. 0.7's asynchronous producers offer no more.
+        Publish like C{send} at less cost, without a L{Deferred}. The counters and the log report
+        the outcome. 0.7's asynchronous producers offer no more.
         """
         if type(topic) is not str:
             _requireText(topic)
@@ -346,10 +346,9 @@ class Producer:
         """
         Publish messages of several topics and keys.
 
-        @param datas: (topic, values, key) of each. A C{send} for each would do the same, but in
-            sync mode the data for one broker is one request here: PRODUCE for one of them,
-            MULTIPRODUCE for more.
-        @return: as C{send}; it waits for all. On several brokers it is not atomic.
+        @param datas: (topic, values, key) of each. Like a C{send} for each, but in sync mode the
+            data for one broker is one request: PRODUCE for one of them, MULTIPRODUCE for more.
+        @return: as C{send}, for all. Not atomic across brokers.
         """
         groups = self._group(datas)
         count = sum([len(group.values) for group in groups])
@@ -387,7 +386,6 @@ class Producer:
         return groups
 
     def _acceptGroups(self, groups: list[PartitionBatch]) -> None:
-        """Accept messages, those of one topic and key together."""
         sizes = [size for group in groups for size in group.sizes]
         self.counters.acceptedCount += len(sizes)
         if self._refusal is not None:
@@ -429,7 +427,7 @@ class Producer:
     # -- routing -----------------------------------------------------------------------------------
 
     def _append(self, topic: str, value: Any, key: Any, size: int, waiter: Any) -> None:
-        """Send a message, or add it to the batch of its partition; most messages go this way."""
+        """Send a message, or add it to its partition's batch; most messages go this way."""
         try:
             route = self._routes.get(topic)
             if route is None or route.version != self._discovery.version:  # type: ignore[union-attr]
@@ -473,7 +471,6 @@ class Producer:
         return batch
 
     async def _routeGroup(self, group: PartitionBatch) -> None:
-        """Add messages of one topic and key to the batch of their partition."""
         try:
             self._collect(group, *await self._router.lookUp(group.topic, group.keys[0]))
         except Exception as error:  # as above
@@ -495,7 +492,6 @@ class Producer:
             self._flushTimer.start(0, self._sender.flush)
 
     def _onCompleted(self) -> None:
-        """Messages have their outcome."""
         self._flushSoon()  # not at once: the flush before may still be completing messages
         if self._flowControl.isPaused:
             self._flowControl.check()
@@ -507,8 +503,8 @@ class Producer:
         Wait for capacity. A loop awaits this before each C{send}.
 
         @return: fires at once if there is capacity, otherwise when half of the queue is free. Every
-            TURN_COUNT_MAX messages it yields to the reactor, so that pending sends can complete;
-            otherwise the queue fills, and the garbage collector examines all that is in it.
+            TURN_COUNT_MAX messages it yields to the reactor so that pending sends can complete;
+            otherwise the queue fills and the cost of garbage collection rises.
         """
         if self.counters.acceptedCount < self._turnAt:
             return FiredResult() if self._limiter.isReady else self._limiter.whenReady()
@@ -525,7 +521,7 @@ class Producer:
 
     def flush(self) -> Deferred[None]:
         """
-        Send what has collected at once.
+        Send collected messages at once.
 
         @return: fires when nothing is in flight, whatever the outcomes.
         """
@@ -537,7 +533,7 @@ class Producer:
     def registerProducer(self, producer: Any, streaming: bool) -> None:
         """
         Register the Twisted producer that writes to this one. It is paused when the queue is three
-        quarters full, and resumed when it is a quarter full.
+        quarters full, and resumed at one quarter.
 
         @raise RuntimeError: another one is registered.
         @raise ConfigurationError: the settings have no C{topic}.
@@ -546,12 +542,11 @@ class Producer:
         self._flowControl.register(producer, streaming)
 
     def unregisterProducer(self) -> None:
-        """Unregister the Twisted producer, which writes no more."""
         self._flowControl.unregister()
 
     def write(self, data: bytes) -> None:
         """
-        Publish a message that a Twisted producer writes, as L{sendNoWait}.
+        Publish a message of the registered Twisted producer, as L{sendNoWait}.
 
         @raise ConfigurationError: the settings have no C{topic}.
         """
@@ -559,17 +554,11 @@ class Producer:
         self.onUpstreamWrite()
 
     def onUpstreamWrite(self) -> None:
-        """
-        Pause the Twisted producer if need be. A wrapper that sends its data otherwise calls this.
-        """
+        """Pause the Twisted producer if need be. For wrappers that send its data in another way."""
         self._flowControl.onWrite()
 
     def ownTopic(self) -> str:
-        """
-        The topic of the settings, for data of a Twisted producer.
-
-        @raise ConfigurationError: the settings have no C{topic}.
-        """
+        """@raise ConfigurationError: the settings have no C{topic}."""
         if self.settings.topic is None:
             raise ConfigurationError(
                 "topic is missing: it says where bytes go that are written to a producer"
@@ -578,7 +567,7 @@ class Producer:
 
     def metricFamilies(self, labels: Mapping[str, str] | None = None) -> list[Family]:
         """
-        Its metrics, for L{pylogbroker.console.service.MetricsService}.
+        Metrics for L{pylogbroker.console.service.MetricsService}.
 
         @param labels: distinguish this producer from others in the process.
         """
@@ -588,20 +577,19 @@ class Producer:
     # -- the end -----------------------------------------------------------------------------------
 
     def closeBeforeStop(self) -> None:
-        """Have the reactor close this producer before it stops, and wait for that."""
+        """Close this producer before the reactor stops, which waits for that."""
         self._shutdown.beforeStop()
 
     def close(self, timeoutMs: float | None = None) -> Deferred[None]:
         """
-        Send what was accepted, wait for the outcomes, and close everything. No call is accepted any
-        more.
+        Refuse further calls, send accepted messages, wait for the outcomes, and close everything.
 
         @param timeoutMs: for all of it; by default C{close.timeout.ms}.
         @return: fires when it is done, whatever the outcomes (see C{counters}). Fails with
             L{TimedOutError} when it was cut short: messages in flight have failed or are unknown,
-            and messages that were written and not confirmed may be lost. Fails with
+            and messages written but not confirmed may be lost. Fails with
             L{pylogbroker.errors.BrokerConnectionError} when a connection did not end well: without
-            C{confirm}, messages that were written last may be lost.
+            C{confirm}, the messages written last may be lost.
         """
         return self._shutdown.close(timeoutMs)
 
@@ -641,12 +629,10 @@ class Producer:
             await self._shutdown.awaitOrAbort(Deferred.fromCoroutine(self._startup.close()))
 
     async def _drain(self) -> None:
-        """Wait until nothing is in flight, or the time is over."""
         self._sender.flush()
         await self._shutdown.awaitOrAbort(self._limiter.whenIdle())
 
     def _abort(self, reason: TimedOutError) -> None:
-        """The time is over."""
         self._router.stop()
         self._limiter.refuseAll(reason)
         self._sender.abort(reason)

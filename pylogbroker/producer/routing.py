@@ -1,10 +1,10 @@
 """
-The broker and partition of each message (spec-0.7 producer §2).
+Routing: the broker and partition of each message (spec-0.7 producer §2).
 
-With ZooKeeper, the partitioner chooses a partition by key, or chance if there is no key. With
+With ZooKeeper, the partitioner chooses a partition by key, or at random without a key. With
 C{broker.list}, chance chooses a broker, and the broker the partition.
 
-Calls for a topic that is being looked up wait in line, so that they keep their order.
+Calls for a topic wait in order while the topic is being looked up.
 """
 
 from __future__ import annotations
@@ -49,13 +49,10 @@ _CLOSED = PartitionBatch("")
 
 class TopicRoute:
     """
-    The partitions of a topic as they were at one version of the discovery.
+    The partitions of a topic at one version of the discovery.
 
-    @ivar version: the version of the discovery for which the route is good.
-    @ivar partitions: the topic's partitions.
-    @ivar count: their number.
     @ivar batches: for each partition its last batch, which may be closed.
-    @ivar indexes: partition indexes of keys that were routed before.
+    @ivar indexes: partition indexes of keys routed before.
     """
 
     __slots__ = ("_router", "batches", "count", "indexes", "partitions", "version")
@@ -93,9 +90,9 @@ class TopicRouter:
     """
     Routes messages by topic and key.
 
-    @ivar routes: known routes by topic, which may be outdated.
-    @ivar isStopped: whether nothing is looked up any more.
-    @ivar isSteady: whether the partition of a text key depends on nothing but the partition count.
+    @ivar routes: by topic; may be outdated.
+    @ivar isStopped: whether look-ups are refused.
+    @ivar isSteady: whether a text key's partition depends only on the partition count.
     """
 
     def __init__(
@@ -105,7 +102,7 @@ class TopicRouter:
         random: Callable[[], float],
     ) -> None:
         """
-        @param start: fires after L{use} was called; called when a topic is to be looked up.
+        @param start: called before a look-up; fires after L{use} was called.
         @param partitioner: chooses among partitions by key.
         @param random: numbers from 0 up to, not including, 1.
         """
@@ -121,7 +118,7 @@ class TopicRouter:
         self._remembered: deque[tuple[dict[str, int], str]] = deque()
 
     def use(self, discovery: IDiscovery) -> None:
-        """Route by a discovery, which has started."""
+        """Route by a started discovery."""
         self._discovery = discovery
         self.isSteady = self._partitioner is defaultPartitioner and not discovery.isStatic
 
@@ -143,7 +140,7 @@ class TopicRouter:
         The route of a topic.
 
         @return: L{None} when the topic has to be looked up.
-        @raise InvalidTopicError: the topic's name does not fit in a request.
+        @raise InvalidTopicError: the name does not fit in a request.
         @raise pylogbroker.errors.InvalidNameError: it is not a valid name.
         """
         self._checkTopic(topic)
@@ -159,7 +156,6 @@ class TopicRouter:
         return route
 
     def _checkTopic(self, topic: str) -> None:
-        """Refuse a name that would make the broker close the connection."""
         if topic in self._topics:
             return
         paths.topic(topic)
@@ -178,9 +174,9 @@ class TopicRouter:
         """
         Choose a partition of a topic.
 
-        @param avoid: the broker that is not chosen if there is another one, and the key permits it.
+        @param avoid: a broker to avoid if there is another one and the key permits it.
         @return: L{None} when the topic has to be looked up.
-        @raise InvalidPartitionError: the partitioner failed, or gave no index of a partition.
+        @raise InvalidPartitionError: the partitioner failed, or returned no valid index.
         @raise pylogbroker.errors.InvalidKeyError: the default partitioner does not take such keys.
         """
         discovery = self._discovery
@@ -226,11 +222,11 @@ class TopicRouter:
         Choose a partition, after a look-up if need be. Calls for one topic keep their order.
 
         @param avoid: as of L{choose}.
-        @param isTheirTurn: whether the caller was just served and has more messages for the topic,
-            so that it need not wait in line again.
+        @param isTheirTurn: whether the caller was just served and has more messages for the topic;
+            then it need not queue again.
         @raise NoBrokersError: there is no broker for the topic.
         @raise ClosedError: after L{stop} or L{cancel}.
-        @raise PylogbrokerError: as L{choose}, starting or looking up fails.
+        @raise PylogbrokerError: as L{choose}, or starting or looking up fails.
         """
         if self.isStopped:
             raise ClosedError("the producer was closed")
@@ -282,10 +278,9 @@ class TopicRouter:
         del self._lines[topic]
 
     def stop(self) -> None:
-        """Look nothing up any more. L{cancel} ends what is being looked up."""
+        """Refuse further look-ups. L{cancel} fails the pending ones."""
         self.isStopped = True
 
     def cancel(self) -> None:
-        """Fail the calls that wait in line with L{ClosedError}."""
         for lookUp in list(self._lookUps):
             lookUp.cancel()

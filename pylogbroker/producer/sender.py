@@ -1,12 +1,12 @@
 """
-The brokers of one producer, and the messages that need more than one batch and one request. The
-promises about order and repetition depend on it, so that it stands apart from C{producer}.
+The brokers of one producer, and messages that need more than one batch or request. A module of its
+own, since the promises about order and repetition depend on it.
 
   - A broker vanishes or moves. Messages that wait for their batch or for its connection are routed
     again. This is not a retry: nothing of them was sent. (0.7 keeps the old connection; gotcha 39.)
-  - A request fails. Its messages are routed again up to C{num.retries} times, away from that broker
-    if there is a choice. Nothing else is ever sent twice, and the log says so.
-  - A call in sync mode makes one request for each broker that it concerns.
+  - A request fails. Its messages are routed again up to C{num.retries} times, if possible to
+    another broker. Nothing else is ever sent twice, and the log says so.
+  - A call in sync mode makes one request per broker.
   - Handlers of the application see batches before they are sent (L{pylogbroker.producer.plugins}).
 """
 
@@ -47,9 +47,9 @@ class Sender:
     """
     Gets messages to their brokers. Each message has its outcome in the end.
 
-    @ivar brokers: the brokers that were needed so far, by id. Not to be changed.
-    @ivar holds: topics of sync calls that wait until all of their topics are looked up. Later calls
-        for one of these topics wait, too, to keep their order.
+    @ivar brokers: the brokers needed so far, by id. Not to be changed.
+    @ivar holds: topics of sync calls that wait for a look-up. Later calls for these topics wait,
+        too, to keep their order.
     """
 
     def __init__(
@@ -127,7 +127,6 @@ class Sender:
         return sender
 
     def onBrokerChange(self, number: int, _node: BrokerNode | None) -> None:
-        """See L{pylogbroker.client.discovery.Listener}."""
         sender = self.brokers.pop(number, None)
         if sender is None:
             return
@@ -148,12 +147,10 @@ class Sender:
         )
 
     def flush(self) -> None:
-        """Dispatch what has collected for each broker."""
         for sender in list(self.brokers.values()):
             sender.accumulator.flush()
 
     def close(self) -> None:
-        """Stop the timers of the accumulators, which are empty."""
         for sender in self.brokers.values():
             sender.accumulator.close()
 
@@ -163,7 +160,6 @@ class Sender:
             self._completions.complete(sender.accumulator.close(), Failure(reason))
 
     def cancel(self) -> None:
-        """Cancel what waits for a look-up or for an event handler."""
         for running in list(self._running):
             running.cancel()
 
@@ -175,7 +171,6 @@ class Sender:
     async def _sendFresh(
         self, sender: BrokerSender, batches: list[PartitionBatch], retriesLeft: int
     ) -> None:
-        """Send batches that no handler has seen and nothing has tried to send."""
         if self._handlers is not None:
             batches = await self._handlers.beforeSending(sender, batches)
         await sender.send(batches, retriesLeft)
@@ -188,7 +183,6 @@ class Sender:
         retriesLeft: int,
         moveCount: int,
     ) -> None:
-        """Retry or move batches that were not sent, or let them fail."""
         number = sender.node.brokerId
         isMoved = (
             isinstance(error, ClosedError)
@@ -215,7 +209,7 @@ class Sender:
         Route messages again and send them, each topic as soon as it is looked up: otherwise later
         calls for it would overtake.
 
-        @param brokerBefore: the broker to avoid if there is a choice.
+        @param brokerBefore: the broker to avoid if possible.
         """
         byTopic: dict[str, PartitionBatch] = {}
         for batch in batches:
@@ -302,7 +296,7 @@ class Sender:
         await settled
 
     async def _routeSync(self, groups: list[PartitionBatch]) -> dict[int, list[PartitionBatch]]:
-        """The groups for each broker. Those that cannot be routed fail."""
+        """The groups for each broker. Those without a route fail."""
         byBroker: dict[int, list[PartitionBatch]] = {}
         topics: set[str] = set()
         for group in groups:
@@ -327,7 +321,6 @@ class Sender:
 
 
 def _groupsByKey(batch: PartitionBatch) -> Iterator[PartitionBatch]:
-    """The messages without a key together, then each message with a key by itself."""
     keyless = [index for index, key in enumerate(batch.keys) if key is None]
     if keyless:
         yield batch.select(keyless)
