@@ -3,9 +3,7 @@ The low-level client on Twisted: the requests of one broker, without a choice of
 partition.
 
 L{pylogbroker.client.simpleconsumer.SimpleConsumer} reads and
-L{pylogbroker.client.syncproducer.SyncProducer} writes, both over
-L{pylogbroker.client.brokerclient.BrokerClient}, which keeps a connection to the broker. For
-threads, see L{pylogbroker.syncclient}.
+L{pylogbroker.client.syncproducer.SyncProducer} writes. For threads, see L{pylogbroker.syncclient}.
 """
 
 from pylogbroker.client.simpleconsumer import SimpleConsumer

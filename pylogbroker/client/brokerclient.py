@@ -1,27 +1,25 @@
 """
-A broker's client that outlives its connections: it connects on demand, and again after a loss.
+A broker's client that outlives its connections: it connects on demand and reconnects after a loss.
 
 What must be true:
 
   - There is at most one connection to a broker, and at most one attempt to make one. Without a
-    caller there is no attempt and no timer.
-  - Callers get the connection in the order of their calls: what a producer writes must not overtake
-    itself.
-  - A caller waits C{connectTimeoutMs} at most. When the next attempt would come too late, it fails
-    at once with the reason of the last. While an old connection is closed in order, this time does
-    not run; closing has its own limit.
+  caller there is no attempt and no timer.
+  - Callers get the connection in the order of their calls, so a producer's writes stay in order.
+  - A caller waits at most C{connectTimeoutMs}. If the next attempt would come too late, the call
+  fails at once with the last attempt's reason. This time does not run while an old connection
+  closes in order; closing has its own limit.
 
-The delay before the next attempt belongs to the client, not to a caller: a hundred callers of a
-dead broker do not try it a hundred times. A connection that ends within L{STABLE_MS} counts as a
-failure.
+The retry delay belongs to the client, not to a caller: a hundred callers of a dead broker do not
+try it a hundred times. A connection that ends within L{STABLE_MS} counts as a failure.
 
 A broker that closes a connection may lose what was written last, and a protocol without answers
-does not tell. So it is a warning in the log if a request without an answer was written within
-L{UNCONFIRMED_WARN_MS} before. The first failed attempt of an outage is a warning, too, and so is an
+does not tell. So the log gets a warning if a request without an answer was written within the last
+L{UNCONFIRMED_WARN_MS}. It also gets one for the first failed attempt of an outage, and for an
 attempt that takes longer than L{REPORT_AFTER_MS}.
 
-L{BrokerClient.call} sends requests that only read once more after a lost connection (spec-0.7
-consumer §1).
+L{BrokerClient.call} repeats a read-only request once after a lost connection (spec-0.7 consumer
+§1).
 """
 
 from __future__ import annotations
@@ -143,8 +141,7 @@ class BrokerClient:
 
     @ivar name: the broker's, for texts.
     @ivar connectTimeoutMs: how long a caller waits for a connection, by default.
-    @ivar current: the connection that L{connection} would give at once; L{None} without one, or
-        while callers wait.
+    @ivar current: the connection that L{connection} would give at once; else L{None}.
     """
 
     def __init__(
@@ -157,10 +154,8 @@ class BrokerClient:
         random: Callable[[], float] | None = None,
     ) -> None:
         """
-        @param reactor: for connecting (with an endpoint string) and for time.
         @param endpoint: see L{clientEndpoint}.
-        @param limits: of each connection.
-        @param random: numbers from 0 up to, not including, 1, for jitter; by default the system's.
+        @param random: numbers in [0, 1), for jitter; by default the system's.
         @raise ConfigurationError: the endpoint cannot be read.
         """
         self.name = endpoint if isinstance(endpoint, str) else repr(endpoint)
@@ -192,14 +187,13 @@ class BrokerClient:
 
     def connection(self, timeoutMs: float | None = None) -> Deferred[ClientConnection]:
         """
-        An open connection: the present one, or a new one.
+        The present connection, or a new one.
 
-        @param timeoutMs: how long to wait; by default C{connectTimeoutMs} from when an old
-            connection is gone.
-        @return: fails with L{BrokerConnectionError}, which names the broker and the reason of the
-            last attempt; with L{TimedOutError} (one of these) if no attempt has ended; with
-            L{ClosedError} after C{close}; with L{BackpressureError} when too many callers wait.
-            Cancelling stops the wait.
+        @param timeoutMs: by default C{connectTimeoutMs}, from when an old connection is gone.
+        @return: fails with L{BrokerConnectionError}, which names the broker and the last attempt's
+            reason; with its subclass L{TimedOutError} if no attempt has ended; with L{ClosedError}
+            after C{close}; with L{BackpressureError} when too many callers wait. Cancelling stops
+            the wait.
         """
         if self.current is not None:
             return succeed(self.current)
@@ -225,11 +219,11 @@ class BrokerClient:
         """
         Send a request that may be sent twice.
 
-        @param timeoutMs: for all of it.
-        @return: fires with the decoded answer. After a lost connection the request is sent once
-            more; then, or without a new connection, it fails with L{BrokerConnectionError}. Fails
-            with L{TimedOutError} after C{timeoutMs}; with L{WireError} when the answer cannot be
-            decoded (the connection is cut); with what C{call.decode} raises. Can be cancelled.
+        @param timeoutMs: for both attempts together.
+        @return: fires with the decoded answer. A request on a lost connection is sent once more,
+            then fails with L{BrokerConnectionError}. Fails with L{TimedOutError}; with L{WireError}
+            when the answer cannot be decoded (the connection is cut); with what C{call.decode}
+            raises. Can be cancelled.
         """
         return Deferred.fromCoroutine(self._ask(call, self._nowMs() + timeoutMs, timeoutMs))
 
@@ -261,10 +255,7 @@ class BrokerClient:
         caller.timer.start(timeoutMs, self._expire, caller, timeoutMs)
 
     def _blockOn(self, before: object) -> None:
-        """
-        Make no connection until something else is gone. The time of patient callers does not run
-        meanwhile.
-        """
+        """The time of patient callers does not run meanwhile."""
         self._blockedBy = before
         for caller in self._callers:
             if caller.isPatient:
@@ -381,7 +372,6 @@ class BrokerClient:
             attempt.cancel()
 
     def _connectionEnded(self, connection: ClientConnection) -> None:
-        """Handle the end of our connection. (One that we close ourselves is not ours any more.)"""
         if connection is not self._connection:
             return
         self._connection = self.current = None
@@ -405,8 +395,7 @@ class BrokerClient:
 
     def replace(self) -> Deferred[None]:
         """
-        Close the connection in order and make a new one at once. Callers wait for the new one, so
-        that what they send comes after.
+        Close the connection in order and make a new one at once. Later calls use the new one.
 
         @return: as L{ClientConnection.close}; fires at once without a connection.
         """
@@ -431,8 +420,8 @@ class BrokerClient:
 
     def connectAfter(self, end: Deferred[None]) -> None:
         """
-        Make no connection before that of an earlier client is gone, so that what is sent comes
-        after what was sent there. To be called before any other method.
+        Make no connection before an earlier client's is gone, so that writes cannot overtake. To be
+        called before any other method.
 
         @param end: fires, or fails, when it is gone.
         """
@@ -449,7 +438,7 @@ class BrokerClient:
         """
         Close the connection. Waiting callers fail with L{ClosedError}.
 
-        @param flush: whether to finish what is under way; else that fails with L{ClosedError}, too.
+        @param flush: whether to finish requests under way; otherwise they fail with L{ClosedError}.
         @param final: whether no connection will be made any more.
         @return: as L{ClientConnection.close}.
         """
@@ -468,8 +457,8 @@ class BrokerClient:
 
     def abort(self) -> None:
         """
-        Close for good, without order: cut the connection, also one that is being closed. What is
-        under way fails with L{ClosedError}.
+        Cut the connection for good, also one that is closing. Requests under way fail with
+        L{ClosedError}.
         """
         self.close(flush=False).addErrback(lambda _failure: None)
         if self._old is not None:
@@ -548,10 +537,9 @@ def clientEndpoint(reactor: Any, description: str | IStreamClientEndpoint) -> IS
     """
     The endpoint of a broker.
 
-    @param reactor: connects.
     @param description: C{"host:port"} (a name may stand for several addresses; IPv6 addresses in
         brackets), C{"tcp:host:port"}, C{"tls:host:port"} (checks the certificate),
-        C{"ssl:host:port:caCertsDir=…"} (checks it if told whom to trust), C{"unix:path"}; or an
+        C{"ssl:host:port:caCertsDir=…"} (checks it only with authorities), C{"unix:path"}; or an
         endpoint, which is returned.
     @raise ConfigurationError: it is another string; the text repeats it.
     """

@@ -1,9 +1,8 @@
 """
-Reads what a cluster's nodes in ZooKeeper say, once: brokers, topics, partitions and consumer
-groups.
+Reads a cluster's nodes in ZooKeeper once: brokers, topics, partitions and consumer groups.
 
-It writes nothing and watches nothing; L{pylogbroker.client.discovery} keeps up with changes. What
-the nodes mean is in L{pylogbroker.cluster.metadata}. The nodes of one step are read side by side,
+It writes nothing and watches nothing; L{pylogbroker.client.discovery} follows changes.
+L{pylogbroker.cluster.metadata} knows what nodes mean. Nodes of one step are read concurrently,
 L{pylogbroker.net.deferreds.BATCH_COUNT_MAX} at a time.
 
 All coroutines fail with L{pylogbroker.errors.ZookeeperError} when ZooKeeper does not answer.
@@ -37,7 +36,7 @@ class ClusterReader:
     """
     A reader of one cluster.
 
-    @ivar warnings: what was reported.
+    @ivar warnings: the reported nodes.
     """
 
     def __init__(
@@ -48,8 +47,7 @@ class ClusterReader:
     ) -> None:
         """
         @param zookeeper: connected.
-        @param warn: called once with a text for each node that cannot be used; see
-            L{ZnodeWarnings}.
+        @param warn: called once with a text for each unusable node; see L{ZnodeWarnings}.
         @param children: reads the children of a node; by default of C{zookeeper}.
         """
         self.warnings = ZnodeWarnings(warn)
@@ -57,7 +55,6 @@ class ClusterReader:
         self._children = children or zookeeper.get_children
 
     async def read(self, query: Query[T]) -> T:
-        """Carry out a query of L{pylogbroker.cluster.metadata}."""
         found: Any = None
         try:
             while True:
@@ -67,7 +64,6 @@ class ClusterReader:
             return result
 
     async def node(self, node: Node) -> Any:
-        """Read one node."""
         try:
             if isinstance(node, Children):
                 return node.decoded(await self._children(node.path), self.warnings)
@@ -79,14 +75,14 @@ class ClusterReader:
         return node.absent(self.warnings)
 
     async def children(self, path: str) -> list[str]:
-        """The names of a node's children, sorted; none of a node that does not exist."""
+        """The names of a node's children, sorted; empty for a missing node."""
         try:
             return list(await self._zookeeper.get_children(path))
         except NoNodeException:
             return []
 
     async def value(self, path: str, decode: Callable[[str, bytes | None], T]) -> T | None:
-        """A node's decoded data; L{None} when it does not exist or cannot be used."""
+        """A node's decoded data; L{None} when it is missing or unusable."""
         found: T | None = await self.node(Value(path, decode))
         return found
 
@@ -105,37 +101,29 @@ class ClusterReader:
         return decodeBroker(path, data)
 
     async def brokers(self, countMax: int | None = None) -> dict[int, BrokerRegistration]:
-        """See L{metadata.brokers}."""
         return await self.read(metadata.brokers(countMax))
 
     async def topics(self) -> list[str]:
-        """See L{metadata.topics}."""
         return await self.read(metadata.topics())
 
     async def partitionCounts(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
-        """See L{metadata.partitionCounts}."""
         return await self.read(metadata.partitionCounts(topics))
 
     async def partitions(self, topics: Iterable[str]) -> list[PartitionId]:
-        """See L{metadata.partitions}."""
         return await self.read(metadata.partitions(topics))
 
     async def groups(self) -> list[str]:
-        """See L{metadata.groups}."""
         return await self.read(metadata.groups())
 
     async def members(self, group: GroupPaths) -> dict[str, MemberRegistration]:
-        """See L{metadata.members}."""
         return await self.read(metadata.members(group))
 
     async def owners(
         self, group: GroupPaths, countMax: int | None = None
     ) -> dict[PartitionId, str]:
-        """See L{metadata.owners}."""
         return await self.read(metadata.owners(group, countMax))
 
     async def offsets(
         self, group: GroupPaths, countMax: int | None = None
     ) -> dict[PartitionId, int]:
-        """See L{metadata.offsets}."""
         return await self.read(metadata.offsets(group, countMax))

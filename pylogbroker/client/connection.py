@@ -4,25 +4,24 @@ One pipelined connection to a broker.
 What must be true:
 
   - The protocol has no request numbers (spec-0.7 wire-protocol §2), so an answer belongs to the
-    oldest unanswered request. A caller that cancels or times out leaves its place behind; its
-    answer is thrown away.
-  - Bytes leave in the order of the calls. Only so does an OFFSETS request behind a PRODUCE prove
-    something.
-  - While the transport pauses us, frames wait here, within limits; a further one is refused with
-    L{BackpressureError}.
+  oldest unanswered request. A caller that cancels or times out leaves its place; its answer is
+  discarded.
+  - Bytes leave in the order of the calls. Only this makes an OFFSETS request behind a PRODUCE a
+  proof.
+  - While the transport pauses us, frames wait here, within limits; beyond them a frame is refused
+  with L{BackpressureError}.
   - Every wait ends. A request has its time-out. A transport that takes nothing for C{stallMs} is
-    cut. So is a connection without waiting callers whose oldest request was abandoned
-    C{abandonedMs} ago.
+  cut. So is a connection without waiting callers whose oldest request was abandoned C{abandonedMs}
+  ago.
 
-The transport gets a frame in pieces of L{WRITE_SIZE}, each when the one before has left, so that
-100 MB on a slow line are not taken for a stall. A frame cannot be withdrawn when its first piece
-has left.
+The transport gets a frame in pieces of L{WRITE_SIZE}, so that 100 MB on a slow line are not taken
+for a stall. A frame cannot be withdrawn once its first piece has left.
 
 C{close} half-closes first where the transport can (TCP, not TLS) and waits for the broker to close
 its side, so that no reset overtakes written bytes (§11). This proves nothing: the broker may have
 closed for another reason a moment before.
 
-The life cycle is a table, at the end of this module. Frames do not pass through it.
+The life cycle is a table at the end of this module. Frames do not pass through it.
 """
 
 from __future__ import annotations
@@ -74,8 +73,8 @@ class ConnectionLimits(NamedTuple):
     @ivar responseSizeMax: bytes of an answer, with its error code.
     @ivar inFlightCountMax: requests written and not answered.
     @ivar waitingCountMax: frames that wait to be written.
-    @ivar waitingSizeMax: bytes of these; a single frame may have more while no other waits.
-    @ivar abandonedMs: how long an answer without a waiting caller may take.
+    @ivar waitingSizeMax: bytes of these; a single frame may be larger while no other waits.
+    @ivar abandonedMs: how long an answer without a caller may take.
     @ivar stallMs: how long the transport may take nothing.
     @ivar closeMs: how long L{ClientConnection.close} may take.
     @ivar sendBufferSize: the socket's SO_SNDBUF; 0 leaves it to the system.
@@ -103,9 +102,8 @@ class _Exchange:
     @ivar position: bytes that the transport has.
     @ivar waiter: fires with the answer, or, without one, when the frame has left; L{None} without a
         caller.
-    @ivar timer: the request's time-out.
     @ivar abandonedAt: when the caller went, seconds on the clock.
-    @ivar sentCount: how many requests without an answer were written before it.
+    @ivar sentCount: requests without an answer that were written before it.
     """
 
     __slots__ = ("abandonedAt", "frame", "isAnswered", "position", "sentCount", "timer", "waiter")
@@ -120,7 +118,6 @@ class _Exchange:
         self.sentCount = 0
 
     def takeWaiter(self) -> Deferred[bytes] | None:
-        """Take the caller away. Returns its Deferred."""
         waiter, self.waiter = self.waiter, None
         if self.timer is not None:
             self.timer.stop()
@@ -173,9 +170,7 @@ class ClientConnection(Protocol):
         onEnd: Callable[[ClientConnection], None] = lambda connection: None,
     ) -> None:
         """
-        @param clock: for time-outs.
-        @param name: the broker's, for texts.
-        @param onEnd: called once, when the connection stops taking requests, before those under way
+        @param onEnd: called once, when the connection stops taking requests, before pending ones
             fail.
         """
         self.name = name
@@ -220,10 +215,10 @@ class ClientConnection(Protocol):
 
         @return: fires when the transport has all bytes and does not push back: they are in its
             buffer of at most 64 KiB, or in the kernel's. This says nothing about the broker. Fails
-            with L{BrokerConnectionError} when the connection is lost before that, and the broker
-            may have handled the request or not; with L{BackpressureError} when too much waits, and
-            nothing was sent. Cancelling withdraws a frame of which nothing has left, and has no
-            effect on others.
+            with L{BrokerConnectionError} when the connection is lost first (the broker may have
+            handled the request or not); with L{BackpressureError} when too much waits (nothing was
+            sent). Cancelling withdraws a frame of which nothing has left, and otherwise has no
+            effect.
         """
         if (
             self._waiting
@@ -247,7 +242,7 @@ class ClientConnection(Protocol):
         @return: fires with the answer's frame, without its size field. Fails with L{TimedOutError};
             with L{BrokerConnectionError} when the connection is lost; with L{WireError} when the
             broker sent no frame; with L{BackpressureError} when too much waits. Cancelling
-            withdraws a frame of which nothing has left; else the answer is thrown away.
+            withdraws a frame of which nothing has left; otherwise the answer is discarded.
         """
         exchange = _Exchange(frame, isAnswered=True)
         waiter = self._enqueue(exchange)
@@ -257,7 +252,6 @@ class ClientConnection(Protocol):
         return waiter
 
     def canTake(self, size: int) -> bool:
-        """Whether an open connection would take a frame of C{size} bytes."""
         limits = self.limits
         return not self._waiting or (
             len(self._waiting) < limits.waitingCountMax
@@ -285,7 +279,6 @@ class ClientConnection(Protocol):
         return exchange.waiter
 
     def _pump(self) -> None:
-        """Write queued frames until the transport pauses us, or too many requests are in flight."""
         while self._waiting and self._isFlowing:
             exchange = self._waiting[0]
             if exchange.isAnswered and len(self._inFlight) >= self.limits.inFlightCountMax:
@@ -341,10 +334,6 @@ class ClientConnection(Protocol):
             self._dropIfAbandoned()
 
     def _dropIfAbandoned(self) -> None:
-        """
-        Cut a connection without waiting callers whose oldest request was abandoned C{abandonedMs}
-        ago.
-        """
         self._abandonedTimer.stop()
         if not self._inFlight or any(exchange.waiter is not None for exchange in self._inFlight):
             return
@@ -406,12 +395,11 @@ class ClientConnection(Protocol):
 
     def resumeProducing(self) -> None:
         """
-        Go on writing, since the transport has sent all that it had.
+        Go on writing: the transport has sent all its bytes.
 
-        When a broker refuses a request over TLS, it ends TLS while we still write. Twisted then
-        empties its buffer and calls this method, but does not close, since a registered producer
-        might write more. Registering again solves that: a TLS connection that is over stops its
-        producer.
+        A broker that refuses a request over TLS ends TLS while we still write. Twisted then empties
+        its buffer and calls this method, but does not close while a producer is registered. So we
+        register again: a TLS connection that is over stops its producer.
         """
         self._isFlowing = True
         if self._isTls:
@@ -427,7 +415,7 @@ class ClientConnection(Protocol):
         self._pump()
 
     def stopProducing(self) -> None:
-        """Stop writing; C{connectionLost} follows."""
+        """C{connectionLost} follows."""
         self._isFlowing = False
 
     def _restartStallTimer(self) -> None:
@@ -449,7 +437,7 @@ class ClientConnection(Protocol):
         @param flush: L{False} fails those under way with L{ClosedError} instead.
         @return: fires when the connection is gone. Fails with L{BrokerConnectionError} when it was
             lost before all was written, answered and read by the broker, as far as can be known;
-            with L{TimedOutError} (one of these) after C{closeMs}.
+            with its subclass L{TimedOutError} after C{closeMs}.
         """
         if not flush:
             closed = ClosedError(f"the connection to {self.name} was closed")
@@ -464,7 +452,7 @@ class ClientConnection(Protocol):
         return closing
 
     def drop(self, reason: PylogbrokerError) -> None:
-        """Cut the connection. All that is under way fails with C{reason}."""
+        """Cut the connection. Requests under way fail with C{reason}."""
         self._machine.drop(reason)
 
     def _checkDrained(self) -> None:
@@ -498,7 +486,6 @@ class ClientConnection(Protocol):
         self._checkDrained()
 
     def _finish(self) -> None:
-        """Let the broker see the end, since all is written and answered."""
         transport: Any = self.transport
         transport.unregisterProducer()
         if IHalfCloseableDescriptor.providedBy(transport) and not ISSLTransport.providedBy(
@@ -515,7 +502,6 @@ class ClientConnection(Protocol):
         self._failAll(reason)
 
     def _stopReading(self) -> None:
-        """Stop reading, and all timers."""
         self._decoder = None
         self._stallTimer.stop()
         self._abandonedTimer.stop()

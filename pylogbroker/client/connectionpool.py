@@ -1,13 +1,12 @@
 """
 Clients of many brokers, one for each endpoint.
 
-A broker that was forgotten may return before the end of its connection: one whose session in
-ZooKeeper expired registers again a moment later. The connection of its new client is made when the
-old one is gone, or what is sent over it could overtake. That takes as long as closing may take,
-even if the broker is a new one by then.
+A forgotten broker may return before its connection has ended: one with an expired session in
+ZooKeeper registers again a moment later. Its new client connects only when the old connection is
+gone, so that no write overtakes. That takes as long as closing may take.
 
-Rejected: not closing the connection in the first place. How long a broker may be away would be a
-guess, and one that has moved or died would look the same.
+Rejected: not closing the connection at all. A grace time would be a guess, and a broker that has
+moved or died would look the same.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ class ConnectionPool:
         template: str = "",
     ) -> None:
         """
-        @param reactor: as of L{BrokerClient}; likewise the others.
         @param template: makes an endpoint of C{host:port}; see
             L{pylogbroker.net.endpoints.brokerEndpoint}.
         """
@@ -57,8 +55,8 @@ class ConnectionPool:
 
     def get(self, endpoint: str) -> BrokerClient:
         """
-        The client of a broker, which connects on demand, and not before the connection of a
-        forgotten one is gone.
+        The client of a broker. It connects on demand, after the connection of a forgotten one is
+        gone.
 
         @param endpoint: see L{clientEndpoint}; the same string gives the same client.
         @raise ConfigurationError: the endpoint cannot be read.
@@ -79,7 +77,7 @@ class ConnectionPool:
 
     def forget(self, endpoint: str) -> Deferred[None]:
         """
-        Close the connection of a broker that is gone, or is to be connected anew.
+        Close the connection of a broker that is gone or must be connected anew.
 
         @return: as L{BrokerClient.close}.
         """
@@ -97,10 +95,7 @@ class ConnectionPool:
         return result
 
     def abort(self) -> None:
-        """
-        Cut all connections, those of forgotten brokers, too, as L{BrokerClient.abort}. C{close}
-        then takes a moment.
-        """
+        """Cut all connections, also of forgotten brokers. C{close} then takes a moment."""
         self._refuse()
         for client in (*self._leaving.values(), *self._clients.values()):
             client.abort()
@@ -110,9 +105,7 @@ class ConnectionPool:
 
     def close(self) -> Deferred[None]:
         """
-        Close all.
-
-        @return: fires when all connections are gone, those of forgotten brokers, too; fails as
+        @return: fires when all connections are gone, also of forgotten brokers; fails as
             L{BrokerClient.close}.
         """
         self._refuse()

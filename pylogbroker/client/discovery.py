@@ -1,21 +1,20 @@
 """
-Which brokers and partitions a cluster has: from a list, or from ZooKeeper and kept up to date.
+The brokers and partitions of a cluster: from a list, or from ZooKeeper and kept up to date.
 
-L{StaticDiscovery} knows what C{broker.list} says. L{ZookeeperDiscovery} follows the nodes in
-ZooKeeper (spec-0.7 zookeeper §3). What must be true of it:
+L{StaticDiscovery} serves C{broker.list}. L{ZookeeperDiscovery} follows the nodes in ZooKeeper
+(spec-0.7 zookeeper §3). What must be true of it:
 
-  - It reads and watches every path by itself, and reads again when the watch fires. Garbage in one
-    node, or a failed read, affects no other path.
-  - Users do not notice sessions. A watch that ends with its session is set again; what is read then
-    replaces what was known.
+  - Each path is read and watched by itself, and read again when its watch fires. Garbage in one
+  node, or a failed read, affects no other path.
+  - Users do not notice sessions. A watch that ends with its session is set again; the new reading
+  replaces the old.
   - Each broker that appears, vanishes or moves is reported to listeners once, whether a watch or
-    C{refresh} saw it (gotchas 38, 39). Unlike 0.7 it watches the values of broker nodes, to see a
-    move.
+  C{refresh} saw it (gotchas 38, 39). Unlike 0.7, it watches the values of broker nodes, to see a
+  move.
 
-Partitions are merged as in 0.7: a broker keeps the largest count that was ever read, until it
-leaves. A count stands for a set, since a broker numbers its partitions from 0. The count of a
-broker that is not alive is remembered, but not shown. (0.7 forgets it when it sees the topic before
-the broker.)
+Partitions are merged as in 0.7: a broker keeps the largest count ever read, until it leaves. A
+count stands for a set, since a broker numbers its partitions from 0. The count of a dead broker is
+remembered, but not shown. (0.7 forgets it when it sees the topic before the broker.)
 """
 
 from __future__ import annotations
@@ -73,7 +72,6 @@ class BrokerNode(NamedTuple):
 
     @property
     def endpoint(self) -> str:
-        """C{host:port}."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -86,7 +84,7 @@ class IDiscovery(Protocol):
     The brokers and partitions of a cluster.
 
     @ivar isStatic: whether brokers choose the partitions themselves, and keys have no effect.
-    @ivar version: changes whenever C{brokers} or the partitions of any topic may have changed.
+    @ivar version: changes when C{brokers} or a topic's partitions may have changed.
     """
 
     isStatic: bool
@@ -96,7 +94,7 @@ class IDiscovery(Protocol):
 
     @property
     def brokers(self) -> Mapping[int, BrokerNode]:
-        """The brokers that are known to be alive. Not to be changed."""
+        """The live brokers. Not to be changed."""
         ...
 
     def start(self) -> Deferred[None]:
@@ -109,13 +107,13 @@ class IDiscovery(Protocol):
 
     def partitions(self, name: str) -> list[BrokerPartition]:
         """
-        A topic's partitions on brokers that are alive, sorted; empty when C{lookUp} is needed. Not
-        to be changed.
+        A topic's partitions on live brokers, sorted; empty when C{lookUp} is needed. Not to be
+        changed.
         """
         ...
 
     def lookUp(self, name: str) -> Deferred[list[BrokerPartition]]:
-        """The same, read anew if need be; fails with L{NoBrokersError}."""
+        """C{partitions}, read anew if need be; fails with L{NoBrokersError}."""
         ...
 
     def refresh(self) -> Deferred[None]:
@@ -123,14 +121,16 @@ class IDiscovery(Protocol):
         ...
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Report brokers that appear, move or vanish. Returns what removes the listener."""
+        """
+        Report brokers that appear, move or vanish. Returns a function that removes the listener.
+        """
         ...
 
 
 class StaticDiscovery:
     """
-    The brokers of C{broker.list}: each takes every topic, and chooses the partition itself
-    (spec-0.7 producer §2).
+    The brokers of C{broker.list}: each takes every topic and chooses the partition (spec-0.7
+    producer §2).
     """
 
     isStatic = True
@@ -176,9 +176,9 @@ Called with what was read, and whether it replaces all that was known (a new ses
 
 class _WatchedPath:
     """
-    A path that is read and watched, again and again.
+    A path that is read again whenever its watch fires.
 
-    @ivar first: fires when it was first read. A failure then ends the watch.
+    @ivar first: fires after the first reading. A failure then ends the watch.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class _WatchedPath:
         backoff: Backoff,
     ) -> None:
         """
-        @param begin: reads and watches: gives a Deferred of what was read, and the watch.
+        @param begin: reads and watches: returns a Deferred of the value, and the watch.
         @param over: called when the watch ends, unless it was stopped.
         """
         self.path = path
@@ -205,12 +205,10 @@ class _WatchedPath:
         self._running: Deferred[None] | None = None
 
     def begin(self) -> None:
-        """Read."""
         self._running = Deferred.fromCoroutine(self._follow())
         self._running.addBoth(self._ended)
 
     def stop(self) -> None:
-        """End the watch."""
         self._isStopped = True
         if self._running is not None:
             self._running.cancel()
@@ -293,7 +291,7 @@ async def connectDiscovery(
 
 
 class ZookeeperDiscovery:
-    """The brokers and partitions that ZooKeeper names, kept up to date."""
+    """The brokers and partitions in ZooKeeper, kept up to date."""
 
     isStatic = False
 
@@ -308,8 +306,8 @@ class ZookeeperDiscovery:
         """
         @param clock: for the delay before a failed read is repeated.
         @param zookeeper: connected; its owner closes it, after C{stop}.
-        @param readRetryCount: how often C{lookUp} reads everything anew (C{zk.read.num.retries}).
-        @param random: numbers from 0 up to, not including, 1, for jitter.
+        @param readRetryCount: further readings by C{lookUp} (C{zk.read.num.retries}).
+        @param random: numbers in [0, 1), for jitter.
         """
         self.version = 0
         self.brokers: dict[int, BrokerNode] = {}
@@ -330,11 +328,7 @@ class ZookeeperDiscovery:
     # -- start and stop
 
     def start(self) -> Deferred[None]:
-        """
-        Read everything, and watch it.
-
-        @return: fails with L{ZookeeperError}; nothing is watched then.
-        """
+        """@return: fails with L{ZookeeperError}; nothing is watched then."""
         return Deferred.fromCoroutine(self._start())
 
     async def _start(self) -> None:
@@ -348,7 +342,7 @@ class ZookeeperDiscovery:
             raise
 
     def stop(self) -> None:
-        """Stop watching. What is known stays known."""
+        """Stop watching. The last state stays."""
         self._isStopped = True
         followed, self._followed = self._followed, {}
         for each in followed.values():
@@ -378,7 +372,7 @@ class ZookeeperDiscovery:
             del self._followed[followed.path]
 
     async def _gatherPresent(self, readings: list[Deferred[None]]) -> None:
-        """Wait for all. A node that is gone is no failure."""
+        """A node that is gone is no failure."""
         for outcome in await gatherSettled(readings):
             if isinstance(outcome, Failure) and not outcome.check(NoNodeException):
                 outcome.raiseException()
@@ -417,7 +411,6 @@ class ZookeeperDiscovery:
             listener(number, broker)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """See L{IDiscovery.listen}."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
@@ -453,7 +446,6 @@ class ZookeeperDiscovery:
     # -- reading
 
     def partitions(self, name: str) -> list[BrokerPartition]:
-        """See L{IDiscovery.partitions}."""
         found = self._lists.get(name)
         if found is None:
             known = self._known.get(name)
@@ -469,14 +461,14 @@ class ZookeeperDiscovery:
 
     def lookUp(self, name: str) -> Deferred[list[BrokerPartition]]:
         """
-        The partitions of a topic. Of a topic that no broker has registered yet, partition 0 of
-        every broker, which is remembered.
+        The partitions of a topic. A topic without a broker gets partition 0 of every broker, which
+        is remembered.
 
-        A read whose connection is lost counts as one that has found no broker; the next is answered
-        when the connection is back. A read that times out is the last.
+        A reading whose connection is lost counts as one that found no broker; the next is answered
+        when the connection is back. A reading that times out is the last.
 
         @return: fails with L{NoBrokersError} when there is no broker after C{readRetryCount}
-            further reads of everything, each after a longer delay; with L{ZookeeperError}.
+            further readings of everything, each after a longer delay; with L{ZookeeperError}.
         """
         return Deferred.fromCoroutine(self._lookUp(name))
 
@@ -497,7 +489,7 @@ class ZookeeperDiscovery:
     async def _readFor(
         self, name: str, read: Callable[[], Awaitable[None]]
     ) -> PylogbrokerError | None:
-        """Read, so that the topic has a partition. Returns why it has none yet."""
+        """Returns why the topic has no partition yet."""
         try:
             await read()
         except ZookeeperTimeoutException:
@@ -514,11 +506,7 @@ class ZookeeperDiscovery:
         await self._applyIds(await self._reader.node(_IDS), False)
 
     def refresh(self) -> Deferred[None]:
-        """
-        Read everything anew, beside the watches.
-
-        @return: fails with L{ZookeeperError}.
-        """
+        """@return: fails with L{ZookeeperError}."""
         return Deferred.fromCoroutine(self._refresh())
 
     async def _refresh(self) -> None:

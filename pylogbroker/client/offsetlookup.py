@@ -1,12 +1,10 @@
 """
-Where the logs of a cluster begin and end, and how old the message at an offset is, as the brokers
-say.
+The first and last offsets of a cluster's logs, and the age of the message at an offset.
 
-Messages of 0.7 carry no time. For a time, a broker answers with the starts of the segments that
-were last written before it (spec-0.7 wire-protocol §10). So the age of a segment is found by
-bisection, and bounds that of its messages: a message was written no later than its own segment was
-last, and no earlier than the segment before it was. Without an earlier segment there is no upper
-bound.
+Messages of 0.7 carry no time. A broker answers a time with the starts of the segments last written
+before it (spec-0.7 wire-protocol §10). So bisection finds the age of a segment, which bounds that
+of its messages. A message is no newer than the last write of its segment, and no older than that of
+the segment before, if there is one.
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ Find = Callable[[int], Awaitable[BrokerRegistration]]
 
 class OffsetLookup:
     """
-    Asks the brokers of a cluster, each over one connection, which is made for the first question.
+    Asks the brokers of a cluster, each over one connection, made for the first question.
 
     All coroutines fail with a L{PylogbrokerError} when the broker is unknown or does not answer.
     """
@@ -74,20 +72,18 @@ class OffsetLookup:
     ) -> None:
         """
         @param find: called for each question, so that a broker may move.
-        @param timeoutMs: for each answer; see L{ConsumerPool} for this and the others.
+        @param timeoutMs: for each answer; see L{ConsumerPool}.
         """
         self._reactor = reactor
         self._find = find
         self._consumers = ConsumerPool(reactor, timeoutMs, connectTimeoutMs, template)
 
     async def consumer(self, broker: int) -> SimpleConsumer:
-        """The consumer of a broker."""
         return self._consumers.get((await self._find(broker)).address)
 
     async def before(
         self, topic: str, partition: BrokerPartition, time: int, countMax: int
     ) -> list[int]:
-        """As L{SimpleConsumer.getOffsetsBefore}."""
         consumer = await self.consumer(partition.broker)
         return await consumer.getOffsetsBefore(topic, partition.partition, time, countMax)
 
@@ -96,22 +92,20 @@ class OffsetLookup:
         return singleOffset(await self.before(topic, partition, LATEST, 1))
 
     async def start(self, topic: str, partition: BrokerPartition) -> int:
-        """The offset of the oldest message."""
         return singleOffset(await self.before(topic, partition, EARLIEST, 1))
 
     async def bounds(
         self, places: Iterable[PartitionId]
     ) -> dict[PartitionId, OffsetBounds | PylogbrokerError]:
         """
-        The bounds of partitions. All brokers are asked at the same time, each for BATCH_COUNT_MAX
-        partitions together. A broker that does not answer is not asked again.
+        The bounds of partitions. All brokers are asked concurrently, each for BATCH_COUNT_MAX
+        partitions at a time. A broker that does not answer is not asked again.
 
-        A 0.7 broker closes the connection when it does not have a partition, and leaves unanswered
-        what was asked behind it. So those partitions are asked for once more, one at a time, until
+        A 0.7 broker closes the connection when it lacks a partition, and leaves later questions
+        unanswered. So those partitions are asked for once more, one at a time, until
         L{REFUSED_COUNT_MAX} are refused.
 
-        @return: for each partition, in the given order, its bounds, or why they are unknown. Does
-            not fail.
+        @return: for each partition, in order, its bounds, or why they are unknown. Does not fail.
         """
         found: dict[PartitionId, OffsetBounds | PylogbrokerError] = dict.fromkeys(places, _UNASKED)
         byBroker: dict[int, list[PartitionId]] = {}
@@ -156,7 +150,6 @@ class OffsetLookup:
         return found
 
     async def ages(self, topic: str, partition: BrokerPartition, offset: int) -> MessageAge:
-        """How long ago the message at an offset was written."""
         return await ages(
             lambda time, countMax: self.before(topic, partition, time, countMax),
             offset,
@@ -201,8 +194,7 @@ async def _askAlone(
     refusedCountMax: int,
 ) -> int:
     """
-    Ask once more for partitions whose connection was lost, while the broker answers or at least
-    refuses.
+    Ask again for partitions whose connection was lost, while the broker answers or refuses.
 
     @param answers: is changed.
     @return: how many it refused.
@@ -226,11 +218,10 @@ _UNASKED = PylogbrokerError("it was not asked for")
 
 async def ages(ask: OffsetsBefore, offset: int, nowMs: int) -> MessageAge:
     """
-    How long ago the message at an offset was written.
+    The age of the message at an offset.
 
     @param ask: asks the broker about the partition.
-    @param offset: of a message.
-    @param nowMs: milliseconds since the epoch; the ages are wrong by the difference to the broker's
+    @param nowMs: milliseconds since the epoch; ages are wrong by the difference to the broker's
         clock.
     """
     starts = sorted(each for each in await ask(LATEST, OFFSET_COUNT_MAX) if each <= offset)
@@ -242,7 +233,6 @@ async def ages(ask: OffsetsBefore, offset: int, nowMs: int) -> MessageAge:
 
 
 async def _age(ask: OffsetsBefore, start: int, nowMs: int) -> tuple[int, int] | None:
-    """How long ago a segment was last written: at least and at most; L{None} when unknown."""
 
     async def wasWritten(ageMs: int) -> bool:
         found = await ask(nowMs - ageMs, 1)

@@ -2,8 +2,8 @@
 A schema registry's client on Twisted, in a module of its own, since applications import it;
 L{pylogbroker.syncclient.registryclient} says what is cached.
 
-Each request has its own connection, so there is nothing to close. Callers that want the same schema
-at the same time share one request.
+Each request has its own connection, so there is nothing to close. Concurrent callers of one schema
+share a request.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class RegistryClient:
     All L{Deferred}s fail with L{pylogbroker.errors.BrokerConnectionError} when the registry does
     not answer (L{pylogbroker.errors.TimedOutError}: in time); with L{pylogbroker.errors.WireError}
     when it is no registry; with L{pylogbroker.errors.RegistryError} when it refuses, and
-    L{pylogbroker.errors.UnknownSchemaError} when it has no such schema; with
+    L{pylogbroker.errors.UnknownSchemaError} when it lacks the schema; with
     L{pylogbroker.errors.BackpressureError} when too many requests are under way.
     """
 
@@ -116,7 +116,7 @@ class RegistryClient:
         """
         @param url: C{http://HOST:PORT} or C{https://…}.
         @param timeoutMs: for an answer, connecting included.
-        @param agent: sends requests; by default Twisted's, which trusts whom the system trusts.
+        @param agent: by default Twisted's, with the system's trusted authorities.
         @param schemaCountMax: schemas in the cache; L{CACHED_SIZE_MAX} bounds it, too.
         """
         self._reactor = reactor
@@ -146,8 +146,8 @@ class RegistryClient:
 
     def register(self, subject: str, text: str) -> Deferred[int]:
         """
-        The id of a schema, which becomes the subject's next version if it is new; fires at once
-        from the cache.
+        The id of a schema; a new one becomes the subject's next version. Fires at once from the
+        cache.
 
         @return: fails with a L{pylogbroker.errors.RegistryError} of code 409 if it is incompatible.
         """
@@ -162,7 +162,6 @@ class RegistryClient:
         return self.ask(registerCall(subject, text)).addCallback(registered)
 
     def find(self, subject: str, text: str) -> Deferred[Registered]:
-        """Id and version of a registered schema."""
         return self.ask(findCall(subject, text))
 
     def version(self, subject: str, version: int | None = None) -> Deferred[Registered]:
@@ -170,27 +169,24 @@ class RegistryClient:
         return self.ask(versionCall(subject, version))
 
     def versions(self, subject: str) -> Deferred[list[int]]:
-        """The versions of a subject."""
         return self.ask(versionsCall(subject))
 
     def subjects(self) -> Deferred[list[str]]:
-        """All subjects."""
         return self.ask(subjectsCall())
 
     def incompatibilities(self, subject: str, text: str) -> Deferred[list[str]]:
-        """What makes a schema incompatible as the subject's next version; C{[]}: nothing."""
+        """Reasons why a schema cannot be the subject's next version; C{[]}: compatible."""
         return self.ask(compatibilityCall(subject, text))
 
     def apart(self, work: Callable[[], T]) -> Deferred[T]:
         """
-        Run slow work, such as parsing a schema, on a thread of the reactor.
+        Run slow work, such as parsing a schema, on a reactor thread.
 
-        @return: fires with the result of C{work}, or fails with what it raised.
+        @return: fires with the result of C{work}, or fails with its exception.
         """
         return deferToThreadPool(self._reactor, self._reactor.getThreadPool(), work)
 
     def ask(self, call: RegistryCall[T]) -> Deferred[T]:
-        """Send any request."""
         if self._askedCount >= ASKED_COUNT_MAX:
             return fail(
                 BackpressureError(

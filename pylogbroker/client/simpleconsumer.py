@@ -1,6 +1,6 @@
 """
-The low-level consumer of one broker: the application gives an offset and remembers where it is
-(spec-0.7 consumer §1).
+The low-level consumer of one broker: the application gives and remembers offsets (spec-0.7 consumer
+§1).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class SimpleConsumer:
     """
     The low-level consumer of one broker.
 
-    It connects for the first call. Calls are pipelined; the broker answers in order. When the
-    connection is lost, a call is sent once more over a new one, since it only reads.
+    It connects for the first call. Calls are pipelined; the broker answers in order. A call on a
+    lost connection is sent once more, since it only reads.
 
     All L{Deferred}s can be cancelled, and fail with L{pylogbroker.errors.TimedOutError} after
     C{timeoutMs}; with L{pylogbroker.errors.BrokerConnectionError} when no connection can be made,
@@ -45,14 +45,11 @@ class SimpleConsumer:
         random: Callable[[], float] | None = None,
     ) -> None:
         """
-        @param reactor: for connecting and for time.
-        @param endpoint: the broker: C{"host:port"}, a Twisted client endpoint string, or an
-            endpoint.
+        @param endpoint: C{"host:port"}, a Twisted client endpoint string, or an endpoint.
         @param timeoutMs: for a call, connecting and the second try included.
-        @param connectTimeoutMs: for connecting; C{timeoutMs}, when that is less.
+        @param connectTimeoutMs: for connecting; at most C{timeoutMs}.
         @param limits: of the connection; C{responseSizeMax} bounds a fetch.
-        @param random: numbers from 0 up to, not including, 1, for the jitter of reconnecting; by
-            default the system's.
+        @param random: numbers in [0, 1), for the jitter of reconnecting; by default the system's.
         @raise pylogbroker.errors.ConfigurationError: the endpoint cannot be read.
         """
         self._client = BrokerClient(
@@ -70,9 +67,9 @@ class SimpleConsumer:
 
         @param offset: 0, or a C{nextOffset} of an earlier read.
         @param sizeMax: bytes at most. A larger message cannot be read; see L{MessageSet}.
-        @return: fires with the set, also for an error code. That is then its C{error}, and is
-            raised when the set is iterated.
-        @raise ValueError: C{sizeMax} is negative or more than is accepted.
+        @return: fires with the set, also for an error code: the set's C{error}, raised when it is
+            iterated.
+        @raise ValueError: C{sizeMax} is negative or too large.
         """
         return self._client.call(
             fetchCall(topic, partition, offset, sizeMax, self._responseSizeMax), self._timeoutMs
@@ -83,9 +80,8 @@ class SimpleConsumer:
         Several fetches in one request.
 
         @param fetches: of (topic, partition, offset, sizeMax); at most 32,767.
-        @return: fires with a set for each, in the same order, each with its own C{error}.
-        @raise ValueError: a C{sizeMax} is negative, their sum is more than is accepted, or there
-            are too many.
+        @return: fires with a set for each, in order, each with its own C{error}.
+        @raise ValueError: a C{sizeMax} is negative, their sum is too large, or there are too many.
         """
         return self._client.call(multiFetchCall(fetches, self._responseSizeMax), self._timeoutMs)
 
@@ -95,11 +91,10 @@ class SimpleConsumer:
         """
         Offsets at which segments start, by time (spec-0.7 wire-protocol §10).
 
-        @param time: milliseconds since the epoch, or L{pylogbroker.types.LATEST}, or
+        @param time: milliseconds since the epoch, L{pylogbroker.types.LATEST} or
             L{pylogbroker.types.EARLIEST}.
-        @param countMax: how many at most.
         @return: fires with them in descending order. For an invalid topic or partition a 0.7 broker
-            closes the connection: then this fails with L{pylogbroker.errors.BrokerConnectionError}.
+            closes the connection: this fails with L{pylogbroker.errors.BrokerConnectionError}.
         @raise ValueError: C{countMax} is negative.
         """
         return self._client.call(offsetsCall(topic, partition, time, countMax), self._timeoutMs)
@@ -114,10 +109,7 @@ class SimpleConsumer:
 
 
 class ConsumerPool:
-    """
-    Consumers of many brokers, by address. Each is made for the first L{get}, and connects for its
-    first call.
-    """
+    """Consumers of many brokers, by address, made on demand."""
 
     def __init__(
         self,
@@ -128,7 +120,7 @@ class ConsumerPool:
     ) -> None:
         """
         @param timeoutMs: for each answer, connecting included.
-        @param connectTimeoutMs: for connecting; by default the same.
+        @param connectTimeoutMs: by default the same.
         @param template: makes an endpoint of C{host:port}; see
             L{pylogbroker.net.endpoints.brokerEndpoint}.
         """

@@ -2,19 +2,18 @@
 The low-level producer of one broker, which never answers (spec-0.7 producer §4, wire-protocol §3).
 
 C{send} succeeds when the bytes have left this program. But a broker handles the requests of a
-connection in order, so its answer to an OFFSETS request means that it is done with everything sent
-before. L{SyncProducer.confirm} sends one, and so do C{close} and the producer itself before it
-replaces a connection (C{reconnectIntervalCount}). For this to prove anything:
+connection in order, so its answer to an OFFSETS request proves that it is done with earlier
+requests. L{SyncProducer.confirm} sends one; so do C{close} and every replacement of a connection
+(C{reconnectIntervalCount}). For this proof:
 
-  - The request goes over the connection of the messages. If that was lost, a new connection would
-    answer just as well. So the producer remembers unconfirmed sends, and the next C{confirm} or
-    C{close} fails.
-  - A connection that is replaced is closed to the end before the next one is made, so nothing
-    overtakes.
+  - The request goes over the connection of the messages; a new connection would answer just as
+  well. So the producer remembers unconfirmed sends of a lost one, and the next C{confirm} or
+  C{close} fails.
+  - A replaced connection is closed to the end before the next one is made, so nothing overtakes.
   - Sends keep their order while there is no connection (L{pylogbroker.client.brokerclient}).
 
-Rejected: the broker's closing of its side, after we closed ours, as the proof. It may have closed a
-moment before and thrown away what it had not read.
+Rejected: the broker's closing of its side as the proof. It may have closed a moment before and
+discarded unread bytes.
 """
 
 from __future__ import annotations
@@ -67,11 +66,9 @@ class _UnackedSends:
     """
     The requests of one connection.
 
-    @ivar sentCount: requests.
-    @ivar confirmedCount: how many of them, from the first on, are confirmed, or reported as
-        unknown.
-    @ivar lastPartition: the (topic, partition) of a produce request, for the OFFSETS request that
-        confirms.
+    @ivar confirmedCount: how many, from the first on, are confirmed, or reported as unknown.
+    @ivar lastPartition: the (topic, partition) of a produce request, for the confirming OFFSETS
+        request.
     """
 
     __slots__ = ("connection", "lastPartition", "sentCount", "confirmedCount")
@@ -84,7 +81,6 @@ class _UnackedSends:
 
     @property
     def unconfirmedCount(self) -> int:
-        """Requests whose fate is open."""
         return self.sentCount - self.confirmedCount
 
 
@@ -107,18 +103,16 @@ class SyncProducer:
         random: Callable[[], float] | None = None,
     ) -> None:
         """
-        @param reactor: for connecting and for time.
-        @param endpoint: the broker: C{"host:port"}, a Twisted client endpoint string, or an
-            endpoint.
+        @param endpoint: C{"host:port"}, a Twisted client endpoint string, or an endpoint.
         @param payloadSizeMax: bytes of a top-level payload, the wrapper's for a compressed set
             (C{max.message.size}).
         @param timeoutMs: for a C{confirm}.
         @param connectTimeoutMs: how long a call waits for a connection, over all attempts.
         @param reconnectIntervalCount: requests after which the connection is replaced.
         @param reconnectTimeIntervalMs: milliseconds after which it is replaced; negative for never.
-        @param limits: of the connection; C{waitingSizeMax} also bounds the frames that wait for
-            one, and C{stallMs} the wait for a broker that does not read.
-        @param random: numbers from 0 up to, not including, 1, for jitter; by default the system's.
+        @param limits: C{waitingSizeMax} also bounds frames that wait for a connection, and
+            C{stallMs} the wait for a broker that does not read.
+        @param random: numbers in [0, 1), for jitter; by default the system's.
         @raise pylogbroker.errors.ConfigurationError: the endpoint cannot be read.
         """
         random = SystemRandom().random if random is None else random
@@ -165,17 +159,17 @@ class SyncProducer:
         the broker choose the partition.
 
         @param messages: an iterable of payloads; or an encoded message set of whole entries (the
-            broker silently leaves out a last one that is cut, and C{confirm} does not notice).
+            broker silently drops a cut last one, and C{confirm} does not notice).
         @param codec: to compress with; see L{pylogbroker.records.compression}.
         @return: fires when the transport has the bytes and does not push back: they are in its
             buffer of at most 64 KiB, in the kernel's, or on their way. *There is no
             acknowledgement*: the broker may still drop them (a payload over its limit), close the
             connection (an invalid topic or partition), or crash; see C{confirm}. Fails with
             L{pylogbroker.errors.BrokerConnectionError} without a connection (nothing was sent), or
-            when it is lost before that (the broker may have the request, which is not sent again);
-            with L{pylogbroker.errors.BackpressureError} when too much waits (nothing was sent):
-            wait for earlier L{Deferred}s; with L{pylogbroker.errors.ClosedError} after C{close}.
-            Cancelling withdraws a request of which nothing has left.
+            when it is lost first (the broker may have the request, which is not sent again); with
+            L{pylogbroker.errors.BackpressureError} when too much waits (nothing was sent; wait for
+            earlier L{Deferred}s); with L{pylogbroker.errors.ClosedError} after C{close}. Cancelling
+            withdraws a request of which nothing has left.
         @raise pylogbroker.errors.MessageTooLargeError: a top-level payload is larger than
             C{payloadSizeMax}; the text says which. Nothing was sent.
         @raise pylogbroker.errors.UnknownCodecError: C{codec} is unknown.
@@ -190,7 +184,6 @@ class SyncProducer:
 
         @param parts: of (topic, partition, messages), at most 32,767; partition -1 lets the broker
             choose.
-        @param codec: to compress each of them with.
         @return: as C{send}.
         @raise pylogbroker.errors.MessageTooLargeError: as C{send}; nothing of any part was sent.
         @raise ValueError: there are too many parts.
@@ -243,7 +236,6 @@ class SyncProducer:
         return sending
 
     def _pending(self, result: Deferred[T]) -> Deferred[T]:
-        """C{close} waits for it."""
         self._pendingCount += 1
         return result.addBoth(self._settled)
 
@@ -289,19 +281,18 @@ class SyncProducer:
 
     def confirm(self, topic: str, partition: int) -> Deferred[int]:
         """
-        Find out whether the broker is done with everything that was sent before: request the latest
-        offset of a partition, over the same connection.
+        Learn whether the broker is done with all earlier sends: request the latest offset of a
+        partition over the same connection.
 
-        @param topic: any; the result is its offset. The proof is for all topics and partitions.
+        @param topic: any; the proof covers all topics and partitions.
         @param partition: one of the topic's; not -1.
         @return: fires with the partition's high watermark. The broker has handled every request
             whose C{send} came before this call. (Kafka 0.7.2 may have dropped payloads over its
             limit; our broker does not answer then.) The messages are in its log, and visible and
             safe from a crash when it flushed. Fails with
             L{pylogbroker.errors.BrokerConnectionError} when the connection was lost before the
-            answer, or before this call and after an unconfirmed send: the fate of those is then
-            *unknown*. Fails with L{pylogbroker.errors.TimedOutError} after C{timeoutMs}; call
-            again.
+            answer, or earlier with unconfirmed sends: their fate is *unknown*. Fails with
+            L{pylogbroker.errors.TimedOutError} after C{timeoutMs}; call again.
         @raise ValueError: C{partition} is negative: the broker would close the connection.
         """
         call = offsetsCall(topic, checkedPartition(partition), LATEST, 1)
@@ -331,7 +322,6 @@ class SyncProducer:
     async def _requestConfirmation(
         self, unacked: _UnackedSends, call: BrokerCall[list[int]]
     ) -> int:
-        """Send the OFFSETS request behind everything that was sent. Returns the offset."""
         count = unacked.sentCount
         try:
             (offset,) = call.decode(await unacked.connection.request(call.frame, self._timeoutMs))
@@ -346,10 +336,7 @@ class SyncProducer:
         return offset
 
     def _confirmBeforeClosing(self, unacked: _UnackedSends) -> None:
-        """
-        Confirm, and remember a failure. The request is written at once; closing the connection
-        waits for the answer.
-        """
+        """The request is written at once; closing the connection waits for the answer."""
 
         def failed(reason: Failure) -> None:
             if not reason.check(RemoteError):
@@ -362,13 +349,11 @@ class SyncProducer:
 
     def close(self) -> Deferred[None]:
         """
-        Finish the sends, find out whether the broker is done with them, and close. No call is taken
-        any more.
+        Finish the sends, confirm them, and close. No call is taken any more.
 
         @return: fires when the broker is done with everything and the connection is gone. Fails
-            with L{pylogbroker.errors.BrokerConnectionError} when that took longer than the
-            connection's C{closeMs}, or when an earlier connection was lost with unconfirmed sends,
-            whose fate is unknown.
+            with L{pylogbroker.errors.BrokerConnectionError} after the connection's C{closeMs}, or
+            when an earlier connection was lost with unconfirmed sends, whose fate is unknown.
         """
         self._refusal = ClosedError(f"the producer for {self._client.name} was closed")
         idle = self._idle.wait() if self._pendingCount else succeed(None)
