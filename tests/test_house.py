@@ -91,35 +91,8 @@ APIS = {"client", "syncclient"}
 TWISTEDS_CLASSES = {"Options"}
 """The name under which C{twistd} looks for the options of a plugin's module."""
 
-REASON = re.compile(r"[Aa] module of its own,? (?:since|because|so that) \w+ \S+ \S+")
+REASON = re.compile(r"[Aa] module of its own,? (?:since|because|so that) \S+ \S+ \S+")
 API_PAGE = ROOT / "docs" / "api.md"
-
-# What does not hold yet. These sets only ever shrink, and go when they are empty.
-NOT_YET_UNIQUE: set[str] = {
-    "Fetch",
-}
-NOT_YET_NOUNS: set[str] = {
-    "pylogbroker.audit.reporting",
-    "pylogbroker.mirror.forwarding",
-}
-NOT_YET_SMALL: set[str] = set()
-NOT_YET_REASONED: set[str] = {
-    "pylogbroker.auditor.service",
-    "pylogbroker.auditor.tablereader",
-    "pylogbroker.auditor.tierreader",
-    "pylogbroker.config.referencepage",
-    "pylogbroker.console.peek",
-    "pylogbroker.console.cluster",
-    "pylogbroker.console.standalone",
-    "pylogbroker.consumer.fetcher",
-    "pylogbroker.consumer.member",
-    "pylogbroker.consumer.streamreaders",
-    "pylogbroker.metrics.brokermetrics",
-    "pylogbroker.mirror.forwarding",
-    "pylogbroker.mirror.service",
-    "pylogbroker.mirror.sourcecluster",
-    "pylogbroker.producer.sender",
-}
 
 
 @cache
@@ -242,7 +215,7 @@ class ModuleTests(SynchronousTestCase):
             and name not in TWISTEDS_CLASSES
             and not (name in SAME_API and {room(module) for module in modules} == APIS)
         }
-        self.assertEqual(shared - NOT_YET_UNIQUE, set())
+        self.assertEqual(shared, set())
 
     def test_noGerunds(self) -> None:
         """No module's name ends in a gerund, except the field's nouns."""
@@ -251,7 +224,7 @@ class ModuleTests(SynchronousTestCase):
             for name, path in moduleFiles().items()
             if path.stem.endswith("ing") and name.rpartition(".")[2] not in FIELDS_NOUNS
         }
-        self.assertEqual(found - NOT_YET_NOUNS, set())
+        self.assertEqual(found, set())
 
     def test_aDozenModules(self) -> None:
         """A folder has at most a dozen modules."""
@@ -261,7 +234,7 @@ class ModuleTests(SynchronousTestCase):
             for folder, count in counts.items()
             if count > MODULE_COUNT_MAX
         }
-        self.assertEqual(large - NOT_YET_SMALL, set())
+        self.assertEqual(large, set())
 
     def test_singleImportersGiveAReason(self) -> None:
         """
@@ -279,7 +252,7 @@ class ModuleTests(SynchronousTestCase):
             opening = (ast.get_docstring(parsed(moduleFiles()[name])) or "").split("\n\n")[0]
             if not name.startswith(f"{importer}.") and not REASON.search(" ".join(opening.split())):
                 found.add(name)
-        self.assertEqual(found - NOT_YET_REASONED, set())
+        self.assertEqual(found, set())
 
 
 class DocstringTests(SynchronousTestCase):

@@ -1,6 +1,6 @@
 """
 The auditor as a Twisted service: it audits at an interval, logs each hole, and serves its last
-result over HTTP.
+result over HTTP. A module of its own, since an application can run this service without C{twistd}.
 
     /metrics      for Prometheus
     /audit.json   for programs
@@ -23,7 +23,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from pylogbroker.audit.comparison import Comparison
-from pylogbroker.audit.reporting import asJson, asPrometheus, asTable, timeText
+from pylogbroker.audit.reports import asJson, asPrometheus, asTable, timeText
 from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.config.auditsettings import AuditorSettings
 from pylogbroker.net.httpserver import HttpResponse, HttpSite, Query, textReply

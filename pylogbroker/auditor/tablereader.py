@@ -1,6 +1,6 @@
 """
 A table as a tier: reads the counts in the manifests of its loads (L{pylogbroker.lake.manifest}),
-and no rows.
+and no rows. A module of its own, since a tier that is a table needs no broker.
 
 A manifest counts once and as a whole; the reader keeps the last one and its counts in memory. Rows
 that a later run has replaced are negative. All topics are counted within the horizon, because the

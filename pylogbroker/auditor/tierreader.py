@@ -1,6 +1,6 @@
 """
 A cluster as a tier: counts the messages of a topic from a time to the current ends, and continues
-there in the next pass.
+there in the next pass. A module of its own, since a tier that is a cluster needs no table.
 
 An auditor is no consumer group: it must see every message, owns nothing, and leaves nothing in
 ZooKeeper. Its positions are in memory; a new auditor reads the horizon again, which takes time and

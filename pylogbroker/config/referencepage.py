@@ -1,5 +1,6 @@
 """
-The reference page of all settings, C{docs/settings.md}, made from the keys of each role.
+The reference page of all settings, C{docs/settings.md}, made from the keys of each role. A module
+of its own, since only the command that writes the page needs it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """
 The console of a cluster without a broker in this process. It finds the cluster in ZooKeeper, and
-has the lags of groups as metrics.
+has the lags of groups as metrics. A module of its own, since the console inside a broker does
+without it.
 
 ZooKeeper may be unavailable at the start and later. The page and the log say so, and the console
 retries.

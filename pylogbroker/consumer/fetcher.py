@@ -1,5 +1,6 @@
 """
-Fetching from one broker what a member owns there, as far as its streams have capacity.
+Fetching from one broker what a member owns there, as far as its streams have capacity. A module of
+its own, since it knows one broker; C{fetchermanager} knows all of them.
 
 What must be true: one request is under way at a time, a MULTIFETCH of all partitions that can be
 fetched now, each at its own offset (spec-0.7 consumer §2). A partition can be fetched while its

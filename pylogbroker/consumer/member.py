@@ -1,6 +1,7 @@
 """
 One member of a group: executes the effects that L{pylogbroker.consumer.rebalance.Rebalance} decides
-on, one at a time, and reports their results to it.
+on, one at a time, and reports their results to it. A module of its own, since C{rebalance} decides
+without I/O and this module does the I/O.
 
 The end of a session cancels a running effect, whose result does not count any more.
 """
@@ -30,7 +31,7 @@ from pylogbroker.consumer.rebalance import (
     Effect,
     EffectResult,
     Failed,
-    Fetch,
+    FetchOnly,
     Finish,
     GroupRead,
     ReadGroup,
@@ -231,7 +232,7 @@ class Member:
                     self._run(self._readGroup())
                 case Claim():
                     self._run(self._claim(effect.assignment))
-                case Fetch():
+                case FetchOnly():
                     self._fetchers.fetch(effect.assignment, effect.brokers)
                     isFetching = True
                 case BackOff():

@@ -14,13 +14,13 @@ to owning what is assigned to it, or tries again. No event is lost, whatever the
   state             on                           effect                            then
   ================= ============================ ================================= =================
   idle              started                      L{ReadGroup}                      reading
-  reading           L{GroupRead}, as owned       L{Fetch}                          owning
+  reading           L{GroupRead}, as owned       L{FetchOnly}                      owning
   reading           L{GroupRead}, another one    L{Release} what is another's      releasing
   reading           L{GroupRead}, nodes missing  L{Release} what is another's      releasing
   releasing         L{Released}                  L{Claim} what is new or missing   claiming
-  claiming          L{Claimed}, all              L{Fetch}                          owning
+  claiming          L{Claimed}, all              L{FetchOnly}                      owning
   claiming          L{Claimed}, not all          L{Release} what was claimed       releasing partial
-  claiming          L{Claimed}, not all, last    L{Fetch} the rest, L{BackOff}     waiting
+  claiming          L{Claimed}, not all, last    L{FetchOnly} the rest, L{BackOff} waiting
   releasing partial L{Released}                  L{BackOff}                        waiting
   waiting           time is over, changed,       L{ReadGroup}                      reading
                     connected
@@ -145,7 +145,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Fetch:
+class FetchOnly:
     """
     Fetch these partitions, and no others.
 
@@ -183,7 +183,7 @@ class Finish:
     """Everything is released."""
 
 
-Effect = ReadGroup | Release | Claim | Fetch | BackOff | DropAll | Finish
+Effect = ReadGroup | Release | Claim | FetchOnly | BackOff | DropAll | Finish
 
 
 class State(Enum):
@@ -348,7 +348,7 @@ class Rebalance:
             )
         # What we had stays ours. What is new is released all together, so that members that read
         # different lists do not hold each other up.
-        stop: list[Effect] = [Fetch(before, self._brokers)] if lost else []
+        stop: list[Effect] = [FetchOnly(before, self._brokers)] if lost else []
         return stop + self._release(State.RELEASING_PARTIAL, _without(self.owned, before))
 
     def _own(self) -> list[Effect]:
@@ -356,7 +356,7 @@ class Rebalance:
         return self._fetch() + (self._read() if self._isChanged else [])
 
     def _fetch(self) -> list[Effect]:
-        return [Fetch(dict(self.owned), self._brokers)]
+        return [FetchOnly(dict(self.owned), self._brokers)]
 
     def _backOff(self, reason: str) -> list[Effect]:
         if self._isChanged:

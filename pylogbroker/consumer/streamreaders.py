@@ -1,6 +1,6 @@
 """
 The ways to read a stream beside C{async for} over its messages: lists, a Twisted push producer, and
-an iterator for a plain thread.
+an iterator for a plain thread. A module of its own, since the stream itself needs none of them.
 
 Each is a thin loop around L{MessageStream.take<pylogbroker.consumer.stream.MessageStream.take>} or
 L{MessageStream.poll<pylogbroker.consumer.stream.MessageStream.poll>}.

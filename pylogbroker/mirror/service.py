@@ -1,5 +1,6 @@
 """
-A mirror as a Twisted service.
+A mirror as a Twisted service. A module of its own, since an application can run this service
+without C{twistd}.
 
 It starts without its clusters, and retries until they are there. It stops in this order: it takes
 no more messages; the target confirms those in flight, for at most C{close.timeout.ms}; it commits

@@ -1,5 +1,6 @@
 """
-A source cluster: a member of a consumer group there, whose streams are forwarded.
+A source cluster: a member of a consumer group there, whose streams are forwarded. A module of its
+own, since a mirror has several source clusters.
 
 The source may be unavailable at any time, also at the start; the mirror retries until it is there.
 Mirrors with the same C{groupid} share the partitions.
@@ -24,7 +25,7 @@ from pylogbroker.consumer.offsetstores import ZookeeperOffsetStore
 from pylogbroker.errors import ZookeeperError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.metrics.mirrormetrics import MirrorCounters
-from pylogbroker.mirror.forwarding import Forwarder
+from pylogbroker.mirror.forwarder import Forwarder
 from pylogbroker.mirror.offsetsyncs import OffsetSyncStore
 from pylogbroker.mirror.offsettracker import ConfirmedOffsetStore, OffsetTracker
 from pylogbroker.mirror.pipeline import loggedOutage

@@ -19,7 +19,7 @@ from pylogbroker.consumer.rebalance import (
     Claimed,
     DropAll,
     Failed,
-    Fetch,
+    FetchOnly,
     Finish,
     GroupRead,
     GroupState,
@@ -108,11 +108,11 @@ class RebalanceTests(SynchronousTestCase):
         self.assertEqual(member.started(), [ReadGroup()])
         wanted = {place(text): "a-0" for text in texts}
         if not texts:
-            self.assertEqual(member.completed(GroupRead(view("a"))), [Fetch({}, BROKERS)])
+            self.assertEqual(member.completed(GroupRead(view("a"))), [FetchOnly({}, BROKERS)])
             return member
         self.assertEqual(member.completed(GroupRead(view("a", *texts))), [Release({})])
         self.assertEqual(member.completed(Released()), [Claim(wanted)])
-        self.assertEqual(member.completed(Claimed(frozenset(wanted))), [Fetch(wanted, BROKERS)])
+        self.assertEqual(member.completed(Claimed(frozenset(wanted))), [FetchOnly(wanted, BROKERS)])
         self.assertIs(member.state, State.OWNING)
         return member
 
@@ -125,7 +125,7 @@ class RebalanceTests(SynchronousTestCase):
         self.assertEqual(member.changed(), [ReadGroup()])
         self.assertEqual(
             member.completed(GroupRead(view("a", "200-0"))),
-            [Fetch({place("200-0"): "a-0"}, BROKERS)],
+            [FetchOnly({place("200-0"): "a-0"}, BROKERS)],
         )
 
     def test_onlyWhatIsAnothers(self) -> None:
@@ -138,7 +138,7 @@ class RebalanceTests(SynchronousTestCase):
         )
         self.assertEqual(member.completed(Released()), [Claim({})])
         self.assertEqual(
-            member.completed(Claimed(frozenset())), [Fetch({place("200-0"): "a-0"}, BROKERS)]
+            member.completed(Claimed(frozenset())), [FetchOnly({place("200-0"): "a-0"}, BROKERS)]
         )
 
     def test_changedMeanwhile(self) -> None:
@@ -149,7 +149,7 @@ class RebalanceTests(SynchronousTestCase):
         self.assertEqual(member.changed(), [])
         self.assertEqual(
             member.completed(GroupRead(view("a", "200-0"))),
-            [Fetch({place("200-0"): "a-0"}, BROKERS), ReadGroup()],
+            [FetchOnly({place("200-0"): "a-0"}, BROKERS), ReadGroup()],
         )
 
     def test_yields(self) -> None:
@@ -198,7 +198,7 @@ class RebalanceTests(SynchronousTestCase):
         member.completed(GroupRead(wanted))
         member.completed(Released())
         fetch, backOff = member.completed(Claimed(had))
-        self.assertEqual(fetch, Fetch({place("200-0"): "a-0"}, BROKERS))
+        self.assertEqual(fetch, FetchOnly({place("200-0"): "a-0"}, BROKERS))
         assert isinstance(backOff, BackOff)
         self.assertEqual((backOff.factor, backOff.attempt), (1, 2))
         for attempt in range(3, 20):
@@ -258,7 +258,7 @@ class RebalanceTests(SynchronousTestCase):
         self.assertEqual(set(member.owned), {place("200-0"), place("200-1")})
         self.assertEqual(
             member.completed(Claimed(missing)),
-            [Fetch(dict.fromkeys((place("200-0"), place("200-1")), "a-0"), BROKERS)],
+            [FetchOnly(dict.fromkeys((place("200-0"), place("200-1")), "a-0"), BROKERS)],
         )
         self.assertIs(member.state, State.OWNING)
 
@@ -287,7 +287,7 @@ class RebalanceTests(SynchronousTestCase):
         )
         self.assertEqual(
             member.completed(Claimed(frozenset([place("200-0")]))),
-            [Fetch({place("200-0"): "a-0"}, BROKERS), Release({})],
+            [FetchOnly({place("200-0"): "a-0"}, BROKERS), Release({})],
         )
         self.assertEqual(member.owned, {place("200-0"): "a-0"})
         member.completed(Released())
@@ -469,7 +469,7 @@ class Group:
 
     def take(self, name: str, effects: list[Any]) -> None:
         for effect in effects:
-            if isinstance(effect, Fetch):
+            if isinstance(effect, FetchOnly):
                 self.fetching[name] = set(effect.assignment)
                 for each in effect.assignment:
                     assert self.isMeddledWith or self.owners.get(each) == effect.assignment[each], (

@@ -17,7 +17,7 @@ from twisted.trial.unittest import TestCase
 
 from pylogbroker.audit.comparison import Comparison
 from pylogbroker.audit.envelope import envelopeTime
-from pylogbroker.audit.reporting import asJson
+from pylogbroker.audit.reports import asJson
 from pylogbroker.auditor.auditedproducer import AuditedProducer
 from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.client.simpleconsumer import SimpleConsumer

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from pylogbroker.audit.reporting import asJson, asTable
+from pylogbroker.audit.reports import asJson, asTable
 from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import addJson, addProperties, flag, option

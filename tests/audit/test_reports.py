@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.audit.reporting}.
+Tests for L{pylogbroker.audit.reports}.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.audit.aggregator import AuditAggregator
 from pylogbroker.audit.comparison import Comparison
 from pylogbroker.audit.counts import CountReport
-from pylogbroker.audit.reporting import asJson, asPrometheus, asTable, timeText
+from pylogbroker.audit.reports import asJson, asPrometheus, asTable, timeText
 
 START = 1_767_225_600_000  # 2026-01-01
 

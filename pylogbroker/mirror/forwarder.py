@@ -1,5 +1,6 @@
 """
-Forwards one stream to the target.
+Forwards one stream to the target. A module of its own, since it does not know the group to which
+its stream belongs.
 
 It takes the messages of the stream in batches, each from one source partition, while the target's
 L{InFlightLimiter} has room. Otherwise it takes nothing: the stream fills up, its consumer stops

@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.mirror.forwarding}: a stream that the test fills, and a target that the test
+Tests for L{pylogbroker.mirror.forwarder}: a stream that the test fills, and a target that the test
 is.
 """
 
@@ -15,8 +15,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.consumer.stream import Chunk, MessageStream
 from pylogbroker.errors import InvalidChecksumError, MessageTooLargeError, NoBrokersError
 from pylogbroker.metrics.mirrormetrics import MirrorCounters
-from pylogbroker.mirror import forwarding
-from pylogbroker.mirror.forwarding import Forwarder
+from pylogbroker.mirror import forwarder
+from pylogbroker.mirror.forwarder import Forwarder
 from pylogbroker.mirror.offsettracker import OffsetTracker
 from pylogbroker.producer.inflight import InFlightLimiter
 from pylogbroker.records.messageset import MessageSet, encodeSet
@@ -210,7 +210,7 @@ class ForwarderTests(SynchronousTestCase):
         With a target that confirms nothing, no more is taken than it has room for, give or take a
         turn; then it goes on.
         """
-        self.patch(forwarding, "TURN_COUNT_MAX", 5)
+        self.patch(forwarder, "TURN_COUNT_MAX", 5)
         for _chunk in range(20):
             self.put(ONE, *[b"m"] * 10)
         self.assertLessEqual(self.counters.takenCount, 30 + 5)
@@ -225,7 +225,7 @@ class ForwarderTests(SynchronousTestCase):
 
     def test_turns(self) -> None:
         """A turn has an end, and nothing is lost between two."""
-        self.patch(forwarding, "TURN_COUNT_MAX", 7)
+        self.patch(forwarder, "TURN_COUNT_MAX", 7)
         sent = [b"%d" % number for number in range(25)]
         self.put(ONE, *sent)
         self.assertEqual([payload for batch in self.target.batches() for payload in batch], sent)
@@ -291,7 +291,7 @@ class ForwarderTests(SynchronousTestCase):
         self.assertEqual(
             (self.target.batches(), len(self.flushLoggedErrors(ZeroDivisionError))), ([[b"a"]], 1)
         )
-        self.clock.advance(forwarding.PAUSE_MS / 1000)
+        self.clock.advance(forwarder.PAUSE_MS / 1000)
         self.turn()
         self.assertEqual(self.target.batches(), [[b"a"], [b"b"]])
 
@@ -401,7 +401,7 @@ class ForwarderTests(SynchronousTestCase):
 
     def test_tidy(self) -> None:
         """Routes that nobody needs do not pile up."""
-        self.patch(forwarding, "PIPELINE_COUNT_MAX", 2)
+        self.patch(forwarder, "PIPELINE_COUNT_MAX", 2)
         for number in range(10):
             self.put(PartitionId("t", BrokerPartition(0, number)), b"a")
             self.target.confirm()
