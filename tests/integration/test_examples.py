@@ -17,12 +17,13 @@ import sys
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.task import LoopingCall
+from twisted.internet.task import LoopingCall, deferLater
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cli.arguments import LONG_MAX
 from pylogbroker.cli.main import commands, parse
 from pylogbroker.client.syncproducer import SyncProducer
+from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.types import BrokerPartition
 from tests.cli.commands import ROOT, CommandCase, Outcome, Process, reactor
 from tests.integration.toolcluster import ToolCluster, sharedCluster
@@ -138,13 +139,26 @@ class ExampleTests(CommandCase):
         for command in commands():
             found = examples(command)
             self.assertNotEqual(found, [], command)
+            member = await self.member() if command == "group verify" else None
             for example in found:
                 outcome = await self.handle(command, example)
                 if outcome.code or "Traceback" in outcome.errors:
                     failures.append(
                         f"{example}: {outcome.code}\n{outcome.output.decode(errors='replace')[-2000:]}\n{outcome.errors}"
                     )
+            if member is not None:
+                await member.shutdown()
         self.assertEqual(failures, [], "\n".join(failures))
+
+    async def member(self) -> ConsumerConnector:
+        """A member of the group C{counters}, without which there is nothing to verify."""
+        settings = {"zk.connect": self.cluster.servers, "groupid": "counters"}
+        consumer = ConsumerConnector(reactor, settings)
+        await consumer.connect()
+        await consumer.createMessageStreams({"clicks": 1})
+        while not consumer.isOwning:
+            await deferLater(reactor, 0.02)
+        return consumer
 
 
 class PageTests(SynchronousTestCase):

@@ -90,7 +90,7 @@ class ToolTests(CommandCase):
 
     async def test_brokers(self) -> None:
         """Who is there, where, and that they answer."""
-        found = json.loads((await self.inCluster("brokers", "--json")).output)["brokers"]
+        found = json.loads((await self.inCluster("broker", "list", "--json")).output)["brokers"]
         places = [(each["broker"], each["host"], each["port"], each["answers"]) for each in found]
         self.assertEqual(
             places,
