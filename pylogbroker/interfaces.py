@@ -1,7 +1,7 @@
 """
 Interfaces between rooms: record formats, files, slices of files, ZooKeeper.
 
-Our own interfaces are L{typing.Protocol}s; zope's are used only where Twisted demands them.
+They are L{typing.Protocol}s; zope's are used only where Twisted demands them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ class CheckLimits(NamedTuple):
     Limits of validation.
 
     @ivar payloadSizeMax: bytes of a top-level payload (C{max.message.size}).
-    @ivar decompressedSizeMax: decompressed bytes of all compressed entries of a set, over all
-        depths.
+    @ivar decompressedSizeMax: decompressed bytes of a set's compressed entries, over all depths.
     @ivar depthMax: nesting of compressed entries; 1: they hold plain messages.
     @ivar compressedSizeMax: bytes of a compressed payload. The reactor decompresses small ones, a
         worker the others.
@@ -36,7 +35,7 @@ class ValidatedBatches(NamedTuple):
 
     @ivar buffers: one whole batch each; a write may be cut short between two of them.
     @ivar size: bytes of all buffers.
-    @ivar messageCount: messages, those inside compressed entries counted one by one.
+    @ivar messageCount: messages, also those inside compressed entries.
     @ivar offsetCount: the offsets that the messages take: the last offset delta and 1.
     @ivar timestampMaxMs: the largest timestamp; -1 in formats without timestamps.
     """
@@ -50,11 +49,10 @@ class ValidatedBatches(NamedTuple):
 
 class AppendResult(NamedTuple):
     """
-    What an append assigned.
+    The offsets that an append assigned.
 
-    @ivar baseOffset: the first offset.
     @ivar lastOffset: the last offset; C{baseOffset - 1} when nothing was appended.
-    @ivar timeMs: when, in milliseconds since the epoch.
+    @ivar timeMs: milliseconds since the epoch.
     """
 
     baseOffset: int
@@ -68,7 +66,6 @@ class ScannedEntry(NamedTuple):
 
     @ivar position: byte in the file.
     @ivar size: bytes, with its own size field.
-    @ivar offset: of the entry.
     @ivar nextOffset: the offset behind the entry.
     """
 
@@ -173,26 +170,26 @@ class IFileSystem(Protocol):
     def setModified(self, path: str, modifiedMs: int) -> None: ...
 
     def syncDirectory(self, path: str) -> None:
-        """C{fsync} of a directory: makes creations, renamings and removals in it durable."""
+        """C{fsync} of a directory, for its creations, renamings and removals."""
         ...
 
     def lock(self, path: str) -> Callable[[], None]:
         """
         Lock a file exclusively, without waiting; create it if need be.
 
-        @return: what releases the lock. So does the end of the process.
+        @return: releases the lock, as the end of the process does.
         @raise DirectoryLockedError: another broker has it.
         """
         ...
 
 
 class ISegmentFile(Protocol):
-    """The file behind slices. Pins are counted, and keep its descriptor open."""
+    """The file behind slices. Counted pins keep its descriptor open."""
 
     path: str
 
     def pin(self) -> bool:
-        """Hold the descriptor. L{False}: the file is not open; use C{openPinned} on a worker."""
+        """L{False}: the file is not open; use C{openPinned} on a worker."""
         ...
 
     def unpin(self) -> None: ...
@@ -227,8 +224,8 @@ EMPTY_SLICE = Slice(None, 0, 0)
 
 class ISegmentIndex(Protocol):
     """
-    Where offsets are in one segment file. A format may keep it in a file of its own, which can be
-    lost and rebuilt. Methods that block are called on workers, the others on the log's thread.
+    The offsets in one segment file. A format may keep it in its own file, which can be lost and
+    rebuilt. Methods that block are called on workers, the others on the log's thread.
     """
 
     def positionOf(self, offset: int) -> int | None:
@@ -241,15 +238,15 @@ class ISegmentIndex(Protocol):
         ...
 
     def search(self, file: IFile, offset: int) -> int:
-        """C{positionOf}, with the help of the file. Blocks; C{add} may run at the same time."""
+        """C{positionOf}, with the file's help. Blocks; C{add} may run at the same time."""
         ...
 
     def findEnd(self, size: int) -> int:
-        """The offset behind the last of the C{size} bytes in the segment's file. Blocks."""
+        """The offset behind the last of the segment's C{size} bytes. Blocks."""
         ...
 
     def add(self, offset: int, position: int) -> None:
-        """Batches were appended: the first has this base offset, and will be at this byte."""
+        """Batches were appended: the first has this base offset, at this byte."""
         ...
 
     def save(self) -> None:
@@ -263,10 +260,9 @@ class ISegmentIndex(Protocol):
 
 class IRecordFormat(Protocol):
     """
-    A format of records. A partition keeps one format for life; the suffix of its segment files
-    names the format.
+    A format of records. A partition keeps one format for life.
 
-    @ivar suffix: of segment files, with the dot.
+    @ivar suffix: of segment files, with the dot; it names the format.
     """
 
     suffix: str
@@ -284,10 +280,10 @@ class IRecordFormat(Protocol):
         """
         Validate one set; compressed entries are opened.
 
-        @return: without a last entry that is cut, if the format allows one.
-        @raise FormatError: why the set is refused, and where.
+        @return: without a cut last entry, if the format allows one.
+        @raise FormatError: why the set is refused, and where. Callers treat
             L{pylogbroker.errors.MessageTooLargeError} and
-            L{pylogbroker.errors.DecompressionLimitError} have their own meaning to the caller.
+            L{pylogbroker.errors.DecompressionLimitError} apart.
         """
         ...
 
@@ -311,7 +307,7 @@ class IRecordFormat(Protocol):
         """
         The offset at which the segment behind one of C{size} bytes must begin.
 
-        @return: L{None}: offsets may have gaps, as compaction leaves them.
+        @return: L{None}: offsets may have gaps, as after compaction.
         """
         ...
 
@@ -333,9 +329,8 @@ class IRecordFormat(Protocol):
         """
         Walk a segment.
 
-        @param read: C{read(position, size)} gives the bytes there, fewer only at the end of the
-            file.
-        @param start: position of an entry to start from.
+        @param read: C{read(position, size)} gives bytes, fewer only at the end of the file.
+        @param start: position of the first entry.
         @param end: position at which to stop.
         """
         ...
@@ -350,14 +345,13 @@ SEQUENCE = 2
 
 class Stat(NamedTuple):
     """
-    What ZooKeeper knows of a node beside its data.
+    ZooKeeper's metadata of a node.
 
-    @ivar czxid: the transaction that created it; a node that was deleted and made anew has another
-        one.
-    @ivar mzxid: the transaction that changed its data last.
-    @ivar version: how often its data were changed.
-    @ivar cversion: how often its children were changed.
-    @ivar ephemeralOwner: the session that it goes with, 0 for a persistent node.
+    @ivar czxid: the transaction that created it; a node made anew has another one.
+    @ivar mzxid: the transaction of its last data change.
+    @ivar version: the number of changes of its data.
+    @ivar cversion: the number of changes of its children.
+    @ivar ephemeralOwner: its session, 0 for a persistent node.
     """
 
     czxid: int
@@ -370,7 +364,7 @@ class Stat(NamedTuple):
 
 class WatchEvent(NamedTuple):
     """
-    What a watch has seen, once.
+    The one event of a watch.
 
     @ivar kind: C{"created"}, C{"deleted"}, C{"changed"} (its data) or C{"child"} (its children).
     """
@@ -381,8 +375,8 @@ class WatchEvent(NamedTuple):
 
 class SessionEvent(Enum):
     """
-    What happens to a session. Every EXPIRED is told to every listener exactly once; a CONNECTED
-    after it is of a new session.
+    A change of a session. Every listener gets every EXPIRED exactly once; a CONNECTED after it is
+    of a new session.
     """
 
     CONNECTED = "connected"
@@ -396,16 +390,16 @@ class IZookeeper(Protocol):
     A client of ZooKeeper, with txzookeeper's names. Deferreds fail with a
     L{pylogbroker.errors.ZookeeperError}; none waits for ever.
 
-    The C{…_and_watch} methods give (result, watch): the watch fires once with a L{WatchEvent} when
-    what was read has changed, survives lost connections without firing falsely, and fails with
+    The C{…_and_watch} methods give (result, watch). The watch fires once with a L{WatchEvent} when
+    the read state has changed, and survives lost connections without firing falsely. It fails with
     L{pylogbroker.errors.SessionExpiredException} when the session expires, or
-    L{pylogbroker.errors.ClosingException} when the client is closed. If the result fails (but for
-    C{exists_and_watch}, which has no missing node), the watch never fires. Cancelling a watch
-    forgets it. (They are L{twisted.internet.defer.Deferred}s; this floor does not know Twisted.)
+    L{pylogbroker.errors.ClosingException} when the client is closed. If the result fails
+    (C{exists_and_watch} knows no missing node), the watch never fires. Cancelling a watch forgets
+    it. (They are L{twisted.internet.defer.Deferred}s; this floor does not know Twisted.)
 
-    @ivar session_id: of the current session; 0 while there is none.
-    @ivar session_timeout: milliseconds that a session lives without a word from its client: what
-        the server has made of what was asked for, once it has.
+    @ivar session_id: of the current session; 0 without one.
+    @ivar session_timeout: milliseconds that a session lives without a word from its client: the
+        requested, later the granted ones.
     @ivar connected: whether requests can be answered now.
     """
 
@@ -421,8 +415,7 @@ class IZookeeper(Protocol):
 
     def create(self, path: str, data: bytes | None = b"", acls: Any = None, flags: int = 0) -> Any:
         """
-        Fires with the path (which a sequence number makes longer). C{data} of L{None} is
-        ZooKeeper's null.
+        Fires with the path, including a sequence number. C{data} of L{None} is ZooKeeper's null.
         """
         ...
 
@@ -455,7 +448,7 @@ class IZookeeper(Protocol):
     def get_children_and_watch(self, path: str) -> tuple[Any, Any]: ...
 
     def set_session_callback(self, callback: Callable[[SessionEvent], None]) -> None:
-        """As in txzookeeper: the one callback; see L{add_session_listener} for more than one."""
+        """As in txzookeeper: the one callback; L{add_session_listener} takes more."""
         ...
 
     def add_session_listener(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:

@@ -227,7 +227,6 @@ class ServerConnection(TwistedProtocol):
     # -- take and handle
 
     def _advance(self) -> None:
-        """Handle requests until no slot is free, or no request is complete."""
         if self._advancing:
             return
         if self._handlerFor is not None:
@@ -259,7 +258,6 @@ class ServerConnection(TwistedProtocol):
             self._onIdle()
 
     def _onIdle(self) -> None:
-        """No complete request is held, and a slot is free."""
         if self._finishing:
             if not self._slots:
                 self._end()
@@ -302,7 +300,6 @@ class ServerConnection(TwistedProtocol):
             self._advance()
 
     def _send(self, parts: list[ResponsePart]) -> bool:
-        """Returns whether all is with the kernel already; else C{_sent} is called."""
         if self._orphaned:
             releaseSlices(parts)
             return True
@@ -318,7 +315,6 @@ class ServerConnection(TwistedProtocol):
         return False
 
     def _sent(self) -> None:
-        """The first answer is with the kernel, or lost with the connection."""
         self._sender = None
         self._freeSlot()
         self._sendReady()
@@ -359,7 +355,6 @@ class ServerConnection(TwistedProtocol):
     # -- reading, or not
 
     def _reserve(self) -> None:
-        """A large frame has begun: reserve its memory, or stop reading until there is some."""
         self._reservation = self.connections.memory.reserve(
             self._decoder.frameSize, self._resume, self._dropOverdue
         )
@@ -381,7 +376,6 @@ class ServerConnection(TwistedProtocol):
     # -- the end
 
     def _fail(self, failure: Failure) -> None:
-        """The first request has failed: the connection cannot continue."""
         if isinstance(failure.value, PylogbrokerError):
             self._refuse(failure.value)
         else:

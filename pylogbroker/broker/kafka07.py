@@ -151,7 +151,6 @@ def codeFor(error: PylogbrokerError) -> int:
 
 
 def _fitting(fetch: Fetch) -> Fetch:
-    """A fetch of no more than fits in a frame; a segment can be larger."""
     return fetch if fetch.sizeMax <= SET_SIZE_MAX else fetch._replace(sizeMax=SET_SIZE_MAX)
 
 
@@ -303,7 +302,6 @@ class Kafka07Protocol:
     # -- producing
 
     def _produceNow(self, request: Produce, unacked: UnackedProduces) -> bool:
-        """Whether the request is done; else it takes L{_produceEach}."""
         unacked.record(request.topic, request.partition, self._failedCount)
         try:
             return self._tryProduce(*request) is not None
@@ -323,7 +321,6 @@ class Kafka07Protocol:
                 self._refuseProduce(error, unacked)
 
     def _refuseProduce(self, error: PylogbrokerError, unacked: UnackedProduces) -> None:
-        """Returns to go on with the next set, or raises to close the connection."""
         if not isinstance(error, MessageTooLargeError):
             raise error
         unacked.markDropped(str(error))
@@ -421,7 +418,6 @@ class Kafka07Protocol:
         return [encodeOffsets(offsets)]
 
     def sniff(self, greeting: bytes) -> str | None:
-        """See L{sniff}."""
         return sniff(greeting)
 
 

@@ -255,7 +255,6 @@ class LogManager:
             self._turn = self._clock.callLater(0, self._endTurn)
 
     def _account(self, partition: Partition) -> None:
-        """Update the sum over all partitions, after a flush or a failure."""
         size = partition.log.unflushedSize
         self.unflushedSize += size - partition.accountedSize
         partition.accountedSize = size
@@ -474,7 +473,6 @@ class LogManager:
         return StorageError("", "work on a partition", result.getErrorMessage())
 
     def _afterJob(self, partition: Partition) -> None:
-        """Update the sum, start the next flush, fire the waiters."""
         log = partition.log
         if log.failure is not None:
             self._onFailure(partition)

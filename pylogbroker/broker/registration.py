@@ -158,7 +158,6 @@ class Registration:
         self._selfMissing = False
 
     async def _watchSelf(self, path: str) -> bool:
-        """Whether the entry exists and is ours."""
         looking, watch = self._zookeeper.exists_and_watch(path)
         self._watch.cancel()
         # It fails with the session, which has a listener, or with our stop.
@@ -185,7 +184,6 @@ class Registration:
 
     @property
     def _own(self) -> str:
-        """The address of this broker."""
         return f"{self._host}:{self._port}"
 
     def _duplicate(self, path: str, conflict: ConflictError, patienceMs: int) -> str:
@@ -301,7 +299,6 @@ class Registration:
 
 
 def _place(path: str, data: bytes) -> str:
-    """The address in another broker's entry, for people."""
     try:
         other = decodeBroker(path, data)
     except ZnodeError:

@@ -95,7 +95,6 @@ class RequestMemory:
             self._deal()
 
     def _deal(self) -> None:
-        """Divide what is not held among a quarter more connections than there are."""
         self._changeCount = 0
         if self.connectionCount <= FEW_COUNT:
             self._dealtCount, share = FEW_COUNT, RECEIVE_SIZE_MAX

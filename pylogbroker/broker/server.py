@@ -218,7 +218,6 @@ class Broker:
         return found.log
 
     def _create(self, topicPartition: TopicPartition) -> Deferred[Partition]:
-        """Create a partition, or join its creation."""
         waiters = self._creations.get(topicPartition)
         if waiters is not None:
             return waiters.wait()
@@ -333,11 +332,9 @@ class Broker:
     # -- acknowledgements
 
     def failedPartitionCount(self) -> int:
-        """See L{LogManager.failedPartitionCount}."""
         return self._logManager.failedPartitionCount()
 
     async def awaitWritten(
         self, mayInclude: Callable[[TopicPartition], bool], failedBefore: int
     ) -> None:
-        """See L{LogManager.awaitWritten}."""
         await self._logManager.awaitWritten(mayInclude, failedBefore)

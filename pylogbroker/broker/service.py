@@ -238,7 +238,6 @@ class BrokerService(Service):
         self._turn = DeferredLock()  # starting and stopping, one after the other
 
     def _kafka07Factory(self, log: RateLimitedLogger) -> BrokerFactory:
-        """The factory of listeners that speak Kafka 0.7: each listener has one factory."""
         settings = self._settings
 
         def report(message: str, error: PylogbrokerError) -> None:
@@ -380,7 +379,6 @@ class BrokerService(Service):
                 raise
 
     def _turnUntil(self, waiting: Deferred[None]) -> None:
-        """Iterate the reactor, which does not run yet, until the Deferred fires."""
         outcomes: list[Any] = []
         waiting.addBoth(outcomes.append)
         while not outcomes:
@@ -466,7 +464,6 @@ class BrokerService(Service):
             raise ClosedError(f"broker {self._settings.brokerId} was stopped while it started")
 
     async def _enter(self, resolve: Callable[[str], Awaitable[str]]) -> None:
-        """Every mistake in the settings is found before ZooKeeper is contacted."""
         settings = self._settings
         port = self._advertisedPort()
         host = await advertisedHost(
@@ -499,7 +496,6 @@ class BrokerService(Service):
         )
 
     def _listeningHosts(self, port: int) -> list[str]:
-        """The addresses that we listen on, that of the advertised port first."""
         addresses = [each.getHost() for each in self.ports]
         return [
             address.host
@@ -508,11 +504,9 @@ class BrokerService(Service):
         ]
 
     def _address(self, name: str) -> Deferred[str]:
-        """Resolve on a worker: the system may block."""
         return self._flushWorker.submit(lambda: socket.gethostbyname(name))
 
     def _advertisedPort(self) -> int:
-        """C{port}; 0 stands for the port that the system chose."""
         port = self._settings.port or getattr(self.ports[0].getHost(), "port", 0)
         if not port:
             raise ConfigurationError(
@@ -560,7 +554,6 @@ class BrokerService(Service):
             self.ports.append(port)
 
     def _prepare(self, port: Any) -> None:
-        """Accept no client yet. Connections of a plain TCP port will use C{sendfile}."""
         if isinstance(port, Port):
             port.stopReading()
             # With Twisted's backlog of 50, most of a burst of clients would retry a second later.
@@ -572,7 +565,6 @@ class BrokerService(Service):
                     port.transport = SendfileTransport
 
     def _sizeBuffers(self, listening: Any) -> None:
-        """Connections inherit these options from the listening socket."""
         for option, size in (
             (socket.SO_SNDBUF, self._settings.socketSendBuffer),
             (socket.SO_RCVBUF, self._settings.socketReceiveBuffer),
@@ -661,7 +653,6 @@ class BrokerService(Service):
             self.directory.close()
 
     async def _endConnections(self) -> None:
-        """Let requests end, for a time, then close. Held requests are handled all the same."""
         for connection in list(self.connections.open):
             connection.finish()
         await self._ended()
@@ -688,7 +679,6 @@ class BrokerService(Service):
 
 
 async def _addressNow(name: str) -> str:
-    """Resolve before the reactor runs. A thread would keep Ctrl-C from ending the process."""
     return socket.gethostbyname(name)
 
 

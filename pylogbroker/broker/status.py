@@ -94,7 +94,6 @@ class BrokerStatus:
         )
 
     def _throttled(self) -> tuple[list[ThrottledPartition], dict[TopicPartition | None, str]]:
-        """What throttles producers, and the reason for each partition; L{None} is the process."""
         found, reasons = [], {}
         for log, reason, count in self._logManager.throttled():
             where = None if log is None else log.topicPartition

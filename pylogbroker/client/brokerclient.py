@@ -255,7 +255,6 @@ class BrokerClient:
         caller.timer.start(timeoutMs, self._expire, caller, timeoutMs)
 
     def _blockOn(self, before: object) -> None:
-        """The time of patient callers does not run meanwhile."""
         self._blockedBy = before
         for caller in self._callers:
             if caller.isPatient:

@@ -372,7 +372,6 @@ class ZookeeperDiscovery:
             del self._followed[followed.path]
 
     async def _gatherPresent(self, readings: list[Deferred[None]]) -> None:
-        """A node that is gone is no failure."""
         for outcome in await gatherSettled(readings):
             if isinstance(outcome, Failure) and not outcome.check(NoNodeException):
                 outcome.raiseException()
@@ -489,7 +488,6 @@ class ZookeeperDiscovery:
     async def _readFor(
         self, name: str, read: Callable[[], Awaitable[None]]
     ) -> PylogbrokerError | None:
-        """Returns why the topic has no partition yet."""
         try:
             await read()
         except ZookeeperTimeoutException:

@@ -336,7 +336,6 @@ class SyncProducer:
         return offset
 
     def _confirmBeforeClosing(self, unacked: _UnackedSends) -> None:
-        """The request is written at once; closing the connection waits for the answer."""
 
         def failed(reason: Failure) -> None:
             if not reason.check(RemoteError):

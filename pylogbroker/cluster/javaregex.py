@@ -137,7 +137,6 @@ def _translatedToken(token: str) -> str:
 
 
 def _check(pattern: str, position: int, token: str) -> None:
-    """Refuse what RE2 reads differently although each of its tokens means the same."""
     if token.startswith("{") and any(
         int(number or 0) > REPEAT_COUNT_MAX for number in token[1:-1].split(",")
     ):

@@ -145,7 +145,6 @@ class Unreadable(NamedTuple):
     error: PylogbrokerError
 
     def absent(self, warnings: ZnodeWarnings) -> list[Any]:
-        """As of L{Children}."""
         warnings.warnOnce(self.path, self.error)
         return []
 

@@ -1,8 +1,8 @@
 """
-Deferreds in numbers: waiting for several at once, and several callers that wait for one event.
+Helpers for Deferreds: waiting for several at once, and several callers that wait for one event.
 
 What must be true: the C{gather} functions wait for every Deferred even when one fails, so nothing
-is left running and no failure goes unhandled; cancelling the result cancels the pending ones. The
+is left running and no failure goes unhandled. Cancelling the result cancels the pending ones. The
 caller bounds the number; L{gatherInBatches} does it where a cluster determines the number.
 """
 
@@ -32,7 +32,7 @@ The requests that a L{pylogbroker.zookeeper.client.ZookeeperClient} has in fligh
 
 async def gatherSettled(works: Iterable[Work[T]]) -> list[T | Failure]:
     """
-    Run all at the same time and wait for all.
+    Wait for all.
 
     @return: for each, in order, its result or its L{Failure}.
     """
@@ -45,7 +45,7 @@ async def gatherSettled(works: Iterable[Work[T]]) -> list[T | Failure]:
 
 async def gatherAll(works: Iterable[Work[T]]) -> list[T]:
     """
-    Run all at the same time and wait for all.
+    Wait for all.
 
     @return: the result of each, in order.
     @raise Exception: of the first in order that failed, when all are done.
@@ -86,8 +86,7 @@ async def retryForever(clock: Any, work: Callable[[], Awaitable[T]], outage: Out
     Call a function until it succeeds.
 
     @param outage: gives the delays, and reports.
-    @return: its result.
-    @raise Exception: what it raises that is no L{PylogbrokerError}.
+    @raise Exception: what the function raises that is no L{PylogbrokerError}.
     """
     while True:
         try:
@@ -121,7 +120,7 @@ class Waiters(Generic[T]):
         return waiting
 
     def fire(self, value: T | Failure) -> None:
-        """Fire all Deferreds, in the order of the calls of C{wait}. Those of later calls stay."""
+        """Fire all Deferreds in the order of C{wait}. Those of later calls stay."""
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             if not each.called:  # an earlier one may have cancelled it

@@ -1,8 +1,8 @@
 """
-Endpoints of brokers as users write them, for plain sockets: C{"host:port"}, and two kinds of
-Twisted's client endpoint strings, C{"tcp:host:port"} and
-C{"tls:host:port:trustRoots=ca.d:certificate=cert.pem:privateKey=key.pem"}. One property serves all
-clients (L{pylogbroker.client.brokerclient.clientEndpoint} reads the other kinds).
+Endpoints of brokers for plain sockets: C{"host:port"}, and two kinds of Twisted's client endpoint
+strings, C{"tcp:host:port"} and
+C{"tls:host:port:trustRoots=ca.d:certificate=cert.pem:privateKey=key.pem"}.
+L{pylogbroker.client.brokerclient.clientEndpoint} reads the other kinds.
 
 What must be true of TLS: the broker's certificate is verified against trusted authorities and the
 host's name or address; TLS 1.2 at least. This cannot be switched off.
@@ -33,8 +33,7 @@ _TLS_PARTS = ("trustRoots", "certificate", "privateKey")
 
 class Endpoint(NamedTuple):
     """
-    The address of a broker: the first arguments of clients,
-    C{SimpleConsumer(*endpoint("log1:9092"))}.
+    A broker's address: the first arguments of clients, C{SimpleConsumer(*endpoint("log1:9092"))}.
 
     @ivar tls: L{None} for plain TCP.
     """
@@ -51,7 +50,7 @@ def endpoint(description: str) -> Endpoint:
     @param description: C{host:port}; or C{tcp:} or C{tls:}, host and port. For TLS any of
         C{trustRoots=}, a folder with C{.pem} files of authorities (by default the machine's),
         C{certificate=}, the client's with its chain, and C{privateKey=}, perhaps the same file. A
-        backslash escapes the colon behind it, as in Twisted's strings.
+        backslash escapes a colon.
     @raise ConfigurationError: it is something else, or a file is invalid; the text repeats it.
     """
     plain = PLAIN.fullmatch(description)
@@ -132,13 +131,12 @@ def _pemFiles(folder: str) -> list[str]:
 
 
 def _noPassword() -> str:
-    """Instead of asking for one at the terminal."""
     raise ValueError("the private key is encrypted; there is nobody to ask for its password")
 
 
 def brokerEndpoint(template: str, address: str) -> str:
     """
-    The endpoint string of a broker that is known by its address.
+    The endpoint string of a broker's address.
 
     @param template: an endpoint string with C{{host}} and C{{port}}; C{""} for the address itself,
         written so that a host named C{unix} is a host.

@@ -1,23 +1,23 @@
 """
 L{HttpSite}: an HTTP server with limits, over a table of paths or one function for all requests.
 
-There are no passwords, so what must be true is: a request to a site that only shows data changes
-nothing; no page of another origin can read an answer, or change anything, by way of a user's
-browser; no client can use more than a little memory, or keep others out.
+There are no passwords, so this must be true: a request to a site that only shows data changes
+nothing; no page of another origin can read an answer, or change anything, through a user's browser;
+no client can use much memory, or keep others out.
 
  - A table of paths accepts only C{GET} and C{HEAD}. A body larger than the site accepts (by default
-   any) is refused before more of it is kept.
- - The Host header must be a name that the operator has configured, C{localhost}, or an address. A
-   page at C{evil.example}, whose owner resolves that name to 127.0.0.1 (I{DNS rebinding}), sends
-   its own name. No answer allows another origin to read it.
- - Headers tell the browser what an answer may do: run scripts and styles of this origin, connect to
-   it, and nothing else. No content is guessed to be HTML. Text of strangers travels as JSON.
+ any) is refused before more is kept.
+ - The Host header must be a configured name, C{localhost}, or an address. This stops I{DNS
+ rebinding}: a page at C{evil.example}, whose owner resolves that name to 127.0.0.1, sends its own
+ name. No answer allows another origin to read it.
+ - Headers let the browser run scripts and styles of this origin, connect to it, and nothing else.
+ No content is guessed to be HTML. Untrusted text travels as JSON.
  - Lines and headers have Twisted's limits (16 KiB a request). A connection has one request at a
-   time, and is closed when it is idle for L{IDLE_SECONDS}. Above the limit of connections the
-   oldest one is closed, so holding connections keeps no client out.
+ time, and is closed after L{IDLE_SECONDS} without one. Above the limit of connections the oldest is
+ closed, so holding connections keeps no client out.
 
 C{HTTPChannel} has no parameter for its clock: C{buildProtocol} sets the channel's C{callLater}, as
-Twisted's own C{HTTPFactory} does. A test of idle connections watches that.
+Twisted's C{HTTPFactory} does. A test of idle connections watches that.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def textReply(text: str, status: int = 200) -> HttpResponse:
 
 def isAllowedHost(host: str, names: frozenset[str]) -> bool:
     """
-    Whether the site accepts the value of a Host header.
+    Whether the site accepts a Host header.
 
     @param names: in lower case.
     """
@@ -150,7 +150,6 @@ class _Request(http.Request):
             self.channel.loseConnection()
 
     def process(self) -> None:
-        """The request is complete."""
         if self._isOver:
             return
         web: HttpSite = self.channel.web
@@ -261,7 +260,7 @@ class HttpSite(Factory):
     @ivar namesCalled: the setting of these names, for errors.
     @ivar connections: the open ones, the oldest first.
     @cvar bodySizeMax: bytes of a request's body.
-    @cvar methods: accepted ones, for the C{Allow} header.
+    @cvar methods: for the C{Allow} header.
     """
 
     noisy = False
@@ -298,16 +297,13 @@ class HttpSite(Factory):
         return channel
 
     def opened(self, channel: Any) -> None:
-        """Add a connection; beyond the limit, close the oldest."""
         self.connections[channel] = None
         if len(self.connections) > self._connectionCountMax:
             next(iter(self.connections)).transport.abortConnection()
 
     def closed(self, channel: Any) -> None:
-        """Remove a connection."""
         self.connections.pop(channel, None)
 
     def closeAll(self) -> None:
-        """Close all connections."""
         for channel in list(self.connections):
             channel.transport.abortConnection()

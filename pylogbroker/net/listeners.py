@@ -1,13 +1,13 @@
 """
-Where servers listen, and the peers of their connections.
+Listening endpoints of servers, and the peers of their connections.
 
 Twisted's C{ssl:} endpoint strings cannot require a client's certificate, so there is another kind::
 
     tls:9093:privateKey=key.pem:certKey=cert.pem:clientCAs=ca.pem:interface=10.0.0.5
 
 C{certKey} may hold a chain; by default it is in C{privateKey}'s file. With C{clientCAs} a client
-must show a certificate that one of these authorities has signed; no byte of other clients is read.
-Without C{clientCAs} no certificate is required. TLS 1.2 and later only.
+must show a certificate signed by one of these authorities; no byte of other clients is read. TLS
+1.2 and later only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def serverEndpoint(reactor: Any, description: str) -> Any:
     The endpoint that a string describes.
 
     @param description: C{tls:…} as above, or one of Twisted's server endpoint strings.
-    @raise ConfigurationError: it is a C{tls:} string with a mistake.
+    @raise ConfigurationError: a mistake in a C{tls:} string.
     @raise Exception: what Twisted raises for others.
     """
     if not description.startswith("tls:"):
@@ -77,7 +77,6 @@ def _parse(description: str) -> tuple[int, dict[str, str]]:
 
 
 def _split(description: str) -> list[str]:
-    """The parts between colons that no backslash precedes."""
     pieces = _PIECES.findall(description)
     return pieces[:-1] if pieces and description and not description.endswith(":") else pieces
 
@@ -105,7 +104,6 @@ def listenNow(listen: Callable[[], Deferred[Any]], setting: str) -> Any:
 
     @param listen: an endpoint's C{listen} with its factory.
     @param setting: key and value that name the endpoint, for errors.
-    @return: the port.
     @raise ConfigurationError: the port cannot be had, or not before the reactor runs.
     """
     outcomes: list[Any] = []
@@ -145,11 +143,7 @@ def isTls(transport: Any) -> bool:
 
 
 def clientName(transport: Any) -> str | None:
-    """
-    The common name in the certificate of a client.
-
-    @return: L{None}: it has no certificate, or one without a common name, or with several.
-    """
+    """The common name in a client's certificate; L{None} without exactly one."""
     get = getattr(transport, "getPeerCertificate", None)
     certificate = None if get is None else get()
     if certificate is None:
@@ -161,7 +155,7 @@ def clientName(transport: Any) -> str | None:
 
 
 def isTlsFailure(reason: Failure) -> bool:
-    """Whether a connection has ended because the handshake failed, or TLS broke."""
+    """Whether a connection ended by a failed handshake or broken TLS."""
     return type(reason.value).__module__ == "OpenSSL.SSL"
 
 

@@ -1,18 +1,18 @@
 """
 L{PageCache}: which ranges of files can be sent without waiting for the disk.
 
-C{sendfile} of a range that is not in the page cache blocks the reactor with all its connections. A
-range is sent at once only if it was flushed recently (a table of the last pieces), or the kernel
-says that it is cached.
+C{sendfile} of a range outside the page cache blocks the reactor with all its connections. A range
+is sent at once only if it was flushed recently (a table of the last pieces), or the kernel says
+that it is cached.
 
-C{cachestat} (Linux 6.5) counts the cached pages of a range, in 2 µs for 1 MiB. It counts pages that
-are still being read, too, so C{preadv(…, RWF_NOWAIT)} of the last byte must succeed as well. Where
-C{cachestat} is missing or forbidden, C{preadv} probes the first byte, the last, and one every
-64 KiB: about 20 µs for 1 MiB. A smaller hole may be missed, and costs one read-ahead.
+C{cachestat} (Linux 6.5) counts the cached pages of a range, in 2 µs for 1 MiB. It also counts pages
+that are still being read, so C{preadv(…, RWF_NOWAIT)} of the last byte must succeed, too. Without
+C{cachestat}, C{preadv} probes the first byte, the last, and one every 64 KiB: about 20 µs for 1
+MiB. A smaller hole may be missed, and costs one read-ahead.
 
-tmpfs and overlayfs do not support C{RWF_NOWAIT}: recorded per device. A worker reads every range
-there that is not recent. Rejected: C{mincore}, which needs a mapping; sending all data by threads,
-which costs each fetch of cached data a thread switch.
+tmpfs and overlayfs do not support C{RWF_NOWAIT}, which is recorded per device: a worker reads every
+range there that is not recent. Rejected: C{mincore}, which needs a mapping; sending all data by
+threads, which costs each cached fetch a thread switch.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class _Counts(ctypes.Structure):
 def makeCachestat() -> Cachestat:
     """
     C{cachestat(2)} as a function. It raises L{OSError}: C{ENOSYS} before Linux 6.5; C{EPERM} in a
-    sandbox that does not know the call, or for a file of another user.
+    sandbox, or for a file of another user.
 
-    C{PyDLL} keeps the interpreter's lock during the call, which is shorter than taking the lock
-    back from a busy worker.
+    C{PyDLL} keeps the interpreter's lock: the call is shorter than taking the lock back from a busy
+    worker.
     """
     syscall = ctypes.PyDLL(None, use_errno=True).syscall
     syscall.argtypes = (
@@ -76,7 +76,7 @@ def makeCachestat() -> Cachestat:
 
 class PageCache:
     """
-    Tells which ranges are cached.
+    The recently cached ranges, and the kernel's word on others.
 
     @ivar pieceCountMax: pieces of 512 KiB that are remembered after an append.
     """
@@ -126,7 +126,6 @@ class PageCache:
         return bool(positions)
 
     def _probePositions(self, fileno: int, position: int, size: int) -> tuple[int, ...]:
-        """The bytes that must be readable at once; none if C{cachestat} misses a page."""
         last = position + size - 1
         if self._cachestat is not None:
             try:
@@ -138,10 +137,10 @@ class PageCache:
 
     def prefetch(self, fileno: int, position: int, size: int) -> None:
         """
-        Read a range into the page cache, and wait until it is there. Blocks: for a worker.
+        Read a range into the page cache. Blocks: for a worker.
 
-        The bytes are not copied into this process, which would take the interpreter from the
-        connections. A file that ends before the range is no error here: the sender finds out.
+        The bytes are not copied into this process, which would hold the interpreter. A file that
+        ends before the range is no error here: the sender finds out.
         """
         end = position + size
         # The whole range at once; each step below waits for its part.

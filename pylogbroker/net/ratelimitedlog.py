@@ -1,5 +1,5 @@
 """
-L{RateLimitedLogger}: log lines that clients or servers can cause, at a rate that they cannot.
+L{RateLimitedLogger}: a logger that bounds the lines that clients or servers can cause.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ INTERVAL_MS = 10_000
 
 class RateLimitedLogger:
     """
-    A L{Logger} that logs one line of each kind in an interval, with the number of those left out.
-    The formats in our code are the kinds, so they are few.
+    A L{Logger} that logs one line per format and interval, with the number of those left out. The
+    formats in our code are few.
     """
 
     def __init__(self, clock: Any, log: Logger, intervalMs: int = INTERVAL_MS) -> None:
@@ -24,7 +24,6 @@ class RateLimitedLogger:
         self._kinds: dict[str, tuple[float, int]] = {}
 
     def warn(self, format: str, **fields: object) -> None:
-        """Log a warning, unless one with this format was logged in the last interval."""
         now = self._clock.seconds()
         next_, leftOut = self._kinds.get(format, (0.0, 0))
         if now < next_:

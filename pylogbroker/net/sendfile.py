@@ -1,22 +1,22 @@
 """
-Sends slices: from the page cache to the socket, without a copy.
+Sends slices from the page cache to the socket, without a copy.
 
 An answer is a list of I{parts}: bytes (headers) and L{pylogbroker.interfaces.Slice}s (message
-sets). L{SendfileTransport}, the transport of plain TCP connections, has an ordered queue of parts,
-which it sends with C{send(MSG_MORE)} and C{os.sendfile}. C{MSG_MORE} lets header and set leave
-together; without it every fetch would stall for a delayed acknowledgement. All writes use this
-queue, so Twisted's own write buffer stays empty.
+sets). L{SendfileTransport}, the transport of plain TCP connections, sends its ordered queue of
+parts with C{send(MSG_MORE)} and C{os.sendfile}. With C{MSG_MORE} header and set leave together;
+otherwise every fetch would stall for a delayed acknowledgement. All writes use this queue, so
+Twisted's own write buffer stays empty.
 
 What must be true:
 
  - The reactor does not wait for the disk: a range is sent only if
-   L{pylogbroker.net.pagecache.PageCache} knows it as cached, else a worker prefetches it. The
-   answer holds for L{CACHED_SECONDS}.
+ L{pylogbroker.net.pagecache.PageCache} knows it as cached, else a worker prefetches it. The answer
+ holds for L{CACHED_SECONDS}.
  - No connection occupies a whole turn of the reactor: L{TURN_SIZE_MAX}.
- - A deleted segment stays readable while slices of it are queued: slices come pinned, and are
-   unpinned when they are sent or discarded.
+ - A deleted segment stays readable while its slices are queued: slices come pinned, and are
+ unpinned when sent or discarded.
  - A file that ends before the slice was truncated. The header has promised bytes that do not exist,
-   so the connection is closed.
+ so the connection is closed.
 
 L{BufferedSender} serves connections that cannot use C{sendfile} (TLS): a worker reads, and the
 transport's back pressure sets the pace.
@@ -70,15 +70,13 @@ class ISendContext(Protocol):
     readWorker: IWorker
 
     def onBytesSent(self, size: int) -> None:
-        """Bytes were given to the kernel, or to another transport, in one write."""
+        """Bytes were given to a transport in one write."""
         ...
 
 
 class SendfileTransport(tcp.Server):
     """
-    A TCP connection that sends slices with C{sendfile}.
-
-    A listening port makes its connections of this class when C{port.transport} is set to it.
+    A TCP connection that sends slices with C{sendfile}; set C{port.transport} to this class.
 
     @ivar sentSize: bytes sent so far; it does not grow while a peer takes nothing.
     """
@@ -110,11 +108,10 @@ class SendfileTransport(tcp.Server):
         self, parts: Sequence[ResponsePart], context: ISendContext, onSent: Callable[[], None]
     ) -> bool:
         """
-        Send parts in order, behind those that are queued. The first attempt is made at once.
+        Send parts in order, behind queued ones. The first attempt is made at once.
 
-        @param parts: their slices are pinned; they are unpinned in any case.
-        @param onSent: called later, when the kernel has all; never if the connection is lost
-            before.
+        @param parts: pinned slices; they are unpinned in any case.
+        @param onSent: called later, when the kernel has all; never if the connection is lost first.
         @return: whether the kernel has all already; then C{onSent} is not called.
         """
         if not self.connected or self.disconnecting:
@@ -139,11 +136,9 @@ class SendfileTransport(tcp.Server):
 
     @property
     def isSending(self) -> bool:
-        """Whether data waits for the peer."""
         return bool(self._queue) and not self._prefetching
 
     def write(self, data: bytes) -> None:
-        """Queue bytes like parts."""
         if not data or not self.connected or self._writeDisconnected:
             return
         if self._queue is None:
@@ -158,7 +153,6 @@ class SendfileTransport(tcp.Server):
     # -- sending
 
     def doWrite(self) -> Any:
-        """The socket is writable."""
         if self._queue:
             failure = self._pump()
             if failure is not None:
@@ -221,7 +215,6 @@ class SendfileTransport(tcp.Server):
             return None if error.errno in (EAGAIN, EINTR) else -1
 
     def _sendSlice(self, part: Slice, done: int, sizeMax: int) -> int | None:
-        """As L{_sendBytes}, for a range of a slice; L{None} also when a worker prefetches it."""
         file = part.file
         assert file is not None
         position = part.position + done
@@ -251,10 +244,7 @@ class SendfileTransport(tcp.Server):
         return sent
 
     def _cachedSize(self, file: ISegmentFile, position: int, size: int) -> int:
-        """
-        The bytes from a position that are cached: all, or the rest of the range found last; 0 when
-        a worker must prefetch them.
-        """
+        """The cached bytes from a position; 0 when a worker must prefetch them."""
         now = self.reactor.seconds()
         if self._cached is not None:
             known, start, end, until = self._cached
@@ -305,9 +295,8 @@ class SendfileTransport(tcp.Server):
 @implementer(IPushProducer)
 class BufferedSender:
     """
-    Sends parts through a transport that cannot use C{sendfile}: a push producer whose bytes a
-    worker reads. (TLS calls a pull producer again and again while it reads, which keeps the reactor
-    busy.)
+    A push producer that sends parts without C{sendfile}; a worker reads the bytes. (TLS polls a
+    pull producer, which would keep the reactor busy.)
 
     @ivar sentSize: bytes given to the transport so far; it grows in steps of up to L{READ_SIZE}.
     """
@@ -322,9 +311,9 @@ class BufferedSender:
         onSent: Callable[[], None],
     ) -> None:
         """
-        @param parts: their slices are pinned; they are unpinned in any case.
+        @param parts: pinned slices; they are unpinned in any case.
         @param onSent: called when the transport has all and would take more; never if the
-            connection is lost before.
+            connection is lost first.
         """
         self._transport = transport
         self._parts = deque(parts)
@@ -338,20 +327,17 @@ class BufferedSender:
 
     @property
     def isSending(self) -> bool:
-        """Whether data waits for the peer."""
         return self._paused and not self._ended
 
     def start(self) -> None:
-        """Start to send. The transport must have no other producer."""
+        """The transport must have no other producer."""
         self._transport.registerProducer(self, True)
         self._continue()
 
     def pauseProducing(self) -> None:
-        """The transport is full."""
         self._paused = True
 
     def resumeProducing(self) -> None:
-        """The transport takes more."""
         self._paused = False
         self._continue()
 
@@ -407,7 +393,6 @@ class BufferedSender:
         self._continue()
 
     def stopProducing(self) -> None:
-        """The connection is lost."""
         self._ended = True
         releaseSlices(self._parts)
         self._parts.clear()

@@ -1,4 +1,6 @@
-"""L{Timer}: one delayed call that can be started and stopped at any time."""
+"""
+L{Timer}: one delayed call that can be restarted and stopped.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,6 @@ class Timer:
 
     @property
     def isRunning(self) -> bool:
-        """Whether a call is pending."""
         return self._pending is not None
 
     def start(
@@ -41,7 +42,6 @@ class Timer:
         self._pending = self._clock.callLater(max(ms, 0) / 1000, ring)
 
     def stop(self) -> None:
-        """Cancel the pending call, if there is one."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.cancel()

@@ -1,10 +1,10 @@
 """
 The server's side of TLS: a module of its own, since it needs the extra C{tls}.
 
-A client that closes in the middle of its handshake (an alert, I{close notify}) makes OpenSSL raise
-an error without a text, and Twisted fails on the missing text: any client could fill the log with
-tracebacks (U{https://github.com/twisted/twisted/issues/12181}). L{ServerConnections} turns that
-error into one like the other errors of a handshake.
+A client that closes during its handshake (an alert, I{close notify}) makes OpenSSL raise an error
+without a text, on which Twisted fails: any client could fill the log with tracebacks
+(U{https://github.com/twisted/twisted/issues/12181}). L{ServerConnections} turns that error into an
+ordinary handshake error.
 """
 
 from __future__ import annotations
@@ -48,11 +48,9 @@ class ServerConnections:
     """
 
     def __init__(self, context: SSL.Context) -> None:
-        """@param context: our certificates, and what is required of clients."""
         self._context = context
 
     def serverConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
-        """Called by Twisted for each connection."""
         return _Connection(self._context, None)
 
 
@@ -61,7 +59,7 @@ def serverConnections(options: Mapping[str, str]) -> ServerConnections:
     TLS 1.2 and later, by the options of a C{tls:} endpoint string.
 
     @param options: C{privateKey}, C{certKey}, C{clientCAs}, see L{pylogbroker.net.listeners}.
-    @raise ConfigurationError: a file cannot be read, or key and certificates do not fit together.
+    @raise ConfigurationError: a file cannot be read, or key and certificates do not match.
     """
     try:
         own = _certificates(options.get("certKey", options["privateKey"]))

@@ -1,10 +1,10 @@
 """
-Workers, which do what blocks: the reactor never waits for a disk.
+Workers, which run blocking functions: the reactor never waits for a disk.
 
-A blocking function is submitted to an L{IWorker}; its result returns to the reactor's thread as a
-Deferred. Tests use L{pylogbroker.testing.worker.ManualWorker}, which runs a job when it is told to.
-There is no queue limit here, since each caller has its own: one job a partition, one read a
-connection, a memory budget for decompression.
+An L{IWorker}'s result returns to the reactor's thread as a Deferred. Tests use
+L{pylogbroker.testing.worker.ManualWorker}, which runs a job on demand. There is no queue limit
+here, since each caller has its own: one job a partition, one read a connection, a memory budget for
+decompression.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class IWorker(Protocol):
     def submit(self, work: Callable[[], T]) -> Deferred[T]:
         """
         @return: fires on the reactor's thread with C{work}'s result, or fails with its exception.
-            It cannot be cancelled: work that has started ends.
+            It cannot be cancelled.
         """
         ...
 
     def start(self) -> None:
-        """Start to run what is submitted. A second call does nothing."""
+        """A second call does nothing."""
         ...
 
     def stop(self) -> None:
-        """Wait for what was submitted, and stop. May block for as long as that takes."""
+        """Wait for submitted work, and stop. May block for as long as that takes."""
         ...
 
 

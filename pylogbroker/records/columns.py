@@ -77,7 +77,6 @@ def columnBatches(
 
 
 def _plainColumns(data: bytes, position: int, baseOffset: int) -> tuple[ColumnBatch, int]:
-    """The plain entries from a position, and where they end. The hot loop."""
     edges, checksums = [position], list[int]()
     unpack, end, add, addChecksum = PLAIN.unpack_from, len(data), edges.append, checksums.append
     try:

@@ -154,7 +154,6 @@ def _unsnappyBlock(block: bytes, sizeMax: int) -> bytes:
 
 
 def _announcedSize(block: bytes) -> int:
-    """The decompressed size that a raw block announces, a little-endian base-128 number."""
     size = 0
     for index, byte in enumerate(block[:5]):
         size |= (byte & 0x7F) << (7 * index)

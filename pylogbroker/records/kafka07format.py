@@ -71,7 +71,6 @@ class Kafka07Format:
     suffix = ".kafka"
 
     def validatePlain(self, sets: Sequence[bytes], payloadSizeMax: int) -> ValidatedBatches | None:
-        """See L{pylogbroker.records.kafka07format.validatePlain}."""
         setCount, messageCount = validatePlain(sets, payloadSizeMax)
         if setCount < len(sets):
             return None
@@ -79,7 +78,6 @@ class Kafka07Format:
         return ValidatedBatches(sets, size, messageCount, size)
 
     def validate(self, data: bytes, limits: CheckLimits) -> ValidatedBatches:
-        """See L{pylogbroker.records.kafka07format.validateSet}."""
         size, messageCount = validateSet(data, limits)
         buffers = (data[:size],) if size else ()
         return ValidatedBatches(buffers, size, messageCount, size)
@@ -107,7 +105,6 @@ class Kafka07Format:
     def scan(
         self, read: Callable[[int, int], bytes], baseOffset: int, start: int, end: int
     ) -> SegmentScan:
-        """See L{pylogbroker.interfaces.IRecordFormat.scan}."""
         return SegmentScan(read, baseOffset, start, end)
 
 
@@ -163,7 +160,6 @@ class SegmentScan:
         return self.position
 
     def _step(self) -> int | None:
-        """Pass one entry, and return its size; L{None}: the walk stops."""
         left = self._end - self.position
         if left <= 0:
             return None
@@ -191,7 +187,6 @@ class SegmentScan:
         return SIZE_FIELD_SIZE + size
 
     def _isGood(self, size: int) -> bool:
-        """Whether an entry that fits in a window is valid."""
         at = self._have(SIZE_FIELD_SIZE + size)
         if at is None:
             return False
@@ -203,7 +198,6 @@ class SegmentScan:
         return True
 
     def _isGoodLarge(self, size: int) -> bool:
-        """Whether an entry larger than a window is valid."""
         header = self._read(self.position, SIZE_FIELD_SIZE + HEADER_SIZE_1)
         magic = int.from_bytes(header[SIZE_FIELD_SIZE : SIZE_FIELD_SIZE + 1], "big")
         if magic not in HEADER_SIZES:
@@ -225,7 +219,6 @@ class SegmentScan:
         return True
 
     def _have(self, size: int) -> int | None:
-        """Read C{size} bytes at the position into the window: their index there, or L{None}."""
         at = self.position - self._windowStart
         if at + size > len(self._window):
             self._window = self._read(

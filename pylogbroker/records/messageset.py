@@ -191,7 +191,6 @@ class DecompressionBudget:
 
 
 def _readInner(inner: bytes, at: int, position: int) -> tuple[Message, int] | None:
-    """L{readEntry} inside a wrapper; errors carry the wrapper's position."""
     try:
         return readEntry(inner, at, len(inner), at == 0)
     except FormatError as error:
@@ -260,7 +259,6 @@ class CompleteEntries(NamedTuple):
 
 
 def _canBeEntry(data: bytes) -> bool:
-    """Whether the header of an entry, as far as it is there, is possible."""
     if len(data) >= SIZE_FIELD_SIZE and SIZE.unpack_from(data)[0] < HEADER_SIZE_0:
         return False
     magic, attributes = data[4:5], data[5:6]
@@ -395,7 +393,6 @@ class MessageSet:
                 return isEntry and position > 0
 
     def __iter__(self) -> Iterator[MessageAndOffset]:
-        """The messages, with the offsets of spec-0.7 wire-protocol §6; wrappers are opened."""
         start = self.baseOffset
         for outer in self.shallow():
             if outer.message.codec == NONE:

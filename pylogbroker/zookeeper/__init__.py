@@ -1,7 +1,7 @@
 """
-ZooKeeper: a client with Deferreds over kazoo, ephemeral nodes, a server for development and tests.
+ZooKeeper: a client with Deferreds over kazoo, ephemeral nodes, and a server for tests.
 
-This module has what the client for threads needs, too. It imports kazoo, and no Twisted.
+This module also serves the client for threads: it imports kazoo, and no Twisted.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ IN_FLIGHT_COUNT_MAX = 100
 
 def accessControl(digest: str, acl: str) -> Any:
     """
-    kazoo's access control list for the nodes that a client creates.
+    kazoo's access control list for new nodes.
 
     @param digest: the client's C{user:password}; without one, nodes are open to all.
     @param acl: C{zk.acl} (L{pylogbroker.config.brokersettings}).

@@ -1,33 +1,32 @@
 """
 The ZooKeeper client: Deferreds over kazoo, with the calls of txzookeeper.
 
-txzookeeper does not run on Python 3. Applications written for it keep its calls: names, arguments,
-the two Deferreds of a watch, flags. They change their import and this:
+txzookeeper does not run on Python 3. Its applications keep its calls: names, arguments, the two
+Deferreds of a watch, flags. They change their import and this:
 
   - The client takes a reactor before the servers. C{connect} takes only a time, in milliseconds.
-    C{close} cannot be forced.
-  - Data are bytes. The fields of stats and events are attributes, C{stat.version} instead of
-    C{stat["version"]}; an event's C{kind} is txzookeeper's C{type_name}. C{delete} and C{sync} fire
-    with L{None}.
-  - Errors come from L{pylogbroker.errors}, with the names that they had in the module C{zookeeper}.
+  C{close} cannot be forced.
+  - Data are bytes. The fields of stats and events are attributes, C{stat.version} for
+  C{stat["version"]}; an event's C{kind} is txzookeeper's C{type_name}. C{delete} and C{sync} fire
+  with L{None}.
+  - Errors come from L{pylogbroker.errors}, with the names of the module C{zookeeper}.
   - The session callback takes a L{SessionEvent}, without the client. Requests wait for a
-    connection, and fail with L{ZookeeperTimeoutException} when none comes.
+  connection, and fail with L{ZookeeperTimeoutException} when none comes.
   - Access control lists are kazoo's. C{get_acl}, C{set_acl}, C{set_connection_watcher},
-    C{set_connection_error_callback}, C{set_deterministic_order}, C{client_id}, C{handle}, C{state}
-    and C{unrecoverable} do not exist.
+  C{set_connection_error_callback}, C{set_deterministic_order}, C{client_id}, C{handle}, C{state}
+  and C{unrecoverable} do not exist.
 
 What must be true, whatever kazoo does:
 
   - Callbacks run on the reactor's thread (L{pylogbroker.zookeeper.kazoothreads}).
   - Every request has a time-out. kazoo's socket pair blocks its caller when some 270 requests wait
-    in it, and kazoo sends requests whose time is over. So kazoo gets L{IN_FLIGHT_COUNT_MAX}
-    requests at most, and only while it is connected. The others wait here, in order, and are never
-    sent after their time.
+  in it, and kazoo sends requests whose time is over. So kazoo gets at most L{IN_FLIGHT_COUNT_MAX}
+  requests, and only while connected. The rest wait here, in order, and are never sent late.
   - Watches survive a lost connection (L{pylogbroker.zookeeper.watch}); kazoo drops them.
-  - Every listener hears of the end of a session exactly once.
+  - Every listener hears of a session's end exactly once.
   - Ephemeral nodes do not outlive their application: a watchdog ends the session of a hung reactor.
 
-Rejected: a class exactly like txzookeeper's. It needs a global reactor, and text in place of bytes.
+Rejected: txzookeeper's exact class. It needs a global reactor, and text in place of bytes.
 """
 
 from __future__ import annotations
@@ -123,8 +122,7 @@ class _Request(NamedTuple):
 
 class _KazooLogCapture(logging.Handler):
     """
-    Keeps the last warning of kazoo's log, to quote it when no connection comes about. Nothing is
-    parsed.
+    Keeps the last warning of kazoo's log, to quote it when connecting fails. Nothing is parsed.
 
     @ivar warning: its text; empty before the first.
     """
@@ -163,9 +161,9 @@ class ZookeeperClient(SessionListeners):
         @param servers: the C{zk.connect} property.
         @param session_timeout: milliseconds; the server has limits of its own.
         @param requestTimeoutMs: of each request; by default twice the session's.
-        @param digest: C{user:password}, given with every connection; empty for none.
-        @param acl: with C{digest}, who else may use the nodes that this client creates:
-            L{READABLE}, L{PRIVATE} or L{OPEN}.
+        @param digest: C{user:password}, sent with every connection; empty for none.
+        @param acl: with C{digest}, the access of others to new nodes: L{READABLE}, L{PRIVATE} or
+            L{OPEN}.
         @raise ConfigurationError: C{servers} cannot be read.
         """
         super().__init__()
@@ -249,9 +247,7 @@ class ZookeeperClient(SessionListeners):
         return self._grantedTimeoutMs or self._sessionTimeoutMs
 
     def _granted(self, timeoutMs: int) -> None:
-        """
-        Take the time-out that a server grants, on kazoo's thread. An expired session has none.
-        """
+        """On kazoo's thread. An expired session has no time-out."""
         if timeoutMs > 0:
             self._grantedTimeoutMs = timeoutMs
 
@@ -261,8 +257,8 @@ class ZookeeperClient(SessionListeners):
 
         @param timeoutMs: by default twice the session's.
         @return: fires with this client. Fails with L{ZookeeperTimeoutException}, and closes the
-            client; with L{NoNodeException} when the chroot does not exist; with L{ClosingException}
-            when the client is closed meanwhile, also by another caller's time-out.
+            client; with L{NoNodeException} without the chroot; with L{ClosingException} when the
+            client is closed meanwhile, also by another caller's time-out.
         """
         if self._closed:
             return fail(ClosingException(f"the client of {self.servers} was closed"))
@@ -346,7 +342,7 @@ class ZookeeperClient(SessionListeners):
         """
         End the session; its ephemeral nodes are deleted.
 
-        @return: fires when the session has ended, or after the session time-out, when the server
+        @return: fires when the session has ended, at the latest after its time-out, when the server
             ends it.
         """
         over: Deferred[None] = Deferred()
@@ -417,8 +413,8 @@ class ZookeeperClient(SessionListeners):
 
     def _onHang(self) -> None:
         """
-        End the session of a hung reactor, on the watchdog's thread. kazoo reports the end when the
-        reactor is back, and a new session begins.
+        On the watchdog's thread. kazoo reports the end when the reactor is back, and a new session
+        begins.
         """
         self._log.critical(
             "The reactor has given no sign of life for {hangMs} ms: the session with ZooKeeper "
@@ -546,7 +542,7 @@ class ZookeeperClient(SessionListeners):
         self, path: str, data: bytes | None = b"", acls: Any = None, flags: int = 0
     ) -> Deferred[str]:
         """
-        Fires with the path, which a sequence number makes longer.
+        Fires with the path, including a sequence number.
 
         @param data: L{None} is ZooKeeper's null, which differs from no bytes.
         """
@@ -586,9 +582,7 @@ class ZookeeperClient(SessionListeners):
         )
 
     def add_auth(self, scheme: str, identity: str) -> Deferred[None]:
-        """
-        Fires when the server has accepted the credentials, which every new connection repeats.
-        """
+        """Fires when the server has accepted the credentials; every new connection repeats them."""
 
         def refused(failure: Failure) -> Failure:
             self._kazoo.auth_data.discard(
@@ -635,10 +629,8 @@ class ZookeeperClient(SessionListeners):
         answered: Callable[[Any], tuple[Any, Any]],
     ) -> tuple[Deferred[Any], Deferred[WatchEvent]]:
         """
-        Set a watch.
-
         @param begin: one of kazoo's C{…_async}, called with the path and a watcher.
-        @param answered: makes of kazoo's answer ours, and the state of the node.
+        @param answered: turns kazoo's answer into ours, and the state of the node.
         """
 
         def read(seen: _WatchCallback) -> Deferred[Any]:
@@ -656,10 +648,7 @@ class ZookeeperClient(SessionListeners):
         begin: Callable[..., Any],
         seen: _WatchCallback,
     ) -> Deferred[Any]:
-        """
-        Send a request that arms the server's watch. C{seen} is called once, if the watch fires
-        after the answer.
-        """
+        """C{seen} is called once, if the watch fires after the answer."""
         watcher = self._watchers.get((kind, path)) or _Watcher(self._watchers, (kind, path))
 
         def armed(result: Any) -> Any:
@@ -672,8 +661,8 @@ class ZookeeperClient(SessionListeners):
 
 class _Watcher:
     """
-    The callback that kazoo keeps for a path. There is one for all our watches of the path, since
-    kazoo never forgets a callback.
+    kazoo's callback for a path. All our watches of the path share it, since kazoo never forgets a
+    callback.
 
     @ivar seen: the watches to call.
     """

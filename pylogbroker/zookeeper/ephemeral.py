@@ -2,13 +2,13 @@
 Persistent and ephemeral nodes: 0.7's rule for claiming one (spec-0.7 zookeeper §2.1), without its
 hole (gotchas 9, 10).
 
-When 0.7 finds its node with the value that it wanted to write, it takes the node for its own. But
-the node may belong to an earlier session of the same program: it goes when that session expires,
-and is never created again. So here a node is ours if its session is ours. With another session it
-is a conflict, whatever its value.
+0.7 takes a node with the value that it wanted to write for its own. But that node may belong to an
+earlier session of the same program. It goes when that session expires, and is never created again.
+So here a node is ours only if its session is ours; another session is a conflict, whatever the
+value.
 
-The caller handles a conflict: a consumer rebalances again, a broker waits until the old session is
-over (L{claimWithin}).
+The caller handles a conflict: a consumer rebalances again, a broker waits for the old session's end
+(L{claimWithin}).
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ class ConflictError(NodeExistsException):
     """
     Another session has the node.
 
-    @ivar data: the node's.
     @ivar session: its owner; 0 for a persistent node, which never goes by itself.
     """
 
@@ -40,7 +39,7 @@ class ConflictError(NodeExistsException):
 
 
 async def createParents(zookeeper: IZookeeper, path: str) -> None:
-    """Create the missing nodes above a path, persistent and with null data, as 0.7.2 does."""
+    """Create the missing parents of a path, persistent and with null data, as 0.7.2 does."""
     parent = path.rpartition("/")[0]
     if not parent:
         return
@@ -90,8 +89,7 @@ async def claim(zookeeper: IZookeeper, path: str, data: bytes) -> None:
     Make an ephemeral node ours.
 
     @raise ConflictError: another session has it.
-    @raise ZookeeperError: no answer came. Whether the node is ours is unknown; a second call is
-        safe.
+    @raise ZookeeperError: no answer came. The owner is unknown; a second call is safe.
     """
     for _round in range(_ROUNDS_MAX):
         try:
@@ -128,10 +126,9 @@ async def claimWithin(
     waiting: Callable[[ConflictError], None] = lambda conflict: None,
 ) -> None:
     """
-    Claim a node as L{claim} does, but wait for another session to end: it may be that of a program
-    that was restarted.
+    Claim a node, but wait for another session to end, perhaps that of a restarted program.
 
-    @param patienceMs: for how long; longer than the session time-out.
+    @param patienceMs: longer than the session time-out.
     @param waiting: called once, with the conflict, when the wait begins.
     @raise ConflictError: the other session still has it.
     """

@@ -2,13 +2,13 @@
 The handler that connects kazoo's threads to the reactor's, and the watchdog. It is a module of its
 own, since it alone depends on kazoo's handlers.
 
-kazoo calls back from threads of its own, out of two queues: answers and watches. L{ReactorQueue}
-takes their place and hands each callback to the reactor, in kazoo's order.
+kazoo calls back from its own threads, out of two queues: answers and watches. L{ReactorQueue}
+replaces both and hands each callback to the reactor, in kazoo's order.
 
 kazoo does not tell which session time-out the server has granted. A handler creates kazoo's
-sockets, so L{NegotiatingSocket} reads it from the first frame that a server sends
-(C{ConnectResponse}: int32 size, int32 protocol version, int32 time-out in milliseconds). The
-contract suite of clients checks it on a real server.
+sockets, so L{NegotiatingSocket} reads it from the server's first frame (C{ConnectResponse}: int32
+size, int32 protocol version, int32 time-out in milliseconds). The contract suite of clients checks
+it on a real server.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class NegotiatingSocket:
 
     def __init__(self, inner: Any, granted: Callable[[int], object]) -> None:
         """
-        @param granted: called once, on the reading thread, with milliseconds; 0 or less means that
-            the session has expired.
+        @param granted: called once, on the reading thread, with milliseconds; 0 or less: the
+            session has expired.
         """
         self._inner = inner
         self._granted = granted
@@ -67,7 +67,6 @@ class ReactorCallbacks(SequentialThreadingHandler):  # type: ignore[misc] # kazo
         self, callFromThread: Callable[..., object], granted: Callable[[int], object]
     ) -> None:
         """
-        @param callFromThread: the reactor's.
         @param granted: called on kazoo's thread with the granted time-out, in milliseconds, before
             kazoo reports the connection.
         """
@@ -80,11 +79,11 @@ class ReactorCallbacks(SequentialThreadingHandler):  # type: ignore[misc] # kazo
         return NegotiatingSocket(super().create_connection(*args, **kwargs), self._granted)
 
     def start(self) -> None:
-        """Start nothing: there are no threads."""
+        """There are no threads."""
         self._running = True
 
     def stop(self) -> None:
-        """Stop nothing."""
+        """There are no threads."""
         self._running = False
 
 
@@ -109,7 +108,6 @@ class Watchdog:
         self._stopped = threading.Event()
 
     def start(self) -> None:
-        """Start the thread, unless it runs."""
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._look, name="pylogbroker-watchdog", daemon=True

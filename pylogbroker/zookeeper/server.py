@@ -4,12 +4,10 @@ interface and keeps its data in one directory. It is a module of its own, since 
 too.
 
 It runs the jars of the PySpark wheel, or Debian's package C{zookeeper}; both need Java. The child
-has its own process group, so Ctrl-C in a terminal does not reach it. Linux ends the child when its
-parent dies.
+has its own process group, so Ctrl-C does not reach it. Linux ends the child when its parent dies.
 
-ZooKeeper reports a taken port unreadably, and lets two servers write to one directory. So C{start}
-checks both first. The child holds the lock on the directory: the data become free when the child
-has ended.
+ZooKeeper reports a taken port unreadably, and lets two servers share one directory. So C{start}
+checks both first. The child holds the directory's lock until it ends.
 """
 
 from __future__ import annotations
@@ -73,7 +71,7 @@ def findJava(environment: Mapping[str, str]) -> str:
     """
     The program C{java} of C{JAVA_HOME}, or on the C{PATH}.
 
-    @raise ConfigurationError: there is none; the text says what to install.
+    @raise ConfigurationError: it is missing; the text says what to install.
     """
     home = environment.get("JAVA_HOME")
     if home and os.access(f"{home}/bin/java", os.X_OK):
@@ -92,8 +90,8 @@ def findJars(sparks: str | None = None, debians: str = DEBIANS_JAR) -> str:
     The class path of a ZooKeeper.
 
     @param sparks: a folder with PySpark's jars; by default that of the installed wheel.
-    @param debians: the Debian package's jar, which names the jars that it needs.
-    @raise ConfigurationError: there is none; the text says what to install.
+    @param debians: the Debian package's jar, which names its dependencies.
+    @raise ConfigurationError: it is missing; the text says what to install.
     """
     if sparks is None:
         spec = importlib.util.find_spec("pyspark")
@@ -175,9 +173,9 @@ async def isReady(reactor: Any, port: int) -> bool:
 
 class ZookeeperServer:
     """
-    A server that can be started again with the same data on the same port.
+    A server that restarts with the same data on the same port.
 
-    @ivar port: where it listens, on the loopback interface.
+    @ivar port: on the loopback interface.
     @ivar servers: the C{zk.connect} of its clients.
     """
 
@@ -193,10 +191,10 @@ class ZookeeperServer:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """
-        @param directory: of its data; created if it is missing.
+        @param directory: of its data; created if missing.
         @param port: 0 for any free one.
         @param tickMs: its clock's step; a session lasts at least two steps.
-        @param environment: where C{java} is looked for, and the child's; by default our own.
+        @param environment: the child's, and where C{java} is looked for; by default our own.
         """
         self.port = port or freePort()
         self.servers = f"{HOST}:{self.port}"
@@ -209,16 +207,13 @@ class ZookeeperServer:
 
     @property
     def isRunning(self) -> bool:
-        """Whether the process exists."""
         return self._child is not None and not self._child.hasEnded
 
     @property
     def pid(self) -> int:
-        """The id of the running process."""
         return int(self._process.pid)
 
     def configuration(self) -> str:
-        """The C{zoo.cfg}."""
         return (
             f"tickTime={self._tickMs}\ninitLimit=10\nsyncLimit=5\ndataDir={self._directory}\nclientPort={self.port}\nclientPortAddress={HOST}\n"
             f"maxSessionTimeout={SESSION_TIMEOUT_MS_MAX}\nmaxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=srvr\n"
@@ -226,11 +221,7 @@ class ZookeeperServer:
         )
 
     def command(self) -> Sequence[str]:
-        """
-        The command line.
-
-        @raise ConfigurationError: Java or ZooKeeper is missing.
-        """
+        """@raise ConfigurationError: Java or ZooKeeper is missing."""
         java, jars = findJava(self._environment), findJars()
         options = [
             f"-Xmx{HEAP_MIB}m",
@@ -245,8 +236,7 @@ class ZookeeperServer:
         """
         @return: fires with L{None} when it serves clients. Fails with L{ConfigurationError} when
             Java or ZooKeeper is missing, or the port or the directory is taken; with
-            L{ZookeeperError} when the server ends before that or takes too long. Then it does not
-            run.
+            L{ZookeeperError} when the server ends first or takes too long. Then it does not run.
         """
         return Deferred.fromCoroutine(self._start())
 
@@ -322,7 +312,7 @@ class ZookeeperServer:
 
     def stop(self) -> Deferred[None]:
         """
-        End the server; what it has acknowledged is on the disk.
+        End the server; acknowledged data are on the disk.
 
         @return: fires with L{None} when the process has ended.
         """
@@ -338,23 +328,18 @@ class ZookeeperServer:
         return ended
 
     def kill(self) -> Deferred[None]:
-        """
-        C{kill -9}.
-
-        @return: as C{stop}.
-        """
+        """C{kill -9}. Returns as C{stop}."""
         return self._signal("KILL")
 
     def pause(self) -> None:
-        """Stop the process without closing a connection (C{SIGSTOP}), until C{resume}."""
+        """Stop the process (C{SIGSTOP}) without closing a connection."""
         self._process.signalProcess(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let the process go on after C{pause}."""
         self._process.signalProcess(signal.SIGCONT)
 
     def whenEnded(self) -> Deferred[None]:
-        """@return: fires with L{None} when the process has ended, for whatever reason."""
+        """@return: fires with L{None} when the process has ended, for any reason."""
         child = self._child or _Child()
         child.hasEnded = child.hasEnded or child is not self._child
         return child.whenEnded()

@@ -2,10 +2,9 @@
 Watches that survive lost connections, and session listeners, for L{pylogbroker.zookeeper.client}
 and its fake.
 
-ZooKeeper's own watch fires once. kazoo drops all watches with the connection and arms none again.
-So a L{Watch} remembers the state that it read. When the connection is back with the same session,
-it reads again and fires only if the state has changed. When the session expires, it fails. It fires
-or fails once.
+ZooKeeper's own watch fires once. kazoo drops all watches with the connection. So a L{Watch}
+remembers the state that it read. When the connection is back with the same session, it reads again
+and fires only on a changed state. When the session expires, it fails. It fires or fails once.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ NOT_THERE = object()
 
 class _WatchCallback:
     """
-    The callback of one reading, for the kind of event that the server's watch reports.
+    The callback of one reading, for the kind of event of the server's watch.
 
     @ivar isWanted: whether a call would still have an effect.
     """
@@ -81,11 +80,7 @@ class Watch:
         self._isBegun = False
 
     def begin(self) -> Deferred[Any]:
-        """
-        Read for the first time.
-
-        @return: fires with the answer; a failure ends the watch.
-        """
+        """@return: fires with the answer; a failure ends the watch."""
         return self._arm().addCallbacks(self._begun, self._notBegun)
 
     def _arm(self) -> Deferred[tuple[Any, Any]]:
@@ -93,7 +88,7 @@ class Watch:
         return self._read(_WatchCallback(self, self._generation))
 
     def isWaitingFor(self, generation: int) -> bool:
-        """Whether this is the latest reading of a watch that is not over."""
+        """Whether this is the latest reading of an active watch."""
         return generation == self._generation and not self._isOver
 
     def _begun(self, result: tuple[Any, Any]) -> Any:
@@ -107,8 +102,8 @@ class Watch:
 
     def renew(self) -> None:
         """
-        Read again, since the connection is back. (A first reading that was under way has failed,
-        and the watch with it.)
+        Read again: the connection is back. (A first reading under way has failed, and its watch
+        with it.)
         """
         if self._isBegun and not self._isOver:
             reading = self._arm()
@@ -143,7 +138,6 @@ class Watch:
             self.fired.callback(WatchEvent(kind, self._path))
 
     def fail(self, reason: BaseException) -> None:
-        """End the watch with an error."""
         if self._over():
             self.fired.errback(reason)
 
@@ -168,13 +162,10 @@ class SessionListeners:
         self._listeners: list[Callable[[SessionEvent], None]] = []
 
     def set_session_callback(self, callback: Callable[[SessionEvent], None]) -> None:
-        """Set the one callback, as in txzookeeper."""
         self._callback = callback
 
     def add_session_listener(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:
-        """
-        @return: removes the listener.
-        """
+        """@return: removes the listener."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
