@@ -3,11 +3,10 @@ Authorization: the broker as one client may use it. A module of its own, since i
 must be easy to find and to audit.
 
 L{AuthorizedBroker} stands before L{Broker} for the clients of one name, the common name of their
-certificates. It fails closed: it has the methods that a rule names, and no other; a handler that
-calls a new method of L{Broker} gets an error for every client until a rule is written here. The
-protocol handler sees a refusal as an error, like that for an invalid topic. For Kafka 0.7 that
-means code -1 for a fetch, and a closed connection for the other requests. Each client, right and
-topic is logged once.
+certificates. It fails closed: it has only the methods that a rule names; a call of any other is an
+error for every client until a rule is written here. The protocol handler treats a refusal like an
+invalid topic. For Kafka 0.7 that means code -1 for a fetch, and a closed connection for other
+requests. Each client, right and topic is logged once.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class Authorizer:
     """
     Gives protocol handlers by the client's certificate.
 
-    @ivar refusedCount: requests, or parts of requests, that were refused.
+    @ivar refusedCount: refused requests, or parts of requests.
     """
 
     _log = Logger()
@@ -81,7 +80,6 @@ class Authorizer:
         self._logged: set[tuple[str | None, str, str]] = set()
 
     def handlerFor(self, transport: Any) -> IProtocolHandler:
-        """The handler of a connection whose certificate is known."""
         name = clientName(transport)
         handler = self._handlers.get(name)
         if handler is None:
@@ -111,7 +109,7 @@ class Authorizer:
 
     def guarded(self, method: Callable[..., Any], name: str | None, rights: Rights) -> Any:
         """
-        A method of L{Broker} that requires one of some rights to the topic, its first argument.
+        A method of L{Broker} that requires one of some rights to its first argument, the topic.
         """
 
         def call(topic: str, *arguments: Any) -> Any:

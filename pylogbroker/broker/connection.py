@@ -1,13 +1,13 @@
 """
-The connections of a broker: feed the decoder, take a request, have it handled, send the answer.
+The connections of a broker: decode requests, have them handled, send the answers.
 
 What must be true: requests are handled, and their answers leave, in the order of arrival. At most
-C{slotCountMax} requests of a connection, a number of its protocol handler, are in progress or have
-an unsent answer, so a client that does not read cannot fill our memory. The decoder holds later
-requests up to a bound; beyond it the connection is not read, and TCP tells the client. "Connect,
-send, close" keeps the data: complete requests are handled though the client is gone.
+C{slotCountMax} requests of a connection are in progress or have an unsent answer, so a client that
+does not read cannot fill our memory. The decoder holds later requests up to a bound; beyond it the
+connection is not read, and TCP tells the client. "Connect, send, close" keeps the data: complete
+requests are handled though the client is gone.
 
-The phases of a connection, and what each event leads to:
+The phases of a connection, and the effect of each event:
 
   =========== ==================== ======================= =====================
   phase       no request is left   the peer stops sending  the connection ends
@@ -20,9 +20,9 @@ In I{finishing} nothing more is read; held requests are handled, even when the p
 (I{orphaned}). An Automat machine would double the memory of an idle connection, which must stay
 under 2 KiB.
 
-TLS delivers bytes after we close, until the peer closes, too. Those bytes may begin in the middle
-of a payload, which must not become a request, so they are ignored. The peer's end is awaited with a
-limit (L{BrokerConnections.dropUnclosed}), which leaves a 0.7 client time to read earlier answers.
+TLS delivers bytes after we close, until the peer closes, too. They may begin inside a payload,
+which must not become a request, so they are ignored. The peer's end is awaited with a limit
+(L{BrokerConnections.dropUnclosed}), which leaves a 0.7 client time to read earlier answers.
 """
 
 from __future__ import annotations
@@ -76,8 +76,7 @@ class IProtocolHandler(Protocol):
     A protocol of clients; see L{pylogbroker.broker.kafka07.Kafka07Protocol}.
 
     @ivar name: for log lines.
-    @ivar slotCountMax: requests of one connection that are in progress, or whose answers are not
-        sent, at a time.
+    @ivar slotCountMax: requests of one connection that are in progress or have unsent answers.
     """
 
     name: str
@@ -88,7 +87,7 @@ class IProtocolHandler(Protocol):
         ...
 
     def newState(self) -> Any:
-        """What C{handle} remembers of one connection."""
+        """The state of one connection, for C{handle}."""
         ...
 
     def handle(self, request: Any, state: Any) -> Any:
@@ -160,12 +159,10 @@ class ServerConnection(TwistedProtocol):
 
     @property
     def busy(self) -> bool:
-        """Whether no slot is free: the next request waits."""
         return self._slots is not None and len(self._slots) >= self._handler.slotCountMax
 
     @property
     def unreservedSize(self) -> int:
-        """Bytes that are held without a reservation."""
         reservation = self._reservation
         return 0 if reservation is not None and reservation.granted else self._decoder.heldSize
 
@@ -180,7 +177,6 @@ class ServerConnection(TwistedProtocol):
             connections.handshaking[self] = False
 
     def handshakeCompleted(self) -> None:
-        """Over TLS: the client has shown its certificate, if one is required."""
         self.connections.handshaking.pop(self, None)
 
     def dataReceived(self, data: bytes) -> None:
@@ -198,7 +194,6 @@ class ServerConnection(TwistedProtocol):
             self._pause()
 
     def readConnectionLost(self) -> None:
-        """The peer has closed its half."""
         self._finishing = True
         if not self.busy:
             self._advance()
@@ -288,7 +283,6 @@ class ServerConnection(TwistedProtocol):
             releaseSlices(outcome)  # the connection was dropped meanwhile
 
     def _sendReady(self) -> None:
-        """Send the answers at the front, one after the other, until one is not there yet."""
         while self._slots and self._slots[0].isDone and self._sender is None:
             outcome = self._slots[0].outcome
             if isinstance(outcome, Failure):
@@ -300,6 +294,7 @@ class ServerConnection(TwistedProtocol):
             self._advance()
 
     def _send(self, parts: list[ResponsePart]) -> bool:
+        """Returns whether the kernel has all already; else C{_sent} is called."""
         if self._orphaned:
             releaseSlices(parts)
             return True
@@ -329,11 +324,11 @@ class ServerConnection(TwistedProtocol):
 
     def waiting(self) -> tuple[str, str, TopicPartition | None] | None:
         """
-        What this connection waits for.
+        The event that this connection waits for; L{None}: nothing.
 
-        @return: L{None}: nothing. Else the peer; what it waits for: C{"memory"} for a large
-            request, C{"reader"} when the peer does not take the answer as fast as we could send it,
-            or the kind of its first request in progress; and the partition of that request.
+        @return: the peer; C{"memory"} for a large request, C{"reader"} when the peer does not take
+            the answer as fast as we could send it, or the kind of its first request in progress;
+            and that request's partition.
         """
         for slot in self._slots or ():
             if not slot.isDone:
@@ -413,7 +408,7 @@ class ServerConnection(TwistedProtocol):
         self.drop()
 
     def finish(self) -> None:
-        """Read nothing more; handle what is held, then close."""
+        """Read nothing more; handle held requests, then close."""
         if not self._finishing:
             self.transport.pauseProducing()
             self.readConnectionLost()
@@ -423,7 +418,7 @@ class ServerConnection(TwistedProtocol):
         self.transport.abortConnection()
 
     def drop(self) -> None:
-        """Discard what is held, and close."""
+        """Discard held requests, and close."""
         self._decoder = self._handler.newDecoder()
         self._finishing = True
         while self._slots and (self._sender is None or len(self._slots) > 1):
@@ -452,9 +447,8 @@ class ServerConnection(TwistedProtocol):
 
 class BrokerConnections:
     """
-    All connections of a broker, whatever their listeners and protocols, and what they share.
+    All connections of a broker, over all listeners and protocols.
 
-    @ivar open: the open ones.
     @ivar orphaned: closed ones with requests in progress.
     @ivar handshaking: those in their TLS handshake, and whether the last check found them there.
     @ivar closing: those that we have closed and whose end we wait for; likewise.
@@ -468,9 +462,7 @@ class BrokerConnections:
         log: RateLimitedLogger,
         countMax: int = 0,
     ) -> None:
-        """
-        @param countMax: connections beyond it are closed at once; 0 for no limit.
-        """
+        """@param countMax: connections beyond it are closed at once; 0 for no limit."""
         self.memory = memory
         self.sendContext = sendContext
         self.counters = counters
@@ -491,7 +483,7 @@ class BrokerConnections:
                 connection.transport.bufferSize = self.memory.receiveSize
 
     def admits(self, address: object) -> bool:
-        """Whether one more may connect; if not, it is counted and logged."""
+        """Whether one more may connect; a refusal is counted and logged."""
         if not self.countMax or len(self.open) < self.countMax:
             return True
         self.counters.refusedCount += 1
@@ -515,8 +507,8 @@ class BrokerConnections:
     def dropStalled(self) -> None:
         """
         Close connections whose peers take nothing of their answers, which pins deleted segments, or
-        do not complete their TLS handshake, which would occupy a place for ever. Called by the
-        clock: two calls without progress are enough.
+        do not complete their TLS handshake. Called by the clock: two calls without progress are
+        enough.
         """
         self._dropSeen(
             self.handshaking, "{peer} does not come to the end of its TLS handshake: cut off"
@@ -559,15 +551,12 @@ class BrokerFactory(ServerFactory):
         handler: IProtocolHandler,
         handlerFor: Callable[[Any], IProtocolHandler] | None = None,
     ) -> None:
-        """
-        @param handlerFor: see L{ServerConnection}.
-        """
         self.connections = connections
         self._handler = handler
         self._handlerFor = handlerFor
 
     def buildProtocol(self, addr: object) -> ServerConnection | None:
-        """L{None}, which closes it, when there are too many."""
+        """L{None}, which closes the connection, when there are too many."""
         if not self.connections.admits(addr):
             return None
         return ServerConnection(self.connections, self._handler, self._handlerFor)

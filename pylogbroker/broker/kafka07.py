@@ -1,21 +1,18 @@
 """
-The protocol handler of Kafka 0.7: its requests, and what outcomes become on its wire (spec-0.7
+The protocol handler of Kafka 0.7: its requests and their answers on the wire (spec-0.7
 wire-protocol §8, §9). A module of its own, since each protocol has one.
 
  - A produce request has no answer. A set that is too large is dropped; every other refusal closes
-   the connection, which is all that a producer can notice.
- - A fetch is answered with a code; -1 where the protocol has none, which is the usual case.
- - An offsets request cannot be refused: its connection is closed. So it is when earlier produce
-   requests of the connection were lost or dropped (L{UnackedProduces}).
- - What cannot be understood closes the connection.
+ the connection, the only sign for a producer.
+ - A fetch is answered with a code, usually -1, where the protocol has none.
+ - An offsets request cannot be refused: its connection is closed, also when earlier produce
+ requests of the connection were lost or dropped (L{UnackedProduces}).
+ - An unreadable request closes the connection.
 
-Peculiar to this dialect, and to this module: partition -1 of a produce request means any partition;
-a produce request creates its partition; a partition that does not exist is empty; a fetch or
-offsets request waits for a flush that is due by count. (0.7.2 flushes in the middle of the produce
-request, so clients find what they have just sent; here the flush is a worker's, and the reader
-waits. Neither waits for a flush that is due by time.)
-
-Answers leave in the order of the requests, one at a time.
+Only in this dialect: partition -1 of a produce request means any partition; a produce request
+creates its partition; a missing partition is empty; a fetch or offsets request waits for a flush
+that is due by count. (0.7.2 flushes inside the produce request, so clients find what they have just
+sent; here a worker flushes, and the reader waits. Neither waits for a flush that is due by time.)
 """
 
 from __future__ import annotations
@@ -76,26 +73,25 @@ class UnackedProduces:
     """
     The partitions to which one connection has produced since its last answer to an OFFSETS request.
 
-    A producer takes such an answer as proof that the broker has everything that it sent before on
-    the connection. A disk may fail or be full in between, when accepted messages are still in
-    memory, and nothing in this protocol tells the producer. Therefore the answer waits, or never
-    comes (L{pylogbroker.broker.logmanager.LogManager.awaitWritten}).
+    A producer takes such an answer as proof that the broker has all earlier messages of the
+    connection. A disk may fail or be full while accepted messages are still in memory, and this
+    protocol cannot tell. Therefore the answer waits, or never comes
+    (L{pylogbroker.broker.logmanager.LogManager.awaitWritten}).
 
     We record at most L{PARTITION_COUNT_MAX} partitions per connection. A connection that exceeds
-    the limit counts as having produced to every partition. Only partitions that fail after the
-    first message matter, since a request to a failed partition closes its connection; so we record
-    how many had failed before.
+    the limit counts as having produced to every partition. A request to a failed partition closes
+    its connection, so only later failures matter: we record how many had failed before.
 
-    We also record that a message was dropped because it was too large. 0.7.2 still answers the next
-    OFFSETS request, so the producer wrongly believes the message was stored (spec-0.7 wire-protocol
-    §11). We never answer OFFSETS on that connection again. Clients of 0.7 do not notice: producers
-    do not send OFFSETS, and consumers have connections of their own (spec-0.7 gotchas §3).
+    We also record the drop of a message that was too large. 0.7.2 still answers the next OFFSETS
+    request, so the producer wrongly believes the message was stored (spec-0.7 wire-protocol §11).
+    We never answer OFFSETS on that connection again. Clients of 0.7 do not notice: producers do not
+    send OFFSETS, and consumers have their own connections (spec-0.7 gotchas §3).
 
     Rejected: closing all connections when a partition fails. It is as safe, but all producers would
     resend messages that are in no danger.
 
     @ivar failedBefore: failed partitions of the broker before the first message.
-    @ivar dropped: why a message was dropped, the first time; L{None}: none was.
+    @ivar dropped: why a message was first dropped; L{None}: none was.
     """
 
     __slots__ = ("_partitions", "dropped", "failedBefore")
@@ -108,8 +104,6 @@ class UnackedProduces:
 
     def record(self, topic: str, partition: int, failedCount: Callable[[], int]) -> None:
         """
-        A message is about to be produced.
-
         @param partition: may be L{RANDOM_PARTITION}.
         @param failedCount: gives the number of failed partitions; called for the first message.
         """
@@ -121,7 +115,7 @@ class UnackedProduces:
             partitions.add((topic, partition))
 
     def markDropped(self, reason: str) -> None:
-        """A message was dropped: the connection stays unacknowledged for good."""
+        """The connection stays unacknowledged for good."""
         self.dropped = self.dropped or reason
 
     def mayInclude(self, topicPartition: TopicPartition) -> bool:
@@ -136,7 +130,6 @@ class UnackedProduces:
         )
 
     def clear(self) -> None:
-        """All messages are acknowledged."""
         if self._partitions:
             self._partitions = None
 
@@ -192,20 +185,15 @@ class Kafka07Protocol:
         self._requestLog = requestLog
 
     def newDecoder(self) -> RequestDecoder:
-        """The decoder of one connection."""
         return RequestDecoder(self._requestSizeMax, self._runs)
 
     def newState(self) -> UnackedProduces:
-        """The state of one connection."""
         return UnackedProduces()
 
     def handle(
         self, request: Request, unacked: UnackedProduces
     ) -> Any:  # Answer | Deferred[Answer]; Deferreds are invariant
         """
-        Carry out a request.
-
-        @param unacked: the connection's.
         @return: its answer, now or later.
         @raise PylogbrokerError: the connection must be closed; from the Deferred, too.
         """
@@ -246,9 +234,7 @@ class Kafka07Protocol:
         return Deferred.fromCoroutine(self._offsets(request, unacked))
 
     def _timed(self, answer: Any, started: float, took: Callable[[float], None]) -> Any:
-        """
-        Count the time of a request, now or when its answer is there. As in 0.7, not if it fails.
-        """
+        """Count the time of a request. As in 0.7, not if it fails."""
         if not isinstance(answer, Deferred):
             took(self._seconds() - started)
             return answer
@@ -321,6 +307,7 @@ class Kafka07Protocol:
                 self._refuseProduce(error, unacked)
 
     def _refuseProduce(self, error: PylogbrokerError, unacked: UnackedProduces) -> None:
+        """Returns to go on with the next set, or raises to close the connection."""
         if not isinstance(error, MessageTooLargeError):
             raise error
         unacked.markDropped(str(error))
@@ -456,10 +443,9 @@ _FIRST_WORDS = (
 
 def sniff(greeting: bytes) -> str | None:
     """
-    The protocol that a client seems to speak whose first request was refused: a guess for the log.
+    The likely protocol of a client whose first request was refused: a guess for the log.
 
     @param greeting: its first bytes, some dozens of them.
-    @return: L{None}: none that we know.
     """
     for words, name in _FIRST_WORDS:
         if greeting.startswith(words):
@@ -471,9 +457,9 @@ def sniff(greeting: bytes) -> str | None:
 
 def _looksLikeKafka(greeting: bytes) -> bool:
     """
-    Size, API key, API version, correlation id, then a printable client id, or none. A broken
-    request of 0.7 must not match: where it has a topic, Kafka has a correlation id, which counts up
-    from 0; and a partition reads as an empty client id.
+    Size, API key, API version, correlation id, then a printable client id, or none. A broken 0.7
+    request must not match: Kafka's correlation id, where 0.7 has the topic, counts up from 0; and a
+    partition reads as an empty client id.
     """
     if len(greeting) < _KAFKA_HEAD.size:
         return False

@@ -50,16 +50,15 @@ _MINUTE_MS = 60_000
 
 class Partition:
     """
-    One partition of this broker. It alone admits appends; L{LogManager} moves its data to the disk.
+    One partition of this broker. It admits appends; L{LogManager} moves its data to the disk.
 
-    @ivar accountedSize: the unflushed bytes that the sum over all partitions contains.
+    @ivar accountedSize: its unflushed bytes in the sum over all partitions.
     @ivar isDiskBlocked: accepted bytes, or a roll, wait for room on the disk.
     @ivar isRolling: a roll is requested or under way.
-    @ivar isRetaining: retention is under way.
-    @ivar afterJob: calls for the end of the job that is under way; L{None}: no job is.
+    @ivar afterJob: calls for the end of the job under way; L{None}: no job.
     @ivar capacityWaiters: fire when this partition admits appends again, or fails.
     @ivar rollWaiters: fire when the roll has ended, however it ended.
-    @ivar topicCounters: of its topic, once something was produced.
+    @ivar topicCounters: of its topic, after the first message.
     """
 
     __slots__ = (
@@ -91,7 +90,6 @@ class Partition:
 
     @property
     def isOverLimit(self) -> bool:
-        """Whether too many bytes of this partition are unflushed."""
         return self.log.unflushedSize > self._manager.partitionUnflushedSizeMax
 
     @property
@@ -111,8 +109,8 @@ class Partition:
         """
         Append if the partition admits it now.
 
-        @return: L{None}: wait for L{awaitAdmission} and call again; a run of several batches must
-            be appended batch by batch, since the segment may have to be rolled between two.
+        @return: L{None}: wait for L{awaitAdmission} and call again; append several batches one by
+            one, since the segment may roll between two.
         @raise PartitionOfflineError: the partition has failed or is closed.
         """
         log, manager = self.log, self._manager
@@ -141,7 +139,7 @@ class Partition:
 
 class LogManager:
     """
-    Keeps the partitions of one broker.
+    The partitions of one broker.
 
     @ivar unflushedSize: bytes in all partitions that are appended and not flushed.
     @ivar unflushedSizeMax: of these, above which all producers wait (C{max.unflushed.bytes}).
@@ -159,10 +157,7 @@ class LogManager:
         pageCache: PageCache,
         counters: FlushCounters,
     ) -> None:
-        """
-        @param clock: an L{twisted.internet.interfaces.IReactorTime}.
-        @param worker: for flushes, rolls and deletions.
-        """
+        """@param worker: for flushes, rolls and deletions."""
         self._clock = clock
         self._worker = worker
         self._settings = settings
@@ -186,11 +181,9 @@ class LogManager:
         self._firstRetention: Any = None
 
     def nowMs(self) -> int:
-        """The clock, in milliseconds since the epoch."""
         return int(self._clock.seconds() * 1000)
 
     def partition(self, log: PartitionLog) -> Partition:
-        """The partition of a log."""
         found = self._partitions.get(log.topicPartition)
         if found is None or found.log is not log:
             found = self._partitions[log.topicPartition] = Partition(log, self)
@@ -199,11 +192,6 @@ class LogManager:
     # -- the clock
 
     def start(self, logs: Callable[[], list[PartitionLog]]) -> None:
-        """
-        Start the timers.
-
-        @param logs: gives all logs.
-        """
         self._logs = logs
         self._tick(self._settings.logDefaultFlushSchedulerIntervalMs, self._flushByTime)
         self._firstRetention = self._clock.callLater(
@@ -226,7 +214,7 @@ class LogManager:
         )
 
     def stopTimers(self) -> None:
-        """Start nothing more by the clock; jobs under way continue."""
+        """Stop the timers; jobs under way continue."""
         for call in self._ticks:
             call.stop()
         self._ticks.clear()
@@ -236,7 +224,6 @@ class LogManager:
         self._firstRetention = self._retry = None
 
     def stop(self) -> None:
-        """Stop all calls by the clock. All partitions are closed."""
         self.stopTimers()
         if self._turn is not None:
             self._turn.cancel()
@@ -245,7 +232,6 @@ class LogManager:
     # -- writing
 
     def onAppend(self, partition: Partition, size: int) -> None:
-        """The partition has appended C{size} bytes. Called by L{Partition.append}."""
         self.unflushedSize += size
         partition.accountedSize += size
         self._unflushed[partition] = self._dirty[partition] = None
@@ -269,8 +255,8 @@ class LogManager:
 
     def writePending(self) -> None:
         """
-        Write what was appended in this turn, without waiting for its end. An acknowledgement must
-        not be sent before: the broker might be killed in between.
+        Write this turn's appends, without waiting. An acknowledgement must not be sent before: the
+        broker might be killed in between.
         """
         dirty, self._dirty = self._dirty, {}
         for partition in dirty:
@@ -291,7 +277,6 @@ class LogManager:
             self._flushAll()
 
     def failedPartitionCount(self) -> int:
-        """The number of partitions that have failed so far."""
         return len(self._failed)
 
     async def awaitWritten(
@@ -386,7 +371,7 @@ class LogManager:
 
     def throttled(self) -> list[tuple[PartitionLog | None, str, int]]:
         """
-        What throttles producers.
+        The causes of throttling.
 
         @return: log (L{None}: the sum over all), reason, and the number of waiting requests. The
             reason is C{"disk"} (full), C{"flush"} (too much is unflushed) or C{"roll"} (the next
@@ -442,7 +427,7 @@ class LogManager:
     def _run(
         self, partition: Partition, job: Job, finish: Callable[[StorageError | None], None]
     ) -> None:
-        """Run a job of a partition, one at a time, and then the calls that wait for its end."""
+        """A partition has one job at a time; waiting calls follow it."""
         partition.afterJob = []
         self._busy[partition] = None
 
@@ -459,7 +444,6 @@ class LogManager:
         self._worker.submit(job.run).addBoth(done).addErrback(self._failedUnexpectedly)
 
     def report(self, event: LogEvent) -> None:
-        """Log an event of the storage."""
         self._log.emit(
             LogLevel.warn if event.isWarning else LogLevel.info, event.format, **vars(event)
         )
@@ -491,7 +475,7 @@ class LogManager:
 
     def roll(self, partition: Partition) -> Deferred[None]:
         """
-        Begin the next segment of a partition, or join a roll that is under way.
+        Begin the next segment of a partition, or join a roll under way.
 
         @return: fires with L{None} at its end; the log's C{failure} and C{blocked} tell how it
             ended. Can be cancelled.
@@ -604,7 +588,7 @@ class LogManager:
             await self._jobsDone(partition)
 
     async def close(self, log: PartitionLog) -> None:
-        """Flush the rest of a partition, and close its log. Nothing may be appended any more."""
+        """Flush the rest of a partition, and close its log for good."""
         partition = self.partition(log)
         await self._jobsDone(partition)
         pendingSize = log.pendingSize
@@ -633,7 +617,7 @@ class LogManager:
         """
         Run a job that belongs to no existing partition.
 
-        @return: why it failed; L{None}: it did not.
+        @return: why it failed, or L{None}.
         """
         try:
             result: object = await self._worker.submit(job.run)

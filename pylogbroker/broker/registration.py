@@ -4,20 +4,20 @@ zookeeper §1, §2). A module of its own, since a broker works without ZooKeeper
 
 What must be true: while the broker serves and ZooKeeper answers, all entries exist with the right
 values, owned by the current session. An entry that could not be written is tried again (gotchas 11,
-12). Only the start waits for it. So there is a set of wanted entries, a set of missing ones, and
-one I{round} at a time, which claims the missing entries in order, the broker's own first. A new
-topic and a new session add to the missing ones; a failure leaves them for the next round.
+12). Only the start waits for it. One I{round} at a time claims the missing entries in order, the
+broker's own first. A new topic and a new session add missing entries; a failure leaves them for the
+next round.
 
 After a fast restart the old session still holds the broker's own entry until it expires (gotcha 9),
-by the time-out that the server granted. Each restart of the server begins that time anew. An entry
-with our own address, where no other broker can listen, is therefore waited for
-L{OWN_PATIENCE_COUNT} times as long. An entry that stays longer belongs to a duplicate: two brokers
-with one id. At the start that is an error that names both; later it is logged, and tried again.
+by the time-out that the server granted. Each restart of the server begins that time anew. So we
+wait L{OWN_PATIENCE_COUNT} times as long for an entry with our own address, where no other broker
+can listen. An entry that stays longer belongs to a duplicate: two brokers with one id. At the start
+that is an error that names both; later it is logged, and tried again.
 
 The broker's own entry is watched. If it is deleted or overwritten, that is logged, and all entries
 are claimed again. Brokers cannot fight over an id, since none removes the entry of another session.
-Entries of topics are not watched, since there may be thousands: one that is deleted alone is back
-with the next session.
+The thousands of topic entries are not watched: one that is deleted alone is back with the next
+session.
 """
 
 from __future__ import annotations
@@ -66,7 +66,6 @@ class Registration:
     ) -> None:
         """
         @param zookeeper: a connected client.
-        @param host: the advertised host.
         @param partitionCount: gives the configured number of partitions of a topic.
         @raise ConfigurationError: the host contains a colon.
         """
@@ -97,13 +96,10 @@ class Registration:
 
     @property
     def isRegistered(self) -> bool:
-        """Whether all entries exist, as far as this broker knows."""
         return not self._selfMissing and not self._missing
 
     def start(self, topics: Iterable[str]) -> Deferred[None]:
         """
-        Register the broker and its topics.
-
         @return: fires when the broker's own entry exists; topics may follow. Fails with
             L{ConfigurationError} when another broker has the id, and with L{ZookeeperError} when
             ZooKeeper does not answer.
@@ -208,7 +204,7 @@ class Registration:
         )
 
     def topicCreated(self, topic: str) -> None:
-        """The first partition of a topic was created. Repeated calls for a topic do nothing."""
+        """Repeated calls for a topic do nothing."""
         if topic not in self._topics:
             self._topics[topic] = self._missing[topic] = None
             self._begin()
@@ -323,8 +319,8 @@ async def advertisedHost(
     The advertised host: C{hostname}; else the address that we listen on; else the address of the
     machine's name, as in 0.7 (spec-0.7 zookeeper §1).
 
-    @param listening: the addresses that we listen on, that of the advertised port first. Without
-        C{listeners}, C{listen.interface} replaces them, as it was written.
+    @param listening: the addresses that we listen on, the advertised port's first. Without
+        C{listeners}, C{listen.interface} replaces them, as written.
     @param warn: called with a message when other machines will not reach the broker by this host.
     @param resolve: resolves a name; fails with L{OSError}.
     @raise ConfigurationError: the machine's name has no address; or the address is IPv6, which the

@@ -1,5 +1,5 @@
 """
-L{RequestMemory}: which connection may hold how much of a request that is still arriving.
+L{RequestMemory}: the memory for requests that are still arriving.
 
 What must be true: thousands of clients that each begin a large request do not fill the memory; a
 client that waits for memory gets it in turn; a client that has memory and does not continue cannot
@@ -11,8 +11,8 @@ subtracts what connections hold, because they may keep it.
 
 A larger frame needs a reservation of its whole size before more of it is held: up to 1 MiB from the
 budget for ordinary frames, else from the one for large frames. A connection that waits for it is
-not read. The memory returns when the request is done. A connection whose frame is not complete by
-its deadline is closed, but only while another one waits.
+not read. The memory returns when the request is done. A connection whose frame misses its deadline
+is closed, but only while another one waits.
 
 Rejected: counting bytes as they arrive (see L{pylogbroker.limits}); one budget for all frames
 (large ones would keep small ones out).
@@ -43,20 +43,18 @@ RATE_MIN = 1 << 20
 
 class RequestMemory:
     """
-    Deals out memory for requests.
+    The memory budget of requests.
 
     @ivar receiveSize: bytes that each connection may receive at once, and hold without a
         reservation.
-    @ivar connectionCount: the number of connections.
     @ivar unreservedSize: gives the bytes that all connections hold without reservations.
     @ivar onShareChange: called when C{receiveSize} has changed.
     """
 
     def __init__(self, clock: Any, largeSizeTotal: int, deadlineMs: int) -> None:
         """
-        @param clock: an L{twisted.internet.interfaces.IReactorTime}.
         @param largeSizeTotal: bytes for all frames above 1 MiB.
-        @param deadlineMs: the least time that a frame with a reservation has to arrive.
+        @param deadlineMs: the least time that a reserved frame has to arrive.
         """
         self._clock = clock
         self._ordinary = MemoryBudget(ORDINARY_SIZE_TOTAL)
@@ -73,12 +71,10 @@ class RequestMemory:
 
     @property
     def reservedSize(self) -> int:
-        """Bytes reserved now."""
         return self._ordinary.size + self._large.size
 
     @property
     def waitingCount(self) -> int:
-        """Connections that wait for memory."""
         return self._ordinary.waitingCount + self._large.waitingCount
 
     def connectionMade(self) -> None:
@@ -112,8 +108,6 @@ class RequestMemory:
         self, size: int, granted: Callable[[], None], drop: Callable[[], None]
     ) -> Reservation:
         """
-        Reserve memory for a frame.
-
         @param size: bytes of the frame, with its size field.
         @param granted: called later if the reservation is not granted at once.
         @param drop: called when the frame is overdue and another connection waits.
@@ -132,7 +126,7 @@ class RequestMemory:
         return reservation
 
     def frameComplete(self, reservation: Reservation) -> None:
-        """The frame has arrived: it is not overdue any more, however long its request takes."""
+        """The frame is not overdue any more, however long its request takes."""
         self._holders.pop(reservation, None)
 
     def release(self, reservation: Reservation) -> None:
@@ -159,7 +153,6 @@ class RequestMemory:
             self._checkLater()
 
     def close(self) -> None:
-        """Stop the check by the clock."""
         if self._check is not None:
             self._check.cancel()
             self._check = None

@@ -1,13 +1,12 @@
 """
-L{Broker}: what requests do, in terms that are free of any wire format.
+L{Broker}: the effect of requests, free of any wire format.
 
 A result is a value, or a Deferred of one: it may wait for a partition, a segment, a compressed set
 that a worker validates, or a limit. A refusal is an exception of L{pylogbroker.errors}; the
 protocol handler turns it into a code, a silent drop or a closed connection.
 
-Producing has two paths. L{Broker.tryProduce} appends a run of plain sets to an existing, free
-partition, at once; the benchmarks measure it. Everything else takes L{Broker.produce}, a coroutine
-for one set.
+L{Broker.tryProduce} appends a run of plain sets to an existing, free partition at once; the
+benchmarks measure it. Everything else takes L{Broker.produce}, a coroutine for one set.
 """
 
 from __future__ import annotations
@@ -73,9 +72,7 @@ class Broker:
         counters: BrokerCounters,
         onCreate: Callable[[str], None] = lambda topic: None,
     ) -> None:
-        """
-        @param onCreate: called with the topic of each partition that was created.
-        """
+        """@param onCreate: called with the topic of each created partition."""
         self._clock = clock
         self._directory = directory
         self._partitions: dict[tuple[str, int], Partition] = {}  # those that requests have named
@@ -98,7 +95,6 @@ class Broker:
         self.readWorker = readWorker
 
     def onBytesSent(self, size: int) -> None:
-        """Bytes were given to a socket, in one write."""
         counters = self._counters.requests
         counters.writtenSize += size
         counters.writeCount += 1
@@ -109,7 +105,7 @@ class Broker:
         """
         Append a run of sets to a partition, if that can be done at once.
 
-        @return: what was appended, all sets together; L{None}: call L{produce} for each.
+        @return: the append of all sets together; L{None}: call L{produce} for each.
         @raise PartitionOfflineError: the partition is out of service.
         """
         found = self._partitions.get((topic, partition))
@@ -135,9 +131,9 @@ class Broker:
         self, topic: str, partition: int, data: bytes, createMissing: bool = False
     ) -> AppendResult:
         """
-        Append one set to a partition, when the partition admits it.
+        Append one set, when the partition admits it.
 
-        @param createMissing: create the partition if there is none yet.
+        @param createMissing: create a missing partition.
         @raise PylogbrokerError: why the set is refused: L{find}'s reasons;
             L{UnknownPartitionError}; L{FormatError}s; L{PartitionOfflineError}.
         """
@@ -162,7 +158,7 @@ class Broker:
         self._counters.refused(topic, self.exists(topic)).failedProduceCount += 1
 
     async def _validate(self, format: IRecordFormat, data: bytes) -> ValidatedBatches:
-        """Here if it is little work, else on a worker, which may have to wait for memory."""
+        """Small sets here, others on a worker, which may wait for memory."""
         try:
             return format.validate(data, self._inlineLimits)
         except DecompressionLimitError:
@@ -249,8 +245,8 @@ class Broker:
         """
         Find a range of a partition (spec-0.7 wire-protocol §7.1).
 
-        @param awaitDueFlush: first wait for a flush that is due by count, if the range reaches
-            beyond the high watermark: at most L{DUE_FLUSH_WAIT_MS}.
+        @param awaitDueFlush: if the range reaches beyond the high watermark, first wait for a flush
+            that is due by count: at most L{DUE_FLUSH_WAIT_MS}.
         @return: a slice, now or later. It is pinned: the receiver must unpin it.
         @raise PylogbrokerError: L{find}'s reasons; L{UnknownPartitionError};
             L{OffsetOutOfRangeError}; L{InvalidRequestError} for a negative size. From the Deferred,
@@ -286,7 +282,6 @@ class Broker:
         return found
 
     async def _awaitDueFlush(self, log: PartitionLog) -> None:
-        """Wait until what is due by count is readable, or too long, or the partition has failed."""
         if log.flushDueOffset <= log.highWatermark or log.blocked is not None:
             return
         waiting: Deferred[None] = Deferred()
@@ -315,12 +310,11 @@ class Broker:
         awaitDueFlush: bool = False,
     ) -> list[int]:
         """
-        Offsets before a time (spec-0.7 wire-protocol §10).
+        Offsets before a time (spec-0.7 wire-protocol §10), descending.
 
         @param awaitDueFlush: as of L{fetch}.
-        @return: descending.
-        @raise PylogbrokerError: L{find}'s reasons; L{UnknownPartitionError};
-            L{InvalidRequestError} for a negative count.
+        @raise PylogbrokerError: L{find}'s reasons; L{UnknownPartitionError}; L{InvalidRequestError}
+            for a negative count.
         """
         log = self._existing(topic, partition)
         if countMax < 0:

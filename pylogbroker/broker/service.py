@@ -107,11 +107,7 @@ def logSettings(settings: BrokerSettings) -> LogSettings:
 
 
 def raiseDescriptorLimit() -> int:
-    """
-    Raise the soft limit of file descriptors to the hard one.
-
-    @return: the limit; negative: there is none.
-    """
+    """Raise the soft limit of file descriptors to the hard one. Returns it; negative: none."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
@@ -121,15 +117,15 @@ def keepFreedMemory() -> None:
     """
     Let the C library keep up to 16 MiB of freed memory at the end of its heap.
 
-    glibc's limit is twice the largest block that it has unmapped so far. With its first value,
-    128 KiB, each receive would take new pages from the kernel: a tenth of the cost of producing.
+    With glibc's first limit, 128 KiB, each receive would take new pages from the kernel: a tenth of
+    the cost of producing.
     """
     bytearray(_HEAP_BLOCK_SIZE)
 
 
 def shareDescriptors(descriptorCount: int, segmentCountMax: int) -> tuple[int, int]:
     """
-    Divide descriptors, so that clients do not take those that the log needs.
+    Divide descriptors between clients and the log.
 
     @param descriptorCount: the limit of the process; negative: none.
     @param segmentCountMax: segment files that may be kept open.
@@ -147,9 +143,6 @@ class BrokerService(Service):
     """
     One broker, started once and stopped once.
 
-    @ivar counters: of requests, topics, connections and flushes.
-    @ivar ports: the listening ports.
-    @ivar directory: the log directory.
     @ivar connections: the clients, of all listeners.
     @ivar factory: of the listeners, which all speak Kafka 0.7.
     @ivar registration: in ZooKeeper, while there is one.
@@ -170,7 +163,6 @@ class BrokerService(Service):
         formats: Sequence[IRecordFormat] = (Kafka07Format(),),
     ) -> None:
         """
-        @param reactor: provides time, threads and listening.
         @param fileSystem: by default the machine's.
         @param random: chooses partitions for producers that leave that to the broker.
         @param worker: makes a worker from the reactor, a name and a number of threads.
@@ -267,11 +259,11 @@ class BrokerService(Service):
 
     @property
     def zookeeper(self) -> IZookeeper | None:
-        """The client, while there is one. Callers may read with it, but not write, nor close it."""
+        """The client, while there is one. Callers may only read with it."""
         return self._zookeeper
 
     def picture(self) -> BrokerSnapshot:
-        """The status at this moment, also before the start and after the stop."""
+        """The status now, also before the start and after the stop."""
         isRegistered = None
         if self._settings.enableZookeeper:
             isRegistered = self.registration is not None and self.registration.isRegistered
@@ -393,10 +385,8 @@ class BrokerService(Service):
 
     def stopService(self) -> Deferred[None]:
         """
-        Stop in order.
-
         @return: fires with L{None} when everything is flushed and closed; never fails. It waits for
-            the end of a L{start} that is under way, which then does not wait for ZooKeeper.
+            the end of a L{start} under way, which then does not wait for ZooKeeper.
         """
         if self._isRegistering:
             self._wasInterrupted = True
@@ -447,11 +437,6 @@ class BrokerService(Service):
         return ZookeeperClient.fromSettings(self._reactor, settings)
 
     async def _register(self, resolve: Callable[[str], Awaitable[str]]) -> None:
-        """
-        Connect, and register the broker and its topics.
-
-        @param resolve: resolves a host name.
-        """
         self._isRegistering = True
         try:
             await self._enter(resolve)
@@ -464,6 +449,7 @@ class BrokerService(Service):
             raise ClosedError(f"broker {self._settings.brokerId} was stopped while it started")
 
     async def _enter(self, resolve: Callable[[str], Awaitable[str]]) -> None:
+        """Every mistake in the settings is found before ZooKeeper is contacted."""
         settings = self._settings
         port = self._advertisedPort()
         host = await advertisedHost(
@@ -520,8 +506,8 @@ class BrokerService(Service):
 
     async def _unregister(self) -> None:
         """
-        Remove the entries. Without a connection, ZooKeeper does it when the session expires, and we
-        do not wait.
+        Without a connection, ZooKeeper removes the entries when the session expires; we do not
+        wait.
         """
         registration, self.registration = self.registration, None
         zookeeper, self._zookeeper = self._zookeeper, None
@@ -608,7 +594,7 @@ class BrokerService(Service):
         return Deferred.fromCoroutine(_stopAll(ports))
 
     def stop(self) -> Deferred[None]:
-        """See L{stopService}. A service that was not started has nothing to stop."""
+        """A service that was not started has nothing to stop."""
         return self.stopService()
 
     async def _stop(self) -> None:
@@ -653,6 +639,7 @@ class BrokerService(Service):
             self.directory.close()
 
     async def _endConnections(self) -> None:
+        """Held requests are handled all the same."""
         for connection in list(self.connections.open):
             connection.finish()
         await self._ended()
@@ -679,6 +666,7 @@ class BrokerService(Service):
 
 
 async def _addressNow(name: str) -> str:
+    """Resolve before the reactor runs. A thread would keep Ctrl-C from ending the process."""
     return socket.gethostbyname(name)
 
 

@@ -2,9 +2,8 @@
 L{BrokerStatus} takes snapshots of a broker for metrics and console. A module of its own, since
 requests never need it.
 
-A snapshot costs some microseconds for each partition and connection. It lists at most
-L{PARTITION_COUNT_MAX} partitions, in the order of their names, and L{WAITING_COUNT_MAX} waiting
-clients.
+A snapshot costs some microseconds per partition and connection. It lists at most
+L{PARTITION_COUNT_MAX} partitions, by name, and L{WAITING_COUNT_MAX} waiting clients.
 """
 
 from __future__ import annotations
@@ -60,8 +59,6 @@ class BrokerStatus:
 
     def snapshot(self, endpoint: str, isRegistered: bool | None) -> BrokerSnapshot:
         """
-        The status at this moment.
-
         @param endpoint: C{host:port} that the broker listens on; C{""} if it does not.
         @param isRegistered: in ZooKeeper; L{None}: registration is off.
         """
@@ -153,10 +150,9 @@ def _partition(log: PartitionLog) -> PartitionPicture:
 
 def residentSize(path: str = "/proc/self/statm", pageSize: Any = None) -> int:
     """
-    Bytes of memory that this process occupies.
+    Bytes of memory that this process occupies; 0 if the file cannot be read.
 
     @param path: Linux's file with the number of pages.
-    @return: 0 if the file cannot be read.
     """
     try:
         with open(path, encoding="ascii") as file:
