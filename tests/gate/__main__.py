@@ -22,7 +22,7 @@ import tempfile
 import time
 import traceback
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from tests.gate import coverage, features
 from tests.gate.commands import duration, execute
@@ -53,7 +53,6 @@ class Tally:
     def __init__(self) -> None:
         self.passedCount = 0
         self.faults: list[str] = []
-        self.isInterrupted = False
 
     def check(self, name: str, found: list[str]) -> None:
         """One check, which holds if nothing was found."""
@@ -65,7 +64,6 @@ class Tally:
     def count(self, pool: Pool) -> None:
         """The tests that a pool has run."""
         self.faults += pool.faults
-        self.isInterrupted |= pool.isInterrupted
         if pool.progress is not None:
             outcomes, missing = pool.progress.outcomes, len(pool.progress.missing)
             self.passedCount += outcomes.passedCount
@@ -110,6 +108,7 @@ class Gate:
         self._folder = folder
         self._isWhole = not options.names and not options.quick
         self._seconds = secondsOf()
+        self._pool: Pool | None = None
         self._outcomes: dict[str, str] = {}
         self._measured: dict[str, float] = {}
 
@@ -167,16 +166,24 @@ class Gate:
         showsOutput: bool,
     ) -> None:
         pool = Pool(jobCount, prefix, self._folder, environment, say, time.monotonic, showsOutput)
+        self._pool = pool
         pool.run(names, self._seconds, usesSpark, RUN_SECONDS_MAX)
+        self._pool = None
         self.tally.count(pool)
         if pool.progress is not None:
             self._outcomes.update(pool.progress.outcomes.byTest)
             self._measured.update(pool.progress.outcomes.secondsOf)
-        if pool.isInterrupted:
-            missing, total = (
-                (len(pool.progress.missing), pool.progress.totalCount) if pool.progress else (0, 0)
-            )
+        if pool.isInterrupted and pool.progress is not None:
+            missing, total = len(pool.progress.missing), pool.progress.totalCount
             raise KeyboardInterrupt(f"{missing} of {total} tests have not run")
+        if pool.isInterrupted:
+            raise KeyboardInterrupt
+
+    def interrupt(self, *_: Any) -> None:
+        """Handles a signal: a pool ends by itself, and everything else is broken off."""
+        if self._pool is None:
+            raise KeyboardInterrupt
+        self._pool.interrupt()
 
 
 def secondsOf() -> dict[str, float]:
@@ -212,14 +219,12 @@ def run(options: argparse.Namespace, names: list[str]) -> int:
     """
     began = time.monotonic()
 
-    def interrupt(*_: Any) -> NoReturn:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)
     with tempfile.TemporaryDirectory(
         prefix="pylogbroker-tests-", ignore_cleanup_errors=True
     ) as folder:
         gate = Gate(options, names, Path(folder))
+        signal.signal(signal.SIGINT, gate.interrupt)
+        signal.signal(signal.SIGTERM, gate.interrupt)
         try:
             gate.run()
         except KeyboardInterrupt as interruption:

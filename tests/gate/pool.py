@@ -124,7 +124,7 @@ class Pool:
     Runs tests in several processes.
 
     @ivar faults: what went wrong besides tests.
-    @ivar isInterrupted: the run was interrupted.
+    @ivar isInterrupted: L{interrupt} was called.
     @ivar progress: what became of the tests; C{None} if they could not be listed.
     """
 
@@ -168,7 +168,7 @@ class Pool:
         secondsMax: float,
     ) -> None:
         """
-        Run tests until all have ended, the time is over, or the user interrupts.
+        Run tests until all have ended, the time is over, or L{interrupt} is called.
 
         @param names: what to run, as for trial.
         @param seconds: how long modules take, as far as that is known.
@@ -191,20 +191,26 @@ class Pool:
                 if self._clock() > endsAt:
                     self.faults.append(f"the tests took more than {secondsMax:.0f} s")
                     break
-                for process, reports in self._receive():
+                # What was reported before an interruption counts.
+                isLast = self.isInterrupted
+                for process, reports in self._receive(0.0 if isLast else TICK_SECONDS):
                     for report in reports or ():
                         self._handle(process, report, pending)
                     if reports is None:
                         self._ended(process, pending)
+                if isLast:
+                    break
                 progress.tick()
         except RunFaultError as error:
             self.faults.append(str(error))
-        except KeyboardInterrupt:
-            self.isInterrupted = True
         finally:
             for process in list(self._processes.values()):
                 self._forget(process)
                 process.kill()
+
+    def interrupt(self) -> None:
+        """End the run soon. A signal handler may call this."""
+        self.isInterrupted = True
 
     def _start(self) -> RunProcess:
         process = RunProcess(
@@ -219,11 +225,13 @@ class Pool:
         self._selector.unregister(process.reports)
         del self._processes[process.number]
 
-    def _receive(self) -> list[tuple[RunProcess, list[dict[str, Any]] | None]]:
+    def _receive(
+        self, seconds: float = TICK_SECONDS
+    ) -> list[tuple[RunProcess, list[dict[str, Any]] | None]]:
         """Reports of processes that have any, within a second; C{None} of one that has ended."""
         # Asked before the pipes: what a process wrote before it ended is read first.
         ended = [each for each in self._processes.values() if each.process.poll() is not None]
-        found = {key.data: key.data.read() for key, _ in self._selector.select(TICK_SECONDS)}
+        found = {key.data: key.data.read() for key, _ in self._selector.select(seconds)}
         return [*found.items(), *((process, None) for process in ended if process not in found)]
 
     def _list(self, names: Sequence[str], endsAt: float) -> list[str]:
@@ -231,7 +239,7 @@ class Pool:
         process = self._start()
         process.command("list", names)
         self._say("the tests are being imported")
-        while self._clock() < endsAt:
+        while self._clock() < endsAt and not self.isInterrupted:
             for _, reports in self._receive():
                 for report in reports or ():
                     if not report["listed"]:
@@ -239,7 +247,9 @@ class Pool:
                     return list(dict.fromkeys(report["listed"]))
                 if reports is None:
                     raise RunFaultError(f"the tests cannot be listed:\n{process.output()}")
-        raise RunFaultError("the tests cannot be listed in time")
+        raise RunFaultError(
+            "no test has run" if self.isInterrupted else "the tests cannot be listed in time"
+        )
 
     def _assign(self, process: RunProcess, pending: list[Batch]) -> None:
         """Give a free process its next batch, or let it end."""

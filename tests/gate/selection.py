@@ -18,7 +18,7 @@ BENCHMARKS = "tests.benchmarks"
 SLOW = ("tests.benchmarks", "tests.fuzz", "tests.integration", "tests.simulation")
 """Folders that C{--quick} leaves out."""
 
-QUICK_SECONDS_MAX = 6.0
+QUICK_SECONDS_MAX = 5.0
 """C{--quick} leaves out modules that take longer, by the gate's table of durations."""
 
 EPILOG = """\
