@@ -51,8 +51,6 @@ port = intRange(0, 65535)
 
 
 def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """The type of what C{parse} returns; its errors become argparse's."""
-
     def parseArgument(text: str) -> T:
         try:
             return parse(text)
@@ -114,7 +112,6 @@ def time(text: str) -> int:
 
 
 def _attribute(name: str) -> str:
-    """The attribute of an option: C{maxMessages} of C{--max-messages}."""
     first, *words = name.lstrip("-").split("-")
     return first + "".join(map(str.capitalize, words))
 

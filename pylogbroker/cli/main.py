@@ -283,7 +283,6 @@ def buildParser() -> ArgumentParser:
 
 
 def _addCommands(parser: ArgumentParser) -> dict[str, ArgumentParser]:
-    """Add a parser for each command, and one for each noun. Returns those of the commands."""
     subparsers = {"": parser.add_subparsers(metavar="COMMAND", required=True)}
     found = {}
     for command in COMMANDS:
@@ -320,7 +319,6 @@ def parse(arguments: Sequence[str] | None = None) -> Namespace:
 
 
 def _misspelt(words: Sequence[str]) -> str:
-    """What to say about the name of a command that does not exist; empty if it does."""
     names = [command.name.split() for command in COMMANDS]
     path: list[str] = []
     for word in words[:2]:
@@ -383,7 +381,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def _run(reactor: Any, options: Namespace, streams: Streams) -> None:
-    """Run a command under L{react}, which signals may end."""
     streams = streams._replace(reactor=reactor)
     signals: list[tuple[int, float]] = []  # numbers and times
     running: Deferred[int] = Deferred()

@@ -278,7 +278,6 @@ class ClusterPublisher:
                 await self._send([value], key)
 
     async def _send(self, values: Sequence[bytes], key: bytes | str | None = None) -> None:
-        """Send messages to one partition."""
         ready = self._producer.whenReady()
         if not ready.called:
             await ready
@@ -299,7 +298,6 @@ class ClusterPublisher:
             return key, value
 
     def _failed(self, failure: Failure) -> None:
-        """Keep the first error; the producer's counters have all."""
         if self._error is None:
             self._error = (
                 failure.value
@@ -308,7 +306,6 @@ class ClusterPublisher:
             )
 
     async def _check(self) -> None:
-        """After an error, wait for the requests in flight, and raise."""
         if self._error is not None:
             await self.close()
             raise self.failed(self._error, self._what)

@@ -183,7 +183,6 @@ class ClusterSession:
         self._brokers: dict[int, BrokerRegistration] = {}
 
     async def _broker(self, number: int) -> BrokerRegistration:
-        """The registration of a broker, read once."""
         if number not in self._brokers:
             self._brokers[number] = await self.reader.broker(number)
         return self._brokers[number]
@@ -310,7 +309,6 @@ class GroupMember:
 
 
 async def _deleteTree(zookeeper: IZookeeper, path: str) -> None:
-    """Delete a node and its descendants, as far as possible."""
     try:
         for name in await zookeeper.get_children(path):
             await _deleteTree(zookeeper, f"{path}/{name}")

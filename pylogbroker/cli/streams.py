@@ -105,7 +105,6 @@ class _Readiness:
 
 
 def _isSlow(descriptor: int) -> bool:
-    """Whether using a descriptor may block: it is a pipe, a socket or a terminal."""
     try:
         mode = os.fstat(descriptor).st_mode
     except OSError:

@@ -146,7 +146,6 @@ async def _showTopics(options: Namespace, streams: Streams, isDetailed: bool) ->
 
 
 def _size(parts: list[PartitionBounds]) -> int | None:
-    """The size of a topic; L{None} when that of a partition is unknown."""
     sizes = [each.size for each in parts if each.size is not None]
     return sum(sizes) if len(sizes) == len(parts) else None
 

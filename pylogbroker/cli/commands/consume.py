@@ -207,16 +207,10 @@ class _Reading:
         return int(self._streams.reactor.seconds() * 1000)
 
     def _isIdle(self) -> bool:
-        """Whether C{--consumer-timeout-ms} is over."""
         idleMs = self._options.consumerTimeoutMs
         return idleMs is not None and self._nowMs() - self._lastMs >= idleMs
 
     def _missing(self, text: str) -> None:
-        """
-        A topic is missing: only a command that follows may wait for it.
-
-        @raise CommandError: the command does not follow.
-        """
         if not self._options.follow:
             raise CommandError(text)
         self._streams.warn(f"{text}; waiting for the first message")

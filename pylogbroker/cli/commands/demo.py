@@ -273,7 +273,6 @@ def _logsUnder(directory: str) -> Iterable[str]:
 
 
 def _readableSize(path: str) -> int:
-    """The size of a readable regular file; 0 for others."""
     try:
         status = os.stat(path)
     except OSError:

@@ -328,5 +328,4 @@ def verifyFiles(options: Namespace, streams: Streams) -> int:
 
 
 def _partition(verdict: SegmentReport) -> str:
-    """The name of the directory."""
     return verdict.path.rpartition("/")[0].rpartition("/")[2] or "."

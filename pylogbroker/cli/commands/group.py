@@ -279,7 +279,6 @@ class GroupReading:
         return report
 
     async def _readMembers(self) -> set[str]:
-        """Fill in the members. Returns the topics that they read."""
         wanted: set[str] = set()
         names = await self._reader.topics()
         for name, (text, subscription) in (await self._reader.members(self._paths)).items():
@@ -426,7 +425,6 @@ def _asDocument(fault: OwnershipFault) -> dict[str, Any]:
 
 
 async def _verify(cluster: ClusterSession, name: str) -> tuple[int, list[OwnershipFault]]:
-    """The number of partitions that the group should read, and their faults."""
     paths, reader = GroupPaths(name), cluster.reader
     members = (await reader.members(paths)).items()
     subscriptions = {member: node.subscription for member, node in members}
@@ -489,7 +487,6 @@ def _writeFile(path: str, text: str) -> None:
 
 
 async def _committedOffsets(cluster: ClusterSession, name: str) -> list[GroupOffset]:
-    """The readable offsets of a group, sorted."""
     found = await cluster.reader.offsets(GroupPaths(name))
     return [GroupOffset(name, *partitionId, offset) for partitionId, offset in found.items()]
 
@@ -534,7 +531,6 @@ def _addChange(parser: ArgumentParser) -> None:
 async def _change(
     cluster: ClusterSession, wanted: Sequence[GroupOffset], options: Namespace, streams: Streams
 ) -> None:
-    """Show the changes, and make them with C{--execute}."""
     changes = [Change(each, await _oldOffset(cluster, each)) for each in wanted]
     running = [
         name
@@ -732,7 +728,6 @@ async def _chosenPartitions(cluster: ClusterSession, options: Namespace) -> list
 
 
 async def _target(cluster: ClusterSession, each: PartitionId, options: Namespace) -> int:
-    """The new offset of a partition."""
     if options.toOffset is None:
         found = await cluster.offsets.before(*each, options.to, 1)
         return found[0] if found else await cluster.offsets.start(*each)
@@ -813,7 +808,6 @@ async def translateOffsets(options: Namespace, streams: Streams) -> int:
 
 
 async def _existing(target: ClusterSession, each: PartitionId, offset: int) -> int:
-    """An offset within the log: older messages may be deleted."""
     start, end = await target.offsets.start(*each), await target.offsets.end(*each)
     if offset > end:
         target.problems.append(

@@ -177,11 +177,6 @@ def load(options: Namespace, streams: Streams) -> int:
 
 @contextmanager
 def _afterCommit(manifest: Any, problem: str) -> Iterator[None]:
-    """
-    Tell that a failure came after the commit of the run, if there was one.
-
-    @raise PostCommitError: for any L{PylogbrokerError}.
-    """
     try:
         yield
     except PylogbrokerError as error:
@@ -193,7 +188,6 @@ def _afterCommit(manifest: Any, problem: str) -> Iterator[None]:
 
 
 def _source(options: Namespace, topics: list[str]) -> dict[str, Any]:
-    """Options of the data source."""
     source = _cluster(options)
     source |= (
         {"subscribePattern": options.whitelist}
@@ -217,7 +211,6 @@ def _cluster(options: Namespace) -> dict[str, str]:
 
 
 def _brokers(options: Namespace) -> Mapping[int, Any]:
-    """Addresses of brokers by number."""
     from pylogbroker.spark.options import clusterOptions
 
     with clusterOptions(_cluster(options)).metadata() as view:
@@ -240,7 +233,6 @@ def _readLines(options: Namespace) -> list[str]:
 
 
 def _startOffsets(options: Namespace, lines: list[str]) -> tuple[Any, list[str]]:
-    """Start offsets, and the topics."""
     if options.offsetsIn is None:
         return options.startOffsets, options.topics or []
     from pylogbroker.spark.loader.plan import startOffsetsOf

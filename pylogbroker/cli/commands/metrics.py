@@ -185,10 +185,6 @@ class _Body(Protocol):
 
 
 async def _fetch(reactor: Any, url: str, timeoutMs: int) -> str:
-    """
-    @raise CommandError: the page cannot be fetched.
-    """
-
     async def ask() -> bytes:
         agent = Agent(reactor, connectTimeout=timeoutMs / 1000)
         response: Any = await agent.request(b"GET", url.encode())

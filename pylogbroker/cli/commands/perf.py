@@ -477,7 +477,6 @@ async def _readStream(
     total: Measurement,
     options: Namespace,
 ) -> None:
-    """Read one stream, until all streams have read enough, or no message comes."""
     own = rows.measurement()
     while total.count < options.maxMessages:
         try:

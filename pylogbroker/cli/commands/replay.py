@@ -104,11 +104,6 @@ async def replay(options: Namespace, streams: Streams) -> int:
 
 
 async def _payloads(cluster: ClusterSession, bounds: PartitionBounds) -> AsyncIterator[list[bytes]]:
-    """
-    The messages of a partition before its end, a fetch at a time.
-
-    @raise CommandError: an entry is invalid.
-    """
     assert bounds.start is not None and bounds.end is not None
     consumer = await cluster.offsets.consumer(bounds.partition.broker)
     number = bounds.partition.partition
