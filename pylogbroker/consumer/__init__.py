@@ -1,4 +1,3 @@
 """
-Consumer groups: streams of messages whose partitions are shared among the members of a group,
-without a master.
+Consumer groups: members share the partitions of topics without a master.
 """

@@ -1,10 +1,10 @@
 """
-A stream's messages with values that the schemas of a registry explain.
+A stream's messages, decoded with the schemas of a registry.
 
 A stream's C{decode} cannot wait; this iterator can. It holds a message with an unknown schema until
-the registry has answered, and the stream behind it fills up and pushes back. While the registry is
-away, asking again goes on with the held message. A thread prepares new schemas, since large ones
-take tenths of a second.
+the registry has answered, while the stream fills up and pushes back. When the registry is away, the
+next call retries the held message. A thread prepares new schemas, since large ones take tenths of a
+second.
 
 A position moves when the value is handed out, or when C{onInvalid} has taken the message: no commit
 covers a held message. When its partition goes to another member, only that member hands it out.
@@ -32,7 +32,7 @@ class AvroMessages:
     """
     An asynchronous iterator over a stream, with decoded values.
 
-    @ivar invalidCount: messages that were given to C{onInvalid}.
+    @ivar invalidCount: messages given to C{onInvalid}.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class AvroMessages:
     ) -> None:
         """
         @param stream: one without C{decode}.
-        @param readerSchema: converts values to this schema; L{None}: as they were written.
+        @param readerSchema: converts values to this schema; L{None} keeps the writer's.
         @param onInvalid: takes a message that no schema explains, whose value is the payload, and
-            the error. May return a Deferred. The message is held while C{onInvalid} fails.
-        @param runInThread: prepares new schemas; by default in a thread of the registry client's
+            the error. May return a Deferred. While C{onInvalid} fails, the message is held.
+        @param runInThread: prepares new schemas; by default a thread of the registry client's
             reactor.
         @raise InvalidSchemaError: C{readerSchema} cannot be used.
         """
@@ -65,12 +65,10 @@ class AvroMessages:
 
     async def __anext__(self) -> ConsumedMessage:
         """
-        The next message.
-
-        @raise SchemaError: no schema explains it, and there is no C{onInvalid}; the next call goes
-            on.
-        @raise PylogbrokerError: the registry could not be asked: the next call asks again for the
-            same message; or see L{MessageStream}.
+        @raise SchemaError: no schema explains the message, and there is no C{onInvalid}; the next
+            call goes on.
+        @raise PylogbrokerError: the registry failed, and the next call retries the same message; or
+            see L{MessageStream}.
         """
         while True:
             if self._held is None or self._isGone(self._held):
@@ -94,7 +92,7 @@ class AvroMessages:
                 raise error
 
     def _isGone(self, held: PolledBatch) -> bool:
-        """Whether the consumer was shut down, or the message's partition is another member's."""
+        """Whether the consumer was shut down, or another member has the partition."""
         [message] = held.messages
         partition = PartitionId(message.topic, message.partition)
         return self._stream.isEnded or self._stream.wasDropped(partition, held.epoch)

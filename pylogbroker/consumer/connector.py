@@ -1,8 +1,8 @@
 """
 A member of a consumer group, as an application uses it (spec-0.7 consumer §2, zookeeper §4).
 
-L{pylogbroker.consumer.rebalance} decides how the member gets its partitions. This module has the
-streams, the commits, and start and shutdown.
+This module has streams, commits, start and shutdown; L{pylogbroker.consumer.rebalance} decides how
+the member gets its partitions.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class ConsumerConnector:
             async for message in streams["clicks"][0]:
                 ...
 
-    With C{async with} the reactor shuts it down before it stops (L{shutdownBeforeStop}), and
-    readers come to the end, also those in threads.
+    With C{async with} the reactor shuts it down before it stops (L{shutdownBeforeStop}), which ends
+    all readers, also in threads.
 
     @ivar consumerId: C{<group>_<hostname>-<millis>-<8 hex>} (spec-0.7 zookeeper §4.1).
     """
@@ -80,13 +80,12 @@ class ConsumerConnector:
         endpointFor: EndpointFor | None = None,
     ) -> None:
         """
-        @param reactor: for connecting, for time, and for L{shutdownBeforeStop}.
-        @param settings: or properties, of which questionable ones are logged.
+        @param settings: or properties; questionable ones are logged.
         @param zookeeper: a shared client, which stays open; by default one for C{zk.connect}.
         @param offsetStore: by default ZooKeeper.
         @param hostName: for the consumer id; by default this machine's.
         @param random: for the consumer id and jitter; by default the system's.
-        @param endpointFor: gives the endpoint of a broker; by default as C{broker.endpoint} says.
+        @param endpointFor: gives a broker's endpoint; by default as C{broker.endpoint} says.
         @raise ConfigurationError: C{zk.connect} is missing, or a property is wrong.
         @raise InvalidNameError: the group's name is invalid.
         """
@@ -145,12 +144,12 @@ class ConsumerConnector:
 
     @property
     def counters(self) -> ConsumerCounters:
-        """What was fetched and handed out since the consumer was created."""
+        """Messages fetched and handed out since the consumer was created."""
         return self._fetchers.counters
 
     def metricFamilies(self, labels: Mapping[str, str] | None = None) -> list[Family]:
         """
-        Its metrics, for L{pylogbroker.console.service.MetricsService}.
+        Metrics for L{pylogbroker.console.service.MetricsService}.
 
         @param labels: beside the group.
         """
@@ -167,12 +166,12 @@ class ConsumerConnector:
 
     @property
     def owned(self) -> Assignment:
-        """The partitions that this member has now, and the consumer thread of each."""
+        """This member's partitions, and the consumer thread of each."""
         return dict(self._member.owned)
 
     @property
     def positions(self) -> dict[PartitionId, int]:
-        """What a commit would store now, for each partition that this member has begun."""
+        """The offsets a commit would store now, for each partition begun."""
         found = self._offsets.positions
         return {each: found[each] for each in self._positionedPartitions() if each in found}
 
@@ -207,9 +206,9 @@ class ConsumerConnector:
 
         @param topicCounts: the number of streams for each topic; at least 1. May be empty.
         @param decode: from a payload to a value; by default the value is the payload.
-        @return: fires with the streams of each topic, when this member has its partitions for the
-            first time. Fails with L{ConsumerStateError} the second time, L{InvalidNameError},
-            L{ZookeeperError} when this member cannot be registered, L{RebalanceFailedError} after
+        @return: fires with the streams of each topic, when this member first has its partitions.
+            Fails with L{ConsumerStateError} the second time, L{InvalidNameError}, L{ZookeeperError}
+            when this member cannot be registered, L{RebalanceFailedError} after
             C{rebalance.retries.max} failed attempts (the member keeps trying), and L{ClosedError}
             when the consumer is shut down.
         @raise ValueError: a number of streams is not positive.
@@ -230,7 +229,7 @@ class ConsumerConnector:
         decode: Callable[[bytes], Any] | None = None,
     ) -> Deferred[list[MessageStream]]:
         """
-        Join the group and read all topics that pass a filter, also those that are created later.
+        Join the group and read all topics that pass a filter, also those created later.
 
         @param topics: from L{pylogbroker.cluster.subscription.whitelist} or C{blacklist}.
         @param streamCount: consumer thread i of each topic feeds stream i. By default as C{topics}
@@ -307,7 +306,7 @@ class ConsumerConnector:
 
     def commitOffsets(self) -> Deferred[None]:
         """
-        Store the positions that have moved, of all partitions that this member has.
+        Store the moved positions of all partitions of this member.
 
         @return: fires when they are stored. Fails with L{CommitFailedError} when some are not.
         """
@@ -335,10 +334,11 @@ class ConsumerConnector:
 
     def seek(self, partition: PartitionId, offset: int) -> None:
         """
-        Discard what is queued of a partition, load its stored offset anew, and hand out messages
-        from C{offset} on. Does nothing for a partition that this member does not have.
+        Discard a partition's queued chunks, reload its stored offset, and hand out messages from
+        C{offset} on. Does nothing for a partition that this member does not have.
 
-        @param offset: where a message begins. An offset that another member has stored counts more.
+        @param offset: where a message begins. An offset that another member has stored takes
+            precedence.
         """
         self._fetchers.seek(partition, offset)
 
@@ -363,9 +363,9 @@ class ConsumerConnector:
 
     def shutdownBeforeStop(self) -> None:
         """
-        Have the reactor shut this consumer down before it stops, and wait for that. Otherwise
-        Ctrl-C leaves the group waiting for the session's end, and a thread in
-        L{MessageStream.blocking} for ever.
+        Shut this consumer down before the reactor stops, which waits for that. Otherwise after
+        Ctrl-C the group waits for the session's end, and a thread in L{MessageStream.blocking} for
+        ever.
         """
         if self._trigger is None and not self._isShutDown:
             self._trigger = self._clock.addSystemEventTrigger(

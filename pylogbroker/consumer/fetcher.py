@@ -1,23 +1,23 @@
 """
-Fetching from one broker what a member owns there, as far as its streams have capacity. A module of
-its own, since it knows one broker; C{fetchermanager} knows all of them.
+Fetching from one broker as far as the streams have capacity. A module of its own, since it knows
+one broker; C{fetchermanager} knows all.
 
-What must be true: one request is under way at a time, a MULTIFETCH of all partitions that can be
-fetched now, each at its own offset (spec-0.7 consumer §2). A partition can be fetched while its
-stream has capacity, which is reserved until the response arrives, so a full stream holds up no
-other one (gotcha 53). A request has a maximum size, and partitions take turns.
+What must be true: one request is under way at a time. It is a MULTIFETCH of all partitions that can
+be fetched now, each at its own offset (spec-0.7 consumer §2). A partition can be fetched while its
+stream has capacity, which is reserved until the response arrives. So a full stream blocks no other
+one (gotcha 53). A request has a maximum size, and partitions take turns.
 
 No error ends a fetcher (gotcha 52) or affects other partitions:
 
   - The connection breaks, or the response is invalid: try again for ever, with growing delays.
-  - The offset is out of range: the reset policy says where to go on, and that is stored at once.
-  - The first message is larger than the fetch size: fetch more, up to a limit; then raise an error.
-  - No entry begins at a stored offset, since a broker's data were lost and written anew: log that,
+  - The offset is out of range: the reset policy chooses the next one, which is stored at once.
+  - The first message exceeds the fetch size: fetch more, up to a limit; then raise an error.
+  - No entry begins at a stored offset, because a broker's data were lost and rewritten: log that,
     and treat it as an offset out of range. An entry that is too large, or whose checksum alone is
-    wrong, is no such case: what follows it must not be skipped unseen.
+    wrong, is no such case: what follows must not be skipped silently.
   - Anything else: raise the error in the stream, once for each offset and reason, and try again
-    with growing delays. An error inside a compressed entry is tried only once more, since each
-    attempt hands out the entry's first messages again.
+    with growing delays. An error inside a compressed entry is retried only once, since each attempt
+    hands out the entry's first messages again.
 
 The fetcher checks only the first entry of a response; the stream checks all when it decodes them.
 """
@@ -61,14 +61,13 @@ RESET_TIMES = {"smallest": EARLIEST, "largest": LATEST}
 @dataclass(slots=True, eq=False)
 class PartitionFetchState:
     """
-    One partition that is fetched into a stream.
+    A partition that is fetched into a stream.
 
-    @ivar offset: what to fetch next; L{None} until that is known.
+    @ivar offset: the next fetch offset; L{None} until known.
     @ivar sizeMax: bytes to request.
-    @ivar isStored: whether C{offset} was loaded from the store and nothing was fetched there yet.
+    @ivar isStored: whether C{offset} came from the store and nothing was fetched there yet.
     @ivar isPositioned: whether its position is known and worth a commit.
-    @ivar isStopped: whether it is not fetched any more.
-    @ivar reported: the offset and error that were logged last.
+    @ivar reported: offset and error of the last log line.
     @ivar readErrorOffset: where the stream could not go on.
     """
 
@@ -86,7 +85,7 @@ class PartitionFetchState:
     readErrorOffset: int | None = None
 
     def delay(self, nowMs: float) -> float:
-        """Do not fetch for a while after an error. Returns the milliseconds."""
+        """Delay the next fetch after an error. Returns the milliseconds."""
         waitMs = self.backoff.failed()
         self.notBeforeMs = nowMs + waitMs
         return waitMs
@@ -130,12 +129,11 @@ class Fetcher:
 
     @property
     def partitions(self) -> Collection[PartitionId]:
-        """All that are fetched."""
         return self._states.keys()
 
     @property
     def positionedPartitions(self) -> list[PartitionId]:
-        """Those of them whose position is known."""
+        """Partitions whose position is known."""
         return [partition for partition, state in self._states.items() if state.isPositioned]
 
     def _nowMs(self) -> float:
@@ -144,7 +142,7 @@ class Fetcher:
     # -- what to fetch
 
     def add(self, partition: PartitionId, stream: MessageStream) -> None:
-        """Fetch a partition from its stored offset on. A partition that is fetched goes on."""
+        """Fetch a partition from its stored offset. No effect on one that is already fetched."""
         if partition not in self._states and not self._isStopped:
             backoff = Backoff(self._random.random, PARTITION_DELAYS)
             state = PartitionFetchState(partition, stream, self._settings.fetchSize, backoff)
@@ -152,9 +150,7 @@ class Fetcher:
             self._seek(state, isLost=False)
 
     def remove(self, partitions: Collection[PartitionId]) -> None:
-        """
-        Stop fetching partitions, discard what is queued of them, and ignore responses for them.
-        """
+        """Stop fetching partitions, discard their queued chunks, and ignore responses for them."""
         for partition in partitions:
             state = self._states.pop(partition, None)
             if state is not None:
@@ -164,8 +160,8 @@ class Fetcher:
 
     def seek(self, partition: PartitionId, offset: int) -> None:
         """
-        Discard what is queued of a partition and load its offset anew; go on at C{offset} if the
-        store holds nothing new.
+        Discard a partition's queued chunks and reload its offset; go on at C{offset} if the store
+        holds nothing new.
         """
         state = self._states.get(partition)
         if state is not None:
@@ -175,7 +171,7 @@ class Fetcher:
 
     def moveTo(self, consumer: SimpleConsumer) -> Deferred[None]:
         """
-        The broker has another address.
+        Use the broker's new address.
 
         @return: fires when the old connection is closed.
         """
@@ -187,11 +183,6 @@ class Fetcher:
         return closed
 
     def stop(self) -> Deferred[None]:
-        """
-        Stop fetching.
-
-        @return: fires when the connection is closed.
-        """
         self._isStopped = True
         self._timer.stop()
         self.remove(list(self._states))
@@ -204,8 +195,8 @@ class Fetcher:
         self, state: PartitionFetchState, offset: int, error: PylogbrokerError
     ) -> None:
         """
-        The stream could not decode what is stored at an offset. Fetch it again later; the second
-        time at one offset, leave the partition alone.
+        The stream could not decode an entry. Fetch it again later; the second time at one offset,
+        abandon the partition.
         """
         if self._states.get(state.partition) is not state:
             return
@@ -227,7 +218,6 @@ class Fetcher:
     # -- requests
 
     def wake(self) -> None:
-        """Send a request if there is something to fetch."""
         if self._fetching is not None or self._isStopped:
             return
         self._timer.stop()
@@ -288,7 +278,7 @@ class Fetcher:
         fetching.addCallback(self._next)
 
     def _release(self, result: Any, reserved: list[tuple[PartitionFetchState, int]]) -> Any:
-        """The chunks have taken their own capacity: release what was reserved for them."""
+        """Release the reserved capacity: the chunks have taken their own."""
         for state, size in reserved:
             state.stream.release(size)
         return result
@@ -339,11 +329,7 @@ class Fetcher:
     # -- responses
 
     def _take(self, state: PartitionFetchState, sizeMax: int, messages: MessageSet) -> bool:
-        """
-        Queue what was fetched of one partition.
-
-        @return: whether there is a reason to fetch again at once.
-        """
+        """Queue a partition's response. Returns whether to fetch again at once."""
         if self._states.get(state.partition) is not state or state.offset != messages.baseOffset:
             return False
         if isinstance(messages.error, RemoteOffsetOutOfRangeError):
@@ -379,7 +365,6 @@ class Fetcher:
     def _takeInvalid(
         self, state: PartitionFetchState, messages: MessageSet, sizeMax: int, error: FormatError
     ) -> bool:
-        """The first entry is cut, or bad."""
         neededSize = messages.cutEntrySize if len(messages.data) >= sizeMax else 0
         sizeLimit = self._settings.fetchSizeMax
         if sizeMax < neededSize <= sizeLimit:
@@ -405,7 +390,7 @@ class Fetcher:
         return False
 
     def _fail(self, state: PartitionFetchState, error: PylogbrokerError) -> None:
-        """Raise an error to the application, unless it was raised before, and try again later."""
+        """Raise an error to the application, once, and try again later."""
         state.delay(self._nowMs())
         if self._reportOnce(state, error):
             state.stream.fail(
@@ -414,10 +399,8 @@ class Fetcher:
 
     def _reportOnce(self, state: PartitionFetchState, error: PylogbrokerError) -> bool:
         """
-        Log an error of a partition once. The entry's place in the response does not count, since it
-        changes from fetch to fetch.
-
-        @return: whether the error is new.
+        Log a partition's error once. The entry's place in the response does not count: it changes
+        from fetch to fetch. Returns whether the error is new.
         """
         text = error.reason if isinstance(error, FormatError) else str(error)
         if state.reported == (state.offset, text):

@@ -50,7 +50,7 @@ class FetcherManager:
         name: str,
     ) -> None:
         """
-        @param endpointFor: gives the endpoint of a registered broker.
+        @param endpointFor: gives a registered broker's endpoint.
         @param streams: by topic ("" for a filter's streams) and number of the consumer thread. May
             be filled later.
         @param name: the member's, for the log.
@@ -73,12 +73,11 @@ class FetcherManager:
 
     @property
     def partitions(self) -> list[PartitionId]:
-        """All that are fetched."""
         return [each for _broker, fetcher in self._fetchers.values() for each in fetcher.partitions]
 
     @property
     def positionedPartitions(self) -> list[PartitionId]:
-        """Those of them whose position is known."""
+        """Partitions whose position is known."""
         return [
             each
             for _broker, fetcher in self._fetchers.values()
@@ -106,7 +105,6 @@ class FetcherManager:
         return self._streams.get((topic, index)) or self._streams["", index]
 
     def _connect(self, number: int, broker: BrokerRegistration | None, count: int) -> None:
-        """Have a fetcher for a broker's current address, if there is a valid one."""
         before, fetcher = self._fetchers.get(number, (None, None))
         if broker is None:
             if fetcher is None:
@@ -138,7 +136,7 @@ class FetcherManager:
     def _report(
         self, text: str, number: int, broker: BrokerRegistration | None, detail: object
     ) -> None:
-        """Warn of a broker once, until its registration changes."""
+        """Log a broker's problem once, until its registration changes."""
         if number not in self._reported or self._reported[number] != broker:
             self._reported[number] = broker
             self._log.warn(text, consumerId=self._name, number=number, detail=detail)
@@ -159,12 +157,10 @@ class FetcherManager:
         )
 
     def remove(self, partitions: Collection[PartitionId]) -> None:
-        """Stop fetching these partitions, and discard what is queued of them."""
         for _broker, fetcher in self._fetchers.values():
             fetcher.remove(partitions)
 
     def seek(self, partition: PartitionId, offset: int) -> None:
-        """Discard what is queued of a partition, and fetch it from an offset on."""
         found = self._fetchers.get(partition.partition.broker)
         if found is not None:
             found[1].seek(partition, offset)

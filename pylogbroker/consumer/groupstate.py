@@ -1,13 +1,13 @@
 """
-What a member of a group reads and writes in ZooKeeper, offsets apart (spec-0.7 zookeeper §4).
+The nodes of a group in ZooKeeper, without offsets (spec-0.7 zookeeper §4).
 
 What must be true:
 
-  - A watch is armed before anything that it covers is read, and stays armed until it fires.
-  - What cannot be used is logged once and left out: a member whose registration or pattern cannot
-    be used (0.7's members all stop at it), a broker, a partition count, a topic's name.
-  - Anybody can delete owner nodes: 0.7's C{ConsoleConsumer --from-beginning} deletes all that a
-    group has. So each owner watches its own.
+  - A watch is armed before the data that it covers is read, and stays armed until it fires.
+  - Invalid data are logged once and left out: a member's registration or pattern (0.7's members all
+    stop at it), a broker, a partition count, a topic's name.
+  - Any client can delete owner nodes: 0.7's C{ConsoleConsumer --from-beginning} deletes all of a
+    group. So each owner watches its own.
   - A stale owner node blocks only its own partition. A member deletes only its own nodes.
   - Requests are sent in batches, since partition counts are untrusted.
 """
@@ -51,17 +51,13 @@ class GroupWatches:
     """At most one watch for each node: on its children, or on its data."""
 
     def __init__(self, zookeeper: IZookeeper, changed: Callable[[], None]) -> None:
-        """
-        @param changed: called when a watch has fired.
-        """
         self._zookeeper = zookeeper
         self._changed = changed
         self._armed: dict[str, Deferred[Any]] = {}
 
     async def children(self, path: str) -> list[str]:
         """
-        A node's children, which are watched afterwards. A missing node has none, and is watched
-        for.
+        Read and watch a node's children. A missing node has none, and its creation is watched.
 
         @raise pylogbroker.errors.ZookeeperError: the request failed.
         """
@@ -82,7 +78,7 @@ class GroupWatches:
 
     async def node(self, path: str) -> tuple[bytes, Stat] | None:
         """
-        A node's data and status, which are watched afterwards; L{None} for a missing node.
+        Read and watch a node's data and status; L{None} for a missing node.
 
         @raise pylogbroker.errors.ZookeeperError: the request failed.
         """
@@ -95,7 +91,7 @@ class GroupWatches:
         return data or b"", stat
 
     def isArmed(self, path: str) -> bool:
-        """Whether what was read of a node has not changed since."""
+        """Whether a node has not changed since it was read."""
         return path in self._armed
 
     async def _arm(self, path: str, result: Awaitable[T], fired: Deferred[Any]) -> T:
@@ -119,19 +115,17 @@ class GroupWatches:
             del self._armed[path]
 
     def cancel(self, path: str) -> None:
-        """Watch a node no longer."""
         fired = self._armed.get(path)
         if fired is not None:
             fired.cancel()
 
     def cancelAll(self) -> None:
-        """Watch no node any longer."""
         for path in list(self._armed):
             self.cancel(path)
 
 
 class GroupStateReader:
-    """Reads members, topics and brokers for one member."""
+    """Reads members, topics and brokers for one member, and watches all that may change."""
 
     _log = Logger()
 
@@ -142,9 +136,6 @@ class GroupStateReader:
         groupPaths: paths.GroupPaths,
         consumerId: str,
     ) -> None:
-        """
-        @param watches: armed on everything that is read and may change.
-        """
         self._zookeeper = zookeeper
         self._paths = groupPaths
         self._consumerId = consumerId
@@ -209,7 +200,7 @@ class GroupStateReader:
 
 
 class PartitionOwners:
-    """The owner nodes of one member's partitions, each with the name of the consumer thread."""
+    """The owner nodes of one member's partitions, each with its consumer thread and a watch."""
 
     _log = Logger()
 
@@ -220,9 +211,6 @@ class PartitionOwners:
         groupPaths: paths.GroupPaths,
         consumerId: str,
     ) -> None:
-        """
-        @param watches: armed on each owner node that is this member's.
-        """
         self._zookeeper = zookeeper
         self._watches = watches
         self._paths = groupPaths
@@ -235,7 +223,7 @@ class PartitionOwners:
         """
         Create owner nodes.
 
-        @return: the partitions that are this member's now; another session has the others.
+        @return: the partitions that are now this member's; another session has the others.
         @raise pylogbroker.errors.ZookeeperError: at least one request failed.
         """
         claimed = await gatherInBatches(self._claimOne, assignment.items())
@@ -257,8 +245,8 @@ class PartitionOwners:
 
     async def missing(self, assignment: Assignment) -> frozenset[PartitionId]:
         """
-        Those of this member's partitions whose owner nodes were deleted or overwritten. Reads only
-        the nodes whose watches have fired.
+        This member's partitions whose owner nodes were deleted or overwritten. Reads only nodes
+        whose watches have fired.
 
         @raise pylogbroker.errors.ZookeeperError: at least one request failed.
         """
@@ -282,8 +270,8 @@ class PartitionOwners:
 
     async def release(self, assignment: Assignment) -> None:
         """
-        Delete owner nodes, as far as they are still ours. Each is tried, since after a failure the
-        session may go on, and the nodes with it.
+        Delete owner nodes that are still ours. Tries each, since the session may outlive a failure,
+        and its nodes with it.
 
         @raise pylogbroker.errors.ZookeeperError: at least one request failed.
         """

@@ -1,9 +1,9 @@
 """
-One member of a group: executes the effects that L{pylogbroker.consumer.rebalance.Rebalance} decides
-on, one at a time, and reports their results to it. A module of its own, since C{rebalance} decides
-without I/O and this module does the I/O.
+The executor of one group member's effects, which L{pylogbroker.consumer.rebalance.Rebalance}
+decides. A module of its own, since C{rebalance} decides without I/O and this module does the I/O.
 
-The end of a session cancels a running effect, whose result does not count any more.
+Effects run one at a time, and their results go back to L{Rebalance}. The end of a session cancels a
+running effect, whose result is ignored.
 """
 
 from __future__ import annotations
@@ -51,11 +51,7 @@ Commit = Callable[[Callable[[], Collection[PartitionId]]], Awaitable[None]]
 
 
 class Member:
-    """
-    A member of a group, from its registration until it has left.
-
-    @ivar isStopped: whether C{stop} was called.
-    """
+    """A member of a group, from its registration until it has left."""
 
     _log = Logger()
 
@@ -69,9 +65,7 @@ class Member:
         offsets: ConsumedOffsets,
         commit: Commit,
     ) -> None:
-        """
-        @param commit: called before partitions are released, with C{autocommit.enable}.
-        """
+        """@param commit: called before partitions are released, with C{autocommit.enable}."""
         self.isStopped = False
         self._clock = clock
         self._settings = settings
@@ -99,12 +93,11 @@ class Member:
 
     @property
     def state(self) -> State:
-        """The state of rebalancing."""
         return self._rebalance.state
 
     @property
     def owned(self) -> Assignment:
-        """The partitions that this member has, with their threads. Do not change it."""
+        """This member's partitions, with their threads. Do not change it."""
         return self._rebalance.owned
 
     # -- joining and leaving
@@ -113,7 +106,7 @@ class Member:
         """
         Create the member's node, which the other members see.
 
-        @raise ZookeeperError: that failed; nothing has changed then.
+        @raise ZookeeperError: that failed; nothing has changed.
         """
         self._subscription = subscription
         self._removeListener = self._zookeeper.add_session_listener(self._sessionChanged)
@@ -129,9 +122,8 @@ class Member:
         """
         Begin to rebalance.
 
-        @return: fires when this member has its partitions for the first time. Fails with
-            L{RebalanceFailedError} after C{rebalance.retries.max} attempts; the member keeps
-            trying.
+        @return: fires when this member first has its partitions. Fails with L{RebalanceFailedError}
+            after C{rebalance.retries.max} attempts; the member keeps trying.
         """
         joined: Deferred[None] = Deferred(lambda _joined: setattr(self, "_joined", None))
         self._joined = joined
@@ -142,7 +134,7 @@ class Member:
         """
         Stop rebalancing; call C{leave} next.
 
-        @return: the Deferred that C{join} returned, if it has not fired; the caller has to fire it.
+        @return: the Deferred of C{join}, if it has not fired; the caller must fire it.
         """
         self.isStopped = True
         self._backOffTimer.stop()
@@ -332,7 +324,7 @@ class Member:
 
     def _uncommittedOf(self, assignment: Assignment) -> list[PartitionId]:
         """
-        Partitions that were read and released, and may not be committed: a release may be cancelled
+        Partitions that were read, released and perhaps not committed: a release may be cancelled
         and executed again. In a later session their positions are old, and their next owners store
         newer ones.
         """

@@ -1,13 +1,13 @@
 """
-Where a group's offsets are stored, and what a member knows of them.
+Offset stores of a group, and a member's knowledge of the stored offsets.
 
-0.7 stores them in ZooKeeper (L{ZookeeperOffsetStore}). An application that stores them in the same
-database transaction as its results counts each message exactly once (L{SqliteOffsetStore}).
+0.7 stores offsets in ZooKeeper (L{ZookeeperOffsetStore}). An application that stores them in the
+database transaction of its results counts each message exactly once (L{SqliteOffsetStore}).
 
-L{ConsumedOffsets} knows what it read from the store last, and what it tried to write since. When a
-partition comes back, after an expired session for example, and the store holds one of these offsets
-or none, the member goes on where it was. Any other offset is of a member that had the partition
-meanwhile, and counts.
+L{ConsumedOffsets} knows the offset it last read from the store, and those it tried to write since.
+A partition may come back, after an expired session for example. If the store then holds one of
+these offsets or none, the member goes on where it was. Any other offset is a later owner's, and
+takes precedence.
 """
 
 from __future__ import annotations
@@ -49,20 +49,18 @@ class IOffsetStore(Protocol):
     Stores, for one group, the next offset of each partition.
 
     A store with a true C{tracksIntraBatch} takes and returns positions inside compressed sets as
-    L{pylogbroker.types.IntraBatchOffset}s. A store whose offsets others can delete may have a
-    method C{missing}, as L{ZookeeperOffsetStore.missing}.
+    L{pylogbroker.types.IntraBatchOffset}s. A store whose offsets other clients can delete may have
+    a method C{missing}, as L{ZookeeperOffsetStore.missing}.
     """
 
     def load(self, partition: PartitionId) -> Deferred[int | None]:
-        """
-        @return: fires with an offset, or L{None} when none is stored.
-        """
+        """@return: fires with an offset, or L{None} when none is stored."""
         ...
 
     def commit(self, offsets: Mapping[PartitionId, int]) -> Deferred[dict[PartitionId, int]]:
         """
-        @return: fires with those that are stored now. Fails only when none could be tried, or with
-            C{CancelledError} when it was cancelled.
+        @return: fires with those stored now. Fails only when none could be tried, or with
+            C{CancelledError} when cancelled.
         """
         ...
 
@@ -70,17 +68,13 @@ class IOffsetStore(Protocol):
 def missingOffsets(
     store: IOffsetStore, partitions: Iterable[PartitionId]
 ) -> Deferred[list[PartitionId]]:
-    """As C{missing} of a store; none of a store that has no such method."""
+    """C{missing} of a store; none for a store without that method."""
     missing = getattr(store, "missing", None)
     return succeed([]) if missing is None else missing(partitions)
 
 
 class MemoryOffsetStore:
-    """
-    Offsets that are gone with the process: for tests, and for readers that always begin anew.
-
-    @ivar offsets: what is stored.
-    """
+    """Offsets that are lost with the process: for tests, and for readers that always begin anew."""
 
     def __init__(self, offsets: Mapping[PartitionId, int] | None = None) -> None:
         self.offsets = dict(offsets or {})
@@ -172,7 +166,7 @@ class ZookeeperOffsetStore:
     def _report(
         self, offsets: Mapping[PartitionId, int], errors: Mapping[PartitionId, ZookeeperError]
     ) -> None:
-        """One line a commit: while ZooKeeper is away every write fails."""
+        """Log one line per commit: while ZooKeeper is away every write fails."""
         some = [
             f"{offsets[partition]} of {partition}"
             for partition in islice(errors, REPORTED_COUNT_MAX)
@@ -199,14 +193,14 @@ class SqliteOffsetStore:
 
     The application does its work, calls L{store} on the same connection for each message, in order,
     and commits as often as it likes. The consumer is created with C{autocommit.enable=false} and
-    this store, and loads offsets from it. So each message counts exactly once:
+    this store. So each message counts exactly once:
 
-      - A transaction may end inside a compressed set: the store keeps how many of its messages are
-        done, and the next reader leaves them out.
+      - A transaction may end inside a compressed set: the store counts the finished messages of the
+        set, and the next reader skips them.
       - An offset changes only forward, and only if it is what this member loaded or stored last.
-        When two members work on one partition, since it went from one to the other, the later one
-        gets an L{OffsetConflictError}, rolls back and joins anew. Where C{autooffset.reset} has
-        moved the offset back, it goes forward from there.
+        When two members work on a partition that moved, the later one gets an
+        L{OffsetConflictError}, rolls back and joins anew. Where C{autooffset.reset} has moved the
+        offset back, it goes forward from there.
     """
 
     TABLE = "pylogbroker_offsets"
@@ -217,7 +211,7 @@ class SqliteOffsetStore:
     ) -> None:
         """
         @param connection: of the thread that calls L{store} and runs the reactor.
-        @param random: for the name under which this member writes; by default the system's.
+        @param random: for this member's name as a writer; by default the system's.
         """
         self._connection = connection
         self._group = group
@@ -236,7 +230,7 @@ class SqliteOffsetStore:
     def _makeTable(self) -> None:
         """
         Create the table, or add missing columns. Two members may do so at once, so lock the table
-        first and look at it again.
+        first and look again.
         """
         connection = self._connection
         if not connection.in_transaction:
@@ -257,7 +251,7 @@ class SqliteOffsetStore:
         """
         Store an offset in the open transaction, which the application commits.
 
-        @param nextOffset: of the message that is done, as it came.
+        @param nextOffset: of the finished message, unchanged.
         @raise OffsetConflictError: another member has stored one, or this member this one. Roll
             back.
         """
@@ -334,7 +328,7 @@ class SqliteOffsetStore:
 
 
 def _exact(offset: int) -> tuple[int, int]:
-    """An offset and how many messages of the set there are done."""
+    """An offset, and the number of finished messages of the set there."""
     return offset, consumedCount(offset)
 
 
@@ -358,9 +352,8 @@ class ConsumedOffsets:
 
     async def find(self, partition: PartitionId) -> int | None:
         """
-        Where to go on with a partition.
+        The offset where a partition goes on; L{None} if there is none.
 
-        @return: L{None} when there is no offset.
         @raise Exception: what C{load} of the store fails with.
         """
         stored = await self._store.load(partition)
@@ -374,15 +367,15 @@ class ConsumedOffsets:
         return self.positions.get(partition, stored)
 
     def begin(self, partition: PartitionId, offset: int) -> None:
-        """Reading of a partition begins at an offset."""
+        """Begin reading a partition at an offset."""
         self.positions[partition] = offset
 
     async def commit(self, partitions: Callable[[], Iterable[PartitionId]]) -> list[PartitionId]:
         """
-        Store what has moved, and what is gone from the store: every commit of 0.7.2 writes all
+        Store moved offsets and those deleted from the store: every commit of 0.7.2 writes all
         offsets, so deleted ones come back. Commits wait for one another.
 
-        @param partitions: gives those that are ours, when it is this commit's turn.
+        @param partitions: returns our partitions when this commit's turn comes.
         @return: those that could not be stored.
         """
         async with self._turn:
@@ -401,9 +394,7 @@ class ConsumedOffsets:
             return failed + await self._write({each: offsets[each] for each in missing})
 
     async def _missing(self, partitions: list[PartitionId]) -> list[PartitionId]:
-        """
-        Those that are gone from the store; none if that fails, since the next commit asks again.
-        """
+        """Offsets deleted from the store; none if that fails, since the next commit asks again."""
         try:
             return await missingOffsets(self._store, partitions) if partitions else []
         except ZookeeperError:
@@ -436,7 +427,7 @@ class ConsumedOffsets:
         return [partition for partition in offsets if partition not in stored]
 
     def forget(self, partitions: Iterable[PartitionId]) -> None:
-        """Other members own these partitions now: our offsets no longer count."""
+        """Forget offsets of partitions that other members own now."""
         for partition in partitions:
             self.positions.pop(partition, None)
             self._possible.pop(partition, None)

@@ -2,13 +2,13 @@
 Rebalancing as a pure state machine: events in, effects out (spec-0.7 zookeeper §4.4, §4.5).
 
 Every member of a group runs it for itself. L{Rebalance} decides;
-L{Member<pylogbroker.consumer.member.Member>} executes the effects and reports their results. So the
-tests try everything that can go wrong between members in one process, by the thousand, on a clock.
+L{Member<pylogbroker.consumer.member.Member>} executes the effects and reports their results. So
+tests can try thousands of failures between members in one process, on a clock.
 
 What must be true: a member fetches a partition only while the partition's owner node is its own. It
 releases a partition (stops fetching, commits if C{autocommit.enable} is set, deletes the owner
-node, in this order) before another member can claim it. Whatever happens in between, it comes back
-to owning what is assigned to it, or tries again. No event is lost, whatever the timing.
+node, in this order) before another member can claim it. After any failure it comes back to owning
+what is assigned to it, or tries again. No event is lost, whatever the timing.
 
   ================= ============================ ================================= =================
   state             on                           effect                            then
@@ -35,14 +35,14 @@ to owning what is assigned to it, or tries again. No event is lost, whatever the
 A change on the way to owning is acted on when owning is reached. Unlike 0.7.2, which releases
 everything each time, a member releases only what it has to; other members see no difference.
 
-Owner nodes go missing when somebody deletes them. The member claims such a partition again and
-fetches on meanwhile. When another session has it by then, the member stops fetching it and commits
-nothing: the position is the other member's.
+Any client can delete owner nodes. The member claims such a partition again and fetches on
+meanwhile. If another session has claimed it, the member stops fetching it and commits nothing: the
+position is now the other member's.
 
 After C{retryCountMax} attempts 0.7.2 owns nothing until the next event (gotcha 51). Here the member
-tries again, with growing delays, and keeps and fetches what it could claim. Otherwise a partition
-that can never be claimed would stop the others: one that a member has which reads the list
-differently (a pattern that only Java knows), or whose owner node is persistent.
+tries again, with growing delays, and keeps and fetches what it could claim. Otherwise one
+partition that can never be claimed would stop the others: its owner node is persistent, or its
+owner reads the list differently (a pattern that only Java knows).
 
 A partition whose broker is not registered is assigned and claimed, since 0.7 counts it too. It is
 fetched when its broker is back.
@@ -66,7 +66,7 @@ BACKOFF_FACTOR_MAX = 10
 
 class GroupState(NamedTuple):
     """
-    What a member has read in ZooKeeper.
+    The content of ZooKeeper as a member has read it.
 
     @ivar topics: with all partitions.
     @ivar brokers: by number.
@@ -87,9 +87,9 @@ Assignment = dict[PartitionId, str]
 @dataclass(frozen=True)
 class GroupRead:
     """
-    A L{ReadGroup} was executed.
+    The result of L{ReadGroup}.
 
-    @ivar missing: owned partitions whose owner nodes are not this member's any more.
+    @ivar missing: owned partitions whose owner nodes are no longer this member's.
     """
 
     state: GroupState
@@ -98,15 +98,15 @@ class GroupRead:
 
 @dataclass(frozen=True)
 class Released:
-    """A L{Release} was executed."""
+    """The result of L{Release}."""
 
 
 @dataclass(frozen=True)
 class Claimed:
     """
-    A L{Claim} was executed.
+    The result of L{Claim}.
 
-    @ivar partitions: those that this member has now; other sessions have the others.
+    @ivar partitions: this member's now; other sessions have the others.
     """
 
     partitions: frozenset[PartitionId]
@@ -114,7 +114,7 @@ class Claimed:
 
 @dataclass(frozen=True)
 class Failed:
-    """An effect was not executed, or only in part."""
+    """The result of an effect that was not executed, or only in part."""
 
     reason: str
 
@@ -161,8 +161,8 @@ class BackOff:
     """
     Wait, then call C{backoffElapsed}.
 
-    @ivar factor: how many times the back-off time.
-    @ivar attempt: failures in a row, this one included.
+    @ivar factor: of the back-off time.
+    @ivar attempt: failures in a row, with this one.
     """
 
     factor: int
@@ -203,15 +203,14 @@ class State(Enum):
 
 class Rebalance:
     """
-    One member's part. Each method returns the effects to execute, in order, before the next event.
+    One member's state machine. Each method returns the effects to execute, in order, before the
+    next event.
 
     @ivar owned: what this member owns as far as it knows, also while it is claiming or releasing.
     """
 
     def __init__(self, consumerId: str, retryCountMax: int) -> None:
-        """
-        @param retryCountMax: failures in a row after which the delays grow.
-        """
+        """@param retryCountMax: failures in a row after which the delays grow."""
         self.state = State.IDLE
         self.owned: Assignment = {}
         self._consumerId = consumerId
@@ -228,7 +227,6 @@ class Rebalance:
     # -- events from outside
 
     def started(self) -> list[Effect]:
-        """The member is registered."""
         return self._read()
 
     def changed(self) -> list[Effect]:
@@ -241,11 +239,9 @@ class Rebalance:
         return []
 
     def backoffElapsed(self) -> list[Effect]:
-        """The time of a L{BackOff} is over."""
         return self._read() if self.state is State.WAITING else []
 
     def expired(self) -> list[Effect]:
-        """The session is over."""
         self.owned = {}
         if self.state in (State.STOPPING, State.STOPPED):
             return []
@@ -254,7 +250,7 @@ class Rebalance:
         return [DropAll()]
 
     def connected(self) -> list[Effect]:
-        """ZooKeeper can be reached, and the member is registered in the current session."""
+        """The member is connected and registered in the current session."""
         if self.state not in (State.SUSPENDED, State.WAITING):
             return []
         self._attempt = 0
@@ -274,7 +270,7 @@ class Rebalance:
     # -- results
 
     def completed(self, result: EffectResult) -> list[Effect]:
-        """The last effect that has a result was executed, or failed."""
+        """The last effect with a result was executed, or failed."""
         if self.state is State.STOPPING:
             self.state, self.owned = State.STOPPED, {}
             return [Finish()]
@@ -373,9 +369,8 @@ def _without(assignment: Assignment, partitions: Collection[PartitionId]) -> Ass
 
 def computeAssignment(consumerId: str, state: GroupState) -> Assignment | None:
     """
-    A member's partitions. Every member computes the same from the same state.
-
-    @return: L{None}: it is not among the members.
+    A member's partitions; L{None} for a non-member. Every member computes the same from the same
+    state.
     """
     if consumerId not in state.members:
         return None

@@ -1,21 +1,20 @@
 """
-Streams: what an application reads.
+Streams of messages that an application reads.
 
-A stream is a bounded queue of chunks with one reader. A chunk is what one fetch returned for one
-partition, undecoded. A fetcher requests a partition only while its stream has capacity, and
-reserves that capacity until the response arrives: the silence of a slow reader is back pressure.
+A stream is a bounded queue of chunks with one reader. A chunk is a fetch's undecoded response for
+one partition. A fetcher requests a partition only while its stream has capacity, and reserves that
+until the response arrives: this is the back pressure of a slow reader.
 
-A partition's position moves to a message's next offset when the message is handed out, and to the
-chunk's end when the reader asks for more, since a chunk may end with empty wrappers. Dropping a
+A partition's position moves to a message's next offset when the message is handed out. It moves to
+the chunk's end when the reader asks for more, since a chunk may end with empty wrappers. Dropping a
 partition also discards the chunk that is being read, so nothing is handed out after a final commit.
 
-An error of one partition is raised once, in its turn; the stream goes on with the others. When a
-wrong checksum or a bad wrapper is found in a chunk, all that is queued of the partition is
-discarded, since order counts, and the fetcher is told. The stream goes on behind a message for
-which the application's decoder raises an exception.
+An error of one partition is raised once, in its turn; the stream goes on with the others. A wrong
+checksum or a bad wrapper discards the partition's queue, since order counts, and the fetcher is
+told. An exception of the application's decoder skips only its message.
 
-There are four ways to read, all on top of L{MessageStream.take} or L{MessageStream.poll}:
-C{async for} over messages or over lists (L{MessageStream.batches}), a Twisted push producer
+There are four ways to read, all on top of L{MessageStream.take} or L{MessageStream.poll}: C{async
+for} over messages or over lists (L{MessageStream.batches}), a Twisted push producer
 (L{MessageStream.pipeTo}), and an iterator for a plain thread (L{MessageStream.blocking}).
 """
 
@@ -49,7 +48,7 @@ class ConsumedMessage(NamedTuple):
     """
     A message as an application gets it.
 
-    @ivar value: the payload, or what the decoder made of it.
+    @ivar value: the payload, or the decoder's result.
     @ivar partition: numbers of the broker and of its partition.
     @ivar nextOffset: where a reader that has this message goes on (spec-0.7 wire-protocol §6).
     """
@@ -62,7 +61,7 @@ class ConsumedMessage(NamedTuple):
 
 class Chunk(NamedTuple):
     """
-    What a fetch returned for one partition; at least one complete entry.
+    A fetch's response for one partition; at least one complete entry.
 
     @ivar size: bytes.
     @ivar end: the offset behind the last complete entry.
@@ -81,10 +80,10 @@ class PolledBatch(NamedTuple):
     Messages polled but not yet acknowledged. Call L{MessageStream.acknowledge} before polling
     again.
 
-    @ivar error: what was raised in place of the next message.
+    @ivar error: raised in place of the next message.
     @ivar positions: where the partitions of C{messages} move; with an error behind messages also
         those of other partitions.
-    @ivar epoch: of the stream, when it was polled.
+    @ivar epoch: the stream's at the poll.
     """
 
     messages: list[ConsumedMessage]
@@ -94,14 +93,14 @@ class PolledBatch(NamedTuple):
 
 
 class _Fault(NamedTuple):
-    """An error of a partition, in its turn."""
+    """A partition's error, in its turn."""
 
     partition: PartitionId
     error: PylogbrokerError
 
 
 class _Reset(NamedTuple):
-    """The partition goes on at another offset behind this point of the queue."""
+    """A partition goes on at another offset behind this point of the queue."""
 
     partition: PartitionId
     offset: int
@@ -127,7 +126,7 @@ class MessageStream:
     """
     One stream of a consumer.
 
-    @ivar positions: what to commit for each partition; shared by the streams of a consumer.
+    @ivar positions: what to commit for each partition; shared by a consumer's streams.
     @ivar isEnded: whether the consumer was shut down.
     """
 
@@ -149,9 +148,8 @@ class MessageStream:
         @param name: of the consumer thread.
         @param decode: from a payload to a value.
         @param isShallow: whether compressed entries are handed out as they are.
-        @param tracksIntraBatch: whether positions inside compressed sets are
-            L{pylogbroker.types.IntraBatchOffset}s, so that a reader comes back to exactly there.
-            Otherwise they are the set's beginning.
+        @param tracksIntraBatch: whether positions inside compressed sets are exact
+            (L{pylogbroker.types.IntraBatchOffset}). Otherwise they are the set's beginning.
         @param queuedSizeMax: bytes of chunks, queued or reserved; an empty stream accepts any
             chunk.
         @param timeoutMs: how long a reader waits before L{ConsumerTimeoutError}; negative: for
@@ -188,14 +186,12 @@ class MessageStream:
 
     @property
     def hasCapacity(self) -> bool:
-        """Whether another chunk may come."""
         return not self._chunkCount or (
             self._chunkCount < self._chunkCountMax and self._size < self._queuedSizeMax
         )
 
     @property
     def queuedSize(self) -> int:
-        """Bytes of the queued chunks."""
         return sum(each.size for each in self._queue if isinstance(each, Chunk))
 
     def whenCapacity(self, wake: Callable[[], None]) -> None:
@@ -217,20 +213,19 @@ class MessageStream:
                 wake()
 
     def put(self, chunk: Chunk) -> None:
-        """Queue a chunk."""
         if not self.isEnded:
             self.reserve(chunk.size)
             self._queue.append(chunk)
             self._wake()
 
     def fail(self, partition: PartitionId, error: PylogbrokerError) -> None:
-        """Queue an error for the reader: the partition cannot be fetched."""
+        """Queue an error: the partition cannot be fetched."""
         if not self.isEnded:
             self._queue.append(_Fault(partition, error))
             self._wake()
 
     def resetPosition(self, partition: PartitionId, offset: int) -> None:
-        """The partition goes on at another offset, once what is queued of it is read."""
+        """Move the partition to another offset once its queue is read."""
         isReading = self._current is not None and self._current[0].partition == partition
         if isReading or any(each.partition == partition for each in self._queue):
             self._queue.append(_Reset(partition, offset))
@@ -241,7 +236,7 @@ class MessageStream:
             self.positions[partition] = offset
 
     def drop(self, partitions: Collection[PartitionId]) -> None:
-        """Discard what is queued of some partitions."""
+        """Discard the queue of some partitions."""
         self._epoch += 1
         self._droppedAt.update(dict.fromkeys(partitions, self._epoch))
         dropped = [each for each in self._queue if each.partition in partitions]
@@ -253,7 +248,7 @@ class MessageStream:
                 self.release(each.size)
 
     def end(self) -> None:
-        """Discard all that is queued; readers come to the end."""
+        """Discard the whole queue and end all readers."""
         self._queue.clear()
         self._current = self._unreported = None
         self.isEnded = True
@@ -337,7 +332,7 @@ class MessageStream:
         return nextOffset
 
     def _failChunk(self, chunk: Chunk, offset: int, error: PylogbrokerError) -> PylogbrokerError:
-        """Discard what is queued of a partition that cannot be decoded, and tell the fetcher."""
+        """Discard the queue of a partition that cannot be decoded, and tell the fetcher."""
         self.drop((chunk.partition,))
         chunk.onReadError(offset, error)
         return withPosition(error, chunk.partition, offset)
@@ -346,8 +341,7 @@ class MessageStream:
         """
         Take messages without moving positions, so that no commit gets ahead of the work on them.
 
-        @param countMax: the most messages. Fewer, or none, when no more are there or an error is
-            next.
+        @param countMax: fewer, or none, are returned at the queue's end or before an error.
         """
         moved: dict[PartitionId, int] = {}
         positions = ChainMap(moved, self.positions)
@@ -377,7 +371,7 @@ class MessageStream:
         As L{poll}, but wait for a message or an error.
 
         @raise StopAsyncIteration: the consumer was shut down.
-        @raise ConsumerTimeoutError: nothing has come in time; the reader may ask again.
+        @raise ConsumerTimeoutError: none came in time; the reader may ask again.
         """
         while True:
             batch = self.poll(countMax)
@@ -389,8 +383,7 @@ class MessageStream:
 
     def acknowledge(self, batch: PolledBatch) -> None:
         """
-        Move the positions behind a batch, but not those of partitions that were dropped or reset
-        since it was polled.
+        Move the positions behind a batch, except for partitions dropped or reset since the poll.
         """
         for partition, offset in batch.positions.items():
             if (
@@ -401,8 +394,8 @@ class MessageStream:
 
     def deliver(self, batch: PolledBatch) -> None:
         """
-        Move the positions behind the messages of a batch, but not behind its error, which is raised
-        to the next reader first.
+        Move the positions behind a batch's messages, but not behind its error, which is raised to
+        the next reader first.
         """
         if batch.messages and batch.error is not None:
             self.acknowledge(
@@ -422,7 +415,7 @@ class MessageStream:
         return self._droppedAt.get(partition, 0) > epoch
 
     def resetOffset(self, partition: PartitionId, epoch: int) -> int | None:
-        """The offset to which a partition was reset since an epoch; L{None} if it was not."""
+        """The offset of a partition's reset since an epoch, or L{None}."""
         resetAt, offset = self._resetAt.get(partition, (0, 0))
         return offset if resetAt > epoch else None
 
@@ -432,7 +425,7 @@ class MessageStream:
         """
         Become the one reader of this stream.
 
-        @param wake: called when there is something to take, or the stream has ended.
+        @param wake: called when a message or an error is there, or the stream has ended.
         @raise ConsumerStateError: another reader is attached.
         """
         if self._wakeReader is not None:
@@ -440,7 +433,7 @@ class MessageStream:
         self._wakeReader = wake
 
     def detach(self, wake: Callable[[], None]) -> bool:
-        """Be the reader no longer. Returns whether C{wake} was attached."""
+        """Stop reading. Returns whether C{wake} was attached."""
         isAttached = self._wakeReader == wake
         if isAttached:
             self._wakeReader = None
@@ -448,9 +441,9 @@ class MessageStream:
 
     async def wait(self) -> None:
         """
-        Wait for something to take, or for the end.
+        Wait for a message, an error or the end.
 
-        @raise ConsumerTimeoutError: nothing has come in time; the reader may wait again.
+        @raise ConsumerTimeoutError: none came in time; the reader may wait again.
         @raise ConsumerStateError: another reader is attached.
         """
         waiting: Deferred[None] = Deferred()
@@ -494,7 +487,7 @@ class MessageStream:
 
     def batches(self, countMax: int = BATCH_COUNT_MAX) -> BatchIterator:
         """
-        An asynchronous iterator over lists of messages: those that are there, at least one.
+        An asynchronous iterator over non-empty lists of the messages available.
 
         @raise ValueError: C{countMax} is less than 1.
         """
@@ -525,7 +518,7 @@ class MessageStream:
         consumer is shut down, which must happen before the reactor stops (C{shutdownBeforeStop} of
         the connector).
 
-        @param reactor: the one that the consumer belongs to.
+        @param reactor: the consumer's.
         """
         return BlockingIterator(self, reactor)
 

@@ -1,9 +1,8 @@
 """
-The ways to read a stream beside C{async for} over its messages: lists, a Twisted push producer, and
-an iterator for a plain thread. A module of its own, since the stream itself needs none of them.
+Stream readers beside C{async for} over messages: lists, a Twisted push producer, and an iterator
+for a plain thread. A module of its own, since the stream itself needs none of them.
 
-Each is a thin loop around L{MessageStream.take<pylogbroker.consumer.stream.MessageStream.take>} or
-L{MessageStream.poll<pylogbroker.consumer.stream.MessageStream.poll>}.
+Each is a thin loop around C{take} or C{poll} of L{pylogbroker.consumer.stream.MessageStream}.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class BatchIterator:
     """
     An asynchronous iterator over lists of messages.
 
-    Positions move behind a whole list when it is handed out, and behind an error that follows the
-    list when the error was raised: by this iterator, or by whatever reads the stream next.
+    Positions move behind a whole list when it is handed out. They move behind an error that follows
+    the list when any reader has raised it.
     """
 
     def __init__(self, stream: MessageStream, countMax: int) -> None:
@@ -45,8 +44,6 @@ class BatchIterator:
 
     async def __anext__(self) -> list[ConsumedMessage]:
         """
-        The next messages.
-
         @raise StopAsyncIteration: the consumer was shut down.
         @raise ConsumerTimeoutError: none came in time; the reader may ask again.
         @raise PylogbrokerError: as C{take} of the stream, behind the messages before the error.
@@ -87,7 +84,6 @@ class PipeProducer:
         return self._done
 
     def _wake(self) -> None:
-        """There may be something to deliver."""
         if (
             self._turn is None
             and (not self._isPaused or self._stream.isEnded)
@@ -128,16 +124,13 @@ class PipeProducer:
         return self._stream.detach(self._wake)
 
     def pauseProducing(self) -> None:
-        """The receiver has enough."""
         self._isPaused = True
 
     def resumeProducing(self) -> None:
-        """The receiver wants more."""
         self._isPaused = False
         self._wake()
 
     def stopProducing(self) -> None:
-        """The receiver wants no more, ever."""
         self._isPaused = True
         if not self._done.called:
             self._finish(None)
@@ -147,9 +140,9 @@ class BlockingIterator:
     """
     Messages for a plain thread, which fetches them from the reactor's thread in batches.
 
-    A message's position moves when the thread gets the message. Of a dropped partition the thread
-    gets no more, but one that it gets in that very moment may be delivered again by the next owner.
-    Of a reset partition it gets the rest of the batch without moving the position. A reset behind
+    A message's position moves when the thread gets it. The thread gets no more of a dropped
+    partition, but the next owner may repeat a message handed out in that moment. Of a reset
+    partition the thread gets the rest of the batch without moving the position. A reset behind
     messages of the batch takes effect with the last of them.
     """
 
@@ -168,7 +161,7 @@ class BlockingIterator:
 
     def __next__(self) -> ConsumedMessage:
         """
-        The next message; blocks until there is one.
+        Blocks until there is a message.
 
         @raise StopIteration: the consumer was shut down.
         @raise ConsumerTimeoutError: none came in time.
@@ -210,9 +203,7 @@ class BlockingIterator:
         return batch
 
     def _nextBatch(self, done: PolledBatch | None) -> Deferred[Any]:
-        """
-        On the reactor's thread. All of C{done} is handed out, and what follows its messages counts.
-        """
+        """On the reactor's thread. All of C{done} is handed out; positions move behind it."""
         if done is not None:
             self._stream.acknowledge(done)
         return Deferred.fromCoroutine(self._stream.nextBatch(self._countMax))

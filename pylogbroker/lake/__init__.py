@@ -1,4 +1,4 @@
 """
-Tables in a folder, filled from topics: what was loaded, how far, and commits that survive every
-crash. Without Spark.
+Tables in a folder, filled from topics without Spark: what was loaded, how far, and crash-safe
+commits.
 """

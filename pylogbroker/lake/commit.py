@@ -1,37 +1,36 @@
 """
-Committing runs to a table: rows and offsets in one step, whatever crashes, however many writers
-try.
+Committing runs to a table: rows and offsets in one step, despite crashes and concurrent writers.
 
 What must be true: after a crash at any point, the table has all rows of each run or none, and its
-offsets say which. The next run continues from there without being told.
+offsets say which. The next run continues from there.
 
  1. A writer holds the lock on C{_lock} from before it looks where the table ends until it is done.
-    A second writer is refused at once. The system releases the lock when the process dies.
- 2. Files are written to C{_staging/<run id>/}, a name that no other run uses, so a task that still
-    writes for a dead run does no harm.
+ A second writer is refused at once. The system releases the lock when the process dies.
+ 2. Files are written to C{_staging/<run id>/}, a name that no other run uses, so a late task of a
+ dead run does no harm.
  3. A manifest that readers would not accept is refused. The staged files and their names are
-    synced. The manifest is written under a temporary name and synced. The staged files are checked
-    once more. Then the manifest is B{linked} to its number, which fails if the number is taken.
-    This is the commit.
+ synced. The manifest is written under a temporary name and synced. The staged files are checked
+ once more. Then the manifest is B{linked} to its number, which fails if the number is taken. This
+ is the commit.
  4. The run is published: each staged file is linked to its final name, the folders are synced,
-    files that the manifest removes are removed, and at last the staging folder. All this can be
-    repeated. A writer that gets the lock first does it for the last manifest, whose staging folder
-    shows that it may be unfinished. All other staging folders are of failed runs, and are removed.
+ files that the manifest removes are removed, and at last the staging folder. All this can be
+ repeated. The next writer does it for the last manifest, whose staging folder shows that it may be
+ unfinished. All other staging folders are of failed runs, and are removed.
 
 Some network file systems are mounted without locks. There, a live run looks dead to the next one.
-So the next one moves the staging folder aside, then removes the temporary manifest, then looks
-whether the run has committed. The committing run does the opposite: first the temporary manifest,
-then a check of the files. In any order, either the committing run finds something missing, before
-the commit, or the other one finds a committed run, whose files it still has and publishes. Of two
-runs from the same state only one gets the number. This guards against mistakes only: a run that
-commits before the run before it is published would hide that run from rule 4.
+So the next one moves the staging folder aside, removes the temporary manifest, then looks whether
+the run has committed. The committing run does the opposite: first the temporary manifest, then a
+check of the files. In any order, either the committing run finds something missing before the
+commit, or the other one finds a committed run and publishes its files. Of two runs from the same
+state only one gets the number. This guards against mistakes only: a run that commits before the run
+before it is published would hide that run from rule 4.
 
 Rejected: offsets in ZooKeeper beside the files (two commits, and a crash between them loses or
-duplicates rows). An optimistic commit with a second attempt (the loser has done its work in vain,
-and a paused publisher could restore files that a later compaction removed).
+duplicates rows). An optimistic commit with a second attempt (the loser's work is wasted, and a
+paused publisher could restore files that a later compaction removed).
 
-The folder must be on a local or mounted file system with POSIX semantics: exclusive links, atomic
-renames, C{fsync}, C{flock}.
+The folder must be on a local or mounted POSIX file system: exclusive links, atomic renames,
+C{fsync}, C{flock}.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ _PATTERN_SIGNS = frozenset("{}[]*?\\")
 
 def localPath(text: str) -> str:
     """
-    A table's folder as the user names it, checked.
+    The checked path of a table's folder.
 
     @raise TableError: it is not a path on this machine, or Spark would take it for a pattern.
     """
@@ -96,11 +95,7 @@ def localPath(text: str) -> str:
 
 
 def checkStaged(table: Table, fileSystem: IFileSystem, manifest: Manifest) -> None:
-    """
-    Check the files that a manifest promises.
-
-    @raise TableError: a staged file is missing, or has another size.
-    """
+    """@raise TableError: a staged file of the manifest is missing, or has another size."""
     for each in manifest.added:
         path = table.path(STAGING, manifest.runId, each.staged)
         status = fileSystem.status(path)
@@ -130,8 +125,6 @@ def checkNames(table: Table, fileSystem: IFileSystem, manifest: Manifest) -> Non
 class TableWriter:
     """
     The only writer of a table, as a context manager. Entering it first completes an unfinished run.
-
-    @ivar table: the table.
     """
 
     def __init__(self, table: Table, fileSystem: IFileSystem) -> None:
@@ -169,14 +162,11 @@ class TableWriter:
         self._release()
 
     def staging(self, runId: str) -> str:
-        """The folder for the files of a run; the caller creates it."""
+        """The folder for a run's files; the caller creates it."""
         return self.table.path(STAGING, runId)
 
     def discard(self, runId: str) -> None:
-        """
-        Remove the files of a failed run. If a task still writes there, the next run removes the
-        rest.
-        """
+        """Remove the files of a failed run. The next run removes those of late tasks."""
         self._remove(self.staging(runId))
 
     # -- committing
@@ -205,7 +195,6 @@ class TableWriter:
             ) from error
 
     def _prepared(self, manifest: Manifest) -> bytes:
-        """The encoded manifest; the staged files are then synced."""
         try:
             data = self._encoded(manifest)
             checkNames(self.table, self._files, manifest)
@@ -221,10 +210,7 @@ class TableWriter:
         return data
 
     def _encoded(self, manifest: Manifest) -> bytes:
-        """
-        The encoded manifest, after a check that it can be decoded: an unreadable manifest would
-        block the table.
-        """
+        """The encoded manifest, checked by decoding it: an unreadable one would block the table."""
         name = self.table.path(MANIFESTS, manifestName(manifest.number))
         data = manifest.encode()
         if len(data) > MANIFEST_SIZE_MAX:
@@ -237,7 +223,6 @@ class TableWriter:
         return data
 
     def _link(self, manifest: Manifest, data: bytes) -> None:
-        """Link the manifest to its number: the commit."""
         temporary, final = (
             self._temporary(manifest.runId),
             self.table.path(MANIFESTS, manifestName(manifest.number)),
@@ -262,11 +247,9 @@ class TableWriter:
             raise
 
     def _temporary(self, runId: str) -> str:
-        """The temporary name of a run's manifest."""
         return self.table.path(MANIFESTS, _TEMPORARY + runId)
 
     def _drop(self, path: str) -> None:
-        """Remove a file if it exists."""
         if self._files.status(path) is not None:
             self._files.remove(path)
 
@@ -295,7 +278,6 @@ class TableWriter:
         self._syncUp(folders)
 
     def _syncUp(self, folders: Iterable[str]) -> None:
-        """Sync folders and their parents, up to the parent of the table, the deepest first."""
         found = {self.table.folder.rpartition("/")[0] or "/"}
         for folder in folders:
             while len(folder) >= len(self.table.folder):
@@ -307,10 +289,6 @@ class TableWriter:
     # -- publishing
 
     def _publish(self, manifest: Manifest) -> None:
-        """
-        Give the files of a committed run their final names, and remove what it removes. Can be
-        repeated.
-        """
         finals = [self.table.path(each.path) for each in manifest.added]
         for folder in sorted({path.rpartition("/")[0] for path in finals}):
             self._files.makeDirectories(folder)
@@ -382,7 +360,6 @@ class TableWriter:
         self._publish(last)
 
     def _lastIf(self, runId: str) -> Manifest | None:
-        """The last manifest, if it is that of a run."""
         last = self.table.last()
         return last if last is not None and last.runId == runId else None
 
@@ -395,7 +372,6 @@ class TableWriter:
         self._drop(self._temporary(runId))
 
     def _remove(self, path: str) -> None:
-        """Remove a file, or a folder with its content, as far as possible."""
         try:
             status = self._files.status(path)
             if status is None:

@@ -1,19 +1,17 @@
 """
-Which offsets of each partition a run loads: from the end of the table to the end of the log, unless
-the caller asks for another start.
-
-Rules:
+The offsets that a run loads: from the end of the table to the end of the log, unless the caller
+requests another start.
 
  - A partition that was never loaded begins at its oldest message.
- - Lost messages are never skipped silently. If the table ends at 100 and the log begins at 200,
-   the run fails, unless the caller allows the loss.
+ - Lost messages are never skipped silently. If the table ends at 100 and the log begins at 200, the
+   run fails, unless the caller allows the loss.
  - A requested start before the oldest message becomes the oldest message, with a note (as in 0.7's
    Hadoop consumer, spec-0.7 tools §11). A start behind the end of the log is refused.
- - A start before the end of the table loads the range B{again}: the same commit removes the rows
-   that came of it. A table that equals its topic is the promise (rejected: duplicate rows). Rows
-   whose messages retention has deleted cannot be loaded again, and stay.
- - A requested start other than the end of the table is committed even if no message follows it.
-   Otherwise the next run would not know of it.
+ - A start before the end of the table loads the range B{again}: the same commit removes its old
+   rows, so that the table equals its topic (rejected: duplicate rows). Rows whose messages
+   retention has deleted cannot be loaded again, and stay.
+ - A requested start other than the end of the table is committed even without messages. Otherwise
+   the next run would not know of it.
  - A log that ends before the table does was created anew, or is another log. Only the user knows
    which rows are right then.
 """
@@ -31,7 +29,7 @@ class PlannedRange(NamedTuple):
     """
     A part of a partition to load.
 
-    @ivar isAgain: whether the table may have rows of it, which are replaced.
+    @ivar isAgain: whether it replaces rows of the table.
     """
 
     partition: PartitionId
@@ -41,13 +39,12 @@ class PlannedRange(NamedTuple):
 
     @property
     def isEmpty(self) -> bool:
-        """Whether there is nothing to read."""
         return self.fromOffset == self.toOffset
 
 
 class LoadPlan(NamedTuple):
     """
-    What a run loads.
+    The ranges of a run.
 
     @ivar ranges: an empty range only moves the end of the table.
     @ivar notes: sentences for the user.
@@ -58,7 +55,6 @@ class LoadPlan(NamedTuple):
 
     @property
     def isEmpty(self) -> bool:
-        """Whether there is nothing to read."""
         return all(each.isEmpty for each in self.ranges)
 
 
@@ -73,7 +69,7 @@ def planRanges(
     @param positions: where the table ends, by partition.
     @param bounds: of the partitions to load.
     @param startOffsets: requested starts: an offset, L{EARLIEST} or L{LATEST}.
-    @param isLossFatal: whether messages that were deleted before they were loaded are an error.
+    @param isLossFatal: whether messages deleted before they were loaded are an error.
     @raise LoadError: a partition cannot be loaded; the text names all of them.
     """
     wanted = startOffsets or {}
@@ -105,7 +101,6 @@ def _start(
     isLossFatal: bool,
     notes: list[str],
 ) -> int:
-    """Where to begin; adds to the notes."""
     if wanted is not None:
         return _wantedStart(partition, position, bounds, wanted, notes)
     if position is None:
@@ -150,5 +145,5 @@ def _wantedStart(
 def advancePositions(
     positions: Mapping[PartitionId, int], plan: LoadPlan
 ) -> dict[PartitionId, int]:
-    """Where the table ends when a plan is carried out."""
+    """Where the table ends after a plan."""
     return {**positions, **{each.partition: each.toOffset for each in plan.ranges}}

@@ -1,14 +1,13 @@
 """
-The manifest of a run: the files it added and removed, and where each partition is loaded to.
+The manifest of a run: the files it added and removed, and each partition's position.
 
 A manifest is one JSON object with a version, written once and never changed. What must be true:
-each manifest alone says where all partitions are loaded to, not only those of its own run. So the
-next run reads the last manifest only, and a table with ten thousand runs opens as fast as a new
-one.
+each manifest alone has the positions of all partitions, not only those of its own run. So a run
+reads the last manifest only, and a table with ten thousand runs opens as fast as a new one.
 
-Rows are counted per topic, window of event time, and host if the envelopes of the messages name
-one. Rows without an event time are counted apart (C{arrivals}). Rows that a run has replaced count
-negative, so sums over all manifests are what the table contains.
+Rows are counted per topic, window of event time, and host if the messages' envelopes name one. Rows
+without an event time are counted apart (C{arrivals}). Replaced rows count negative, so sums over
+all manifests equal the table's content.
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ class LoadedRange(NamedTuple):
     """
     The part of a partition that a run has loaded.
 
-    @ivar rowCount: messages in it.
     @ivar replacedCount: rows of earlier runs, from C{fromOffset} on, that were removed.
     """
 
@@ -61,7 +59,7 @@ class TableFile(NamedTuple):
     A file of a table.
 
     @ivar path: below the folder of the table.
-    @ivar staged: where it was written, below the staging folder of the run.
+    @ivar staged: the path below the run's staging folder.
     @ivar size: bytes.
     """
 
@@ -76,7 +74,7 @@ class WindowCount(NamedTuple):
     The rows of a topic whose event time is in a window.
 
     @ivar host: of the envelopes; C{""} without envelopes.
-    @ivar rowCount: negative for rows that were removed.
+    @ivar rowCount: negative for removed rows.
     """
 
     topic: str
@@ -93,18 +91,18 @@ class Manifest:
     @ivar number: 1, 2, 3 … without gaps.
     @ivar runId: unique; the name of the staging folder.
     @ivar kind: L{LOAD} or L{COMPACTION}.
-    @ivar startedMs: when the run began; the event time of rows without one.
-    @ivar eventTime: the rule that gave rows their event time, for people.
-    @ivar positions: where each partition is loaded to, after this run.
-    @ivar removed: paths of files that are no longer part of the table.
+    @ivar startedMs: the run's start; the event time of rows without one.
+    @ivar eventTime: the rule for event times, for people.
+    @ivar positions: each partition's end after this run.
+    @ivar removed: paths of files no longer part of the table.
     @ivar windowMs: the length of the windows.
     @ivar arrivals: by topic, the rows without an event time.
     @ivar leftOutCount: rows missing in C{windows}, which had too many entries.
     @ivar columns: by topic, as JSON, the columns of all runs so far, without topic, date and hour.
-        A topic may be missing; then its files tell.
-    @ivar notes: sentences for a reader who investigates later, such as what was lost. Manifests of
-        early releases have none.
-    @ivar logSize: bytes of the brokers' logs that were loaded.
+        If a topic is missing, its files tell.
+    @ivar notes: sentences for investigators, such as what was lost. Manifests of early releases
+        have none.
+    @ivar logSize: loaded bytes of the brokers' logs.
     """
 
     number: int
@@ -126,21 +124,19 @@ class Manifest:
 
     @property
     def rowCount(self) -> int:
-        """Messages that were loaded."""
+        """Loaded messages."""
         return sum(each.rowCount for each in self.ranges)
 
     @property
     def replacedCount(self) -> int:
-        """Rows that were removed for them."""
+        """Rows removed for them."""
         return sum(each.replacedCount for each in self.ranges)
 
     @property
     def size(self) -> int:
-        """Bytes of the files that were added."""
         return sum(each.size for each in self.added)
 
     def asDocument(self) -> dict[str, Any]:
-        """The manifest as values of JSON."""
         positions: dict[str, dict[str, int]] = {}
         for (topic, partition), offset in sorted(self.positions.items()):
             positions.setdefault(topic, {})[str(partition)] = offset
@@ -173,7 +169,6 @@ class Manifest:
         }
 
     def encode(self) -> bytes:
-        """The manifest as the content of a file."""
         return json.dumps(self.asDocument()).encode() + b"\n"
 
 
@@ -242,10 +237,10 @@ def _partition(text: str) -> BrokerPartition:
 
 def _check(manifest: Manifest) -> None:
     """
-    Check that numbers are numbers, and that paths stay below the folder: the author of a manifest
-    must not choose which of our files to remove.
+    Check numbers and that paths stay below the folder: a manifest's author must not choose which of
+    our files to remove.
 
-    @raise ValueError: they are not.
+    @raise ValueError: the check fails.
     """
     numbers: list[Any] = [
         manifest.number,

@@ -8,16 +8,15 @@ Reading the folder of a table.
     C{_lock}                                        locked by the writer
     ==============================================  ==============================================
 
-Spark ignores names that begin with an underscore, so C{spark.read.parquet(folder)} finds the rows
-and nothing else.
+Spark ignores names that begin with an underscore, so C{spark.read.parquet(folder)} finds only rows.
 
-A run is committed by its manifest in one step, and then published: its files get their final names.
-In between, a plain reader sees the table of before, or a part of the run. L{Table.files} sees the
-whole run from the commit on: it adds the files of the last manifest, staged or not, and leaves out
-those that the run removed. Only the last run can be unpublished, since every writer first publishes
-the run before its own.
+A manifest commits a run in one step; then the run is published: its files get their final names. In
+between, a plain reader sees the old table, or a part of the run. L{Table.files} sees the whole run
+from the commit on: it adds the last manifest's files, staged or not, and omits those that the run
+removed. Only the last run can be unpublished, since every writer first publishes the run before its
+own.
 
-There is no list of all files, which each run would have to rewrite or read. The folder is the list.
+The folder is the list of files: each run would have to rewrite or read any other.
 """
 
 from __future__ import annotations
@@ -48,15 +47,15 @@ def manifestName(number: int) -> str:
 
 def fileName(number: int, index: int, staged: str) -> str:
     """
-    The final name of a file: the run's number, an index, and the suffixes of its staged name, which
-    say how it is compressed.
+    A file's final name: the run's number, an index, and the suffixes of its staged name
+    (compression).
     """
     _name, dot, ending = staged.rpartition("/")[2].partition(".")
     return f"{number:0{_NUMBER_DIGITS}d}-{index:06d}{dot}{ending}"
 
 
 def runNumber(path: str) -> int | None:
-    """The run that committed a file; L{None}: the name is not one of ours."""
+    """The run that committed a file, or L{None} for a foreign name."""
     found = _FILE.match(path.rpartition("/")[2])
     return None if found is None else int(found[1])
 
@@ -70,9 +69,7 @@ def unknownFileMessage(lastNumber: int) -> str:
 
 
 def topicOf(path: str) -> str:
-    """
-    @param path: of a file, below the folder of the table or of the staged files.
-    """
+    """@param path: of a file, below the folder of the table or of the staged files."""
     return unquote(path.partition("/")[0].removeprefix(LEVELS[0]))
 
 
@@ -88,15 +85,10 @@ class Table:
         self._files = fileSystem
 
     def path(self, *steps: str) -> str:
-        """A path in the folder."""
         return "/".join((self.folder, *steps))
 
     def manifestCount(self) -> int:
-        """
-        The number of committed runs.
-
-        @raise TableError: a manifest is missing among the others.
-        """
+        """@raise TableError: a manifest is missing among the others."""
         if self._files.status(self.path(MANIFESTS)) is None:
             return 0
         names = {
@@ -114,11 +106,7 @@ class Table:
         return len(names)
 
     def manifest(self, number: int) -> Manifest:
-        """
-        The manifest of a run.
-
-        @raise TableError: it cannot be read.
-        """
+        """@raise TableError: the run's manifest cannot be read."""
         path = self.path(MANIFESTS, manifestName(number))
         file = self._files.open(path, write=False)
         try:
@@ -132,15 +120,15 @@ class Table:
         return manifest
 
     def last(self) -> Manifest | None:
-        """The manifest of the last run; L{None} for a table that was never loaded."""
+        """The last run's manifest, or L{None}."""
         count = self.manifestCount()
         return self.manifest(count) if count else None
 
     def since(self, timeMs: int, after: int = 0) -> Iterator[Manifest]:
         """
-        The manifests of runs that began at a time or later, the latest first.
+        Manifests of runs that began at a time or later, the latest first.
 
-        @param after: the number of a run; it and earlier ones are left out.
+        @param after: the number of a run; it and earlier ones are omitted.
         """
         for number in range(self.manifestCount(), after, -1):
             manifest = self.manifest(number)
@@ -150,7 +138,7 @@ class Table:
 
     def files(self) -> list[str]:
         """
-        Absolute paths of the files that have exactly the rows of the committed runs.
+        Absolute paths of the files with exactly the rows of the committed runs.
 
         @raise TableError: the table changed L{LIST_COUNT_MAX} times meanwhile.
         """

@@ -1,9 +1,8 @@
 """
 The log on disk: partitions, each a list of segment files, under one log directory.
 
-A floor-1 room: plain blocking files, no Twisted, no threads of its own. Whoever owns a
-L{pylogbroker.storage.partitionlog.PartitionLog} calls its methods from one thread, the I{owner}'s.
-What blocks is handed out as a I{job} (L{pylogbroker.storage.jobs.Job}): C{begin…} on the owner's
-thread makes it, C{run} may be called on any thread, C{finish…} on the owner's thread takes in the
-result.
+A floor-1 room: blocking files, no Twisted, no threads of its own. The I{owner} of a
+L{pylogbroker.storage.partitionlog.PartitionLog} calls its methods from one thread. Blocking work is
+a I{job} (L{pylogbroker.storage.jobs.Job}): C{begin…} makes it on the owner's thread, C{run} may run
+on any thread, C{finish…} takes the result in on the owner's thread.
 """

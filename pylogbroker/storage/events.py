@@ -1,9 +1,7 @@
 """
-Events of the log for its operator, as values: L{pylogbroker.storage.logdirectory.LogDirectory.open}
-and the jobs hand them to the caller, who logs them.
+Log events for the operator, as values that the caller logs.
 
-Each has a C{format} for its own fields: C{log.info(event.format, **vars(event))} makes a log event
-with fields, C{str(event)} a text.
+C{log.info(event.format, **vars(event))} makes a log event with fields, C{str(event)} a text.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ Reporter = Callable[[LogEvent], None]
 
 @dataclass(frozen=True)
 class RecoveryNeeded(LogEvent):
-    """The directory was not closed in order: the last segment of each partition is checked."""
+    """The directory was not closed in order: each partition's last segment is checked."""
 
     format: ClassVar[str] = (
         "{path} has no clean-shutdown mark: the last segment of each partition is checked"
@@ -45,7 +43,7 @@ class RecoveryNeeded(LogEvent):
 
 @dataclass(frozen=True)
 class PartitionLoaded(LogEvent):
-    """A partition was loaded; C{done} of C{total} directories were looked at."""
+    """A partition was loaded: C{done} of C{total} directories."""
 
     format: ClassVar[str] = (
         "Loaded {topicPartition}: {segmentCount} segments,"
@@ -61,7 +59,7 @@ class PartitionLoaded(LogEvent):
 
 @dataclass(frozen=True)
 class SegmentTruncated(LogEvent):
-    """Recovery cut bytes off the end of a segment: they were not whole, valid entries."""
+    """Recovery cut off the invalid end of a segment."""
 
     isWarning: ClassVar[bool] = True
     format: ClassVar[str] = "Truncated {path} from {oldSize} to {size} bytes: {reason}"
@@ -101,7 +99,7 @@ class UnexpectedFile(LogEvent):
 
 @dataclass(frozen=True)
 class DeletedSegmentPurged(LogEvent):
-    """A segment that retention deleted before the broker stopped was removed."""
+    """A segment that retention deleted before the stop was removed."""
 
     format: ClassVar[str] = "Removed {path}, which was deleted before the last stop"
     path: str
@@ -109,7 +107,7 @@ class DeletedSegmentPurged(LogEvent):
 
 @dataclass(frozen=True)
 class PurgeFailed(LogEvent):
-    """A segment that retention deleted before cannot be removed. It is not loaded."""
+    """A segment that retention deleted cannot be removed. It is not loaded."""
 
     isWarning: ClassVar[bool] = True
     format: ClassVar[str] = "Could not remove a deleted segment: {error}"
@@ -118,7 +116,7 @@ class PurgeFailed(LogEvent):
 
 @dataclass(frozen=True)
 class ConflictingFileRemoved(LogEvent):
-    """A file had the name of the segment that a roll was to create (spec-0.7 log-storage §4)."""
+    """A file had the name of a roll's new segment (spec-0.7 log-storage §4)."""
 
     isWarning: ClassVar[bool] = True
     format: ClassVar[str] = (

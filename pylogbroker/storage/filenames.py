@@ -1,11 +1,11 @@
 """
-Names: of topics, of the directories of their partitions, of segment files.
+Names of topics, partition directories and segment files.
 
-The rules are 0.7.2's (spec-0.7 log-storage §1, §12). The forbidden characters are ranges of code
-points, so emoji pass although a JVM holds them as two surrogates; the length counts UTF-16 units,
-as the JVM does. The limit of file systems, 255 bytes for C{<topic>-<partition>}, is not a rule for
-names, because a fetch of such a topic is answered as one of any unknown topic. It is checked before
-a directory is created (gotcha 21). All digits are ASCII (gotcha 20).
+The rules are 0.7.2's (spec-0.7 log-storage §1, §12). Forbidden characters are ranges of code
+points, so emoji pass although a JVM holds them as two surrogates. The length counts UTF-16 units,
+as the JVM does. The file systems' limit of 255 bytes for C{<topic>-<partition>} is checked only
+before a directory is created (gotcha 21): a fetch of such a topic is answered like one of any
+unknown topic. All digits are ASCII (gotcha 20).
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def parseDirectoryName(name: str) -> TopicPartition | None:
     """
     The partition of a directory, split at the last C{-}.
 
-    @return: L{None}: not a partition's directory. A second spelling of a partition (C{t-05} beside
-        C{t-5}) is none, too: both cannot be it.
+    @return: L{None}: not a partition's directory. This includes second spellings: C{t-05} beside
+        C{t-5}.
     """
     found = _DIRECTORY.fullmatch(name)
     if found is None:
@@ -88,7 +88,7 @@ def segmentName(baseOffset: int, suffix: str) -> str:
 
 
 def parseSegmentName(name: str, suffix: str) -> int | None:
-    """The base offset in a segment file's name, with any number of digits; L{None}: none."""
+    """The base offset in a segment file's name, with any number of digits, or L{None}."""
     digits = name.removesuffix(suffix)
     if digits == name or not (digits.isascii() and digits.isdigit()):
         return None

@@ -1,8 +1,8 @@
 """
 The files of this machine, behind L{pylogbroker.interfaces.IFileSystem}: one system call a method.
 
-Every C{OSError} becomes a L{StorageError} that names the file and the action; none leaves the room.
-Nothing is durable until C{sync} or C{syncDirectory} has returned; the callers know the order.
+Every C{OSError} becomes a L{StorageError} that names the file and the action. Nothing is durable
+until C{sync} or C{syncDirectory} has returned.
 
 Descriptors: the files of all segments share a limited number of them.
 
@@ -12,15 +12,14 @@ a failed write-back only to descriptors that were open at the time. Every other 
 at any moment, so that ten thousand partitions do not need ten thousand descriptors.
 
 The rule: slices, unsynced bytes and jobs I{pin} a L{SegmentFile}. A pinned file is never closed.
-The L{DescriptorCache} keeps open files without pins in the order in which they became idle, and
-closes the oldest when more than C{descriptorCountMax} files are open. The broker limits what is
-queued and unflushed, and so the pinned files. When the system has no more descriptors, the cache
-closes all idle files and tries once more.
+Above C{descriptorCountMax} open files, the L{DescriptorCache} closes the unpinned file that was
+idle longest. The broker limits queued and unflushed bytes, and so the pinned files. When the system
+has no more descriptors, the cache closes all idle files and tries once more.
 
 Rejected: a C{dup} for each slice, which spends a descriptor on each; reference counting by the
 garbage collector, since closing must happen at a known moment.
 
-Pins change on the owner's thread, workers open and sync files: hence the locks. The cache's is
+Pins change on the owner's thread; workers open and sync files: hence the locks. The cache's is
 never held over a system call.
 """
 
@@ -46,7 +45,7 @@ _FILE_MODE = 0o644
 
 
 def storageError(path: str, action: str, error: OSError) -> StorageError:
-    """The L{StorageError} that an C{OSError} becomes."""
+    """The L{StorageError} for an C{OSError}."""
     return StorageError(path, action, error.strerror or str(error), error.errno)
 
 
@@ -59,11 +58,7 @@ def _storageErrors(path: str, action: str) -> Iterator[None]:
 
 
 class RealFile:
-    """
-    An open file, provider of L{IFile}.
-
-    @ivar path: as it was opened.
-    """
+    """An open file, provider of L{IFile}."""
 
     __slots__ = ("_descriptor", "path")
 
@@ -72,14 +67,13 @@ class RealFile:
         self._descriptor = descriptor
 
     def fileno(self) -> int:
-        """The descriptor; -1 once closed."""
         return self._descriptor
 
     def writeAt(self, position: int, buffers: Sequence[bytes]) -> int:
         """
-        Write at most L{BUFFER_COUNT_MAX} buffers.
+        Write at most L{BUFFER_COUNT_MAX} buffers. Returns the bytes written, perhaps fewer than
+        given.
 
-        @return: bytes written, perhaps fewer than given.
         @raise StorageError: what was written is unknown.
         """
         try:
@@ -88,7 +82,6 @@ class RealFile:
             raise storageError(self.path, "write", error) from error
 
     def readAt(self, position: int, size: int) -> bytes:
-        """Up to C{size} bytes; fewer only at the end of the file."""
         parts = []
         with _storageErrors(self.path, "read"):
             while size and (part := os.pread(self._descriptor, size, position)):
@@ -98,7 +91,6 @@ class RealFile:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def size(self) -> int:
-        """Bytes in the file."""
         with _storageErrors(self.path, "stat"):
             return os.fstat(self._descriptor).st_size
 
@@ -118,7 +110,6 @@ class RealFile:
             os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Close the descriptor. A second call does nothing."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             with _storageErrors(self.path, "close"):
@@ -129,12 +120,6 @@ class RealFileSystem:
     """The files of this machine, provider of L{pylogbroker.interfaces.IFileSystem}."""
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> IFile:
-        """
-        Open a file.
-
-        @param create: the file must not exist yet.
-        @param write: for reading and writing, not for reading alone.
-        """
         flags = os.O_RDWR if write or create else os.O_RDONLY
         if create:
             flags |= os.O_CREAT | os.O_EXCL
@@ -142,7 +127,6 @@ class RealFileSystem:
             return RealFile(path, os.open(path, flags | os.O_CLOEXEC, _FILE_MODE))
 
     def list(self, path: str) -> list[str]:
-        """The names in a directory, in no order."""
         with _storageErrors(path, "list"):
             return os.listdir(path)
 
@@ -158,7 +142,6 @@ class RealFileSystem:
         )
 
     def makeDirectories(self, path: str) -> None:
-        """With parents; it may exist."""
         with _storageErrors(path, "create"):
             os.makedirs(path, exist_ok=True)
 
@@ -168,27 +151,24 @@ class RealFileSystem:
             os.rename(old, new)
 
     def link(self, old: str, new: str) -> None:
-        """A second name for a file; the name must be free."""
+        """Add a second name, which must be free."""
         with _storageErrors(new, "link"):
             os.link(old, new)
 
     def remove(self, path: str) -> None:
-        """Unlink a file."""
         with _storageErrors(path, "remove"):
             os.unlink(path)
 
     def removeDirectory(self, path: str) -> None:
-        """An empty one."""
         with _storageErrors(path, "remove"):
             os.rmdir(path)
 
     def setModified(self, path: str, modifiedMs: int) -> None:
-        """Set the time of the last modification, milliseconds since the epoch."""
+        """Set the time of modification, milliseconds since the epoch."""
         with _storageErrors(path, "set the time of"):
             os.utime(path, ns=(modifiedMs * 1_000_000, modifiedMs * 1_000_000))
 
     def syncDirectory(self, path: str) -> None:
-        """C{fsync} of a directory."""
         with _storageErrors(path, "fsync"):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -198,10 +178,10 @@ class RealFileSystem:
 
     def lock(self, path: str) -> Callable[[], None]:
         """
-        C{flock} a file, exclusively and without waiting. The file stays: if it were removed, two
+        C{flock} a file, exclusively and without waiting. The file stays: after a removal two
         brokers could lock two files of one name.
 
-        @return: what releases the lock; a second call does nothing.
+        @return: releases the lock; a second call does nothing.
         @raise DirectoryLockedError: another broker has it, in this process or another.
         """
         with _storageErrors(path, "open"):
@@ -224,7 +204,7 @@ class WriteResult(NamedTuple):
 
     @ivar bufferCount: buffers that are in the file, whole.
     @ivar size: bytes of those.
-    @ivar problem: why the write stopped; L{None}: all buffers are in the file.
+    @ivar problem: why the write stopped; L{None} on success.
     """
 
     bufferCount: int
@@ -234,13 +214,12 @@ class WriteResult(NamedTuple):
 
 def writeAll(file: IFile, position: int, buffers: Sequence[bytes], size: int) -> WriteResult:
     """
-    Write whole buffers at the end of a file. A vectored write may take fewer bytes than given: that
-    is how a disk becomes full. Then the file is cut back at once to the last whole buffer.
+    Write whole buffers at the end of a file. On a full disk a vectored write takes fewer bytes than
+    given. Then the file is cut back at once to the last whole buffer.
 
     @param position: the end of the file.
     @param size: bytes of all buffers.
-    @return: the file ends behind the buffers that are counted.
-    @raise StorageError: the file could not be cut back: nothing may be written to it any more.
+    @raise StorageError: the file could not be cut back: it must not be written to any more.
     """
     bufferCount = doneSize = 0
     problem: StorageError | None = None
@@ -275,7 +254,7 @@ def writeAll(file: IFile, position: int, buffers: Sequence[bytes], size: int) ->
 
 
 def _wholePrefix(batch: Sequence[bytes], taken: int) -> tuple[int, int]:
-    """How many whole buffers C{taken} bytes hold, which are not all, and their size."""
+    """The number and size of the whole buffers in the first C{taken} bytes."""
     size = 0
     for count, buffer in enumerate(batch):
         if size + len(buffer) > taken:
@@ -294,7 +273,6 @@ class DescriptorCache:
     The open files of one log directory.
 
     @ivar descriptorCountMax: files that may stay open without need.
-    @ivar openCount: open files.
     """
 
     def __init__(self, fileSystem: IFileSystem, descriptorCountMax: int) -> None:
@@ -306,15 +284,13 @@ class DescriptorCache:
 
     @property
     def idleCount(self) -> int:
-        """Open files without pins."""
         return len(self._idle)
 
     def file(self, path: str, *, writable: bool) -> SegmentFile:
-        """A segment's file, not opened."""
         return SegmentFile(self, path, writable)
 
     def adopt(self, file: IFile) -> SegmentFile:
-        """A new segment's file: open, writable, idle."""
+        """Add a new segment's file: open, writable, idle."""
         found = SegmentFile(self, file.path, True)
         with self._lock:
             found._file = file
@@ -325,7 +301,6 @@ class DescriptorCache:
         return found
 
     def closeIdle(self) -> None:
-        """Close all files without pins."""
         with self._lock:
             files = [self._take(found) for found in list(self._idle)]
         _closeAll(files)
@@ -337,7 +312,7 @@ class DescriptorCache:
         return surplus
 
     def _take(self, found: SegmentFile) -> IFile:
-        """Under the lock, take an open file without pins; the caller closes the result."""
+        """Take an open file without pins, under the lock; the caller closes it."""
         self._idle.pop(found, None)
         self.openCount -= 1
         file, found._file = found._file, None
@@ -362,7 +337,6 @@ class SegmentFile:
     The file of a segment, provider of L{pylogbroker.interfaces.ISegmentFile}.
 
     @ivar path: its first name; the renaming before a deletion does not change it.
-    @ivar writable: whether it is opened for writing, too.
     @ivar pinCount: holders of the descriptor.
     """
 
@@ -391,15 +365,10 @@ class SegmentFile:
 
     @property
     def isOpen(self) -> bool:
-        """Whether the file has a descriptor."""
         return self._file is not None
 
     def pin(self) -> bool:
-        """
-        Hold the descriptor.
-
-        @return: L{False}: the file is not open, and nothing is held.
-        """
+        """Hold the descriptor. Returns L{False}, and holds nothing, if the file is not open."""
         cache = self._cache
         with cache._lock:
             if self._file is None:
@@ -463,14 +432,12 @@ class SegmentFile:
 
     @property
     def file(self) -> IFile:
-        """The open file; valid while pinned."""
         file = self._file
         if file is None:
             raise StorageError(self.path, "use", "it is not open", errno.EBADF)
         return file
 
     def fileno(self) -> int:
-        """The descriptor; valid while pinned."""
         return self.file.fileno()
 
     def sync(self) -> None:
@@ -491,10 +458,8 @@ class SegmentFile:
 
     def retire(self) -> bool:
         """
-        Take the file out of use with its segment: it is not opened from now on, and its descriptor
-        is closed, at the latest by the last C{unpin}.
-
-        @return: whether no pin is left.
+        Take the file out of use: it is not opened again, and the last C{unpin} closes the
+        descriptor. Returns whether no pin is left.
         """
         cache = self._cache
         with cache._lock:

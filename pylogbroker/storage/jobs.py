@@ -1,11 +1,10 @@
 """
 Jobs: the blocking part of an operation, which a worker runs.
 
-A C{begin…} method makes a job on the owner's thread, any thread runs it once, and the matching
-C{finish…} takes it in on the owner's thread. A job reads nothing of the log that could change
-meanwhile, and changes nothing of it.
+C{begin…} makes a job on the owner's thread, any thread runs it once, and C{finish…} takes it in on
+the owner's thread. A job neither reads nor changes mutable state of the log.
 
-The order of the file operations in each job lets the log survive a power cut between any two.
+The order of file operations in each job lets the log survive a power cut between any two.
 """
 
 from __future__ import annotations
@@ -23,9 +22,7 @@ from pylogbroker.types import LogPosition
 
 
 class Job:
-    """
-    @ivar events: after the run, what to log.
-    """
+    """@ivar events: after the run, what to log."""
 
     def __init__(self) -> None:
         self.events: list[LogEvent] = []
@@ -43,7 +40,6 @@ class FlushJob(Job):
     """
     Sync a segment file.
 
-    @ivar segment: whose file.
     @ivar position: the segment's end when the job was made: the sync covers what is below.
     """
 
@@ -54,7 +50,6 @@ class FlushJob(Job):
         self._isSynced = segment.size == position.byte
 
     def run(self) -> None:
-        """C{fsync}, unless all is synced."""
         if not self._isSynced:
             self.segment.file.sync()
 
@@ -63,7 +58,6 @@ class CloseJob(FlushJob):
     """Sync the last segment and save its index, before the log is closed."""
 
     def run(self) -> None:
-        """See the class."""
         super().run()
         self.segment.index.save()
 
@@ -73,12 +67,11 @@ class RollJob(FlushJob):
     Sync the old segment and save its index, then create the new file, then sync the directory.
 
     In this order: when the new name is visible after a crash, the old file is whole, and recovery
-    does not look at its end again. Nothing may be appended to the new file before the directory is
-    synced, or the name could be lost with the bytes.
+    skips its end. Nothing may be appended to the new file before the directory is synced, or the
+    name could be lost with the bytes.
 
     @ivar position: the old segment's end; its offset is the base offset of the new one.
     @ivar isPinned: whether the job holds the old file's descriptor.
-    @ivar isFlushed: whether the old segment is synced.
     @ivar isCreated: whether the new file exists; a failure before may pass, a later one may not.
     @ivar file: the new file, after a successful run.
     @ivar index: of the new file, after a successful run.
@@ -104,7 +97,6 @@ class RollJob(FlushJob):
         self._format = format
 
     def run(self) -> None:
-        """See the class."""
         super().run()
         self.isFlushed = True
         self.segment.index.save()
@@ -129,16 +121,14 @@ class RollJob(FlushJob):
 class DeleteJob(Job):
     """
     Delete segments: rename each, oldest first, and sync the directory after each; then unlink those
-    that no reader holds.
+    without readers.
 
     If two names vanished in one sync, a power cut could keep the older and lose the newer, which
     leaves a gap. A renamed file is not loaded again, so it may stay until the last reader releases
     it.
 
-    @ivar segments: those to rename.
     @ivar renamed: segments whose files have their new name.
     @ivar vanished: segments whose files were gone already.
-    @ivar unlinked: segments whose files are removed.
     @ivar touched: the empty last segment, if its time was set to C{nowMs}.
     """
 
@@ -163,7 +153,7 @@ class DeleteJob(Job):
         self._touch = touch
 
     def run(self) -> None:
-        """See the class. Stops at the first failure: a newer segment deleted would leave a gap."""
+        """Stops at the first failure: deleting a newer segment would leave a gap."""
         fileSystem = self._cache.fileSystem
         for segment in self.segments:
             segment.index.remove()
@@ -192,13 +182,12 @@ class DeleteJob(Job):
 
 class StatJob(Job):
     """
-    Read the files' modification times: retention and offsets-before-time go by them, and a person
-    may have set them (C{touch -d}).
+    Read the files' modification times, which retention and offsets-before-time use. A person may
+    have set them (C{touch -d}).
 
     @ivar times: (segment, milliseconds since the epoch).
-    @ivar last: the last segment.
     @ivar lastWrittenSize: of the last segment when the job was made; if the segment has grown
-        since, its time here is an old one.
+        since, its time here is outdated.
     """
 
     def __init__(self, cache: DescriptorCache, segments: Sequence[Segment]) -> None:
@@ -210,7 +199,6 @@ class StatJob(Job):
         self._segments = segments
 
     def run(self) -> None:
-        """C{stat} each file."""
         for segment in self._segments:
             status = self._cache.fileSystem.status(segment.path)
             if status is not None:
@@ -221,7 +209,6 @@ class SearchJob(Job):
     """
     Find the byte of an offset with the help of the segment's file.
 
-    @ivar segment: the one that the offset falls in.
     @ivar position: after the run, the byte in its file.
     """
 
@@ -232,7 +219,6 @@ class SearchJob(Job):
         self._offset = offset
 
     def run(self) -> None:
-        """Open the file if need be, and search."""
         file = self.segment.file
         file.openPinned()
         try:

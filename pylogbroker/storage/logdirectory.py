@@ -9,8 +9,8 @@ failed start, and skipped recovery the next time (gotcha 2). The file C{.lock} k
 out.
 
 B{One bad partition} (unreadable, with a gap, on a disk that cannot be synced) is kept in
-C{failures} with the reason; the others serve (gotcha 30). No marker is written then, unless there
-was one before and the partition failed to load: then its files are as they were.
+C{failures} with the reason; the others serve (gotcha 30). Then no marker is written, except an
+earlier one after a failed load, which leaves the files as they were.
 
 B{Creating a partition} while serving is a job: C{beginCreate}, C{run} on a worker, C{finishCreate},
 one a partition at a time (gotcha 14). It syncs both directories, so that no message is ever flushed
@@ -88,7 +88,6 @@ class LogSettings:
     descriptorCountMax: int = 512
 
     def forTopic(self, topic: str) -> PartitionSettings:
-        """The settings of a topic's partitions."""
 
         def pick(name: str) -> int:
             value: int = getattr(self, f"{name}ByTopic").get(topic, getattr(self, name))
@@ -108,8 +107,8 @@ def firstAppendMs(loaded: LoadedPartition) -> int | None:
     An estimate of the last segment's first append, so that its age survives a restart (gotcha 19).
 
     A file's time is that of its I{last} append, and birth times do not survive a copy. But a
-    segment is created at the last append to the one before it, or, when retention has deleted that
-    one, not later than the last change of the directory. The estimate may be early by the time
+    segment is created at the last append to the one before it. If retention has deleted that one,
+    it was created not later than the directory's last change. The estimate may be early by the time
     without appends (then the segment rolls early, once) or late by one retention period. Restarts
     do not move it.
 
@@ -128,7 +127,6 @@ class CreateJob(Job):
     """
     Create a partition's directory and first segment, durably.
 
-    @ivar topicPartition: which partition.
     @ivar loaded: the partition, after a successful run.
     """
 
@@ -149,7 +147,7 @@ class CreateJob(Job):
 
     def run(self) -> None:
         """
-        Files that exist already, from an interrupted attempt, are loaded as after a crash.
+        Files of an interrupted attempt are loaded as after a crash.
 
         @raise StorageError: the partition cannot be created; the next request may try again.
         """
@@ -201,13 +199,12 @@ class LogDirectory:
 
     @property
     def isOpen(self) -> bool:
-        """Whether the directory is open."""
         return self._unlock is not None
 
     def open(self, report: Reporter) -> None:
         """
-        Lock the directory, remove the marker, load every partition. Blocks, without a marker for as
-        long as reading the last segment of each partition takes.
+        Lock the directory, remove the marker, load every partition. Blocks; without a marker it
+        also reads each partition's last segment.
 
         @param report: called with each event.
         @raise pylogbroker.errors.DirectoryLockedError: another broker has the directory.
@@ -304,29 +301,23 @@ class LogDirectory:
         return log
 
     def settingsFor(self, topic: str) -> PartitionSettings:
-        """The settings of a topic's partitions."""
         found = self._settingsByTopic.get(topic)
         if found is None:
             found = self._settingsByTopic[topic] = self.settings.forTopic(topic)
         return found
 
     def validateTopic(self, name: str) -> None:
-        """
-        Apply the rules for topic names.
-
-        @raise pylogbroker.errors.InvalidTopicError: the name breaks a rule.
-        """
+        """@raise pylogbroker.errors.InvalidTopicError: the name breaks a rule."""
         validateTopic(name, self.settings.topicLengthMax)
 
     def partitionCount(self, topic: str) -> int:
-        """The partitions of a topic here, whether they exist yet or not."""
+        """The partitions of a topic here, existing or not."""
         return self.settings.partitionCountByTopic.get(topic, self.settings.partitionCount)
 
     def get(self, topic: str, partition: int) -> PartitionLog | None:
         """
-        A partition's log. Creates nothing.
+        A partition's log, or L{None}. Creates nothing.
 
-        @return: L{None}: the partition does not exist.
         @raise PartitionOfflineError: the partition could not be loaded.
         """
         topicPartition = TopicPartition(topic, partition)
@@ -348,7 +339,7 @@ class LogDirectory:
         Create a partition. The caller checks name and number (C{validateTopic}, C{partitionCount}).
 
         @param format: one of the directory's; L{None}: the first.
-        @raise pylogbroker.errors.InvalidTopicError: no file system takes so long a name (gotcha
+        @raise pylogbroker.errors.InvalidTopicError: the name is too long for a file system (gotcha
             21).
         @raise PartitionOfflineError: the partition exists, and could not be loaded.
         @raise ValueError: the partition exists, or is being created.
@@ -377,7 +368,7 @@ class LogDirectory:
         """
         Write the clean-shutdown marker, durably, after all logs have been closed. Blocks.
 
-        @return: whether it was written: not if a partition failed, since recovery must check it.
+        @return: L{False} if a partition failed, since recovery must check it.
         @raise ValueError: the directory is not open, or a log is not closed.
         @raise StorageError: it cannot be written; the next start recovers.
         """

@@ -2,9 +2,8 @@
 The purgatory of a partition: one-shot callbacks that wait for a mark to reach an offset. A module
 of its own, since acknowledgements and long polls wait here, too.
 
-Few wait at a time (at most one a connection), and a moving mark mostly reaches all of them, so that
-C{advance} looks at all. It takes out a due callback before calling it: a callback may wait again,
-or cancel another, and is not called twice.
+At most one callback waits per connection, and a moving mark mostly reaches all, so C{advance} looks
+at all. It removes a due callback before calling it: the callback may wait again, or cancel another.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ class OffsetWaiters:
     """
     The callbacks that wait for one mark of one partition.
 
-    @ivar waiting: empty when none waits; the same dictionary for life, so that a hot path can test
-        it without a call.
+    @ivar waiting: the same dictionary for life, so that a hot path can test it without a call.
     """
 
     __slots__ = ("_nextKey", "waiting")
@@ -39,9 +37,8 @@ class OffsetWaiters:
 
     def wait(self, offset: int, callback: OffsetCallback) -> Callable[[], None]:
         """
-        Wait for an offset.
-
-        @return: what cancels the call; does nothing once C{callback} was called.
+        Wait for an offset. Returns what cancels the call, without effect once C{callback} was
+        called.
         """
         key = self._nextKey
         self._nextKey += 1
@@ -53,7 +50,6 @@ class OffsetWaiters:
         return cancel
 
     def advance(self, mark: int) -> None:
-        """The mark has moved to an offset."""
         if not self.waiting:
             return
         for key in [key for key, (offset, _) in self.waiting.items() if offset <= mark]:

@@ -15,7 +15,7 @@ C{begin…} fixes what a job covers, C{finish…} moves the marks.
 
 B{Pending bytes.} The owner calls C{write} at the end of a reactor turn, and sooner when
 C{pendingSize} grows. Transient failures (L{TRANSIENT_ERRNOS}: a full disk, no descriptor left) lose
-nothing: the file is cut back to the last whole batch, the rest stays pending, C{blocked} says why,
+nothing. The file is cut back to the last whole batch, the rest stays pending, C{blocked} says why,
 and the next C{write} tries again. The owner admits nothing meanwhile.
 
 B{A failed partition} stays failed: it drops pending bytes, fails its waiters, and raises
@@ -105,7 +105,7 @@ def writtenWatermark(log: PartitionLog) -> LogPosition:
 
 class PartitionLog:
     """
-    See the module.
+    One partition's log; the module states its rules.
 
     @ivar leaderEpoch: stamped on appended batches, in formats with epochs.
     @ivar logStartOffset: the oldest readable offset.
@@ -138,8 +138,7 @@ class PartitionLog:
         firstAppendMs: int | None = None,
     ) -> None:
         """
-        @param segments: at least one, all bytes of them synced.
-        @param logEndOffset: the offset behind the last message.
+        @param segments: at least one, all bytes synced.
         @param clock: milliseconds since the epoch.
         @param firstAppendMs: of the last segment; L{None}: it is empty.
         """
@@ -186,7 +185,6 @@ class PartitionLog:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """A snapshot, oldest first."""
         return self._list.view.segments
 
     @property
@@ -196,29 +194,26 @@ class PartitionLog:
 
     @property
     def flushedOffset(self) -> int:
-        """Everything below is synced."""
         return self.flushed.offset
 
     @property
     def lastStableOffset(self) -> int:
-        """The offset below which no transaction is open: no format has transactions yet."""
+        """No format has transactions yet."""
         return self.highWatermark
 
     @property
     def written(self) -> LogPosition:
-        """Everything below is in the page cache."""
         return LogPosition(self.writtenOffset, self._active.baseOffset, self._active.writtenSize)
 
     @property
     def logEnd(self) -> LogPosition:
-        """Where the next append goes."""
         active = self._active
         byte = active.writtenSize + self.pendingSize
         return LogPosition(self.logEndOffset, active.baseOffset, byte)
 
     @property
     def busy(self) -> bool:
-        """Whether a job is under way that must be finished before C{beginClose}."""
+        """Whether a job must be finished before C{beginClose}."""
         return self._flushing is not None or self.rolling or self._deleting or self._closing
 
     def __repr__(self) -> str:
@@ -232,7 +227,6 @@ class PartitionLog:
         return f"<PartitionLog {self.topicPartition} {state}>"
 
     def unavailableError(self, action: str) -> PartitionOfflineError:
-        """Why a failed, closed or rolling log refuses an action."""
         if self.failure is not None:
             return PartitionOfflineError(
                 self.path,
@@ -254,7 +248,7 @@ class PartitionLog:
 
     def append(self, batches: ValidatedBatches, nowMs: int) -> AppendResult:
         """
-        Take batches; C{write} writes them.
+        Add batches; C{write} writes them.
 
         @raise PartitionOfflineError: the partition has failed, is closed, or is rolling.
         """
@@ -333,7 +327,7 @@ class PartitionLog:
 
         @param sizeMax: bytes; negative is as 0.
         @param search: the job that an earlier call returned for this offset, after its run.
-        @return: empty at the high watermark; a job: only the file tells the offset's byte. Run it
+        @return: empty at the high watermark; a job if only the file tells the offset's byte. Run it
             on a worker and call again.
         @raise OffsetOutOfRangeError: below the start, or above the high watermark.
         @raise PartitionOfflineError: the partition has failed or is closed.
@@ -370,8 +364,8 @@ class PartitionLog:
 
     def readsPastWatermark(self, offset: int, sizeMax: int) -> bool:
         """
-        Whether a read would answer otherwise once the flushes that are due by count are done: 0.7.2
-        does those before an append returns.
+        Whether flushes that are due by count would change a read: 0.7.2 does those before an append
+        returns.
         """
         due, watermark = self.flushDueOffset, self.highWatermark
         if due <= watermark or offset > due or offset < self.logStartOffset:
@@ -415,8 +409,8 @@ class PartitionLog:
 
     def flushDue(self, nowMs: int) -> bool:
         """
-        Whether enough messages, or any bytes for long enough, are unflushed, and no flush is under
-        way. Bytes without messages (an empty wrapper) are flushed, too (gotcha 15).
+        Whether a flush is due by count or time, and none is under way. Bytes without messages (an
+        empty wrapper) are flushed, too (gotcha 15).
         """
         if self._flushing is not None or self._refusing or not self.unflushedSize:
             return False
@@ -426,7 +420,7 @@ class PartitionLog:
 
     def beginFlush(self) -> FlushJob | None:
         """
-        Flush what was appended so far. Writes pending bytes first.
+        Flush all appended bytes. Writes pending bytes first.
 
         @return: L{None}: nothing to sync, or a flush or roll is under way, or the partition or the
             write has failed.
@@ -486,7 +480,7 @@ class PartitionLog:
         self.updateHighWatermark()
 
     def updateHighWatermark(self) -> None:
-        """Ask the policy for the high watermark, and move it forward."""
+        """Apply the policy. The high watermark moves only forward."""
         position = self._watermarkPolicy(self)
         if position > self.watermark and self.failure is None:
             self.watermark = position = min(position, self.written)
@@ -499,8 +493,7 @@ class PartitionLog:
 
     def beginRoll(self) -> RollJob | None:
         """
-        Begin the next segment. Writes pending bytes first. Until C{finishRoll}, nothing may be
-        appended.
+        Begin the next segment. Writes pending bytes first. C{append} must wait for C{finishRoll}.
 
         @return: L{None}: the last segment is empty, or a roll is under way, or the partition has
             failed, or pending bytes cannot be written now (C{blocked}; try again later).
@@ -518,8 +511,8 @@ class PartitionLog:
 
     def finishRoll(self, job: RollJob, error: StorageError | None, nowMs: int) -> None:
         """
-        Take the new segment in, or fail the partition. After a transient failure to create the new
-        file the roll stays due, and C{blocked} says why.
+        Add the new segment, or fail the partition. After a transient failure to create the file the
+        roll stays due, and C{blocked} says why.
         """
         self.rolling = False
         if job.isPinned:
@@ -565,9 +558,8 @@ class PartitionLog:
 
     def finishStat(self, job: StatJob, error: StorageError | None) -> None:
         """
-        Take the times in; those that could not be read stay. So does the last segment's if it was
-        written to meanwhile: the job may have read its file before, and retention would then delete
-        what has just come.
+        Take the times in. Unread ones stay. So does the last segment's if it was written to
+        meanwhile: otherwise retention could delete what has just come.
         """
         for segment, modifiedMs in job.times:
             if segment is not job.last or segment.writtenSize == job.lastWrittenSize:
@@ -575,8 +567,8 @@ class PartitionLog:
 
     def expired(self, nowMs: int) -> tuple[Segment, ...]:
         """
-        The segments that retention would delete: some of the oldest, perhaps all. Not the last
-        while bytes are pending: its time is that of the last write.
+        The oldest segments that retention would delete, perhaps all. Not the last while bytes are
+        pending: its time is that of the last write.
         """
         if self.failure is not None or self.closed:
             return ()
@@ -597,7 +589,7 @@ class PartitionLog:
 
     def beginDelete(self, segments: Sequence[Segment], nowMs: int) -> DeleteJob | None:
         """
-        Take the oldest segments out of the list and delete their files. The last segment stays: if
+        Take the oldest segments out of the list and delete their files. The last segment stays. If
         it is empty, its time is set to now; if not, roll first (C{needsRoll}).
 
         The job also retries files of earlier calls that readers held or that could not be renamed:
@@ -624,8 +616,8 @@ class PartitionLog:
 
     def finishDelete(self, job: DeleteJob, error: StorageError | None) -> None:
         """
-        Note what could not be deleted, for the next time. A failed sync of the directory fails the
-        partition; the owner logs other errors.
+        Note failed deletions for the next time. A failed sync of the directory fails the partition;
+        the owner logs other errors.
         """
         self._deleting = False
         done = set(job.renamed) | set(job.vanished)
@@ -640,7 +632,7 @@ class PartitionLog:
 
     def whenReached(self, mark: Mark, offset: int, callback: OffsetCallback) -> Callable[[], None]:
         """
-        Call back once when a mark reaches an offset; before this returns, if it already has.
+        Call back once when a mark reaches an offset, at once if it has.
 
         @param callback: called with L{None}, or with the failure when the partition fails or is
             closed first. It must not raise.
@@ -667,7 +659,6 @@ class PartitionLog:
             self._release()
 
     def _release(self) -> None:
-        """Release bytes and descriptors, fail the waiters."""
         self._refusing = True
         self.blocked = None
         self._pending = []
@@ -685,8 +676,8 @@ class PartitionLog:
 
     def beginClose(self) -> CloseJob | None:
         """
-        Write and sync the rest, then close. No other job may be under way (C{busy}). From now on
-        nothing may be appended.
+        Write and sync the rest, then close. No other job may be under way (C{busy}). No append may
+        follow.
 
         @return: L{None}: the log is closed. It had failed before, or fails now because pending
             bytes could not be written: then C{failure} says so, and the directory must get no
@@ -722,5 +713,5 @@ def _nothing() -> None:
 
 
 def _endByte(segment: Segment, mark: LogPosition) -> int:
-    """Where a read up to a mark ends in a segment that begins below the mark."""
+    """Where a read up to a mark ends in a segment that begins below it."""
     return mark.byte if mark.segment == segment.baseOffset else segment.writtenSize

@@ -3,19 +3,19 @@ Loading a partition's directory, recovering its last segment (spec-0.7 log-stora
 verifying segments without changing them.
 
 What must be true after a crash at any moment: the directory loads; every byte that a consumer could
-see is there; whole, valid entries follow it, or nothing. Only the end of the last segment can be
-torn: a roll syncs the old file before the new one's name exists, and flushed bytes are synced. So
-recovery walks the last segment and cuts it at the first entry that is not whole and valid. An
-unknown magic byte is such an end (gotcha 3).
+see is there, followed only by whole, valid entries. Only the end of the last segment can be torn: a
+roll syncs the old file before the new one's name exists, and flushed bytes are synced. So recovery
+cuts the last segment at the first entry that is not whole and valid. An unknown magic byte is such
+an end (gotcha 3).
 
 Recovery syncs the file and the directory, even where it cuts nothing: after a C{kill -9} the last
 entries are in the page cache only, and consumers see them from now on.
 
-Files that do not fit together are left for a person to look at. Such a partition is offline, alone
+Files that do not fit together are left for a person to look at. Only that partition is offline
 (gotcha 30).
 
-Verification does for all segments what recovery does for the last, and opens compressed entries, as
-a broker does. While a broker writes, it may see half of the last entry.
+Verification checks all segments as recovery checks the last, and opens compressed entries, as a
+broker does. While a broker writes, it may see half of the last entry.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _VERIFY_LIMITS = CheckLimits(payloadSizeMax=2**31 - 1)
 
 class LoadedSegment(NamedTuple):
     """
-    A segment as it lies on disk.
+    A segment on disk.
 
     @ivar baseOffset: from the file's name.
     @ivar size: bytes.
-    @ivar modifiedMs: time of the last change, milliseconds since the epoch.
+    @ivar modifiedMs: last change, milliseconds since the epoch.
     """
 
     baseOffset: int
@@ -61,11 +61,9 @@ class LoadedPartition(NamedTuple):
     """
     A partition's directory, fit to be appended to.
 
-    @ivar format: of all segments.
     @ivar segments: at least one, ascending.
-    @ivar indexes: of the segments.
     @ivar logEndOffset: the offset behind the last message.
-    @ivar modifiedMs: time of the directory's last change: a segment was created or removed.
+    @ivar modifiedMs: when a segment was last created or removed (the directory's time).
     """
 
     format: IRecordFormat
@@ -85,7 +83,7 @@ def loadPartition(
     """
     Load a directory. Blocks.
 
-    @param formats: those that the segments may have; a directory without segments gets the first.
+    @param formats: allowed ones; a directory without segments gets the first.
     @param recover: the directory was not closed in order; see the module.
     @raise CorruptLogError: the files do not fit together. Nothing was changed.
     @raise StorageError: a file cannot be read, cut or synced.
@@ -124,10 +122,9 @@ def formatOf(
     path: str, names: Sequence[str], formats: Sequence[IRecordFormat]
 ) -> IRecordFormat | None:
     """
-    The format that a partition's files have.
+    The format of a partition's files, or L{None} without segments.
 
     @param names: of the files.
-    @return: L{None}: the directory has no segments.
     @raise CorruptLogError: the files have two formats.
     """
     found = [each for each in formats if any(name.endswith(each.suffix) for name in names)]
@@ -140,11 +137,7 @@ def formatOf(
 def recoverSegment(
     fileSystem: IFileSystem, segment: LoadedSegment, format: IRecordFormat, report: Reporter
 ) -> LoadedSegment:
-    """
-    Cut a segment file at the first entry that is not whole and valid, and sync it. Blocks.
-
-    @return: the segment as it is now.
-    """
+    """Cut a segment file at the first entry that is not whole and valid, and sync it. Blocks."""
     file = fileSystem.open(segment.path)
     try:
         oldSize = file.size()
@@ -215,11 +208,11 @@ class SegmentReport(NamedTuple):
 
     @ivar baseOffset: from the file's name.
     @ivar size: bytes.
-    @ivar validSize: bytes that recovery would keep, up to the first invalid entry.
+    @ivar validSize: bytes that recovery would keep.
     @ivar entryCount: valid entries.
-    @ivar messageCount: messages in them, those inside compressed entries counted one by one.
+    @ivar messageCount: messages in them, also inside compressed entries.
     @ivar nextOffset: the offset behind them.
-    @ivar fault: the first fault, for people; L{None}: the segment is good.
+    @ivar fault: the first fault, for people, or L{None}.
     """
 
     path: str
@@ -282,7 +275,6 @@ def verifyPartition(
     Verify the segments of a partition, and that each begins where the one before it ends, or behind
     it in a format whose offsets may have gaps. Blocks.
 
-    @param path: the directory.
     @raise StorageError: a file cannot be read.
     """
     found = [name for name in fileSystem.list(path) if name.endswith(format.suffix)]
@@ -300,7 +292,7 @@ def verifyPartition(
 
 def partitionPaths(fileSystem: IFileSystem, path: str) -> list[str]:
     """
-    The directories of partitions in a log directory, sorted. Blocks.
+    The partition directories in a log directory, sorted. Blocks.
 
     @raise StorageError: the directory cannot be read.
     """

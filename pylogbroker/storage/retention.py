@@ -1,9 +1,9 @@
 """
 Retention policies: pure functions from segments to the number of segments to delete.
 
-A policy gets the segments of one partition, oldest first, and the time. It answers how many of the
-oldest may be deleted, and deletes nothing. Whole segments only, from the old end only, up to the
-first that does not qualify (spec-0.7 log-storage §10). Sizes are those of flushed bytes.
+A policy gets the time and one partition's segments, oldest first. It returns how many of the oldest
+may be deleted. Only whole segments go, from the old end, up to the first that does not qualify
+(spec-0.7 log-storage §10). Sizes are those of flushed bytes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Protocol
 
 class RetainedSegment(Protocol):
     """
-    The view of a segment that a policy has.
+    A policy's view of a segment.
 
-    @ivar baseOffset: of the segment.
     @ivar size: flushed bytes.
     @ivar modifiedMs: time of the last append, milliseconds since the epoch.
     """
@@ -56,9 +55,7 @@ def byAge(ageMsMax: int) -> RetentionPolicy:
 
 def bySize(sizeMin: int) -> RetentionPolicy:
     """
-    Delete while at least C{sizeMin} bytes remain (C{log.retention.size}).
-
-    @param sizeMin: bytes; negative: delete nothing.
+    Delete while at least C{sizeMin} bytes remain (C{log.retention.size}); negative: delete nothing.
     """
 
     def decide(segments: Sequence[RetainedSegment], nowMs: int) -> int:
@@ -78,7 +75,7 @@ def bySize(sizeMin: int) -> RetentionPolicy:
 
 
 def both(first: RetentionPolicy, second: RetentionPolicy) -> RetentionPolicy:
-    """C{second} decides about the segments that C{first} keeps. 0.7.2: age first, then size."""
+    """Apply C{second} to what C{first} keeps. 0.7.2: age first, then size."""
 
     def decide(segments: Sequence[RetainedSegment], nowMs: int) -> int:
         count = first(segments, nowMs)

@@ -1,12 +1,12 @@
 """
 Segments: the files of one partition, and the list of them (spec-0.7 log-storage §1, §7).
 
-In a segment C{size ≤ writtenSize}; only in the last one of a partition they differ. Bytes that are
-appended and not yet written belong to the log, not to the segment.
+In a segment C{size ≤ writtenSize}; they differ only in a partition's last one. Pending bytes belong
+to the log, not to the segment.
 
 The list is an immutable snapshot that is replaced as a whole: the holder of a L{SegmentsView} keeps
-a consistent view, whatever is rolled, deleted, compacted or truncated afterwards. Offsets may have
-gaps between segments.
+a consistent view after rolls, deletions, compactions and truncations. Offsets may have gaps between
+segments.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from pylogbroker.storage.files import SegmentFile
 class Segment:
     """
     @ivar baseOffset: no offset in the segment is below it; the file is named after it.
-    @ivar file: the file.
     @ivar size: flushed bytes.
     @ivar writtenSize: bytes in the file.
     @ivar modifiedMs: time of the last append, milliseconds since the epoch.
@@ -42,7 +41,6 @@ class Segment:
 
     @property
     def path(self) -> str:
-        """Of the file."""
         return self.file.path
 
     def __repr__(self) -> str:
@@ -51,17 +49,16 @@ class Segment:
 
 class SegmentsView(NamedTuple):
     """
-    A snapshot.
+    A snapshot of a partition's segments.
 
     @ivar bases: the base offsets, ascending.
-    @ivar segments: the segments, in the same order.
     """
 
     bases: tuple[int, ...]
     segments: tuple[Segment, ...]
 
     def indexOf(self, offset: int) -> int:
-        """The index of the last segment that begins at or below an offset; -1: none does."""
+        """The index of the last segment that begins at or below an offset, or -1."""
         return bisect_right(self.bases, offset) - 1
 
 
