@@ -2,7 +2,7 @@
 The metrics of a broker: all of 0.7.2's (spec-0.7 metrics §2), with the meanings that their names
 promise, and our own.
 
-C{docs/metrics.md} has a row for each, with its bean and attribute. All counters are running totals;
+C{docs/metrics.md} lists each with its bean and attribute. All counters are running totals;
 the reader computes rates from two readings.
 """
 
