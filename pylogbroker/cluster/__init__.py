@@ -1,4 +1,3 @@
 """
-Pure knowledge of a cluster: what its nodes in ZooKeeper mean, assignment, partitioning, topic
-filters.
+Pure knowledge of a cluster: its nodes in ZooKeeper, assignment, partitioning, topic filters.
 """

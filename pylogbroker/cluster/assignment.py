@@ -2,11 +2,11 @@
 The range assignment of 0.7 (spec-0.7 zookeeper §4.5 f), and the check that a group follows it
 (0.7's VerifyConsumerRebalance, spec-0.7 tools §8).
 
-Every member computes the assignment for itself from the same lists, so all sort alike, 0.7's JVM
-members included: strings in Java's order, by UTF-16 code units, and partitions as strings
-C{<broker>-<partition>}, so that C{10-0} comes before C{2-0} and the thread C{m-10} before C{m-2}.
+Every member computes the assignment from the same lists, so all must sort like 0.7's JVM members.
+Strings sort by UTF-16 code units. Partitions sort as strings C{<broker>-<partition>}, so C{10-0}
+comes before C{2-0} and the thread C{m-10} before C{m-2}.
 
-A registration may claim any number of threads. Only as many are made as there are partitions.
+A registration may claim any number of threads; at most one per partition is made.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def assign(
     """
     Assign the partitions of one topic to consumer threads.
 
-    @param threadCounts: the members, and how many threads of each take part in this topic.
-    @return: the partitions of each thread that gets any, in the order of their names.
+    @param threadCounts: of each member, its threads for this topic.
+    @return: the partitions of each thread that gets any, by name.
     """
     names = sorted(partitions, key=str)
     count = sum(threadCounts.values())
@@ -48,7 +48,7 @@ def assign(
 
 
 def _threads(member: str, count: int) -> Iterator[str]:
-    """A member's threads in the order of their names as text: 0, 1, 10, 100, 11 …"""
+    """In the order of their names as text: 0, 1, 10, 100, 11 …"""
     number = 0
     for index in range(count):
         yield f"{member}-{number}"
@@ -70,7 +70,7 @@ class OwnershipFault(NamedTuple):
     A partition with a missing or wrong owner.
 
     @ivar owner: the owner node's value; L{None} without a node.
-    @ivar reason: what is wrong, for people.
+    @ivar reason: for people.
     """
 
     topic: str
@@ -83,10 +83,10 @@ def threadCountsByTopic(
     subscriptions: Mapping[str, ISubscription], topics: Iterable[str]
 ) -> dict[str, dict[str, int]]:
     """
-    How many threads of each member take part in each topic.
+    The threads of each member for each topic.
 
-    @param subscriptions: of the members, by their ids.
-    @param topics: all that exist.
+    @param subscriptions: by member id.
+    @param topics: all existing ones.
     @raise pylogbroker.errors.InvalidPatternError: a member's pattern cannot be used.
     """
     names = list(topics)

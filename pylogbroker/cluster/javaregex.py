@@ -1,19 +1,18 @@
 r"""
-Topic filters as Java means them (C{java.util.regex.Pattern}), matched in linear time.
+Topic filters with the meaning of C{java.util.regex.Pattern}, matched in linear time.
 
-Every member of a group applies the patterns of all others, and must come to the same topics as
-0.7's members, which ask Java. No pattern may keep a member busy for ever, C{(a+)+b} say. So RE2
-matches the patterns, and only those are accepted that mean the same to Java and RE2. The others are
-refused with the name of the part that differs.
+Every member of a group applies the patterns of all others, and must find the same topics as 0.7's
+members, which ask Java. No pattern may keep a member busy for ever, C{(a+)+b} say. So RE2 matches
+the patterns, and we accept only those with the same meaning to Java and RE2. A refusal names the
+part that differs.
 
-RE2 does not look ahead or behind, refer back to groups, or know possessive quantifiers and atomic
-groups. Three spellings are translated: C{\uHHHH}, C{\Z} and an escaped character beyond ASCII. RE2
-ignores the case of all letters and Java only that of ASCII, so C{(?i)} is limited to ASCII
-patterns.
+RE2 has no lookahead, lookbehind, back references, possessive quantifiers or atomic groups. Three
+spellings are translated: C{\uHHHH}, C{\Z} and an escaped character beyond ASCII. RE2 ignores the
+case of all letters and Java only that of ASCII, so C{(?i)} is limited to ASCII patterns.
 
-Compared with Java 17 for 60,000 random patterns, two differences are known. To Java before 19,
-C{\b} takes letters beyond ASCII for parts of words. And Java does not match C{((^|a)){2}} with an
-empty first repetition.
+In 60,000 random patterns, two differences to Java 17 are known. Before Java 19, C{\b} counts
+letters beyond ASCII as parts of words. And Java does not match C{((^|a)){2}} with an empty first
+repetition.
 
 Rejected: Python's C{re}, which backtracks. An upper bound of its steps needs its private parser.
 """

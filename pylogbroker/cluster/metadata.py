@@ -1,14 +1,13 @@
 """
-Which brokers, topics, partitions and consumer groups a cluster has, as its nodes in ZooKeeper say
-(spec-0.7 zookeeper §1, §4).
+The brokers, topics, partitions and consumer groups in a cluster's ZooKeeper nodes (spec-0.7
+zookeeper §1, §4).
 
-A query is a generator: it yields the nodes to read side by side, is sent what they hold, and
+A query is a generator: it yields the nodes to read concurrently, receives their contents, and
 returns a value. It does no input or output. L{pylogbroker.client.clusterreader} answers queries
 with Deferreds, L{pylogbroker.syncclient.clustermetadata} in threads.
 
-What must be true: a node may hold anything. A node that cannot be used counts as absent and hides
-no other node; L{ZnodeWarnings} reports it. A node that does not exist, also one that goes while it
-is read, is no fault.
+What must be true: a node may hold anything. An unusable node counts as absent and hides no other
+node; L{ZnodeWarnings} reports it. A missing node, also one that goes while it is read, is no fault.
 """
 
 from __future__ import annotations
@@ -41,10 +40,8 @@ WARNING_COUNT_MAX = 1_000
 
 class ZnodeWarnings:
     """
-    Reports each unusable node once, until its content changes.
-
-    Readers see the same nodes again with every watch that fires. A report of each reading would
-    hide what is new.
+    Reports each unusable node once, until its content changes. Watches make readers see the same
+    nodes again and again.
     """
 
     def __init__(self, warn: Callable[[str], object]) -> None:
@@ -56,8 +53,8 @@ class ZnodeWarnings:
 
     def warnOnce(self, path: str, error: PylogbrokerError) -> None:
         """
-        Report a node, unless it was reported with the same text. Reports L{WARNING_COUNT_MAX} nodes
-        at most.
+        Report a node, unless reported with the same text. Reports at most L{WARNING_COUNT_MAX}
+        nodes.
         """
         text = str(error)
         if self._texts.get(path) != text and (
@@ -67,11 +64,11 @@ class ZnodeWarnings:
             self._warn(text)
 
     def clear(self, path: str) -> None:
-        """Forget a node that can be used, or is gone."""
+        """Forget a usable or deleted node."""
         self._texts.pop(path, None)
 
     def retainChildren(self, path: str, names: Iterable[str]) -> None:
-        """Forget the nodes below a path whose first step is none of its present children."""
+        """Forget the nodes below a path that are not under one of its present children."""
         if not self._texts:
             return
         prefix, present = f"{path}/", set(names)
@@ -94,7 +91,7 @@ class Children(NamedTuple, Generic[T]):
     decode: Callable[[str, str], T]
 
     def decoded(self, names: Iterable[str], warnings: ZnodeWarnings) -> list[T]:
-        """The values of the names that can be used, in their order."""
+        """The usable names, in order."""
         names = list(names)
         warnings.retainChildren(self.path, names)
         found = []
@@ -107,7 +104,7 @@ class Children(NamedTuple, Generic[T]):
         return found
 
     def absent(self, warnings: ZnodeWarnings) -> list[T]:
-        """What a node means that does not exist."""
+        """The value of a missing node."""
         warnings.retainChildren(self.path, ())
         return []
 
@@ -123,7 +120,6 @@ class Value(NamedTuple, Generic[T]):
     decode: Callable[[str, bytes | None], T]
 
     def decoded(self, data: bytes | None, warnings: ZnodeWarnings) -> T | None:
-        """The value; L{None} when the data cannot be used."""
         try:
             found = self.decode(self.path, data)
         except ZnodeError as error:
@@ -133,13 +129,13 @@ class Value(NamedTuple, Generic[T]):
         return found
 
     def absent(self, warnings: ZnodeWarnings) -> T | None:
-        """What a node means that does not exist."""
+        """The value of a missing node."""
         warnings.clear(self.path)
         return None
 
 
 class Unreadable(NamedTuple):
-    """A request that reads nothing and reports why: no path can be made of a name."""
+    """A request that reads nothing and reports why a name has no path."""
 
     path: str
     error: PylogbrokerError
@@ -169,9 +165,9 @@ class MemberRegistration(NamedTuple):
 
 def brokers(countMax: int | None = None) -> Query[dict[int, BrokerRegistration]]:
     """
-    The registered brokers, sorted by number.
+    The registered brokers, by number.
 
-    @param countMax: how many at most; by default all.
+    @param countMax: by default all.
     """
     (numbers,) = yield [Children(paths.BROKER_IDS, decodeBrokerNumber)]
     numbers = sorted(numbers)[:countMax]
@@ -188,8 +184,8 @@ def topics() -> Query[list[str]]:
 
 def partitionCounts(topics: Iterable[str]) -> Query[dict[str, dict[int, int]]]:
     """
-    How many partitions each topic has on each broker that ever had it, in the order of topics and
-    broker numbers. A name that is not valid is reported, and has none.
+    The partition count of each topic on each broker that ever had it, by topic and broker number.
+    An invalid name is reported, and has none.
     """
     names = list(topics)
     children = yield [topicBrokers(name) for name in names]
@@ -215,8 +211,7 @@ def topicBrokers(topic: str) -> Node:
 
 def partitions(topics: Iterable[str]) -> Query[list[PartitionId]]:
     """
-    The partitions of topics, in the order of topics, broker numbers and partition numbers; see
-    L{partitionCounts}.
+    The partitions of topics, by topic, broker number and partition number; see L{partitionCounts}.
     """
     counts = yield from partitionCounts(topics)
     return [
@@ -234,7 +229,7 @@ def groups() -> Query[list[str]]:
 
 
 def members(group: GroupPaths) -> Query[dict[str, MemberRegistration]]:
-    """A group's members by id, sorted, without those whose registration cannot be used."""
+    """A group's members by id, sorted, without unusable registrations."""
     (names,) = yield [Children(group.ids, _name)]
     names.sort()
     return _present(names, (yield [Value(f"{group.ids}/{name}", _decodeMember) for name in names]))
@@ -242,15 +237,15 @@ def members(group: GroupPaths) -> Query[dict[str, MemberRegistration]]:
 
 def owners(group: GroupPaths, countMax: int | None = None) -> Query[dict[PartitionId, str]]:
     """
-    The thread that owns each partition, sorted by partition.
+    The thread that owns each partition, by partition.
 
-    @param countMax: how many at most; by default all.
+    @param countMax: by default all.
     """
     return (yield from _byPartition(group.owners, decodeText, countMax))
 
 
 def offsets(group: GroupPaths, countMax: int | None = None) -> Query[dict[PartitionId, int]]:
-    """The committed offset of each partition, sorted by partition; see L{owners}."""
+    """The committed offset of each partition, by partition; see L{owners}."""
     return (yield from _byPartition(group.offsets, decodeNumber, countMax))
 
 

@@ -1,11 +1,11 @@
 """
 Offsets as lines of text, in the formats of two tools of 0.7.
 
-C{/consumers/<group>/offsets/<topic>/<broker>-<partition>:<offset>} are a group's, of
-ExportZkOffsets and ImportZkOffsets (spec-0.7 tools §5).
+C{/consumers/<group>/offsets/<topic>/<broker>-<partition>:<offset>}: a group's, of ExportZkOffsets
+and ImportZkOffsets (spec-0.7 tools §5).
 
-C{tcp://<host>:<port>\\t<topic>\\t<partition>\\t<offset>} are of the Hadoop consumer (§11): the
-output of a run is the input of the next. An offset of -1 means the earliest there.
+C{tcp://<host>:<port>\\t<topic>\\t<partition>\\t<offset>}: the Hadoop consumer's (§11), whose output is
+the input of the next run. Offset -1 means the earliest.
 """
 
 from __future__ import annotations
@@ -31,11 +31,7 @@ class GroupOffset(NamedTuple):
 
     @property
     def path(self) -> str:
-        """
-        The path of its node.
-
-        @raise InvalidNameError: the group or the topic has no valid name.
-        """
+        """@raise InvalidNameError: the group or the topic has no valid name."""
         return GroupPaths(self.group).offset(self.topic, self.partition)
 
     def encode(self) -> str:
@@ -75,7 +71,7 @@ def decodeOffsetLine(line: str) -> GroupOffset:
 
 def decodeOffsetLines(lines: Iterable[str]) -> list[GroupOffset]:
     """
-    Decode a file. Empty lines are left out. (0.7 stops at the first.)
+    Decode a file. Empty lines are skipped. (0.7 stops at the first.)
 
     @param lines: without their ends.
     @raise ZnodeError: a line is not valid, or contradicts another; the text names its number.
@@ -101,7 +97,7 @@ LONG_MAX = 2**63 - 1
 
 
 class EtlOffset(NamedTuple):
-    """The offset for a partition of a broker that is known by its address."""
+    """The offset for a partition of a broker known by its address."""
 
     host: str
     port: int
@@ -116,11 +112,11 @@ class EtlOffset(NamedTuple):
 
 def decodeEtlLines(lines: Iterable[str]) -> list[EtlOffset]:
     """
-    Decode a file. Empty lines are left out.
+    Decode a file. Empty lines are skipped.
 
     @param lines: without their ends.
-    @raise FormatError: a line is not valid, or contradicts another; the text names its number, and
-        so does C{position}.
+    @raise FormatError: a line is not valid, or contradicts another; the text and C{position} give
+        its number.
     """
     found: dict[tuple[str, int, str, int], EtlOffset] = {}
     for index, line in enumerate(lines):

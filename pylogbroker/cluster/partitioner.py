@@ -1,17 +1,15 @@
 """
-The default partitioner (spec-0.7 producer §2).
+The default partitioner (spec-0.7 producer §2): C{abs(hash(key)) mod n} with Java's hash.
 
-It is C{abs(hash(key)) mod n} with Java's hash, so that our producers and 0.7's send a key to the
-same partition. One value is mended: the absolute value of -2^31 is negative in Java and made such a
-key fail; here it goes to 0 (gotcha 40).
+Our producers and 0.7's send a key to the same partition. One value is mended: the absolute value of
+-2^31 is negative in Java and made such a key fail; here it goes to 0 (gotcha 40).
 
 Text is hashed like a Java C{String}, over its UTF-16 code units; a whole number of 32 bits like an
-C{Integer}, one of 64 bits like a C{Long}. Java hashes byte arrays by identity, which is of no use;
-here bytes are hashed as text of one character a byte, so that C{b"key"} and C{"key"} go to the same
-partition.
+C{Integer}, one of 64 bits like a C{Long}. Java hashes byte arrays by identity, which is useless;
+here bytes are hashed as text of one character a byte, so C{b"key"} and C{"key"} share a partition.
 
-Hashing unit by unit is slow in Python, and keys repeat: the hashes of the last
-L{REMEMBERED_COUNT_MAX} short keys are cached.
+Hashing is slow in Python, and keys repeat: the hashes of the last L{REMEMBERED_COUNT_MAX} short
+keys are cached.
 """
 
 from __future__ import annotations

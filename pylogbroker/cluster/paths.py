@@ -1,7 +1,7 @@
 """
 The paths of 0.7's nodes in ZooKeeper (spec-0.7 zookeeper §1), relative to the chroot.
 
-A name that is not one segment of a path is refused here, before it can point elsewhere.
+A name that is not one path segment is refused, before it can point elsewhere.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ def pathSegment(kind: str, name: str) -> str:
     Check that a name is one segment of a path. Returns it.
 
     @param kind: of thing, for the text.
-    @raise InvalidNameError: it is empty, C{.} or C{..}, or contains a slash or a control character,
-        which ZooKeeper does not take.
+    @raise InvalidNameError: it is empty, C{.} or C{..}, or contains a slash or a control character.
     """
     if name in ("", ".", ".."):
         raise InvalidNameError(f"{name!r} cannot be the name of a {kind}")
@@ -76,19 +75,15 @@ class GroupPaths:
         self.mirrors = f"{self.root}/mirror"
 
     def consumer(self, consumerId: str) -> str:
-        """A member's registration."""
         return f"{self.ids}/{pathSegment('consumer', consumerId)}"
 
     def topicOwners(self, name: str) -> str:
-        """The parent of a topic's owned partitions."""
         return f"{self.owners}/{pathSegment('topic', name)}"
 
     def owner(self, name: str, partition: BrokerPartition) -> str:
-        """The owner of a partition."""
         return f"{self.topicOwners(name)}/{partition}"
 
     def topicOffsets(self, name: str) -> str:
-        """The parent of a topic's partitions with committed offsets."""
         return f"{self.offsets}/{pathSegment('topic', name)}"
 
     def offset(self, name: str, partition: BrokerPartition) -> str:
@@ -101,6 +96,6 @@ class GroupPaths:
 
     def mirrored(self, name: str, partition: BrokerPartition) -> str:
         """
-        Ours, not 0.7's: offsets of a source partition with their offsets in a mirror's target.
+        Ours, not 0.7's: a source partition's offsets, with their offsets in a mirror's target.
         """
         return f"{self.topicMirrored(name)}/{partition}"

@@ -1,8 +1,8 @@
 """
-What a member of a group reads, as its registration says (spec-0.7 zookeeper §4.2).
+The topics of a group's member, by its registration (spec-0.7 zookeeper §4.2).
 
 There are three kinds: a map of topics to streams, as JSON; a whitelist, C{*<streams>*<pattern>}; a
-blacklist, C{!<streams>!<pattern>}. L{pylogbroker.cluster.javaregex} says what patterns mean.
+blacklist, C{!<streams>!<pattern>}. L{pylogbroker.cluster.javaregex} defines patterns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ISubscription(Protocol):
 
     def streamCounts(self, topics: Iterable[str]) -> dict[str, int]:
         """
-        @param topics: all that exist.
+        @param topics: all existing ones.
         @return: the topics to read, each with the number of this member's streams (threads).
         """
         ...
@@ -51,7 +51,7 @@ class StaticSubscription:
     streams: Mapping[str, int]
 
     def streamCounts(self, topics: Iterable[str]) -> dict[str, int]:
-        """The named topics, whether they exist or not."""
+        """The named topics, existing or not."""
         return dict(self.streams)
 
     def encode(self) -> bytes:
@@ -66,10 +66,8 @@ class StaticSubscription:
 @dataclass(frozen=True)
 class WildcardSubscription:
     """
-    All topics, present and future, whose names match a whitelist or do not match a blacklist.
+    All present and future topics whose names match a whitelist or do not match a blacklist.
 
-    @ivar isWhite: whether it is a whitelist.
-    @ivar streamCount: of each topic.
     @ivar pattern: normalised.
     """
 
@@ -95,7 +93,7 @@ class WildcardSubscription:
 
 def whitelist(pattern: str, streamCount: int = 1) -> WildcardSubscription:
     """
-    @param pattern: as people write it: commas mean C{|}, and quotes around it are dropped.
+    @param pattern: commas mean C{|}, and quotes around it are dropped.
     @raise InvalidPatternError: it cannot be used.
     """
     return _wildcard(True, pattern, streamCount)
@@ -121,7 +119,7 @@ def decodeSubscription(path: str, data: bytes | None) -> ISubscription:
     """
     A member's registration.
 
-    @raise ZnodeError: it is none of the three kinds. (A pattern is checked when it is used.)
+    @raise ZnodeError: it is none of the three kinds. (A pattern is checked when used.)
     """
     text = decodeText(path, data)
     found = _WILDCARD.fullmatch(text)

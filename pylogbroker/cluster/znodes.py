@@ -1,6 +1,6 @@
 """
-The values of znodes, to and from bytes (spec-0.7 zookeeper §1, §4). A value may be anything; an
-invalid one is refused with its path.
+The values of znodes, to and from bytes (spec-0.7 zookeeper §1, §4). An invalid value is refused
+with its path.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class BrokerRegistration(NamedTuple):
     """
     A broker's address.
 
-    @ivar creatorId: names the start of the broker that wrote this: C{<host>-<milliseconds since the
+    @ivar creatorId: names the start of the writing broker: C{<host>-<milliseconds since the
         epoch>}.
-    @ivar host: what clients connect to; without a colon, since readers split at colons.
+    @ivar host: for clients; without a colon, since readers split at colons.
     """
 
     creatorId: str
@@ -36,13 +36,10 @@ class BrokerRegistration(NamedTuple):
 
     @property
     def address(self) -> str:
-        """C{host:port}."""
         return f"{self.host}:{self.port}"
 
     def encode(self) -> bytes:
-        """
-        @raise ValueError: the host is not valid. It cannot have a colon, so not be an IPv6 literal.
-        """
+        """@raise ValueError: the host is not valid. A colon, so an IPv6 literal, is not."""
         if ":" in self.host:
             raise ValueError(
                 f"the host {self.host!r} has a colon in it: give a name, the value in ZooKeeper "
@@ -118,8 +115,7 @@ def decodeBrokerNumber(path: str, name: str) -> int:
     """
     A broker's number, from the name of a node.
 
-    @raise ZnodeError: it is something else, also a number with a leading zero, which no broker
-        writes.
+    @raise ZnodeError: anything else, also a leading zero, which no broker writes.
     """
     if name.isascii() and name.isdigit() and str(int(name[:_BROKER_SIZE_MAX])) == name:
         return int(name)
@@ -140,9 +136,9 @@ def decodeTopic(path: str, name: str) -> str:
 
 def decodePartition(path: str, name: str) -> BrokerPartition:
     """
-    A partition, from the name of an owner's or an offset's node: C{<broker>-<partition>}.
+    A partition, from an owner's or an offset's node name: C{<broker>-<partition>}.
 
-    @raise ZnodeError: it is something else.
+    @raise ZnodeError: anything else.
     """
     found = _NAME.fullmatch(name)
     if found is None:

@@ -1,4 +1,4 @@
 """
-The message formats: walk, check, encode, decode. The one encoder and decoder for broker, client,
-Spark and tools. Pure: bytes in, values out.
+The message formats: walk, check, encode, decode, for broker, client, Spark and tools. Pure: bytes
+in, values out.
 """

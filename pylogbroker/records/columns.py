@@ -1,11 +1,11 @@
 """
-A message set as columns: lists of payloads and offsets, for readers that build tables, to which an
-object a message costs too much.
+A message set as columns: lists of payloads and offsets, for readers that build tables, where an
+object per message costs too much.
 
 A L{ColumnBatch} is a run of plain entries, or the content of one compressed entry. One tight loop
-walks plain, whole, valid entries; L{readEntry} reads everything else, so that nothing is accepted
-here that is refused elsewhere. Messages inside a compressed entry share its offset, and all but the
-last lead back to it (spec-0.7 wire-protocol §6).
+walks plain, whole, valid entries; L{readEntry} reads the rest, so both accept the same. Messages
+inside a compressed entry share its offset, and all but the last lead back to it (spec-0.7
+wire-protocol §6).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class ColumnBatch(NamedTuple):
     """
     Consecutive messages.
 
-    @ivar offsets: where each message's top-level entry begins.
+    @ivar offsets: of each message's top-level entry.
     @ivar nextOffsets: the offset to fetch after each message.
-    @ivar behind: the offset behind the last entry, also of a compressed entry without messages.
+    @ivar behind: the offset behind the last entry, also of an empty compressed entry.
     """
 
     payloads: list[bytes]
@@ -113,9 +113,7 @@ def _opened(
 
 
 def completeEntriesSize(data: bytes) -> int:
-    """
-    Bytes of complete entries at the start, by their size fields alone, up to an impossible size.
-    """
+    """Bytes of complete entries at the start, by size fields alone, up to an impossible size."""
     unpack, position, end = SIZE.unpack_from, 0, len(data)
     while position + SIZE_FIELD_SIZE <= end:
         (size,) = unpack(data, position)
@@ -131,9 +129,9 @@ def completeEntriesSize(data: bytes) -> int:
 
 def entrySize(data: bytes) -> int:
     """
-    Bytes of the first entry, according to its size field alone.
+    Bytes of the first entry, by its size field alone.
 
-    @return: L{SIZE_FIELD_SIZE} if the size field is cut or is not a size.
+    @return: L{SIZE_FIELD_SIZE} if the size field is cut or invalid.
     """
     if len(data) < SIZE_FIELD_SIZE:
         return SIZE_FIELD_SIZE
@@ -146,5 +144,5 @@ def sizeBetween(start: int, end: int) -> int:
 
 
 def offsetAfter(offset: int, size: int) -> int:
-    """The offset that is a number of bytes behind another one."""
+    """The offset a number of bytes behind another one."""
     return offset + size

@@ -1,11 +1,11 @@
 """
 The codecs of the 2011 message format: gzip and snappy (spec-0.7 wire-protocol §5.4).
 
-What must be true: a payload of a few bytes cannot make us allocate more than C{sizeMax}, whatever
-it claims; input that Java's readers accept is accepted. gzip is decoded in bounded steps and stops
-at the first output byte over the limit. Snappy blocks announce their size: each announcement is
-checked before the block is decompressed. Like Java's gzip reader, ours takes concatenated members
-and ignores junk behind the last, up to a number of members, since each costs a copy of the rest.
+What must be true: no payload makes us allocate more than C{sizeMax}, whatever it claims; input that
+Java's readers accept is accepted. gzip is decoded in bounded steps and stops at the first output
+byte over the limit. Snappy blocks announce their size, which is checked before decompression. Like
+Java's gzip reader, ours takes concatenated members and ignores junk behind the last. The number of
+members is limited, since each costs a copy of the rest.
 
 gzip is written at level 6, as Java does.
 """
@@ -42,7 +42,7 @@ def codecByName(name: str) -> int:
     The number of a codec.
 
     @param name: C{"none"}, C{"gzip"} or C{"snappy"}, or its number in decimal.
-    @raise UnknownCodecError: it is none of them.
+    @raise UnknownCodecError: any other name.
     """
     for number, known in CODEC_NAMES.items():
         if name in (known, str(number)):
@@ -72,7 +72,7 @@ def compress(codec: int, data: bytes) -> bytes:
 def decompress(codec: int, data: bytes, sizeMax: int) -> bytes:
     """
     @param codec: L{GZIP} or L{SNAPPY}.
-    @param sizeMax: bytes that may come out.
+    @param sizeMax: bytes of output.
     @raise CorruptCompressionError: the data are not the codec's, or end too soon.
     @raise DecompressionLimitError: the output exceeds C{sizeMax}; no more was allocated.
     @raise UnknownCodecError: another codec.

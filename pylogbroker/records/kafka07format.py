@@ -33,7 +33,7 @@ SHORTER = "the file is shorter than it was"
 
 
 class ByteOffsetIndex:
-    """Where offsets are in a segment: each is the number of a byte, so no file is needed."""
+    """The offsets in a segment: each is a byte's number, so no file is needed."""
 
     __slots__ = ("_baseOffset",)
 
@@ -41,15 +41,12 @@ class ByteOffsetIndex:
         self._baseOffset = baseOffset
 
     def positionOf(self, offset: int) -> int:
-        """The distance from the base offset."""
         return offset - self._baseOffset
 
     def search(self, file: IFile, offset: int) -> int:
-        """The same: the file is not read."""
         return offset - self._baseOffset
 
     def findEnd(self, size: int) -> int:
-        """The base offset and the size."""
         return self._baseOffset + size
 
     def add(self, offset: int, position: int) -> None:
@@ -64,8 +61,8 @@ class ByteOffsetIndex:
 
 class Kafka07Format:
     """
-    The 2011 format, provider of L{pylogbroker.interfaces.IRecordFormat}: messages of magic 0 and 1,
-    in one log as in one set.
+    The 2011 format (L{pylogbroker.interfaces.IRecordFormat}): magic 0 and 1, mixed in a log and in
+    a set.
     """
 
     suffix = ".kafka"
@@ -85,15 +82,13 @@ class Kafka07Format:
     def stamp(
         self, batches: ValidatedBatches, baseOffset: int, epoch: int, timeMs: int
     ) -> Sequence[bytes]:
-        """The sets as they are: they hold no offsets."""
+        """The sets unchanged: they hold no offsets."""
         return batches.buffers
 
     def nextOffset(self, offset: int, buffers: Sequence[bytes]) -> int:
-        """Offsets grow by what is written."""
         return offset + sum(map(len, buffers))
 
     def contiguousEnd(self, baseOffset: int, size: int) -> int:
-        """The offset behind the last byte."""
         return baseOffset + size
 
     def openIndex(
@@ -118,7 +113,7 @@ class SegmentScan:
     in pieces, since a corrupt size field may claim a gigabyte.
 
     @ivar position: byte behind the last good entry.
-    @ivar reason: why the walk stopped; L{None} when it ended exactly at C{end}, and until it ends.
+    @ivar reason: why the walk stopped; L{None} at C{end}, and during the walk.
     """
 
     def __init__(
@@ -140,7 +135,6 @@ class SegmentScan:
             )
 
     def skipToEnd(self) -> int:
-        """Walk to the stop, and return C{position}."""
         unpack, crc = struct.Struct(">iHI").unpack_from, crc32
         while self._step() is not None:
             window, end = self._window, len(self._window)
@@ -238,7 +232,7 @@ class SegmentScan:
 def validatePlain(sets: Sequence[bytes], payloadSizeMax: int) -> tuple[int, int]:
     """
     The hot loop of producing: how far a run of sets is plain, whole and valid. An empty set ends
-    it, too.
+    it.
 
     @return: sets from the first on, messages in them.
     """
@@ -273,7 +267,7 @@ def validatePlain(sets: Sequence[bytes], payloadSizeMax: int) -> tuple[int, int]
 def validateSet(data: bytes, limits: CheckLimits) -> tuple[int, int]:
     """
     Validate one set as 0.7.2's broker does (spec-0.7 wire-protocol §9, log-storage §3): all
-    top-level entries first, then the insides of wrappers.
+    top-level entries, then the insides of wrappers.
 
     @return: bytes of whole entries, messages.
     @raise FormatError: the first fault.

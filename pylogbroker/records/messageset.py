@@ -3,13 +3,12 @@ Message sets of the 2011 format: consecutive entries of C{int32 size} and a mess
 wire-protocol §5 to §7).
 
 The I{shallow} reading steps over top-level entries, which the broker keeps byte for byte. The
-I{deep} one opens compressed entries (I{wrappers}) and yields the messages inside. Both use
-L{readEntry}, which knows what a valid entry is. For speed, L{validatePlain} and
-L{MessageSet.payloads} handle plain entries (magic 1, not compressed, whole) and hand all others to
-L{readEntry}; they never accept an entry that it would refuse.
+I{deep} one opens compressed entries (I{wrappers}) and yields the messages inside. L{readEntry}
+defines a valid entry. For speed, L{validatePlain} and L{MessageSet.payloads} handle plain entries
+(magic 1, not compressed, whole) and leave the rest to L{readEntry}; they never accept an entry that
+it would refuse.
 
-Decompression is bounded in bytes, over all depths of a set, and in depth
-(L{DecompressionBudget}).
+Decompression is bounded in depth, and in bytes over all depths of a set (L{DecompressionBudget}).
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def wrapCompressed(codec: int, innerSet: bytes) -> bytes:
     """
     One entry whose payload is a compressed message set.
 
-    @return: nothing for an empty set, as 0.7.2 does; for codec 0 the set as it is.
+    @return: nothing for an empty set, as 0.7.2 does; for codec 0 the set itself.
     @raise UnknownCodecError: the codec is not known.
     """
     if codec not in CODEC_NAMES:
@@ -91,9 +90,8 @@ def encodeSet(payloads: Iterable[bytes], codec: int = NONE, magic: int = 1) -> b
     """
     A message set.
 
-    @param payloads: in order.
-    @param codec: other than 0: all of them in one wrapper.
-    @param magic: of the messages; the wrapper itself is always magic 1.
+    @param codec: other than 0: all payloads in one wrapper.
+    @param magic: of the messages; the wrapper is always magic 1.
     @raise FormatError: as L{encodeMessage} and L{wrapCompressed}.
     """
     if magic != 1:
@@ -125,7 +123,7 @@ def readEntry(data: bytes, position: int, end: int, first: bool) -> tuple[Messag
     The entry at a position.
 
     @param end: of the data.
-    @param first: whether this is the first entry: then a cut one is an error, not the end.
+    @param first: whether a cut entry is an error, not the end.
     @return: (the message, the position behind it); L{None}: the set ends here, or in a cut entry.
     @raise FormatError: a fault of spec-0.7 wire-protocol §7.2.
     """
@@ -177,7 +175,6 @@ class DecompressionBudget:
         self.depthMax = limits.depthMax
 
     def open(self, message: Message, depth: int, position: int) -> bytes:
-        """The set inside a wrapper at a depth."""
         if message.codec not in CODEC_NAMES:
             raise UnknownCodecError(f"codec {message.codec}", position)
         if depth >= self.depthMax:
@@ -249,7 +246,6 @@ class CompleteEntries(NamedTuple):
     The complete entries of a fetched set.
 
     @ivar messages: those; a cut last entry may still be there.
-    @ivar size: bytes of the complete entries.
     @ivar nextOffset: the offset behind them.
     """
 
@@ -277,8 +273,7 @@ class MessageSet:
     entry is cut (the fetch size was too small, or the log is corrupt); another L{FormatError} for a
     bad entry (spec-0.7 wire-protocol §7.2, consumer §1).
 
-    @ivar data: the bytes.
-    @ivar baseOffset: the offset that was fetched.
+    @ivar baseOffset: the fetched offset.
     @ivar error: the broker's error, or L{None}.
     """
 
@@ -309,7 +304,7 @@ class MessageSet:
 
     @property
     def sizeInBytes(self) -> int:
-        """All bytes, a cut last entry included."""
+        """All bytes, also of a cut last entry."""
         return len(self.data)
 
     @property
@@ -331,7 +326,7 @@ class MessageSet:
         return offset
 
     def shallow(self) -> Iterator[MessageAndOffset]:
-        """The top-level entries, wrappers as they are."""
+        """The top-level entries; wrappers are not opened."""
         if self.error is not None:
             raise self.error
         data, position, end = self.data, 0, len(self.data)
@@ -341,8 +336,7 @@ class MessageSet:
 
     def complete(self) -> CompleteEntries:
         """
-        The complete entries, by their size fields. Only the first one is checked, since decoding
-        checks them all.
+        The complete entries, by size fields. Only the first is checked; decoding checks the others.
 
         @raise FormatError: the first entry is cut, or bad.
         """
@@ -375,8 +369,8 @@ class MessageSet:
     @property
     def isCorruptEntry(self) -> bool:
         """
-        Whether the set begins with an entry whose checksum alone is wrong: its size field leads,
-        over others like it, to another entry or to the end of the set.
+        Whether only the checksum of the first entry is wrong: its size field leads, over others
+        like it, to another entry or to the end of the set.
         """
         data, position, end = self.data, 0, len(self.data)
         while True:
@@ -393,6 +387,7 @@ class MessageSet:
                 return isEntry and position > 0
 
     def __iter__(self) -> Iterator[MessageAndOffset]:
+        """The messages, with the offsets of spec-0.7 wire-protocol §6; wrappers are opened."""
         start = self.baseOffset
         for outer in self.shallow():
             if outer.message.codec == NONE:
@@ -415,8 +410,8 @@ class MessageSet:
 
     def payloadsWithOffsets(self) -> Iterator[tuple[bytes, int]]:
         """
-        C{payloads}, slower, with an L{IntraBatchOffset} inside wrappers: it tells how many messages
-        of the wrapper a reader has then.
+        C{payloads}, slower, with an L{IntraBatchOffset} inside wrappers, which counts the wrapper's
+        messages read so far.
         """
         start = self.baseOffset
         for message, behind in self.shallow():
