@@ -163,11 +163,9 @@ class CodeTests(SynchronousTestCase):
         """The text says what the code means, and what was asked for."""
         self.assertEqual(
             str(errorForCode(3, "of t-7")),
-            "The partition number is not one of the topic's (code 3). of t-7",
+            "Code 3: the topic has no such partition. of t-7",
         )
-        self.assertEqual(
-            str(errorForCode(3)), "The partition number is not one of the topic's (code 3)."
-        )
+        self.assertEqual(str(errorForCode(3)), "Code 3: the topic has no such partition.")
 
     def test_refused(self) -> None:
         """
@@ -175,7 +173,7 @@ class CodeTests(SynchronousTestCase):
         which.
         """
         text = str(errorForCode(-1, "(t-0 at 5)"))
-        for part in ("refused", "does not let this client use the topic", "log", "(t-0 at 5)"):
+        for part in ("does not allow the request", "or failed", "log", "(t-0 at 5)"):
             self.assertIn(part, text)
 
     def test_remoteError(self) -> None:
@@ -183,6 +181,6 @@ class CodeTests(SynchronousTestCase):
         A remote error without words says what its class says; with words, those; its code can be
         given.
         """
-        self.assertEqual(str(RemoteFetchSizeError()), "The fetch size is invalid (code 4).")
+        self.assertEqual(str(RemoteFetchSizeError()), "Code 4: the fetch size is invalid.")
         self.assertEqual(str(RemoteFetchSizeError("too small")), "too small")
         self.assertEqual((RemoteError().code, RemoteError("x", 9).code), (-1, 9))

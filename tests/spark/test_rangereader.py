@@ -123,7 +123,7 @@ class ReadingTests(RangeReaderCase):
         """
         self.broker.partitionCount = 0
         self.assertIn(
-            "topic clicks, partition 0-0, offset 3: The partition number",
+            "topic clicks, partition 0-0, offset 3: Code 3: the topic has no such partition",
             self.failure(UnreadableRangeError, 3, 9),
         )
 
