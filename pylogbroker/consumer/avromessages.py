@@ -2,12 +2,11 @@
 A stream's messages, decoded with the schemas of a registry.
 
 A stream's C{decode} cannot wait; this iterator can. It holds a message with an unknown schema until
-the registry has answered, while the stream fills up and pushes back. When the registry is away, the
-next call retries the held message. A thread prepares new schemas, since large ones take tenths of a
-second.
+the registry has answered, while the stream fills up and pushes back. A failed request is retried by
+the next call. A thread prepares new schemas: large ones take tenths of a second.
 
 A position moves when the value is handed out, or when C{onInvalid} has taken the message: no commit
-covers a held message. When its partition goes to another member, only that member hands it out.
+covers a held message. Only the partition's current owner hands it out.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ class AvroMessages:
         """
         @param stream: one without C{decode}.
         @param readerSchema: converts values to this schema; L{None} keeps the writer's.
-        @param onInvalid: takes a message that no schema explains, whose value is the payload, and
-            the error. May return a Deferred. While C{onInvalid} fails, the message is held.
+        @param onInvalid: takes a message that no schema explains, with its payload, and the error.
+            May return a Deferred. While C{onInvalid} fails, the message is held.
         @param runInThread: prepares new schemas; by default a thread of the registry client's
             reactor.
         @raise InvalidSchemaError: C{readerSchema} cannot be used.

@@ -84,7 +84,7 @@ class ConsumerConnector:
         @param zookeeper: a shared client, which stays open; by default one for C{zk.connect}.
         @param offsetStore: by default ZooKeeper.
         @param hostName: for the consumer id; by default this machine's.
-        @param random: for the consumer id and jitter; by default the system's.
+        @param random: for the consumer id and jitter.
         @param endpointFor: gives a broker's endpoint; by default as C{broker.endpoint} says.
         @raise ConfigurationError: C{zk.connect} is missing, or a property is wrong.
         @raise InvalidNameError: the group's name is invalid.
@@ -205,12 +205,11 @@ class ConsumerConnector:
         Join the group. Once for each connector.
 
         @param topicCounts: the number of streams for each topic; at least 1. May be empty.
-        @param decode: from a payload to a value; by default the value is the payload.
-        @return: fires with the streams of each topic, when this member first has its partitions.
-            Fails with L{ConsumerStateError} the second time, L{InvalidNameError}, L{ZookeeperError}
-            when this member cannot be registered, L{RebalanceFailedError} after
-            C{rebalance.retries.max} failed attempts (the member keeps trying), and L{ClosedError}
-            when the consumer is shut down.
+        @param decode: from a payload to a value; by default the payload itself.
+        @return: fires with each topic's streams, when this member first has its partitions. Fails
+            with L{ConsumerStateError} the second time, L{InvalidNameError}, L{ZookeeperError} when
+            registering fails, L{RebalanceFailedError} after C{rebalance.retries.max} attempts (the
+            member keeps trying), and L{ClosedError} when the consumer is shut down.
         @raise ValueError: a number of streams is not positive.
         """
         for topic, count in topicCounts.items():
@@ -232,9 +231,9 @@ class ConsumerConnector:
         Join the group and read all topics that pass a filter, also those created later.
 
         @param topics: from L{pylogbroker.cluster.subscription.whitelist} or C{blacklist}.
-        @param streamCount: consumer thread i of each topic feeds stream i. By default as C{topics}
-            says.
-        @return: fires with the streams, and fails, as L{createMessageStreams}.
+        @param streamCount: consumer thread i of each topic feeds stream i. By default from
+            C{topics}.
+        @return: as L{createMessageStreams}, but all streams.
         @raise ValueError: C{streamCount} is not positive.
         """
         count = topics.streamCount if streamCount is None else streamCount
@@ -334,8 +333,8 @@ class ConsumerConnector:
 
     def seek(self, partition: PartitionId, offset: int) -> None:
         """
-        Discard a partition's queued chunks, reload its stored offset, and hand out messages from
-        C{offset} on. Does nothing for a partition that this member does not have.
+        Discard a partition's queue, reload its stored offset, and go on at C{offset}. Does nothing
+        for another member's partition.
 
         @param offset: where a message begins. An offset that another member has stored takes
             precedence.
@@ -363,9 +362,8 @@ class ConsumerConnector:
 
     def shutdownBeforeStop(self) -> None:
         """
-        Shut this consumer down before the reactor stops, which waits for that. Otherwise after
-        Ctrl-C the group waits for the session's end, and a thread in L{MessageStream.blocking} for
-        ever.
+        Shut this consumer down before the reactor stops. Otherwise after Ctrl-C the group waits for
+        the session's end, and a thread in L{MessageStream.blocking} for ever.
         """
         if self._trigger is None and not self._isShutDown:
             self._trigger = self._clock.addSystemEventTrigger(

@@ -2,24 +2,24 @@
 Fetching from one broker as far as the streams have capacity. A module of its own, since it knows
 one broker; C{fetchermanager} knows all.
 
-What must be true: one request is under way at a time. It is a MULTIFETCH of all partitions that can
-be fetched now, each at its own offset (spec-0.7 consumer §2). A partition can be fetched while its
+What must be true: one request is under way at a time, a MULTIFETCH of all partitions that can be
+fetched now, each at its own offset (spec-0.7 consumer §2). A partition can be fetched while its
 stream has capacity, which is reserved until the response arrives. So a full stream blocks no other
 one (gotcha 53). A request has a maximum size, and partitions take turns.
 
 No error ends a fetcher (gotcha 52) or affects other partitions:
 
-  - The connection breaks, or the response is invalid: try again for ever, with growing delays.
-  - The offset is out of range: the reset policy chooses the next one, which is stored at once.
-  - The first message exceeds the fetch size: fetch more, up to a limit; then raise an error.
+  - Broken connection or invalid response: try again for ever, with growing delays.
+  - Offset out of range: the reset policy chooses the next one, which is stored at once.
+  - First message larger than the fetch size: fetch more, up to a limit; then raise an error.
   - No entry begins at a stored offset, because a broker's data were lost and rewritten: log that,
-    and treat it as an offset out of range. An entry that is too large, or whose checksum alone is
-    wrong, is no such case: what follows must not be skipped silently.
+    and treat it as out of range. A too large entry or a wrong checksum is no such case: what
+    follows must not be skipped silently.
   - Anything else: raise the error in the stream, once for each offset and reason, and try again
-    with growing delays. An error inside a compressed entry is retried only once, since each attempt
-    hands out the entry's first messages again.
+    with growing delays. An error inside a compressed entry is retried once, since each attempt
+    repeats the entry's first messages.
 
-The fetcher checks only the first entry of a response; the stream checks all when it decodes them.
+The fetcher checks only a response's first entry; the stream checks all when it decodes them.
 """
 
 from __future__ import annotations
@@ -65,10 +65,9 @@ class PartitionFetchState:
 
     @ivar offset: the next fetch offset; L{None} until known.
     @ivar sizeMax: bytes to request.
-    @ivar isStored: whether C{offset} came from the store and nothing was fetched there yet.
+    @ivar isStored: whether nothing was fetched yet at a stored C{offset}.
     @ivar isPositioned: whether its position is known and worth a commit.
     @ivar reported: offset and error of the last log line.
-    @ivar readErrorOffset: where the stream could not go on.
     """
 
     partition: PartitionId
@@ -133,7 +132,6 @@ class Fetcher:
 
     @property
     def positionedPartitions(self) -> list[PartitionId]:
-        """Partitions whose position is known."""
         return [partition for partition, state in self._states.items() if state.isPositioned]
 
     def _nowMs(self) -> float:
@@ -278,7 +276,6 @@ class Fetcher:
         fetching.addCallback(self._next)
 
     def _release(self, result: Any, reserved: list[tuple[PartitionFetchState, int]]) -> Any:
-        """Release the reserved capacity: the chunks have taken their own."""
         for state, size in reserved:
             state.stream.release(size)
         return result
@@ -390,7 +387,6 @@ class Fetcher:
         return False
 
     def _fail(self, state: PartitionFetchState, error: PylogbrokerError) -> None:
-        """Raise an error to the application, once, and try again later."""
         state.delay(self._nowMs())
         if self._reportOnce(state, error):
             state.stream.fail(

@@ -77,7 +77,6 @@ class FetcherManager:
 
     @property
     def positionedPartitions(self) -> list[PartitionId]:
-        """Partitions whose position is known."""
         return [
             each
             for _broker, fetcher in self._fetchers.values()
@@ -136,7 +135,6 @@ class FetcherManager:
     def _report(
         self, text: str, number: int, broker: BrokerRegistration | None, detail: object
     ) -> None:
-        """Log a broker's problem once, until its registration changes."""
         if number not in self._reported or self._reported[number] != broker:
             self._reported[number] = broker
             self._log.warn(text, consumerId=self._name, number=number, detail=detail)

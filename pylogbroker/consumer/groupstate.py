@@ -3,13 +3,13 @@ The nodes of a group in ZooKeeper, without offsets (spec-0.7 zookeeper §4).
 
 What must be true:
 
-  - A watch is armed before the data that it covers is read, and stays armed until it fires.
+  - A watch is armed before its data are read, and stays armed until it fires.
   - Invalid data are logged once and left out: a member's registration or pattern (0.7's members all
     stop at it), a broker, a partition count, a topic's name.
   - Any client can delete owner nodes: 0.7's C{ConsoleConsumer --from-beginning} deletes all of a
     group. So each owner watches its own.
   - A stale owner node blocks only its own partition. A member deletes only its own nodes.
-  - Requests are sent in batches, since partition counts are untrusted.
+  - Requests are batched, since partition counts are untrusted.
 """
 
 from __future__ import annotations
@@ -110,7 +110,6 @@ class GroupWatches:
         self._changed()
 
     def _ended(self, _failure: Failure | None, path: str, fired: Deferred[Any]) -> None:
-        """The watch has fired, its session is over, or it was cancelled."""
         if self._armed.get(path) is fired:
             del self._armed[path]
 
@@ -254,7 +253,6 @@ class PartitionOwners:
         return frozenset(assignment) - _where(assignment, owned)
 
     async def _isOwned(self, item: tuple[PartitionId, str]) -> bool:
-        """Whether an owner node is our session's and names our thread. It is watched then."""
         partition, thread = item
         path = self._path(partition)
         if self._watches.isArmed(path):
@@ -270,8 +268,7 @@ class PartitionOwners:
 
     async def release(self, assignment: Assignment) -> None:
         """
-        Delete owner nodes that are still ours. Tries each, since the session may outlive a failure,
-        and its nodes with it.
+        Delete owner nodes that are still ours. Tries each: the session may outlive a failure.
 
         @raise pylogbroker.errors.ZookeeperError: at least one request failed.
         """

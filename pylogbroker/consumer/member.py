@@ -1,9 +1,9 @@
 """
-The executor of one group member's effects, which L{pylogbroker.consumer.rebalance.Rebalance}
-decides. A module of its own, since C{rebalance} decides without I/O and this module does the I/O.
+The executor of one group member's effects. A module of its own, since C{rebalance} decides without
+I/O and this module does the I/O.
 
-Effects run one at a time, and their results go back to L{Rebalance}. The end of a session cancels a
-running effect, whose result is ignored.
+Effects run one at a time, and their results go back to L{pylogbroker.consumer.rebalance.Rebalance}.
+The end of a session cancels a running effect, whose result is ignored.
 """
 
 from __future__ import annotations
@@ -188,7 +188,6 @@ class Member:
                 self._registering.addErrback(lambda failure: failure.trap(CancelledError))
 
     async def _registerAgain(self, subscription: ISubscription) -> None:
-        """In a new session, until that succeeds."""
         while True:
             try:
                 await claim(self._zookeeper, self._path, subscription.encode())

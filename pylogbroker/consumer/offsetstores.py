@@ -5,9 +5,8 @@ Offset stores of a group, and a member's knowledge of the stored offsets.
 database transaction of its results counts each message exactly once (L{SqliteOffsetStore}).
 
 L{ConsumedOffsets} knows the offset it last read from the store, and those it tried to write since.
-A partition may come back, after an expired session for example. If the store then holds one of
-these offsets or none, the member goes on where it was. Any other offset is a later owner's, and
-takes precedence.
+When a partition comes back and the store holds one of these or none, the member goes on where it
+was. Any other offset is a later owner's, and takes precedence.
 """
 
 from __future__ import annotations
@@ -191,16 +190,15 @@ class SqliteOffsetStore:
     """
     Offsets in a table of the application's own database, changed in its own transactions.
 
-    The application does its work, calls L{store} on the same connection for each message, in order,
-    and commits as often as it likes. The consumer is created with C{autocommit.enable=false} and
-    this store. So each message counts exactly once:
+    The application calls L{store} on the same connection for each finished message, in order, and
+    commits at will. The consumer has C{autocommit.enable=false} and this store. So each message
+    counts exactly once:
 
       - A transaction may end inside a compressed set: the store counts the finished messages of the
         set, and the next reader skips them.
       - An offset changes only forward, and only if it is what this member loaded or stored last.
-        When two members work on a partition that moved, the later one gets an
-        L{OffsetConflictError}, rolls back and joins anew. Where C{autooffset.reset} has moved the
-        offset back, it goes forward from there.
+        When a partition has moved, its earlier owner gets an L{OffsetConflictError}, rolls back and
+        joins anew. Where C{autooffset.reset} has moved the offset back, it goes forward from there.
     """
 
     TABLE = "pylogbroker_offsets"
@@ -228,10 +226,7 @@ class SqliteOffsetStore:
         return {name for _number, name, *_rest in rows}
 
     def _makeTable(self) -> None:
-        """
-        Create the table, or add missing columns. Two members may do so at once, so lock the table
-        first and look again.
-        """
+        """Lock the table and look again: two members may create it or add columns at once."""
         connection = self._connection
         if not connection.in_transaction:
             connection.execute("BEGIN IMMEDIATE")
@@ -308,8 +303,8 @@ class SqliteOffsetStore:
     def commit(self, offsets: Mapping[PartitionId, int]) -> Deferred[dict[PartitionId, int]]:
         """
         Store start offsets, in a transaction of its own; nothing while the application has one
-        open. If an offset was to be moved back then, the application's first one may be behind the
-        stored one. The writer's name in the row shows whether the application rolled that back.
+        open. A backward move skipped then lets the application's first offset be behind the stored
+        one. The row's writer shows whether the application rolled that back.
         """
         if self._connection.in_transaction:
             for partition, offset in offsets.items():
@@ -328,7 +323,6 @@ class SqliteOffsetStore:
 
 
 def _exact(offset: int) -> tuple[int, int]:
-    """An offset, and the number of finished messages of the set there."""
     return offset, consumedCount(offset)
 
 
@@ -367,7 +361,6 @@ class ConsumedOffsets:
         return self.positions.get(partition, stored)
 
     def begin(self, partition: PartitionId, offset: int) -> None:
-        """Begin reading a partition at an offset."""
         self.positions[partition] = offset
 
     async def commit(self, partitions: Callable[[], Iterable[PartitionId]]) -> list[PartitionId]:

@@ -2,19 +2,19 @@
 Streams of messages that an application reads.
 
 A stream is a bounded queue of chunks with one reader. A chunk is a fetch's undecoded response for
-one partition. A fetcher requests a partition only while its stream has capacity, and reserves that
-until the response arrives: this is the back pressure of a slow reader.
+one partition. A fetcher reserves a stream's capacity before it requests a partition: this is the
+back pressure of a slow reader.
 
 A partition's position moves to a message's next offset when the message is handed out. It moves to
 the chunk's end when the reader asks for more, since a chunk may end with empty wrappers. Dropping a
-partition also discards the chunk that is being read, so nothing is handed out after a final commit.
+partition discards the chunk being read, so nothing is handed out after a final commit.
 
 An error of one partition is raised once, in its turn; the stream goes on with the others. A wrong
 checksum or a bad wrapper discards the partition's queue, since order counts, and the fetcher is
 told. An exception of the application's decoder skips only its message.
 
-There are four ways to read, all on top of L{MessageStream.take} or L{MessageStream.poll}: C{async
-for} over messages or over lists (L{MessageStream.batches}), a Twisted push producer
+There are four ways to read, on top of L{MessageStream.take} or L{MessageStream.poll}: C{async for}
+over messages or lists (L{MessageStream.batches}), a Twisted push producer
 (L{MessageStream.pipeTo}), and an iterator for a plain thread (L{MessageStream.blocking}).
 """
 
@@ -63,7 +63,6 @@ class Chunk(NamedTuple):
     """
     A fetch's response for one partition; at least one complete entry.
 
-    @ivar size: bytes.
     @ivar end: the offset behind the last complete entry.
     @ivar onReadError: called with offset and error of an entry that cannot be decoded.
     """
@@ -93,8 +92,6 @@ class PolledBatch(NamedTuple):
 
 
 class _Fault(NamedTuple):
-    """A partition's error, in its turn."""
-
     partition: PartitionId
     error: PylogbrokerError
 
@@ -147,13 +144,11 @@ class MessageStream:
         """
         @param name: of the consumer thread.
         @param decode: from a payload to a value.
-        @param isShallow: whether compressed entries are handed out as they are.
+        @param isShallow: whether compressed entries are handed out whole.
         @param tracksIntraBatch: whether positions inside compressed sets are exact
             (L{pylogbroker.types.IntraBatchOffset}). Otherwise they are the set's beginning.
-        @param queuedSizeMax: bytes of chunks, queued or reserved; an empty stream accepts any
-            chunk.
-        @param timeoutMs: how long a reader waits before L{ConsumerTimeoutError}; negative: for
-            ever.
+        @param queuedSizeMax: bytes queued or reserved; an empty stream accepts any chunk.
+        @param timeoutMs: a reader's wait before L{ConsumerTimeoutError}; negative: for ever.
         """
         self.name = name
         self.positions = positions
@@ -219,7 +214,6 @@ class MessageStream:
             self._wake()
 
     def fail(self, partition: PartitionId, error: PylogbrokerError) -> None:
-        """Queue an error: the partition cannot be fetched."""
         if not self.isEnded:
             self._queue.append(_Fault(partition, error))
             self._wake()
@@ -236,7 +230,6 @@ class MessageStream:
             self.positions[partition] = offset
 
     def drop(self, partitions: Collection[PartitionId]) -> None:
-        """Discard the queue of some partitions."""
         self._epoch += 1
         self._droppedAt.update(dict.fromkeys(partitions, self._epoch))
         dropped = [each for each in self._queue if each.partition in partitions]
@@ -248,7 +241,6 @@ class MessageStream:
                 self.release(each.size)
 
     def end(self) -> None:
-        """Discard the whole queue and end all readers."""
         self._queue.clear()
         self._current = self._unreported = None
         self.isEnded = True
@@ -332,7 +324,6 @@ class MessageStream:
         return nextOffset
 
     def _failChunk(self, chunk: Chunk, offset: int, error: PylogbrokerError) -> PylogbrokerError:
-        """Discard the queue of a partition that cannot be decoded, and tell the fetcher."""
         self.drop((chunk.partition,))
         chunk.onReadError(offset, error)
         return withPosition(error, chunk.partition, offset)
@@ -411,7 +402,6 @@ class MessageStream:
             self.acknowledge(batch)
 
     def wasDropped(self, partition: PartitionId, epoch: int) -> bool:
-        """Whether a partition was dropped since an epoch."""
         return self._droppedAt.get(partition, 0) > epoch
 
     def resetOffset(self, partition: PartitionId, epoch: int) -> int | None:
@@ -502,9 +492,9 @@ class MessageStream:
         @param receiver: a L{twisted.internet.interfaces.IConsumer} that takes L{ConsumedMessage}s
             and may pause its producer.
         @return: fires with L{None} when the consumer was shut down, or the receiver wants no more.
-            Fails with a partition's error or what C{write} raised: the stream can then be piped
-            again. Fails with L{ConsumerStateError} or what C{registerProducer} raised: the receiver
-            gets nothing.
+            Fails with a partition's error or what C{write} raised: the stream can be piped again.
+            Fails with L{ConsumerStateError} or what C{registerProducer} raised: the receiver gets
+            nothing.
         """
         pipe = PipeProducer(self, receiver, self._clock)
         try:
@@ -515,10 +505,7 @@ class MessageStream:
     def blocking(self, reactor: Any) -> BlockingIterator:
         """
         An iterator for a plain thread, while the reactor runs in another one. It ends when the
-        consumer is shut down, which must happen before the reactor stops (C{shutdownBeforeStop} of
-        the connector).
-
-        @param reactor: the consumer's.
+        consumer is shut down, which must precede the reactor's stop (C{shutdownBeforeStop}).
         """
         return BlockingIterator(self, reactor)
 

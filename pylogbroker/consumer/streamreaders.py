@@ -1,8 +1,6 @@
 """
-Stream readers beside C{async for} over messages: lists, a Twisted push producer, and an iterator
-for a plain thread. A module of its own, since the stream itself needs none of them.
-
-Each is a thin loop around C{take} or C{poll} of L{pylogbroker.consumer.stream.MessageStream}.
+Stream readers: lists, a Twisted push producer, and an iterator for a plain thread. A module of its
+own, since the stream itself needs none of them.
 """
 
 from __future__ import annotations
@@ -140,10 +138,10 @@ class BlockingIterator:
     """
     Messages for a plain thread, which fetches them from the reactor's thread in batches.
 
-    A message's position moves when the thread gets it. The thread gets no more of a dropped
-    partition, but the next owner may repeat a message handed out in that moment. Of a reset
-    partition the thread gets the rest of the batch without moving the position. A reset behind
-    messages of the batch takes effect with the last of them.
+    A message's position moves when the thread gets it. After a drop the thread gets no more of the
+    partition, but the next owner may repeat a message handed out in that moment. After a reset it
+    gets the rest of the batch without moving the position. A reset behind messages of the batch
+    takes effect with the last of them.
     """
 
     def __init__(
