@@ -4,8 +4,8 @@ Offsets as lines of text, in the formats of two tools of 0.7.
 C{/consumers/<group>/offsets/<topic>/<broker>-<partition>:<offset>}: a group's, of ExportZkOffsets
 and ImportZkOffsets (spec-0.7 tools §5).
 
-C{tcp://<host>:<port>\\t<topic>\\t<partition>\\t<offset>}: the Hadoop consumer's (§11), whose output is
-the input of the next run. Offset -1 means the earliest.
+C{tcp://<host>:<port>\\t<topic>\\t<partition>\\t<offset>}: the Hadoop consumer's (§11), whose
+output is the input of the next run. Offset -1 means the earliest.
 """
 
 from __future__ import annotations
