@@ -2,11 +2,10 @@
 Authorization: the broker as one client may use it. A module of its own, since its table of rules
 must be easy to find and to audit.
 
-L{AuthorizedBroker} stands before L{Broker} for the clients of one name, the common name of their
-certificates. It fails closed: it has only the methods that a rule names; a call of any other is an
-error for every client until a rule is written here. The protocol handler treats a refusal like an
-invalid topic. For Kafka 0.7 that means code -1 for a fetch, and a closed connection for other
-requests. Each client, right and topic is logged once.
+L{AuthorizedBroker} stands before L{Broker} for the clients of one name, their certificates' common
+name. It fails closed: a call without a rule is an error for every client. The protocol handler
+treats a refusal like an invalid topic: for Kafka 0.7, code -1 for a fetch, a closed connection for
+other requests. Each client, right and topic is logged once.
 """
 
 from __future__ import annotations

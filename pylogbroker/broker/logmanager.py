@@ -1,23 +1,23 @@
 """
-L{Partition} admits appends; L{LogManager} moves the data of partitions to the disk, by the clock
-and on worker threads.
+L{Partition} admits appends; L{LogManager} moves their data to the disk, by the clock and on worker
+threads.
 
 The states of a partition's data:
 
  - I{pending}: appended in this turn, in memory. One gather-write moves it to the page cache at the
-   end of the turn, or at once above L{WRITE_SIZE_MAX}.
+ end of the turn, or at once above L{WRITE_SIZE_MAX}.
  - I{unflushed}: in the page cache. A flush makes it durable, which moves the high watermark. It
-   starts when enough messages are unflushed (I{by count}), when the oldest has waited long enough
-   (I{by time}), or when the bytes exceed a limit (I{by size}). A partition has one flush at a time.
+ starts when enough messages are unflushed (I{by count}), when the oldest has waited long enough
+ (I{by time}), or when the bytes exceed a limit (I{by size}). A partition has one flush at a time.
  - I{disk-blocked}: the disk is full. Accepted data stays in memory and is written again by the
-   clock. Other partitions continue.
- - I{failed}: a write or flush failed otherwise. A failed C{fsync} is never repeated: the kernel may
-   have dropped the pages, and a second call would report success. The partition is out of service.
+ clock. Other partitions continue.
+ - I{failed}: another error of a write or flush. A failed C{fsync} is never repeated: the kernel may
+ have dropped the pages, and a second call would report success. The partition is out of service.
 
 Throttling: L{Partition.append} admits nothing while too many bytes are unflushed, in the partition
 or in all, or while the disk is full. Producers wait until I{half} of the limit is flushed, so that
-they proceed in large steps. C{PartitionLog.unflushedSize} counts the bytes of a partition, and only
-L{LogManager} the sum: C{onAppend} adds, C{_account} corrects.
+they proceed in large steps. Only C{LogManager._account} updates the sum of all
+C{PartitionLog.unflushedSize}s.
 """
 
 from __future__ import annotations

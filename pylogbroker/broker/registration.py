@@ -3,15 +3,14 @@ A broker's registration in ZooKeeper: its address, and the partition counts of i
 zookeeper §1, §2). A module of its own, since a broker works without ZooKeeper.
 
 What must be true: while the broker serves and ZooKeeper answers, all entries exist with the right
-values, owned by the current session. An entry that could not be written is tried again (gotchas 11,
-12). Only the start waits for it. One I{round} at a time claims the missing entries in order, the
-broker's own first. A new topic and a new session add missing entries; a failure leaves them for the
-next round.
+values, owned by the current session. One I{round} at a time claims the missing entries in order,
+the broker's own first. A new topic and a new session add missing entries; a failure leaves them for
+the next round (gotchas 11, 12). Only the start waits.
 
-After a fast restart the old session still holds the broker's own entry until it expires (gotcha 9),
-by the time-out that the server granted. Each restart of the server begins that time anew. So we
-wait L{OWN_PATIENCE_COUNT} times as long for an entry with our own address, where no other broker
-can listen. An entry that stays longer belongs to a duplicate: two brokers with one id. At the start
+After a fast restart the old session holds the broker's own entry until it expires (gotcha 9), by
+the granted time-out. Each restart of the ZooKeeper server begins that time anew. So we wait
+L{OWN_PATIENCE_COUNT} times as long for an entry with our own address, where no other broker can
+listen. An entry that stays longer belongs to a duplicate: two brokers with one id. At the start
 that is an error that names both; later it is logged, and tried again.
 
 The broker's own entry is watched. If it is deleted or overwritten, that is logged, and all entries

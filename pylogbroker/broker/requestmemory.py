@@ -5,14 +5,14 @@ What must be true: thousands of clients that each begin a large request do not f
 client that waits for memory gets it in turn; a client that has memory and does not continue cannot
 starve the others.
 
-Each connection may hold a share (C{receiveSize}) without a reservation: its part of a fixed amount,
-at most 256 KiB. Shares are dealt anew whenever there are a quarter more connections. The deal
-subtracts what connections hold, because they may keep it.
+Each connection may hold a share (C{receiveSize}) of a fixed amount without a reservation, at most
+256 KiB. Shares are dealt anew whenever there are a quarter more connections. The deal subtracts
+what connections hold, because they may keep it.
 
-A larger frame needs a reservation of its whole size before more of it is held: up to 1 MiB from the
-budget for ordinary frames, else from the one for large frames. A connection that waits for it is
-not read. The memory returns when the request is done. A connection whose frame misses its deadline
-is closed, but only while another one waits.
+A larger frame first needs a reservation of its whole size: up to 1 MiB from the budget for ordinary
+frames, else from the one for large frames. A connection that waits for it is not read. The memory
+returns when the request is done. A connection whose frame misses its deadline is closed, but only
+while another one waits.
 
 Rejected: counting bytes as they arrive (see L{pylogbroker.limits}); one budget for all frames
 (large ones would keep small ones out).

@@ -1,18 +1,17 @@
 """
 L{BrokerService}: a broker as a Twisted service, which starts and stops its parts in order.
 
-The start takes the ports, so that a taken port fails before anything is touched, but accepts no
-client yet. It locks and opens the log directory, which takes long after a crash; registers in
-ZooKeeper, since no client may talk to a broker whose id is another's (gotcha 13); and serves. The
-stop follows spec-0.7 log-storage §9: unregister, accept no client, let requests in progress and
-held requests end (for L{STOP_GRACE_MS}), close the connections, flush and close every partition,
-write the clean-shutdown marker, unlock the directory.
+The start takes the ports first, so that a taken port fails before anything is touched. It locks and
+opens the log directory, which takes long after a crash. It registers in ZooKeeper before it accepts
+a client, since no client may talk to a broker whose id is another's (gotcha 13). The stop follows
+spec-0.7 log-storage §9: unregister, accept no client, let requests in progress and held requests
+end (for L{STOP_GRACE_MS}), close the connections, flush and close every partition, write the
+clean-shutdown marker, unlock the directory.
 
 There are two ways to start. C{twistd} starts services before the reactor runs, and only an
-exception then ends it with a status and a message: L{BrokerService.privilegedStartService} and
-C{startService} do everything at once, and may block. An application with a running reactor calls
-L{BrokerService.start}, which opens the directory on a worker. ZooKeeper needs a reactor, so
-C{privilegedStartService} iterates the reactor itself.
+exception then ends it with a status and a message. So L{BrokerService.privilegedStartService} and
+C{startService} may block; the former iterates the reactor itself for ZooKeeper. An application with
+a running reactor calls L{BrokerService.start}, which opens the directory on a worker.
 """
 
 from __future__ import annotations
@@ -296,7 +295,6 @@ class BrokerService(Service):
     def offsetsBefore(
         self, topic: str, partition: int, time: int, countMax: int
     ) -> Deferred[list[int]]:
-        """The answer to an offsets request, which is not counted."""
         return Deferred.fromCoroutine(self._offsetsBefore(topic, partition, time, countMax))
 
     async def _offsetsBefore(

@@ -7,16 +7,14 @@ What must be true:
   caller there is no attempt and no timer.
   - Callers get the connection in the order of their calls, so a producer's writes stay in order.
   - A caller waits at most C{connectTimeoutMs}. If the next attempt would come too late, the call
-  fails at once with the last attempt's reason. This time does not run while an old connection
-  closes in order; closing has its own limit.
+  fails at once with the last reason. This time does not run while an old connection closes.
 
-The retry delay belongs to the client, not to a caller: a hundred callers of a dead broker do not
-try it a hundred times. A connection that ends within L{STABLE_MS} counts as a failure.
+All callers share the retry delay. A connection that ends within L{STABLE_MS} counts as a failure.
 
-A broker that closes a connection may lose what was written last, and a protocol without answers
-does not tell. So the log gets a warning if a request without an answer was written within the last
-L{UNCONFIRMED_WARN_MS}. It also gets one for the first failed attempt of an outage, and for an
-attempt that takes longer than L{REPORT_AFTER_MS}.
+A broker that closes a connection may lose the last writes, and a protocol without answers does not
+tell. So the log warns if a request without an answer was written within the last
+L{UNCONFIRMED_WARN_MS}. It also warns of the first failed attempt of an outage, and of one longer
+than L{REPORT_AFTER_MS}.
 
 L{BrokerClient.call} repeats a read-only request once after a lost connection (spec-0.7 consumer
 §1).
@@ -155,7 +153,7 @@ class BrokerClient:
     ) -> None:
         """
         @param endpoint: see L{clientEndpoint}.
-        @param random: numbers in [0, 1), for jitter; by default the system's.
+        @param random: in [0, 1), for jitter; by default the system's.
         @raise ConfigurationError: the endpoint cannot be read.
         """
         self.name = endpoint if isinstance(endpoint, str) else repr(endpoint)

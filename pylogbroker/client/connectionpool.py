@@ -1,9 +1,9 @@
 """
 Clients of many brokers, one for each endpoint.
 
-A forgotten broker may return before its connection has ended: one with an expired session in
-ZooKeeper registers again a moment later. Its new client connects only when the old connection is
-gone, so that no write overtakes. That takes as long as closing may take.
+A forgotten broker may return before its connection has ended, for example after an expired session
+in ZooKeeper. Its new client connects only when the old connection is gone, so that no write
+overtakes.
 
 Rejected: not closing the connection at all. A grace time would be a guess, and a broker that has
 moved or died would look the same.

@@ -116,9 +116,7 @@ class IDiscovery(Protocol):
         """C{partitions}, read anew if need be; fails with L{NoBrokersError}."""
         ...
 
-    def refresh(self) -> Deferred[None]:
-        """Read everything anew."""
-        ...
+    def refresh(self) -> Deferred[None]: ...
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """
@@ -137,10 +135,7 @@ class StaticDiscovery:
     version = 0
 
     def __init__(self, addresses: Iterable[tuple[int, str, int]]) -> None:
-        """
-        @param addresses: (number, host, port), as of
-            L{pylogbroker.config.propertytypes.BrokerAddress}.
-        """
+        """@param addresses: as of L{pylogbroker.config.propertytypes.BrokerAddress}."""
         self.brokers: Mapping[int, BrokerNode] = {
             number: BrokerNode(number, host, port) for number, host, port in addresses
         }
@@ -304,10 +299,8 @@ class ZookeeperDiscovery:
         random: Callable[[], float] = lambda: 0.5,
     ) -> None:
         """
-        @param clock: for the delay before a failed read is repeated.
         @param zookeeper: connected; its owner closes it, after C{stop}.
         @param readRetryCount: further readings by C{lookUp} (C{zk.read.num.retries}).
-        @param random: numbers in [0, 1), for jitter.
         """
         self.version = 0
         self.brokers: dict[int, BrokerNode] = {}

@@ -49,7 +49,7 @@ class SimpleConsumer:
         @param timeoutMs: for a call, connecting and the second try included.
         @param connectTimeoutMs: for connecting; at most C{timeoutMs}.
         @param limits: of the connection; C{responseSizeMax} bounds a fetch.
-        @param random: numbers in [0, 1), for the jitter of reconnecting; by default the system's.
+        @param random: in [0, 1), for jitter; by default the system's.
         @raise pylogbroker.errors.ConfigurationError: the endpoint cannot be read.
         """
         self._client = BrokerClient(

@@ -112,7 +112,7 @@ class SyncProducer:
         @param reconnectTimeIntervalMs: milliseconds after which it is replaced; negative for never.
         @param limits: C{waitingSizeMax} also bounds frames that wait for a connection, and
             C{stallMs} the wait for a broker that does not read.
-        @param random: numbers in [0, 1), for jitter; by default the system's.
+        @param random: in [0, 1), for jitter; by default the system's.
         @raise pylogbroker.errors.ConfigurationError: the endpoint cannot be read.
         """
         random = SystemRandom().random if random is None else random
@@ -161,16 +161,16 @@ class SyncProducer:
         @param messages: an iterable of payloads; or an encoded message set of whole entries (the
             broker silently drops a cut last one, and C{confirm} does not notice).
         @param codec: to compress with; see L{pylogbroker.records.compression}.
-        @return: fires when the transport has the bytes and does not push back: they are in its
-            buffer of at most 64 KiB, in the kernel's, or on their way. *There is no
-            acknowledgement*: the broker may still drop them (a payload over its limit), close the
-            connection (an invalid topic or partition), or crash; see C{confirm}. Fails with
+        @return: fires when the transport has the bytes and does not push back; they may still be in
+            its buffer of at most 64 KiB or in the kernel's. *There is no acknowledgement*: the
+            broker may drop them (a payload over its limit), close the connection (an invalid topic
+            or partition), or crash; see C{confirm}. Fails with
             L{pylogbroker.errors.BrokerConnectionError} without a connection (nothing was sent), or
             when it is lost first (the broker may have the request, which is not sent again); with
             L{pylogbroker.errors.BackpressureError} when too much waits (nothing was sent; wait for
             earlier L{Deferred}s); with L{pylogbroker.errors.ClosedError} after C{close}. Cancelling
             withdraws a request of which nothing has left.
-        @raise pylogbroker.errors.MessageTooLargeError: a top-level payload is larger than
+        @raise pylogbroker.errors.MessageTooLargeError: a top-level payload exceeds
             C{payloadSizeMax}; the text says which. Nothing was sent.
         @raise pylogbroker.errors.UnknownCodecError: C{codec} is unknown.
         """

@@ -100,7 +100,6 @@ class TopicPattern:
             raise InvalidPatternError(f"the pattern {pattern!r} cannot be used: {text}") from error
 
     def matches(self, name: str) -> bool:
-        """Whether the whole name matches."""
         if len(name) > NAME_LENGTH_MAX:
             return False
         return (

@@ -91,7 +91,6 @@ class Children(NamedTuple, Generic[T]):
     decode: Callable[[str, str], T]
 
     def decoded(self, names: Iterable[str], warnings: ZnodeWarnings) -> list[T]:
-        """The usable names, in order."""
         names = list(names)
         warnings.retainChildren(self.path, names)
         found = []
@@ -104,7 +103,6 @@ class Children(NamedTuple, Generic[T]):
         return found
 
     def absent(self, warnings: ZnodeWarnings) -> list[T]:
-        """The value of a missing node."""
         warnings.retainChildren(self.path, ())
         return []
 
@@ -129,7 +127,6 @@ class Value(NamedTuple, Generic[T]):
         return found
 
     def absent(self, warnings: ZnodeWarnings) -> T | None:
-        """The value of a missing node."""
         warnings.clear(self.path)
         return None
 

@@ -35,7 +35,6 @@ class GroupOffset(NamedTuple):
         return GroupPaths(self.group).offset(self.topic, self.partition)
 
     def encode(self) -> str:
-        """A line, without its end."""
         return f"{self.path}:{self.offset}"
 
 
@@ -106,7 +105,6 @@ class EtlOffset(NamedTuple):
     offset: int
 
     def encode(self) -> str:
-        """A line, without its end."""
         return f"tcp://{self.host}:{self.port}\t{self.topic}\t{self.partition}\t{self.offset}"
 
 

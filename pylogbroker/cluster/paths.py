@@ -87,7 +87,6 @@ class GroupPaths:
         return f"{self.offsets}/{pathSegment('topic', name)}"
 
     def offset(self, name: str, partition: BrokerPartition) -> str:
-        """The next offset to fetch."""
         return f"{self.topicOffsets(name)}/{partition}"
 
     def topicMirrored(self, name: str) -> str:

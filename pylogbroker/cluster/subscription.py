@@ -86,7 +86,6 @@ class WildcardSubscription:
         return {topic: self.streamCount for topic in topics if self._matches(topic) == self.isWhite}
 
     def encode(self) -> bytes:
-        """C{*1*pattern}."""
         marker = WHITE if self.isWhite else BLACK
         return f"{marker}{self.streamCount}{marker}{self.pattern}".encode()
 
