@@ -197,8 +197,9 @@ class SqliteOffsetStore:
       - A transaction may end inside a compressed set: the store counts the finished messages of the
         set, and the next reader skips them.
       - An offset changes only forward, and only if it is what this member loaded or stored last.
-        When a partition has moved, its earlier owner gets an L{OffsetConflictError}, rolls back and
-        joins anew. Where C{autooffset.reset} has moved the offset back, it goes forward from there.
+        When two members work on a moved partition, the later writer gets an L{OffsetConflictError},
+        rolls back and joins anew. Where C{autooffset.reset} has moved the offset back, it goes
+        forward from there.
     """
 
     TABLE = "pylogbroker_offsets"

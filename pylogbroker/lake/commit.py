@@ -6,31 +6,31 @@ offsets say which. The next run continues from there.
 
  1. A writer holds the lock on C{_lock} from before it looks where the table ends until it is done.
  A second writer is refused at once. The system releases the lock when the process dies.
- 2. Files are written to C{_staging/<run id>/}, a name that no other run uses, so a late task of a
- dead run does no harm.
+ 2. Files are written to C{_staging/<run id>/}, a unique name, so a late task of a dead run does no
+ harm.
  3. A manifest that readers would not accept is refused. The staged files and their names are
  synced. The manifest is written under a temporary name and synced. The staged files are checked
- once more. Then the manifest is B{linked} to its number, which fails if the number is taken. This
- is the commit.
+ again. Then the manifest is B{linked} to its number, which fails if the number is taken. This is
+ the commit.
  4. The run is published: each staged file is linked to its final name, the folders are synced,
  files that the manifest removes are removed, and at last the staging folder. All this can be
- repeated. The next writer does it for the last manifest, whose staging folder shows that it may be
- unfinished. All other staging folders are of failed runs, and are removed.
+ repeated. The next writer does it for the last manifest if its staging folder exists. Other staging
+ folders are of failed runs, and are removed.
 
-Some network file systems are mounted without locks. There, a live run looks dead to the next one.
-So the next one moves the staging folder aside, removes the temporary manifest, then looks whether
-the run has committed. The committing run does the opposite: first the temporary manifest, then a
-check of the files. In any order, either the committing run finds something missing before the
-commit, or the other one finds a committed run and publishes its files. Of two runs from the same
-state only one gets the number. This guards against mistakes only: a run that commits before the run
-before it is published would hide that run from rule 4.
+On network file systems mounted without locks, a live run looks dead to the next one. So the next
+one moves the staging folder aside, removes the temporary manifest, then looks whether the run has
+committed. The committing run does the opposite: first the temporary manifest, then a check of the
+files. In any order, either the committing run finds something missing before the commit, or the
+next one finds a committed run and publishes its files. Only one of two runs from the same state
+gets the number. This guards against mistakes only: a run that commits before its predecessor is
+published would hide that run from rule 4.
 
 Rejected: offsets in ZooKeeper beside the files (two commits, and a crash between them loses or
 duplicates rows). An optimistic commit with a second attempt (the loser's work is wasted, and a
 paused publisher could restore files that a later compaction removed).
 
-The folder must be on a local or mounted POSIX file system: exclusive links, atomic renames,
-C{fsync}, C{flock}.
+The folder must be on a mounted POSIX file system: exclusive links, atomic renames, C{fsync},
+C{flock}.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def checkStaged(table: Table, fileSystem: IFileSystem, manifest: Manifest) -> No
 
 def checkNames(table: Table, fileSystem: IFileSystem, manifest: Manifest) -> None:
     """
-    Check that no file of this run or a later one is already published. An incomplete copy of a
-    table, with manifests older than the files, has such files; its rows would be duplicates.
+    Check that no file of this run or a later one is already published. A table copied with
+    manifests older than the files has such files; its rows would be duplicates.
 
     @raise TableError: there is one.
     """
@@ -177,11 +177,10 @@ class TableWriter:
 
         @param manifest: with the next number.
         @raise TableError: readers would not accept the manifest, or a staged file is missing or has
-            another size. Nothing was committed, and the staged files are removed.
-        @raise TableBusyError: another run has that number. Nothing was committed, and the staged
-            files are removed.
+            another size. Nothing was committed; the staged files are removed.
+        @raise TableBusyError: another run has that number. As above.
         @raise StorageError: a file cannot be read, written or synced. Nothing was committed.
-        @raise PostCommitError: the run is committed but not published; the next run does that.
+        @raise PostCommitError: the run is committed; the next run publishes it.
         """
         self._link(manifest, self._prepared(manifest))
         try:
@@ -338,10 +337,6 @@ class TableWriter:
                 self._files.remove(self.table.path(MANIFESTS, name))
 
     def _completeOrRemove(self, runId: str) -> None:
-        """
-        Publish a run if its manifest is the last one; otherwise prevent its commit and remove its
-        files.
-        """
         folder, aside = self.staging(runId), self.staging(runId) + _ASIDE
         last = self._lastIf(runId)
         if last is None:

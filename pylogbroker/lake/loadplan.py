@@ -5,15 +5,14 @@ requests another start.
  - A partition that was never loaded begins at its oldest message.
  - Lost messages are never skipped silently. If the table ends at 100 and the log begins at 200, the
    run fails, unless the caller allows the loss.
- - A requested start before the oldest message becomes the oldest message, with a note (as in 0.7's
-   Hadoop consumer, spec-0.7 tools §11). A start behind the end of the log is refused.
- - A start before the end of the table loads the range B{again}: the same commit removes its old
-   rows, so that the table equals its topic (rejected: duplicate rows). Rows whose messages
-   retention has deleted cannot be loaded again, and stay.
- - A requested start other than the end of the table is committed even without messages. Otherwise
-   the next run would not know of it.
- - A log that ends before the table does was created anew, or is another log. Only the user knows
-   which rows are right then.
+ - A requested start before the oldest message becomes that message, with a note (as in 0.7's Hadoop
+   consumer, spec-0.7 tools §11). A start behind the log's end is refused.
+ - A start before the table's end loads the range B{again}: the same commit removes its old rows
+   (rejected: duplicate rows). Rows whose messages retention has deleted stay.
+ - A requested start other than the table's end is committed even without messages. Otherwise the
+   next run would not know of it.
+ - A log that ends before the table was created anew, or is another log. Only the user knows which
+   rows are right then.
 """
 
 from __future__ import annotations

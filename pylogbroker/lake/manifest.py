@@ -2,12 +2,12 @@
 The manifest of a run: the files it added and removed, and each partition's position.
 
 A manifest is one JSON object with a version, written once and never changed. What must be true:
-each manifest alone has the positions of all partitions, not only those of its own run. So a run
-reads the last manifest only, and a table with ten thousand runs opens as fast as a new one.
+each manifest alone has the positions of all partitions. So a run reads the last manifest only, and
+a table with ten thousand runs opens as fast as a new one.
 
-Rows are counted per topic, window of event time, and host if the messages' envelopes name one. Rows
-without an event time are counted apart (C{arrivals}). Replaced rows count negative, so sums over
-all manifests equal the table's content.
+Rows are counted per topic, window of event time, and host if the envelopes name one, or without an
+event time in C{arrivals}. Replaced rows count negative, so sums over all manifests equal the
+table's content.
 """
 
 from __future__ import annotations
@@ -95,13 +95,11 @@ class Manifest:
     @ivar eventTime: the rule for event times, for people.
     @ivar positions: each partition's end after this run.
     @ivar removed: paths of files no longer part of the table.
-    @ivar windowMs: the length of the windows.
     @ivar arrivals: by topic, the rows without an event time.
     @ivar leftOutCount: rows missing in C{windows}, which had too many entries.
-    @ivar columns: by topic, as JSON, the columns of all runs so far, without topic, date and hour.
-        If a topic is missing, its files tell.
-    @ivar notes: sentences for investigators, such as what was lost. Manifests of early releases
-        have none.
+    @ivar columns: by topic, as JSON, the columns of all runs, without topic, date and hour. If a
+        topic is missing, its files tell.
+    @ivar notes: sentences for investigators, such as what was lost. Early releases have none.
     @ivar logSize: loaded bytes of the brokers' logs.
     """
 
@@ -124,7 +122,6 @@ class Manifest:
 
     @property
     def rowCount(self) -> int:
-        """Loaded messages."""
         return sum(each.rowCount for each in self.ranges)
 
     @property

@@ -35,11 +35,9 @@ class PartitionBatch:
     L{pylogbroker.producer.plugins.QueueItem}s.
 
     @ivar partition: the broker's partition; -1 lets the broker pick one.
-    @ivar keys: L{None} for a message without a key.
     @ivar sizes: bytes of each in L{pylogbroker.producer.inflight.InFlightLimiter}.
     @ivar waiters: objects with C{callback} and C{errback} that take the outcome, or L{None}.
     @ivar accumulator: where the batch collects until it is closed, or L{None}.
-    @ivar isOpen: whether messages can be appended.
     @ivar mayBeDuplicate: whether an earlier attempt to send them had an unknown outcome.
     """
 
@@ -109,7 +107,6 @@ class PartitionBatch:
         return chosen
 
     def extend(self, other: PartitionBatch) -> None:
-        """Add another batch's messages without dispatching."""
         self.values += other.values
         self.keys += other.keys
         self.sizes += other.sizes
@@ -134,11 +131,9 @@ class BatchAccumulator:
     """
     Collects batches for one broker and dispatches them together: by count, size or time.
 
-    @ivar count: collected messages.
-    @ivar size: their bytes.
+    @ivar size: bytes collected.
     @ivar countMax: messages that trigger a dispatch.
     @ivar sizeMax: bytes that trigger a dispatch.
-    @ivar isTiming: whether the timer runs.
     """
 
     def __init__(

@@ -8,13 +8,12 @@ Sending to one broker: its batches, its requests and the connection.
     handles a connection's requests in order. (Kafka 0.7.2 also answers after dropping a payload
     over its own limit. Our broker closes the connection then.)
 
-When a connection breaks, a request that was not begun I{failed} and can be sent elsewhere. A
-request that was begun and not confirmed is I{unknown}: L{UnknownOutcomeError}.
+When a connection breaks, a request that was not begun I{failed} and can be sent elsewhere. One that
+was begun and not confirmed is I{unknown}: L{UnknownOutcomeError}.
 
-The OFFSETS request names a partition of the produce request (0 where the broker picks one). For an
-offline partition the broker closes the connection, which would make requests for healthy partitions
-unknown. Both requests are written together, so that a broker that stops in order answers all that
-it took.
+The OFFSETS request names a partition of the produce request (0 where the broker picks one): a
+broker closes the connection for an offline partition. Both requests are written together, so that a
+broker that stops in order answers all that it took.
 """
 
 from __future__ import annotations
@@ -58,8 +57,6 @@ class ConfirmingSender:
     """
     Writes produce requests to one broker and, on request, confirms them. An event handler of the
     application gets one for each batch.
-
-    @ivar name: the broker, for texts.
     """
 
     def __init__(
@@ -72,8 +69,6 @@ class ConfirmingSender:
         timeoutMs: float,
     ) -> None:
         """
-        @param client: may be shared.
-        @param reconnectPolicy: says when to replace the connection.
         @param isConfirming: whether to confirm each request.
         @param timeoutMs: for a confirmation.
         """
@@ -179,12 +174,7 @@ class ConfirmingSender:
 
 
 class BrokerSender:
-    """
-    Sends the batches for one broker.
-
-    @ivar node: the broker's id and address.
-    @ivar accumulator: where its batches collect.
-    """
+    """Sends the batches for one broker."""
 
     def __init__(
         self,

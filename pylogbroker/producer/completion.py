@@ -4,11 +4,11 @@ Outcomes of messages: counted, logged if bad, and given to the callers that wait
 What must be true: each accepted message has one outcome, with which it leaves
 L{pylogbroker.producer.inflight}.
 
-A L{SendResult} is the Deferred of one message. Most applications add one errback to each and
-nothing else. A plain Deferred keeps a list and three tuples for that, and walks them on success to
-call nothing: 40 % of the cost of C{send}. A L{SendResult} is initialised only for further use. It
-relies on one property of C{Deferred}: methods that it does not override read what C{__init__} sets
-as attributes. A contract test compares it with Twisted's own.
+A L{SendResult} is the Deferred of one message. Most applications only add one errback to each. A
+plain Deferred keeps a list and three tuples for that, and walks them on success: 40 % of the cost
+of C{send}. A L{SendResult} is initialised only for further use. It relies on one property of
+C{Deferred}: methods that it does not override read what C{__init__} sets as attributes. A contract
+test compares it with Twisted's own.
 """
 
 from __future__ import annotations

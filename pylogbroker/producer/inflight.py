@@ -56,8 +56,8 @@ class InFlightLimiter:
         @param countMax: messages that may be in flight.
         @param sizeMax: bytes that may be in flight, and again bytes that may wait.
         @param enqueueTimeoutMs: how long a call may wait: 0 not at all, negative without limit.
-        @param onAdmitted: called with the C{call} of L{acquire} when its messages are in flight.
-        @param onRefused: called with a refused C{call} and the reason.
+        @param onAdmitted: called with the C{call} of L{acquire} once in flight.
+        @param onRefused: called with the C{call} and the reason.
         """
         self.count = self.size = self.waitingCount = 0
         self.isReady = countMax > 0 and sizeMax > 0

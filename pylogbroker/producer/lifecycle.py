@@ -159,7 +159,6 @@ class GracefulShutdown:
         """
         @param timeoutMs: by default, for all of it.
         @param begin: called first: refuses messages from then on.
-        @param close: sends accepted messages, and closes.
         @param abort: called at the time limit; must end all waits of C{close}.
         @param describeLosses: says what was lost, for the error.
         """

@@ -6,13 +6,13 @@ for programs with a reactor. C{pylogbroker.syncclient.logappender} is for progra
     globalLogPublisher.addObserver(publisher.observer())        # twisted.logger
     logging.getLogger().addHandler(KafkaLogHandler(publisher))  # logging, from any thread
 
-What must be true: a call that logs never waits and never raises. Records that wait are limited in
-number and bytes; beyond that, records are dropped and counted. The errors of sending must not be
-sent, or a broker that is away would cause endless records. So records of this package's loggers
-(C{quiet}) are ignored, and what is logged on the reactor's thread while records are handed over.
+What must be true: a call that logs never waits and never raises. Waiting records are limited in
+number and bytes; beyond that, records are dropped and counted. Errors of sending must not be sent,
+or a missing broker would cause endless records. So records of this package's loggers (C{quiet}) are
+ignored, and what the reactor's thread logs while records are handed over.
 
 Records are formatted at once, since their arguments may change, and sent later on the reactor's
-thread. Only applications import this module; they look for it beside the producer.
+thread. Only applications import this module.
 """
 
 from __future__ import annotations

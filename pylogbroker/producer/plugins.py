@@ -2,16 +2,16 @@
 Application code inside a producer: named by settings, and called at 0.7's places (spec-0.7 producer
 §§1, 5).
 
-Async mode has two kinds of handlers. A L{CallbackHandler} (C{callback.handler}) sees messages on
-their way; an L{IEventHandler} (C{event.handler}) sends the batches itself. A L{HandlerRunner}
-serves both. The values in a L{PartitionBatch} are then L{QueueItem}s, in the order of the calls.
-Behind the handlers they are grouped by partition.
+In async mode, a L{CallbackHandler} (C{callback.handler}) sees messages on their way; an
+L{IEventHandler} (C{event.handler}) sends the batches itself. A L{HandlerRunner} serves both. The
+values in a L{PartitionBatch} are then L{QueueItem}s, in the order of the calls, and are grouped by
+partition afterwards.
 
 Names and order of the calls are 0.7's, except that C{close} comes last (gotcha 34). C{init} and
 C{close} are called once; 0.7 calls them for each broker.
 
 A callback handler that returns other messages changes what is sent. C{send} succeeds for a message
-that the handler leaves out. Only the counters and the log report the outcome of an added message.
+left out. Only the counters and the log report the outcome of an added message.
 """
 
 from __future__ import annotations
@@ -94,8 +94,6 @@ class QueueItem:
     A message as handlers see it.
 
     @ivar partition: the broker's partition; -1 lets the broker pick one.
-    @ivar value: as the application gave it.
-    @ivar key: L{None} without a key.
     """
 
     __slots__ = ("key", "partition", "topic", "value")

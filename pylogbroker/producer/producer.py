@@ -182,13 +182,12 @@ class Producer:
         @param settings: or properties.
         @param zookeeper: a connected client, which its owner closes, in place of C{zk.connect}.
         @param discovery: in place of C{zk.connect} and C{broker.list}.
-        @param encoder: in place of C{serializer.class}: a function, or an object with a method
-            C{encode}.
+        @param encoder: in place of C{serializer.class}: a function, or an object with C{encode}.
         @param partitioner: in place of C{partitioner.class}: a function of key and count, or an
-            object with a method C{partition}.
+            object with C{partition}.
         @param callbackHandler: in place of C{callback.handler}.
         @param eventHandler: in place of C{event.handler}.
-        @param random: numbers from 0 up to, not including, 1; by default a generator of its own.
+        @param random: numbers from 0 up to, not including, 1.
         @param isLoggingFailures: L{False} is for a caller that handles each failure and sends
             again.
         @raise ConfigurationError: the settings are wrong, or name an object that cannot be loaded.
@@ -328,7 +327,7 @@ class Producer:
     def sendNoWait(self, topic: str, value: Any, key: Any = None) -> None:
         """
         Publish like C{send} at less cost, without a L{Deferred}. The counters and the log report
-        the outcome. 0.7's asynchronous producers offer no more.
+        the outcome, as in 0.7.
         """
         if type(topic) is not str:
             _requireText(topic)

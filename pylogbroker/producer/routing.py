@@ -52,7 +52,6 @@ class TopicRoute:
     The partitions of a topic at one version of the discovery.
 
     @ivar batches: for each partition its last batch, which may be closed.
-    @ivar indexes: partition indexes of keys routed before.
     """
 
     __slots__ = ("_router", "batches", "count", "indexes", "partitions", "version")
@@ -118,7 +117,6 @@ class TopicRouter:
         self._remembered: deque[tuple[dict[str, int], str]] = deque()
 
     def use(self, discovery: IDiscovery) -> None:
-        """Route by a started discovery."""
         self._discovery = discovery
         self.isSteady = self._partitioner is defaultPartitioner and not discovery.isStatic
 

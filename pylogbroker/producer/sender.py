@@ -47,9 +47,9 @@ class Sender:
     """
     Gets messages to their brokers. Each message has its outcome in the end.
 
-    @ivar brokers: the brokers needed so far, by id. Not to be changed.
-    @ivar holds: topics of sync calls that wait for a look-up. Later calls for these topics wait,
-        too, to keep their order.
+    @ivar brokers: those needed so far, by id.
+    @ivar holds: topics of sync calls that wait for a look-up. Later calls for them wait, too, to
+        keep their order.
     """
 
     def __init__(
