@@ -80,7 +80,7 @@ class UnackedProduces:
 
     We record at most L{PARTITION_COUNT_MAX} partitions per connection. A connection that exceeds
     the limit counts as having produced to every partition. A request to a failed partition closes
-    its connection, so only later failures matter: we record how many had failed before.
+    its connection, so only later failures matter.
 
     We also record the drop of a message that was too large. 0.7.2 still answers the next OFFSETS
     request, so the producer wrongly believes the message was stored (spec-0.7 wire-protocol §11).

@@ -4,7 +4,7 @@ One pipelined connection to a broker.
 What must be true:
 
   - The protocol has no request numbers (spec-0.7 wire-protocol §2), so an answer belongs to the
-  oldest unanswered request. A caller that cancels or times out leaves its place; its answer is
+  oldest unanswered request. The place of a cancelled or timed-out request stays; its answer is
   discarded.
   - Bytes leave in the order of the calls. Only this makes an OFFSETS request behind a PRODUCE a
   proof.
@@ -14,14 +14,14 @@ What must be true:
   cut. So is a connection without waiting callers whose oldest request was abandoned C{abandonedMs}
   ago.
 
-The transport gets a frame in pieces of L{WRITE_SIZE}, so that 100 MB on a slow line are not taken
-for a stall. A frame cannot be withdrawn once its first piece has left.
+The transport gets a frame in pieces of L{WRITE_SIZE}, so that 100 MB on a slow line are no stall. A
+frame cannot be withdrawn once its first piece has left.
 
 C{close} half-closes first where the transport can (TCP, not TLS) and waits for the broker to close
 its side, so that no reset overtakes written bytes (§11). This proves nothing: the broker may have
 closed for another reason a moment before.
 
-The life cycle is a table at the end of this module. Frames do not pass through it.
+The life cycle, for all but frames, is a table at the end of this module.
 """
 
 from __future__ import annotations

@@ -97,9 +97,9 @@ class RegistryClient:
     """
     A client of our schema registry, or another one with the same routes.
 
-    All L{Deferred}s fail with L{pylogbroker.errors.BrokerConnectionError} when the registry does
-    not answer (L{pylogbroker.errors.TimedOutError}: in time); with L{pylogbroker.errors.WireError}
-    when it is no registry; with L{pylogbroker.errors.RegistryError} when it refuses, and
+    All L{Deferred}s fail with L{pylogbroker.errors.BrokerConnectionError} without an answer
+    (L{pylogbroker.errors.TimedOutError}: in time); with L{pylogbroker.errors.WireError} when it is
+    no registry; with L{pylogbroker.errors.RegistryError} when it refuses,
     L{pylogbroker.errors.UnknownSchemaError} when it lacks the schema; with
     L{pylogbroker.errors.BackpressureError} when too many requests are under way.
     """

@@ -1,17 +1,17 @@
 """
 L{HttpSite}: an HTTP server with limits, over a table of paths or one function for all requests.
 
-There are no passwords, so this must be true: a request to a site that only shows data changes
-nothing; no page of another origin can read an answer, or change anything, through a user's browser;
-no client can use much memory, or keep others out.
+What must be true, without passwords: a request to a site that only shows data changes nothing; no
+page of another origin can read an answer, or change anything, through a user's browser; no client
+can use much memory, or keep others out.
 
  - A table of paths accepts only C{GET} and C{HEAD}. A body larger than the site accepts (by default
  any) is refused before more is kept.
  - The Host header must be a configured name, C{localhost}, or an address. This stops I{DNS
- rebinding}: a page at C{evil.example}, whose owner resolves that name to 127.0.0.1, sends its own
- name. No answer allows another origin to read it.
- - Headers let the browser run scripts and styles of this origin, connect to it, and nothing else.
- No content is guessed to be HTML. Untrusted text travels as JSON.
+ rebinding}: a page at C{evil.example}, resolved to 127.0.0.1, sends its own name.
+ - No answer allows another origin to read it. Headers let the browser run scripts and styles of
+ this origin, connect to it, and nothing else. No content is guessed to be HTML. Untrusted text
+ travels as JSON.
  - Lines and headers have Twisted's limits (16 KiB a request). A connection has one request at a
  time, and is closed after L{IDLE_SECONDS} without one. Above the limit of connections the oldest is
  closed, so holding connections keeps no client out.

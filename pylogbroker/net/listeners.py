@@ -83,7 +83,7 @@ def _split(description: str) -> list[str]:
 
 def listenerDescription(text: str) -> str:
     """
-    The endpoint string of an HTTP server, which listens on the loopback interface by default.
+    The endpoint string of an HTTP server, by default on the loopback interface.
 
     @param text: an endpoint string, or only a port.
     """
@@ -126,7 +126,7 @@ def listenError(error: BaseException | None) -> str:
 
 
 def formatAddress(address: Any) -> str:
-    """An address of Twisted's for people: C{127.0.0.1:9092}, C{[::1]:9092}, or a path."""
+    """A Twisted address for people: C{127.0.0.1:9092}, C{[::1]:9092}, or a path."""
     host, port = getattr(address, "host", None), getattr(address, "port", None)
     if host is not None:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

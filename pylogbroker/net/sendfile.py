@@ -2,10 +2,10 @@
 Sends slices from the page cache to the socket, without a copy.
 
 An answer is a list of I{parts}: bytes (headers) and L{pylogbroker.interfaces.Slice}s (message
-sets). L{SendfileTransport}, the transport of plain TCP connections, sends its ordered queue of
-parts with C{send(MSG_MORE)} and C{os.sendfile}. With C{MSG_MORE} header and set leave together;
-otherwise every fetch would stall for a delayed acknowledgement. All writes use this queue, so
-Twisted's own write buffer stays empty.
+sets). L{SendfileTransport}, the transport of plain TCP connections, sends its queue of parts with
+C{send(MSG_MORE)} and C{os.sendfile}. With C{MSG_MORE} header and set leave together; otherwise
+every fetch would stall for a delayed acknowledgement. All writes use this queue; Twisted's own
+write buffer stays empty.
 
 What must be true:
 
@@ -15,11 +15,11 @@ What must be true:
  - No connection occupies a whole turn of the reactor: L{TURN_SIZE_MAX}.
  - A deleted segment stays readable while its slices are queued: slices come pinned, and are
  unpinned when sent or discarded.
- - A file that ends before the slice was truncated. The header has promised bytes that do not exist,
- so the connection is closed.
+ - A slice beyond the end of its file was truncated. Its header has promised bytes that do not
+ exist, so the connection is closed.
 
-L{BufferedSender} serves connections that cannot use C{sendfile} (TLS): a worker reads, and the
-transport's back pressure sets the pace.
+L{BufferedSender} serves connections without C{sendfile} (TLS): a worker reads, and the transport's
+back pressure sets the pace.
 """
 
 from __future__ import annotations
