@@ -100,7 +100,7 @@ class ISegmentScan(Protocol):
 class FileStatus(NamedTuple):
     """
     @ivar size: bytes.
-    @ivar modifiedMs: milliseconds since the epoch.
+    @ivar modifiedMs: since the epoch.
     """
 
     size: int
@@ -225,13 +225,13 @@ EMPTY_SLICE = Slice(None, 0, 0)
 class ISegmentIndex(Protocol):
     """
     The offsets in one segment file. A format may keep it in its own file, which can be lost and
-    rebuilt. Methods that block are called on workers, the others on the log's thread.
+    rebuilt. Blocking methods are called on workers, the others on the log's thread.
     """
 
     def positionOf(self, offset: int) -> int | None:
         """
         The byte in the file where a read from an offset begins: the start of the first batch that
-        reaches the offset (in the 2011 format the offset's own byte), or the end of the file.
+        reaches the offset, or the end of the file.
 
         @return: L{None}: memory does not tell; use C{search}.
         """
@@ -305,9 +305,8 @@ class IRecordFormat(Protocol):
 
     def contiguousEnd(self, baseOffset: int, size: int) -> int | None:
         """
-        The offset at which the segment behind one of C{size} bytes must begin.
-
-        @return: L{None}: offsets may have gaps, as after compaction.
+        The offset at which the segment behind one of C{size} bytes must begin; L{None}: offsets may
+        have gaps, as after compaction.
         """
         ...
 
@@ -319,7 +318,7 @@ class IRecordFormat(Protocol):
 
         @param path: of the segment file.
         @param size: bytes in that file.
-        @param rebuild: do not trust a file of the index.
+        @param rebuild: ignore a file of the index.
         """
         ...
 
@@ -390,16 +389,16 @@ class IZookeeper(Protocol):
     A client of ZooKeeper, with txzookeeper's names. Deferreds fail with a
     L{pylogbroker.errors.ZookeeperError}; none waits for ever.
 
-    The C{…_and_watch} methods give (result, watch). The watch fires once with a L{WatchEvent} when
-    the read state has changed, and survives lost connections without firing falsely. It fails with
-    L{pylogbroker.errors.SessionExpiredException} when the session expires, or
-    L{pylogbroker.errors.ClosingException} when the client is closed. If the result fails
-    (C{exists_and_watch} knows no missing node), the watch never fires. Cancelling a watch forgets
-    it. (They are L{twisted.internet.defer.Deferred}s; this floor does not know Twisted.)
+    The C{…_and_watch} methods give two L{twisted.internet.defer.Deferred}s, (result, watch). The
+    watch fires once with a L{WatchEvent} when the read state has changed, and survives lost
+    connections without firing falsely. It fails with L{pylogbroker.errors.SessionExpiredException}
+    when the session expires, or L{pylogbroker.errors.ClosingException} when the client is closed.
+    If the result fails (C{exists_and_watch} knows no missing node), the watch never fires.
+    Cancelling a watch forgets it.
 
     @ivar session_id: of the current session; 0 without one.
-    @ivar session_timeout: milliseconds that a session lives without a word from its client: the
-        requested, later the granted ones.
+    @ivar session_timeout: milliseconds that a session lives without its client: the requested,
+        later the granted ones.
     @ivar connected: whether requests can be answered now.
     """
 

@@ -166,7 +166,7 @@ class ServerConnection(TwistedProtocol):
         reservation = self._reservation
         return 0 if reservation is not None and reservation.granted else self._decoder.heldSize
 
-    # -- feed
+    # -- received bytes
 
     def connectionMade(self) -> None:
         connections = self.connections
@@ -219,7 +219,7 @@ class ServerConnection(TwistedProtocol):
         if self._slots:
             connections.orphaned[self] = None
 
-    # -- take and handle
+    # -- requests
 
     def _advance(self) -> None:
         if self._advancing:
@@ -264,7 +264,7 @@ class ServerConnection(TwistedProtocol):
         elif self._reservation is None or self._reservation.granted:
             self._resume()
 
-    # -- answer
+    # -- answers
 
     def _fill(self, slot: _Slot, answer: Any) -> None:
         if self._slots is None:
@@ -347,7 +347,7 @@ class ServerConnection(TwistedProtocol):
         before, self._sentBefore = self._sentBefore, self._sender.sentSize
         return before == self._sentBefore
 
-    # -- reading, or not
+    # -- flow control
 
     def _reserve(self) -> None:
         self._reservation = self.connections.memory.reserve(

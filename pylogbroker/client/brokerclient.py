@@ -181,7 +181,7 @@ class BrokerClient:
     def __repr__(self) -> str:
         return f"<BrokerClient {self.name} {self._connection}, {len(self._callers)} waiting>"
 
-    # -- asking
+    # -- requests
 
     def connection(self, timeoutMs: float | None = None) -> Deferred[ClientConnection]:
         """
@@ -388,7 +388,7 @@ class BrokerClient:
             self._backoff.succeeded()
         self._machine.ended()
 
-    # -- letting go
+    # -- closing
 
     def replace(self) -> Deferred[None]:
         """

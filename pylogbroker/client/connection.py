@@ -207,7 +207,7 @@ class ClientConnection(Protocol):
             f"{len(self._waiting)} waiting>"
         )
 
-    # -- asking
+    # -- requests
 
     def send(self, frame: bytes) -> Deferred[None]:
         """
@@ -313,7 +313,7 @@ class ClientConnection(Protocol):
         cast(ITCPTransport, self.transport).write(data)
         return self._isFlowing
 
-    # -- no longer waiting
+    # -- cancellation and time-outs
 
     def _expire(self, exchange: _Exchange, timeoutMs: float) -> None:
         waiter = exchange.takeWaiter()
@@ -428,7 +428,7 @@ class ClientConnection(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._machine.lost(reason)
 
-    # -- the end
+    # -- closing
 
     def close(self, flush: bool = True) -> Deferred[None]:
         """
@@ -473,7 +473,7 @@ class ClientConnection(Protocol):
         for exchange in exchanges:
             exchange.fail(reason)
 
-    # -- what the life cycle does
+    # -- actions of the life cycle
 
     def _beginClosing(self) -> None:
         closeMs = self.limits.closeMs

@@ -277,7 +277,7 @@ class SyncProducer:
         self._confirmBeforeClosing(unacked)
         self._client.replace().addErrback(lambda _reason: None)
 
-    # -- knowing
+    # -- confirmation
 
     def confirm(self, topic: str, partition: int) -> Deferred[int]:
         """
