@@ -435,7 +435,7 @@ class LogTests(RegistryCase):
         registry = self.makeRegistry("foreign", topic="foreign")
         registry.launch()
         self.assertEqual(registry.wait(), 1)
-        self.assertIn("does not begin with a registry's first entry", registry.log)
+        self.assertIn("does not begin with a registry's first record", registry.log)
 
     def test_unreadableEntries(self) -> None:
         """Entries that cannot be read are skipped, by all alike, and logged with their offsets."""
@@ -451,11 +451,7 @@ class LogTests(RegistryCase):
         until(
             lambda: (
                 len(
-                    [
-                        line
-                        for line in self.registry.lines
-                        if "cannot be read, and is skipped" in line
-                    ]
+                    [line for line in self.registry.lines if "Skipped the record at offset" in line]
                 )
                 == 3
             ),
