@@ -2,10 +2,9 @@
 Names of topics, partition directories and segment files.
 
 The rules are 0.7.2's (spec-0.7 log-storage §1, §12). Forbidden characters are ranges of code
-points, so emoji pass although a JVM holds them as two surrogates. The length counts UTF-16 units,
-as the JVM does. The file systems' limit of 255 bytes for C{<topic>-<partition>} is checked only
-before a directory is created (gotcha 21): a fetch of such a topic is answered like one of any
-unknown topic. All digits are ASCII (gotcha 20).
+points, so emoji pass; the length counts UTF-16 units, as a JVM does. The file systems' limit of 255
+bytes for C{<topic>-<partition>} is checked only before a directory is created (gotcha 21): a fetch
+of such a topic is answered like one of any unknown topic. All digits are ASCII (gotcha 20).
 """
 
 from __future__ import annotations

@@ -4,17 +4,15 @@ The files of this machine, behind L{pylogbroker.interfaces.IFileSystem}: one sys
 Every C{OSError} becomes a L{StorageError} that names the file and the action. Nothing is durable
 until C{sync} or C{syncDirectory} has returned.
 
-Descriptors: the files of all segments share a limited number of them.
-
 What must be true. A slice that is queued for a socket keeps its file's descriptor open, whatever
 happens to the segment. A file with unsynced bytes keeps I{its} descriptor, since the kernel reports
 a failed write-back only to descriptors that were open at the time. Every other file may be closed
-at any moment, so that ten thousand partitions do not need ten thousand descriptors.
+at any moment, so that ten thousand partitions share a limited number of descriptors.
 
 The rule: slices, unsynced bytes and jobs I{pin} a L{SegmentFile}. A pinned file is never closed.
 Above C{descriptorCountMax} open files, the L{DescriptorCache} closes the unpinned file that was
-idle longest. The broker limits queued and unflushed bytes, and so the pinned files. When the system
-has no more descriptors, the cache closes all idle files and tries once more.
+idle longest. The broker's limits on queued and unflushed bytes bound the pinned files. When the
+system has no more descriptors, the cache closes all idle files and tries once more.
 
 Rejected: a C{dup} for each slice, which spends a descriptor on each; reference counting by the
 garbage collector, since closing must happen at a known moment.
@@ -214,8 +212,8 @@ class WriteResult(NamedTuple):
 
 def writeAll(file: IFile, position: int, buffers: Sequence[bytes], size: int) -> WriteResult:
     """
-    Write whole buffers at the end of a file. On a full disk a vectored write takes fewer bytes than
-    given. Then the file is cut back at once to the last whole buffer.
+    Write whole buffers at the end of a file. When a full disk takes fewer bytes, the file is cut
+    back at once to the last whole buffer.
 
     @param position: the end of the file.
     @param size: bytes of all buffers.
@@ -254,7 +252,6 @@ def writeAll(file: IFile, position: int, buffers: Sequence[bytes], size: int) ->
 
 
 def _wholePrefix(batch: Sequence[bytes], taken: int) -> tuple[int, int]:
-    """The number and size of the whole buffers in the first C{taken} bytes."""
     size = 0
     for count, buffer in enumerate(batch):
         if size + len(buffer) > taken:
@@ -290,7 +287,6 @@ class DescriptorCache:
         return SegmentFile(self, path, writable)
 
     def adopt(self, file: IFile) -> SegmentFile:
-        """Add a new segment's file: open, writable, idle."""
         found = SegmentFile(self, file.path, True)
         with self._lock:
             found._file = file
@@ -312,7 +308,6 @@ class DescriptorCache:
         return surplus
 
     def _take(self, found: SegmentFile) -> IFile:
-        """Take an open file without pins, under the lock; the caller closes it."""
         self._idle.pop(found, None)
         self.openCount -= 1
         file, found._file = found._file, None
@@ -337,7 +332,6 @@ class SegmentFile:
     The file of a segment, provider of L{pylogbroker.interfaces.ISegmentFile}.
 
     @ivar path: its first name; the renaming before a deletion does not change it.
-    @ivar pinCount: holders of the descriptor.
     """
 
     __slots__ = (
@@ -379,7 +373,6 @@ class SegmentFile:
         return True
 
     def unpin(self) -> None:
-        """Release the descriptor: once for each pin."""
         cache = self._cache
         surplus: list[IFile] = []
         with cache._lock:

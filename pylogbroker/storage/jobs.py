@@ -67,14 +67,12 @@ class RollJob(FlushJob):
     Sync the old segment and save its index, then create the new file, then sync the directory.
 
     In this order: when the new name is visible after a crash, the old file is whole, and recovery
-    skips its end. Nothing may be appended to the new file before the directory is synced, or the
-    name could be lost with the bytes.
+    skips its end. Nothing may be appended before the directory is synced, or the name could be lost
+    with the bytes.
 
-    @ivar position: the old segment's end; its offset is the base offset of the new one.
+    @ivar position: the old segment's end, where the new one begins.
     @ivar isPinned: whether the job holds the old file's descriptor.
     @ivar isCreated: whether the new file exists; a failure before may pass, a later one may not.
-    @ivar file: the new file, after a successful run.
-    @ivar index: of the new file, after a successful run.
     """
 
     def __init__(
@@ -123,9 +121,8 @@ class DeleteJob(Job):
     Delete segments: rename each, oldest first, and sync the directory after each; then unlink those
     without readers.
 
-    If two names vanished in one sync, a power cut could keep the older and lose the newer, which
-    leaves a gap. A renamed file is not loaded again, so it may stay until the last reader releases
-    it.
+    If two names vanished in one sync, a power cut could lose only the newer, which leaves a gap. A
+    renamed file is not loaded again, so it may stay until the last reader releases it.
 
     @ivar renamed: segments whose files have their new name.
     @ivar vanished: segments whose files were gone already.
@@ -186,8 +183,8 @@ class StatJob(Job):
     have set them (C{touch -d}).
 
     @ivar times: (segment, milliseconds since the epoch).
-    @ivar lastWrittenSize: of the last segment when the job was made; if the segment has grown
-        since, its time here is outdated.
+    @ivar lastWrittenSize: of the last segment at the job's creation; if it has grown since, its
+        time here is outdated.
     """
 
     def __init__(self, cache: DescriptorCache, segments: Sequence[Segment]) -> None:

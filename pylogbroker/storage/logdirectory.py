@@ -8,13 +8,13 @@ successful open writes it again, if all partitions were closed well. 0.7.2 wrote
 failed start, and skipped recovery the next time (gotcha 2). The file C{.lock} keeps a second broker
 out.
 
-B{One bad partition} (unreadable, with a gap, on a disk that cannot be synced) is kept in
-C{failures} with the reason; the others serve (gotcha 30). Then no marker is written, except an
-earlier one after a failed load, which leaves the files as they were.
+B{One bad partition} (unreadable, with a gap, on a failing disk) is kept in C{failures} with the
+reason; the others serve (gotcha 30). Then no marker is written, except an earlier one after a
+failed load, which leaves the files as they were.
 
 B{Creating a partition} while serving is a job: C{beginCreate}, C{run} on a worker, C{finishCreate},
-one a partition at a time (gotcha 14). It syncs both directories, so that no message is ever flushed
-into a directory that a power cut could remove.
+one a partition at a time (gotcha 14). It syncs both directories, so that no message is flushed into
+a directory that a power cut could remove.
 
 B{A partition keeps one format for life}: the suffix of its segment files tells which.
 """
@@ -107,10 +107,9 @@ def firstAppendMs(loaded: LoadedPartition) -> int | None:
     An estimate of the last segment's first append, so that its age survives a restart (gotcha 19).
 
     A file's time is that of its I{last} append, and birth times do not survive a copy. But a
-    segment is created at the last append to the one before it. If retention has deleted that one,
-    it was created not later than the directory's last change. The estimate may be early by the time
-    without appends (then the segment rolls early, once) or late by one retention period. Restarts
-    do not move it.
+    segment is created at the last append to the one before it, or if that is deleted, not later
+    than the directory's last change. The estimate may be early by the time without appends (then
+    the segment rolls early, once) or late by one retention period. Restarts do not move it.
 
     @return: milliseconds since the epoch; L{None}: the segment is empty.
     """
@@ -206,7 +205,6 @@ class LogDirectory:
         Lock the directory, remove the marker, load every partition. Blocks; without a marker it
         also reads each partition's last segment.
 
-        @param report: called with each event.
         @raise pylogbroker.errors.DirectoryLockedError: another broker has the directory.
         @raise StorageError: the directory itself cannot be created, read or synced.
         """
@@ -311,7 +309,6 @@ class LogDirectory:
         validateTopic(name, self.settings.topicLengthMax)
 
     def partitionCount(self, topic: str) -> int:
-        """The partitions of a topic here, existing or not."""
         return self.settings.partitionCountByTopic.get(topic, self.settings.partitionCount)
 
     def get(self, topic: str, partition: int) -> PartitionLog | None:

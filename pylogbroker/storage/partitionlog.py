@@ -10,18 +10,18 @@ B{Bytes are not offsets.} Each mark is a L{LogPosition}. Limits and sizes come f
 from offsets; only the partition's format converts them. Offsets may have gaps.
 
 B{One thread.} All methods belong to the owner's thread and do not block, except that C{write} hands
-pending bytes to the page cache, and may open the file. Jobs block (L{pylogbroker.storage.jobs}):
-C{begin…} fixes what a job covers, C{finish…} moves the marks.
+pending bytes to the page cache, and may open the file. Jobs block: C{begin…} fixes what a job
+covers, C{finish…} moves the marks (L{pylogbroker.storage.jobs}).
 
 B{Pending bytes.} The owner calls C{write} at the end of a reactor turn, and sooner when
 C{pendingSize} grows. Transient failures (L{TRANSIENT_ERRNOS}: a full disk, no descriptor left) lose
-nothing. The file is cut back to the last whole batch, the rest stays pending, C{blocked} says why,
-and the next C{write} tries again. The owner admits nothing meanwhile.
+nothing. The file is cut back to the last whole batch, C{blocked} says why, and the next C{write}
+tries again. The owner admits nothing meanwhile.
 
 B{A failed partition} stays failed: it drops pending bytes, fails its waiters, and raises
 L{PartitionOfflineError} from every call. Every error that is not transient fails it. A failed
-C{fsync} is never retried: the kernel has marked the pages clean, so a second one would report
-success for lost bytes. A restart recovers what the disk really has.
+C{fsync} is never retried: the kernel has marked the pages clean, and would report success for lost
+bytes. A restart recovers what the disk really has.
 
 B{Rolling.} The owner asks C{rollDue} before each append, and appends nothing while a roll is due or
 under way. A segment I{larger} than the limit is rolled before the next append (spec-0.7 log-storage
@@ -117,11 +117,11 @@ class PartitionLog:
     @ivar flushDueOffset: the high watermark after the flushes that are due by count.
     @ivar pendingSize: bytes appended, not yet written.
     @ivar unflushedSize: bytes appended, not yet synced.
-    @ivar bytesUntilRoll: bytes until the size rule asks for a roll; negative: a roll is due.
+    @ivar bytesUntilRoll: bytes until a roll by size; negative: a roll is due.
     @ivar appendedCount: messages appended since the log was opened.
-    @ivar lastFlushMs: end of the last flush that synced bytes; at first, when the log was opened.
-    @ivar rolling: a roll is under way: C{append} must not be called.
-    @ivar blocked: why C{write} or a roll could not go on; the next C{write} clears it and retries.
+    @ivar lastFlushMs: end of the last flush of any bytes, or the time of opening.
+    @ivar rolling: C{append} must not be called.
+    @ivar blocked: why C{write} or a roll failed; the next C{write} clears it and retries.
     @ivar failure: why the partition is out of service.
     """
 
@@ -189,7 +189,6 @@ class PartitionLog:
 
     @property
     def size(self) -> int:
-        """Flushed bytes in all segments."""
         return sum(segment.size for segment in self._list.view.segments)
 
     @property
@@ -213,7 +212,6 @@ class PartitionLog:
 
     @property
     def busy(self) -> bool:
-        """Whether a job must be finished before C{beginClose}."""
         return self._flushing is not None or self.rolling or self._deleting or self._closing
 
     def __repr__(self) -> str:
@@ -592,8 +590,8 @@ class PartitionLog:
         Take the oldest segments out of the list and delete their files. The last segment stays. If
         it is empty, its time is set to now; if not, roll first (C{needsRoll}).
 
-        The job also retries files of earlier calls that readers held or that could not be renamed:
-        call this with nothing to delete, too.
+        The job also retries earlier files that readers held or that could not be renamed: call this
+        with nothing to delete, too.
 
         @param segments: the result of C{expired}.
         @return: L{None}: nothing to do, or a deletion is under way, or the partition has failed.
@@ -676,12 +674,10 @@ class PartitionLog:
 
     def beginClose(self) -> CloseJob | None:
         """
-        Write and sync the rest, then close. No other job may be under way (C{busy}). No append may
-        follow.
+        Write and sync the rest, then close. No other job may be under way (C{busy}).
 
-        @return: L{None}: the log is closed. It had failed before, or fails now because pending
-            bytes could not be written: then C{failure} says so, and the directory must get no
-            marker.
+        @return: L{None}: the log is closed. If it had failed, or pending bytes could not be
+            written, C{failure} says so, and the directory must get no marker.
         """
         if self.busy:
             raise ValueError(f"{self!r} is busy")

@@ -5,17 +5,16 @@ verifying segments without changing them.
 What must be true after a crash at any moment: the directory loads; every byte that a consumer could
 see is there, followed only by whole, valid entries. Only the end of the last segment can be torn: a
 roll syncs the old file before the new one's name exists, and flushed bytes are synced. So recovery
-cuts the last segment at the first entry that is not whole and valid. An unknown magic byte is such
-an end (gotcha 3).
+cuts the last segment at the first entry that is not whole and valid, or has an unknown magic byte
+(gotcha 3).
 
-Recovery syncs the file and the directory, even where it cuts nothing: after a C{kill -9} the last
-entries are in the page cache only, and consumers see them from now on.
+Recovery always syncs the file and the directory: after a C{kill -9} the last entries are in the
+page cache only, and consumers see them from now on.
 
-Files that do not fit together are left for a person to look at. Only that partition is offline
-(gotcha 30).
+A partition whose files do not fit together stays unchanged and offline, alone (gotcha 30).
 
-Verification checks all segments as recovery checks the last, and opens compressed entries, as a
-broker does. While a broker writes, it may see half of the last entry.
+Verification checks all segments as recovery checks the last, and opens compressed entries. While a
+broker writes, it may see half of the last entry.
 """
 
 from __future__ import annotations
@@ -62,7 +61,6 @@ class LoadedPartition(NamedTuple):
     A partition's directory, fit to be appended to.
 
     @ivar segments: at least one, ascending.
-    @ivar logEndOffset: the offset behind the last message.
     @ivar modifiedMs: when a segment was last created or removed (the directory's time).
     """
 
@@ -206,7 +204,6 @@ class SegmentReport(NamedTuple):
     """
     The result of verifying a segment file.
 
-    @ivar baseOffset: from the file's name.
     @ivar size: bytes.
     @ivar validSize: bytes that recovery would keep.
     @ivar entryCount: valid entries.

@@ -79,11 +79,9 @@ class SegmentList:
         self, start: int, stop: int, segments: Sequence[Segment] = ()
     ) -> tuple[Segment, ...]:
         """
-        Replace a run of segments. A roll adds one behind the last, retention removes the oldest,
-        truncation the newest, and compaction replaces some by fewer.
+        Replace a run of segments: behind the last for a roll, the oldest for retention, the newest
+        for truncation, any for compaction.
 
-        @param start: index of the first to take out.
-        @param stop: index behind the last to take out.
         @return: those taken out.
         @raise ValueError: the base offsets would not ascend.
         """
