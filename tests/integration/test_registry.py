@@ -555,4 +555,4 @@ class BrokerTests(RegistryCase):
         self.assertEqual(json.loads(RegistryClient(self.registry.url).schema(1)), json.loads(CLICK))
         error = self.assertRaises(RegistryError, client.register, "t", WIDER)
         self.assertEqual(error.status, 500)
-        self.assertIn("did not come back within 2000 ms", str(error))
+        self.assertIn("was not read back within 2000 ms", str(error))
