@@ -236,7 +236,6 @@ class Fetcher:
             self._timer.start(min(due) - nowMs, self.wake)
 
     def _choose(self, nowMs: float) -> list[PartitionFetchState]:
-        """The next partitions in line. Reserves the capacity of their streams."""
         chosen: list[PartitionFetchState] = []
         size = 0
         for state in self._states.values():
@@ -326,7 +325,6 @@ class Fetcher:
     # -- responses
 
     def _take(self, state: PartitionFetchState, sizeMax: int, messages: MessageSet) -> bool:
-        """Queue a partition's response. Returns whether to fetch again at once."""
         if self._states.get(state.partition) is not state or state.offset != messages.baseOffset:
             return False
         if isinstance(messages.error, RemoteOffsetOutOfRangeError):

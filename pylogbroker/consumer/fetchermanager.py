@@ -50,10 +50,8 @@ class FetcherManager:
         name: str,
     ) -> None:
         """
-        @param endpointFor: gives a registered broker's endpoint.
         @param streams: by topic ("" for a filter's streams) and number of the consumer thread. May
             be filled later.
-        @param name: the member's, for the log.
         """
         self._clock = clock
         self._settings = settings

@@ -91,7 +91,6 @@ class GroupWatches:
         return data or b"", stat
 
     def isArmed(self, path: str) -> bool:
-        """Whether a node has not changed since it was read."""
         return path in self._armed
 
     async def _arm(self, path: str, result: Awaitable[T], fired: Deferred[Any]) -> T:

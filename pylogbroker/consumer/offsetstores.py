@@ -259,7 +259,6 @@ class SqliteOffsetStore:
             )
 
     def _write(self, partition: PartitionId, offset: int, isForward: bool) -> bool:
-        """Returns whether the stored offset was as this member knows it, and is the new one now."""
         loaded = self._loaded.get(partition)
         rewound = self._rewound.get(partition)
         cursor = self._connection.execute(
@@ -388,7 +387,7 @@ class ConsumedOffsets:
             return failed + await self._write({each: offsets[each] for each in missing})
 
     async def _missing(self, partitions: list[PartitionId]) -> list[PartitionId]:
-        """Offsets deleted from the store; none if that fails, since the next commit asks again."""
+        """None if that fails, since the next commit asks again."""
         try:
             return await missingOffsets(self._store, partitions) if partitions else []
         except ZookeeperError:
@@ -421,7 +420,6 @@ class ConsumedOffsets:
         return [partition for partition in offsets if partition not in stored]
 
     def forget(self, partitions: Iterable[PartitionId]) -> None:
-        """Forget offsets of partitions that other members own now."""
         for partition in partitions:
             self.positions.pop(partition, None)
             self._possible.pop(partition, None)

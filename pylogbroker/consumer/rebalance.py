@@ -206,7 +206,7 @@ class Rebalance:
     One member's state machine. Each method returns the effects to execute, in order, before the
     next event.
 
-    @ivar owned: what this member owns as far as it knows, also while it is claiming or releasing.
+    @ivar owned: as far as this member knows, also while it is claiming or releasing.
     """
 
     def __init__(self, consumerId: str, retryCountMax: int) -> None:
@@ -250,7 +250,6 @@ class Rebalance:
         return [DropAll()]
 
     def connected(self) -> list[Effect]:
-        """The member is connected and registered in the current session."""
         if self.state not in (State.SUSPENDED, State.WAITING):
             return []
         self._attempt = 0

@@ -80,8 +80,7 @@ class PolledBatch(NamedTuple):
     again.
 
     @ivar error: raised in place of the next message.
-    @ivar positions: where the partitions of C{messages} move; with an error behind messages also
-        those of other partitions.
+    @ivar positions: new positions; with an error behind messages also those of other partitions.
     @ivar epoch: the stream's at the poll.
     """
 
@@ -97,14 +96,11 @@ class _Fault(NamedTuple):
 
 
 class _Reset(NamedTuple):
-    """A partition goes on at another offset behind this point of the queue."""
-
     partition: PartitionId
     offset: int
 
 
 def _unconsumed(messages: MessageSet, position: int) -> Iterator[tuple[bytes, int]]:
-    """The payloads behind a position, which may be inside the first set."""
     doneCount = consumedCount(position) if position == messages.baseOffset else 0
     return dropwhile(
         lambda each: each[1] == position and 0 < consumedCount(each[1]) <= doneCount,
@@ -190,16 +186,13 @@ class MessageStream:
         return sum(each.size for each in self._queue if isinstance(each, Chunk))
 
     def whenCapacity(self, wake: Callable[[], None]) -> None:
-        """Call a function once, when a full stream has capacity again."""
         self._capacityWaiters[wake] = None
 
     def reserve(self, size: int) -> None:
-        """Reserve capacity for a chunk of at most C{size} bytes."""
         self._chunkCount += 1
         self._size += size
 
     def release(self, size: int) -> None:
-        """Return capacity that was reserved, or that a chunk took."""
         self._chunkCount -= 1
         self._size -= size
         if self._capacityWaiters and self.hasCapacity and not self.isEnded:
@@ -331,8 +324,7 @@ class MessageStream:
     def poll(self, countMax: int) -> PolledBatch:
         """
         Take messages without moving positions, so that no commit gets ahead of the work on them.
-
-        @param countMax: fewer, or none, are returned at the queue's end or before an error.
+        Returns fewer than C{countMax}, or none, at the queue's end or before an error.
         """
         moved: dict[PartitionId, int] = {}
         positions = ChainMap(moved, self.positions)
@@ -405,7 +397,6 @@ class MessageStream:
         return self._droppedAt.get(partition, 0) > epoch
 
     def resetOffset(self, partition: PartitionId, epoch: int) -> int | None:
-        """The offset of a partition's reset since an epoch, or L{None}."""
         resetAt, offset = self._resetAt.get(partition, (0, 0))
         return offset if resetAt > epoch else None
 
@@ -415,7 +406,7 @@ class MessageStream:
         """
         Become the one reader of this stream.
 
-        @param wake: called when a message or an error is there, or the stream has ended.
+        @param wake: called for a message, an error or the end.
         @raise ConsumerStateError: another reader is attached.
         """
         if self._wakeReader is not None:
@@ -423,7 +414,6 @@ class MessageStream:
         self._wakeReader = wake
 
     def detach(self, wake: Callable[[], None]) -> bool:
-        """Stop reading. Returns whether C{wake} was attached."""
         isAttached = self._wakeReader == wake
         if isAttached:
             self._wakeReader = None

@@ -27,10 +27,8 @@ DELIVERY_COUNT_MAX = 1_000
 
 class BatchIterator:
     """
-    An asynchronous iterator over lists of messages.
-
-    Positions move behind a whole list when it is handed out. They move behind an error that follows
-    the list when any reader has raised it.
+    An asynchronous iterator over lists of messages. Positions move behind a whole list when it is
+    handed out, and behind an error that follows it when any reader has raised it.
     """
 
     def __init__(self, stream: MessageStream, countMax: int) -> None:
@@ -115,7 +113,6 @@ class PipeProducer:
             self._receiver.unregisterProducer()
 
     def _leave(self) -> bool:
-        """Stop reading. Returns whether it was reading."""
         if self._turn is not None:
             self._turn.cancel()
             self._turn = None

@@ -209,7 +209,6 @@ class TableWriter:
         return data
 
     def _encoded(self, manifest: Manifest) -> bytes:
-        """The encoded manifest, checked by decoding it: an unreadable one would block the table."""
         name = self.table.path(MANIFESTS, manifestName(manifest.number))
         data = manifest.encode()
         if len(data) > MANIFEST_SIZE_MAX:

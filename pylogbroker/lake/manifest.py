@@ -126,7 +126,6 @@ class Manifest:
 
     @property
     def replacedCount(self) -> int:
-        """Rows removed for them."""
         return sum(each.replacedCount for each in self.ranges)
 
     @property

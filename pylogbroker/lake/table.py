@@ -169,7 +169,6 @@ class Table:
         return found
 
     def published(self) -> Iterator[str]:
-        """Files with final names; paths below the folder."""
         return self._below("", LEVELS)
 
     def day(self, topic: str, date: str) -> Iterator[str]:

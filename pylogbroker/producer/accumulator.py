@@ -71,7 +71,6 @@ class PartitionBatch:
 
     @classmethod
     def of(cls, topic: str, values: Iterable[Any], key: Any, waiter: Any = None) -> PartitionBatch:
-        """Messages of one topic and key whose partition is not chosen yet."""
         batch = cls(topic)
         batch.values = list(values)
         batch.keys = [key] * len(batch.values)

@@ -111,7 +111,7 @@ class ConfirmingSender:
         """
         Send one request. Requests keep the order of the calls.
 
-        @param topic: one that the request contains.
+        @param topic: one in the request.
         @param partition: one of that topic in the request; may be -1.
         @return: fires when the request is written, or confirmed. Fails with L{UnknownOutcomeError}
             when the broker may have it; with another L{PylogbrokerError} when nothing of it was

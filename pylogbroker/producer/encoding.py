@@ -96,7 +96,6 @@ class Encoding:
         return payload
 
     def payloads(self, values: Sequence[Any], topic: str) -> list[bytes | PylogbrokerError]:
-        """For each value its payload, or its error."""
         isMeasured = self.codecFor(topic) == NONE
         found: list[bytes | PylogbrokerError] = []
         for value in values:
@@ -113,7 +112,6 @@ class Encoding:
         return found
 
     def arePlain(self, values: Sequence[Any], topic: str) -> bool:
-        """Whether the values are their own payloads within the size limit."""
         if self._encoder is not defaultEncoder or set(map(type, values)) - _BYTES:
             return False
         return (
@@ -183,6 +181,5 @@ class Encoding:
 
 
 def _split(start: int, end: int, count: int) -> list[tuple[int, int]]:
-    """C{count} non-empty parts of a range, or fewer for a shorter range."""
     step = max(1, -(-(end - start) // count))
     return [(each, min(each + step, end)) for each in range(start, end, step)]

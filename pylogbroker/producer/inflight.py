@@ -39,7 +39,6 @@ class InFlightLimiter:
     Counts messages in flight, and admits more while there is capacity.
 
     @ivar size: bytes in flight.
-    @ivar waitingCount: messages that wait for capacity.
     @ivar isReady: whether one more message would be admitted at once.
     """
 

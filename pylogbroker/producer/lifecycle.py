@@ -131,7 +131,6 @@ class DiscoveryStartup:
             self.discovery.stop()
 
     async def close(self) -> None:
-        """Close the ZooKeeper client if it was made here."""
         if self._ownZookeeper is not None:
             await self._ownZookeeper.close()
 

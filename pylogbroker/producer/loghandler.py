@@ -159,7 +159,7 @@ class LogPublisher:
         self._release(batch)
 
     def _failed(self, _failure: Failure, batch: list[bytes]) -> None:
-        """The producer has logged the reason, which is not published."""
+        """The producer has logged the reason."""
         with self._lock:
             self.leftOutCount += len(batch)
         self._release(batch)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = Logger()
 
 
-# -- what settings name ----------------------------------------------------------------------------
+# -- what settings name
 
 
 def loadPlugin(key: str, name: str, builtIn: Mapping[str, Any], method: str | None = None) -> Any:
@@ -86,7 +86,7 @@ def callableOf(key: str, found: Any, method: str) -> Callable[..., Any]:
     return chosen  # type: ignore[no-any-return]
 
 
-# -- handlers --------------------------------------------------------------------------------------
+# -- handlers
 
 
 class QueueItem:
@@ -234,7 +234,6 @@ class HandlerRunner:
                     log.failure("The handler's afterEnqueue failed")
 
     def collect(self, sender: BrokerSender, batch: PartitionBatch) -> None:
-        """Poll the messages of a batch one by one, and add them to the broker's mixed batch."""
         for index, item in enumerate(batch.values):
             item.partition = batch.partition
             self._poll(sender, batch.select([index]), item)
@@ -255,7 +254,6 @@ class HandlerRunner:
             sender.accumulator.addWhole(batch)
 
     def ungroup(self, batches: Iterable[PartitionBatch]) -> list[PartitionBatch]:
-        """The messages of mixed batches by topic and partition."""
         return [
             _ofItems(batch, indexes)
             for batch in batches
@@ -312,7 +310,7 @@ class HandlerRunner:
             log.failure("The handler's lastBatchBeforeClose failed")
 
     def _exchange(self, before: PartitionBatch, after: Iterable[QueueItem]) -> PartitionBatch:
-        """A handler's result. Messages of C{before} that it left out succeed."""
+        """Messages of C{before} that the handler left out succeed."""
         rows: dict[int, list[int]] = {}
         for index, item in enumerate(before.values):
             rows.setdefault(id(item), []).append(index)

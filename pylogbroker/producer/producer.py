@@ -100,7 +100,6 @@ class ProducerData(NamedTuple):
     """
     Messages for one topic that go to one partition together.
 
-    @ivar values: what the encoder takes.
     @ivar key: chooses the partition; L{None} leaves it to chance.
     """
 
@@ -291,7 +290,7 @@ class Producer:
         self._router.use(discovery)
         self._stopListening = discovery.listen(self._sender.onBrokerChange)
 
-    # -- sending -----------------------------------------------------------------------------------
+    # -- sending
 
     def send(self, topic: str, value: Any, key: Any = None) -> Deferred[None]:
         """
@@ -423,10 +422,9 @@ class Producer:
         for group in groups:
             self._sender.run(self._routeGroup(group))
 
-    # -- routing -----------------------------------------------------------------------------------
+    # -- routing
 
     def _append(self, topic: str, value: Any, key: Any, size: int, waiter: Any) -> None:
-        """Send a message, or add it to its partition's batch; most messages go this way."""
         try:
             route = self._routes.get(topic)
             if route is None or route.version != self._discovery.version:  # type: ignore[union-attr]
@@ -486,7 +484,6 @@ class Producer:
             self._handlers.collect(sender, group)
 
     def _flushSoon(self) -> None:
-        """While the producer is being closed, messages do not wait for their batch to fill."""
         if self._refusal is not None and not self._isDrained and not self._flushTimer.isRunning:
             self._flushTimer.start(0, self._sender.flush)
 
@@ -495,7 +492,7 @@ class Producer:
         if self._flowControl.isPaused:
             self._flowControl.check()
 
-    # -- waiting -----------------------------------------------------------------------------------
+    # -- waiting
 
     def whenReady(self) -> Deferred[None]:
         """
@@ -527,7 +524,7 @@ class Producer:
         self._sender.flush()
         return self._limiter.whenIdle()
 
-    # -- IConsumer ---------------------------------------------------------------------------------
+    # -- IConsumer
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
         """
@@ -573,7 +570,7 @@ class Producer:
         limiter = self._limiter
         return producerFamilies(asdict(self.counters), limiter.count, limiter.size, labels)
 
-    # -- the end -----------------------------------------------------------------------------------
+    # -- the end
 
     def closeBeforeStop(self) -> None:
         """Close this producer before the reactor stops, which waits for that."""

@@ -90,7 +90,6 @@ class TopicRouter:
     Routes messages by topic and key.
 
     @ivar routes: by topic; may be outdated.
-    @ivar isStopped: whether look-ups are refused.
     @ivar isSteady: whether a text key's partition depends only on the partition count.
     """
 
@@ -131,7 +130,7 @@ class TopicRouter:
             raise NoBrokersError(f"broker {number} is not alive")
         return node
 
-    # -- at once -----------------------------------------------------------------------------------
+    # -- at once
 
     def route(self, topic: str) -> TopicRoute | None:
         """
@@ -205,13 +204,12 @@ class TopicRouter:
         return index
 
     def remember(self, indexes: dict[str, int], key: str) -> None:
-        """Forget the oldest key of all routes when there are too many."""
         self._remembered.append((indexes, key))
         if len(self._remembered) > REMEMBERED_COUNT_MAX:
             oldIndexes, oldKey = self._remembered.popleft()
             oldIndexes.pop(oldKey, None)
 
-    # -- later -------------------------------------------------------------------------------------
+    # -- later
 
     async def lookUp(
         self, topic: str, key: Any, avoid: int | None = None, isTheirTurn: bool = False
@@ -276,7 +274,6 @@ class TopicRouter:
         del self._lines[topic]
 
     def stop(self) -> None:
-        """Refuse further look-ups. L{cancel} fails the pending ones."""
         self.isStopped = True
 
     def cancel(self) -> None:

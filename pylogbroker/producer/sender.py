@@ -80,7 +80,6 @@ class Sender:
         self._running: dict[Deferred[None], None] = {}
 
     def run(self, sending: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine that gives its messages their outcomes."""
         running = Deferred.fromCoroutine(sending)
         if not running.called:
             self._running[running] = None
@@ -89,7 +88,7 @@ class Sender:
     def _ended(self, _result: None, running: Deferred[None]) -> None:
         self._running.pop(running, None)
 
-    # -- brokers -----------------------------------------------------------------------------------
+    # -- brokers
 
     def get(self, number: int) -> BrokerSender:
         """
@@ -155,7 +154,6 @@ class Sender:
             sender.accumulator.close()
 
     def abort(self, reason: PylogbrokerError) -> None:
-        """Fail the messages that wait for their batch."""
         for sender in list(self.brokers.values()):
             self._completions.complete(sender.accumulator.close(), Failure(reason))
 
@@ -163,7 +161,7 @@ class Sender:
         for running in list(self._running):
             running.cancel()
 
-    # -- async mode --------------------------------------------------------------------------------
+    # -- async mode
 
     def _dispatchHandled(self, sender: BrokerSender, batches: list[PartitionBatch]) -> None:
         self.run(self._sendFresh(sender, batches, self._settings.numRetries))
@@ -255,9 +253,7 @@ class Sender:
     async def _lookUp(
         self, group: PartitionBatch, brokerBefore: int, isTheirTurn: bool, retriesLeft: int
     ) -> BrokerPartition:
-        """
-        The partition for messages of one key. A look-up that finds no broker counts as a retry.
-        """
+        """A look-up that finds no broker counts as a retry."""
         while True:
             try:
                 return await self._router.lookUp(
@@ -269,7 +265,7 @@ class Sender:
                 retriesLeft -= 1
                 self._completions.retry([group], f"topic {group.topic}", error)
 
-    # -- sync mode ---------------------------------------------------------------------------------
+    # -- sync mode
 
     def sendSync(self, groups: list[PartitionBatch]) -> None:
         """
@@ -296,7 +292,6 @@ class Sender:
         await settled
 
     async def _routeSync(self, groups: list[PartitionBatch]) -> dict[int, list[PartitionBatch]]:
-        """The groups for each broker. Those without a route fail."""
         byBroker: dict[int, list[PartitionBatch]] = {}
         topics: set[str] = set()
         for group in groups:

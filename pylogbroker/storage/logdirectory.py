@@ -159,14 +159,12 @@ class CreateJob(Job):
 
 class LogDirectory:
     """
-    See the module.
+    All partitions of a broker; the module states the rules.
 
     @ivar path: of the directory (C{log.dir}).
-    @ivar settings: of the partitions.
     @ivar logs: every partition that serves, or served until it failed.
     @ivar failures: partitions that could not be loaded, and why.
     @ivar topics: of C{logs} and C{failures}.
-    @ivar cache: the descriptors.
     """
 
     def __init__(

@@ -58,7 +58,6 @@ class OffsetWaiters:
                 found[1](None)
 
     def fail(self, failure: StorageError) -> None:
-        """The mark will not move any more."""
         while self.waiting:
             _, callback = self.waiting.pop(next(iter(self.waiting)))
             callback(failure)

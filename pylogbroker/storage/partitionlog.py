@@ -384,7 +384,7 @@ class PartitionLog:
         The base offsets of segments, and the high watermark, as of a time, newest first (spec-0.7
         wire-protocol §10).
 
-        @param time: milliseconds since the epoch, or L{LATEST}, or L{EARLIEST}.
+        @param time: milliseconds since the epoch, L{LATEST} or L{EARLIEST}.
         @raise ValueError: C{countMax} is negative.
         @raise PartitionOfflineError: the partition has failed or is closed.
         """
@@ -437,11 +437,7 @@ class PartitionLog:
         return job
 
     def finishFlush(self, job: FlushJob, error: StorageError | None, nowMs: int) -> None:
-        """
-        Move the marks to what the job covered, or fail the partition.
-
-        @param error: what C{job.run} raised.
-        """
+        """Move the marks to what the job covered, or fail the partition."""
         self._flushing = None
         job.segment.file.unpin()
         if error is not None:
@@ -469,8 +465,6 @@ class PartitionLog:
     def setWatermarkPolicy(self, policy: WatermarkPolicy) -> None:
         """
         Change what moves the high watermark, before the partition serves: this may move it back.
-
-        @param policy: called after each write and flush, and by C{updateHighWatermark}.
         """
         self._watermarkPolicy = policy
         self.watermark = LogPosition(self.logStartOffset, self.logStartOffset, 0)
@@ -709,5 +703,4 @@ def _nothing() -> None:
 
 
 def _endByte(segment: Segment, mark: LogPosition) -> int:
-    """Where a read up to a mark ends in a segment that begins below it."""
     return mark.byte if mark.segment == segment.baseOffset else segment.writtenSize

@@ -45,7 +45,6 @@ class LoadedSegment(NamedTuple):
     """
     A segment on disk.
 
-    @ivar baseOffset: from the file's name.
     @ivar size: bytes.
     @ivar modifiedMs: last change, milliseconds since the epoch.
     """
