@@ -78,7 +78,7 @@ class PartitionId(NamedTuple):
         return f"{self.topic}/{self.partition}"
 
 
-class IntraBatchOffset(int):
+class PartialBatchOffset(int):
     """
     The offset of a compressed set of which some messages are consumed. It equals the plain offset,
     where a reader begins again, and carries the number of messages to skip then.
@@ -88,7 +88,7 @@ class IntraBatchOffset(int):
 
     doneCount: int
 
-    def __new__(cls, offset: int, doneCount: int) -> IntraBatchOffset:
+    def __new__(cls, offset: int, doneCount: int) -> PartialBatchOffset:
         made = super().__new__(cls, offset)
         made.doneCount = doneCount
         return made
@@ -99,7 +99,7 @@ class IntraBatchOffset(int):
 
 def consumedCount(offset: int) -> int:
     """Consumed messages of the set at an offset; 0 for a plain offset."""
-    return offset.doneCount if isinstance(offset, IntraBatchOffset) else 0
+    return offset.doneCount if isinstance(offset, PartialBatchOffset) else 0
 
 
 class OffsetBounds(NamedTuple):

@@ -14,9 +14,9 @@ from pylogbroker.types import (
     LATEST,
     RANDOM_PARTITION,
     BrokerPartition,
-    IntraBatchOffset,
     Message,
     MessageAndOffset,
+    PartialBatchOffset,
     PartitionId,
     TopicPartition,
     consumedCount,
@@ -51,7 +51,7 @@ class ValueTests(SynchronousTestCase):
         An offset in the midst of a set is a number like any other, in text, too; it can be copied
         and sent to another process.
         """
-        offset = IntraBatchOffset(30, 2)
+        offset = PartialBatchOffset(30, 2)
         self.assertEqual(
             (
                 offset,

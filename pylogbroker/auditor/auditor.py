@@ -6,7 +6,7 @@ whatever has been reported when the data is read has been sent before, and can b
 written and is not flushed yet is not visible; the grace covers that.)
 
 A table of a warehouse is a tier, too. What it has its loader has counted already
-(L{pylogbroker.auditor.tablereader}).
+(L{pylogbroker.auditor.tabletier}).
 
 A tier that could not be read whole is left out of the comparison, and said: what has not been
 looked for is not missing.
@@ -23,8 +23,8 @@ from pylogbroker.audit.aggregator import AuditAggregator
 from pylogbroker.audit.comparison import Comparison
 from pylogbroker.audit.counts import FUTURE_MS_MAX, CountReport, decodeReport
 from pylogbroker.audit.envelope import envelopeTime
-from pylogbroker.auditor.tablereader import TableReader
-from pylogbroker.auditor.tierreader import TierReader
+from pylogbroker.auditor.clustertier import ClusterTier
+from pylogbroker.auditor.tabletier import TableTier
 from pylogbroker.config.auditsettings import AuditorSettings, TierAddress
 from pylogbroker.errors import FormatError, PylogbrokerError
 from pylogbroker.interfaces import IZookeeper
@@ -64,9 +64,9 @@ class Auditor:
         self._timeOf = timeOf
         self._ledger = AuditAggregator(settings.auditWindowMs)
         self._readers = [
-            TableReader(reactor, tier)
+            TableTier(reactor, tier)
             if tier.table
-            else TierReader(reactor, tier, settings, zookeeper)
+            else ClusterTier(reactor, tier, settings, zookeeper)
             for tier in settings.tiers
         ]
         self._foreignCount = self._futureCount = self._timeOfFailedCount = 0
@@ -95,7 +95,7 @@ class Auditor:
         )
         for reader in self._readers:
             if (
-                isinstance(reader, TierReader)
+                isinstance(reader, ClusterTier)
                 and reader.name not in problems
                 and (lack := reader.lack(sinceMs))
             ):
@@ -108,11 +108,11 @@ class Auditor:
         return comparison if not problems else _uncertain(comparison)
 
     async def _eachTier(
-        self, problems: dict[str, str], act: Callable[[TierReader | TableReader], Any]
+        self, problems: dict[str, str], act: Callable[[ClusterTier | TableTier], Any]
     ) -> None:
         """All at the same time; those that have failed already are left alone."""
 
-        async def one(reader: TierReader | TableReader) -> None:
+        async def one(reader: ClusterTier | TableTier) -> None:
             try:
                 await act(reader)
             except PylogbrokerError as error:
@@ -122,8 +122,8 @@ class Auditor:
 
     # -- counts
 
-    async def _readCounts(self, reader: TierReader | TableReader, sinceMs: int) -> None:
-        if isinstance(reader, TableReader):
+    async def _readCounts(self, reader: ClusterTier | TableTier, sinceMs: int) -> None:
+        if isinstance(reader, TableTier):
             return
         await reader.open()
         await reader.read(self._settings.auditTopic, sinceMs, self._takeReports)
@@ -146,9 +146,9 @@ class Auditor:
     # -- data
 
     async def _readData(
-        self, reader: TierReader | TableReader, topics: list[str], sinceMs: int
+        self, reader: ClusterTier | TableTier, topics: list[str], sinceMs: int
     ) -> None:
-        if isinstance(reader, TableReader):
+        if isinstance(reader, TableTier):
             self.messageCount += await reader.read(self._ledger, set(topics), sinceMs)
             return
         for topic in topics:

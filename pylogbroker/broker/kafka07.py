@@ -6,7 +6,7 @@ wire-protocol §8, §9). A module of its own, since each protocol has one.
  the connection, the only sign for a producer.
  - A fetch is answered with a code, usually -1, where the protocol has none.
  - An offsets request cannot be refused: its connection is closed, also when earlier produce
- requests of the connection were lost or dropped (L{UnackedProduces}).
+ requests of the connection were lost or dropped (L{UnconfirmedPartitions}).
  - An unreadable request closes the connection.
 
 Only in this dialect: partition -1 of a produce request means any partition; a produce request
@@ -63,13 +63,13 @@ REQUEST_LOG = "pylogbroker.requests"
 """Namespace of the events that log requests, as 0.7.2's C{kafka.request.logger}."""
 
 PARTITION_COUNT_MAX = 64
-"""Partitions that are recorded for a connection, see L{UnackedProduces}."""
+"""Partitions that are recorded for a connection, see L{UnconfirmedPartitions}."""
 
 Answer = list[ResponsePart] | None
 """Parts to send, or no answer."""
 
 
-class UnackedProduces:
+class UnconfirmedPartitions:
     """
     The partitions to which one connection has produced since its last answer to an OFFSETS request.
 
@@ -187,11 +187,11 @@ class Kafka07Protocol:
     def newDecoder(self) -> RequestDecoder:
         return RequestDecoder(self._requestSizeMax, self._runs)
 
-    def newState(self) -> UnackedProduces:
-        return UnackedProduces()
+    def newState(self) -> UnconfirmedPartitions:
+        return UnconfirmedPartitions()
 
     def handle(
-        self, request: Request, unacked: UnackedProduces
+        self, request: Request, unacked: UnconfirmedPartitions
     ) -> Any:  # Answer | Deferred[Answer]; Deferreds are invariant
         """
         @return: its answer, now or later.
@@ -287,7 +287,7 @@ class Kafka07Protocol:
 
     # -- producing
 
-    def _produceNow(self, request: Produce, unacked: UnackedProduces) -> bool:
+    def _produceNow(self, request: Produce, unacked: UnconfirmedPartitions) -> bool:
         unacked.record(request.topic, request.partition, self._failedCount)
         try:
             return self._tryProduce(*request) is not None
@@ -295,7 +295,7 @@ class Kafka07Protocol:
             self._refuseProduce(error, unacked)
             return True
 
-    async def _produceEach(self, request: Produce, unacked: UnackedProduces) -> None:
+    async def _produceEach(self, request: Produce, unacked: UnconfirmedPartitions) -> None:
         topic, partition, sets = request
         for data in sets:
             try:
@@ -306,7 +306,7 @@ class Kafka07Protocol:
             except PylogbrokerError as error:
                 self._refuseProduce(error, unacked)
 
-    def _refuseProduce(self, error: PylogbrokerError, unacked: UnackedProduces) -> None:
+    def _refuseProduce(self, error: PylogbrokerError, unacked: UnconfirmedPartitions) -> None:
         """Returns to go on with the next set, or raises to close the connection."""
         if not isinstance(error, MessageTooLargeError):
             raise error
@@ -315,7 +315,7 @@ class Kafka07Protocol:
             "A produce request was dropped, as 0.7 does without telling the producer", error
         )
 
-    async def _multiProduce(self, request: MultiProduce, unacked: UnackedProduces) -> None:
+    async def _multiProduce(self, request: MultiProduce, unacked: UnconfirmedPartitions) -> None:
         for produce in request.produces:
             if not self._produceNow(produce, unacked):
                 await self._produceEach(produce, unacked)
@@ -390,7 +390,9 @@ class Kafka07Protocol:
 
     # -- offsets
 
-    async def _offsets(self, request: Offsets, unacked: UnackedProduces) -> list[ResponsePart]:
+    async def _offsets(
+        self, request: Offsets, unacked: UnconfirmedPartitions
+    ) -> list[ResponsePart]:
         if unacked.dropped is not None:
             raise MessageTooLargeError(
                 "the client asked for proof of what it had sent, "

@@ -38,7 +38,7 @@ from pylogbroker.metrics.counters import FlushCounters, TopicCounters
 from pylogbroker.net.deferreds import Waiters
 from pylogbroker.net.pagecache import PageCache
 from pylogbroker.net.workers import IWorker
-from pylogbroker.storage.events import LogEvent
+from pylogbroker.storage.events import StorageEvent
 from pylogbroker.storage.jobs import DeleteJob, Job
 from pylogbroker.storage.partitionlog import PartitionLog
 from pylogbroker.types import TopicPartition
@@ -443,7 +443,7 @@ class LogManager:
 
         self._worker.submit(job.run).addBoth(done).addErrback(self._failedUnexpectedly)
 
-    def report(self, event: LogEvent) -> None:
+    def report(self, event: StorageEvent) -> None:
         self._log.emit(
             LogLevel.warn if event.isWarning else LogLevel.info, event.format, **vars(event)
         )

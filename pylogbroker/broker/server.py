@@ -41,7 +41,7 @@ from pylogbroker.net.pagecache import PageCache
 from pylogbroker.net.workers import IWorker
 from pylogbroker.storage.jobs import SearchJob
 from pylogbroker.storage.logdirectory import LogDirectory
-from pylogbroker.storage.partitionlog import Mark, PartitionLog
+from pylogbroker.storage.partitionlog import MarkKind, PartitionLog
 from pylogbroker.types import TopicPartition
 
 INLINE_COMPRESSED_SIZE_MAX = 2 << 10
@@ -290,7 +290,7 @@ class Broker:
             if not waiting.called:
                 waiting.callback(None)
 
-        cancel = log.whenReached(Mark.HIGH_WATERMARK, log.flushDueOffset, over)
+        cancel = log.whenReached(MarkKind.HIGH_WATERMARK, log.flushDueOffset, over)
         timeout = self._clock.callLater(DUE_FLUSH_WAIT_MS / 1000, over)
         try:
             await waiting

@@ -57,7 +57,7 @@ from pylogbroker.net.listeners import formatAddress, listenError, serverEndpoint
 from pylogbroker.net.pagecache import PIECE_SIZE, PageCache
 from pylogbroker.net.ratelimitedlog import RateLimitedLogger
 from pylogbroker.net.sendfile import SendfileTransport
-from pylogbroker.net.workers import IWorker, ThreadWorker
+from pylogbroker.net.workers import IWorker, ThreadPoolWorker
 from pylogbroker.records.kafka07format import Kafka07Format
 from pylogbroker.storage.files import RealFileSystem
 from pylogbroker.storage.logdirectory import LogDirectory, LogSettings
@@ -157,7 +157,7 @@ class BrokerService(Service):
         *,
         fileSystem: IFileSystem | None = None,
         random: Random | None = None,
-        worker: Callable[[Any, str, int], IWorker] = ThreadWorker,
+        worker: Callable[[Any, str, int], IWorker] = ThreadPoolWorker,
         zookeeper: Callable[[], IZookeeper] | None = None,
         formats: Sequence[IRecordFormat] = (Kafka07Format(),),
     ) -> None:

@@ -20,7 +20,7 @@ from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.metrics.brokermetrics import (
     BlockedRequest,
     BrokerSnapshot,
-    PartitionPicture,
+    PartitionSnapshot,
     ThrottledPartition,
 )
 from pylogbroker.metrics.counters import BrokerCounters
@@ -134,8 +134,8 @@ class BrokerStatus:
         return BlockedRequest(peer, what, topic, partition, reason)
 
 
-def _partition(log: PartitionLog) -> PartitionPicture:
-    return PartitionPicture(
+def _partition(log: PartitionLog) -> PartitionSnapshot:
+    return PartitionSnapshot(
         *log.topicPartition,
         startOffset=log.logStartOffset,
         highWatermark=log.highWatermark,

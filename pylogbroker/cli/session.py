@@ -17,7 +17,7 @@ from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import endpointOf
 from pylogbroker.cli.output import Progress
 from pylogbroker.cli.streams import Streams
-from pylogbroker.client.clusterreader import ClusterReader
+from pylogbroker.client.clustermetadata import ClusterMetadataReader
 from pylogbroker.client.offsetlookup import OffsetLookup
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.cluster.paths import GroupPaths
@@ -174,7 +174,7 @@ class ClusterSession:
             streams.reactor, access, self._servers
         )
         self.problems: list[str] = []
-        self.reader = ClusterReader(self.zookeeper, self.problems.append)
+        self.reader = ClusterMetadataReader(self.zookeeper, self.problems.append)
         self.offsets = OffsetLookup(
             streams.reactor, self._broker, options.timeoutMs, template=access.brokerEndpoint
         )
@@ -282,7 +282,7 @@ class GroupMember:
         }
         settings = ConsumerSettings.fromProperties(properties, streams.say)
         self.zookeeper = ZookeeperClient.fromSettings(streams.reactor, settings)
-        self.reader = ClusterReader(self.zookeeper, streams.say)
+        self.reader = ClusterMetadataReader(self.zookeeper, streams.say)
         self.consumer = ConsumerConnector(streams.reactor, settings, self.zookeeper)
 
     async def connect(self) -> None:

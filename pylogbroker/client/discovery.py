@@ -27,8 +27,8 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogbroker.client.clusterreader import ClusterReader
-from pylogbroker.cluster.metadata import Children, Value
+from pylogbroker.client.clustermetadata import ClusterMetadataReader
+from pylogbroker.cluster.metadata import GetChildren, GetData
 from pylogbroker.cluster.paths import BROKER_IDS, BROKER_TOPICS, brokerId, topic, topicBroker
 from pylogbroker.cluster.znodes import (
     BrokerRegistration,
@@ -53,8 +53,8 @@ from pylogbroker.retry import READ_DELAYS, Backoff
 from pylogbroker.types import RANDOM_PARTITION, BrokerPartition
 from pylogbroker.zookeeper.ephemeral import createPersistent
 
-_IDS = Children(BROKER_IDS, decodeBrokerNumber)
-_TOPICS = Children(BROKER_TOPICS, decodeTopic)
+_IDS = GetChildren(BROKER_IDS, decodeBrokerNumber)
+_TOPICS = GetChildren(BROKER_TOPICS, decodeTopic)
 
 log = Logger()
 
@@ -63,7 +63,7 @@ class BrokerNode(NamedTuple):
     """
     The address of a broker.
 
-    @ivar endpoint: for L{pylogbroker.client.connectionpool.ConnectionPool}.
+    @ivar endpoint: for L{pylogbroker.client.brokerclientpool.BrokerClientPool}.
     """
 
     brokerId: int
@@ -313,7 +313,7 @@ class ZookeeperDiscovery:
         self._registered: dict[str, dict[int, int]] = {}  # topic -> broker -> count, as last read
         self._known: dict[str, dict[int, int]] = {}  # the same, merged
         self._lists: dict[str, list[BrokerPartition]] = {}  # computed by C{partitions}
-        self._reader = ClusterReader(
+        self._reader = ClusterMetadataReader(
             zookeeper, lambda text: log.warn("Ignored in ZooKeeper: {text}", text=text)
         )
         self._isStopped = False
@@ -341,14 +341,14 @@ class ZookeeperDiscovery:
         for each in followed.values():
             each.stop()
 
-    def _follow(self, node: Children[Any] | Value[Any], apply: Apply) -> Deferred[None]:
+    def _follow(self, node: GetChildren[Any] | GetData[Any], apply: Apply) -> Deferred[None]:
         path = node.path
         if path in self._followed or self._isStopped:
             return succeed(None)
         zookeeper, warnings = self._zookeeper, self._reader.warnings
 
         def begin() -> tuple[Deferred[Any], Deferred[Any]]:
-            if isinstance(node, Children):
+            if isinstance(node, GetChildren):
                 reading, watch = zookeeper.get_children_and_watch(path)
                 return reading.addCallback(node.decoded, warnings), watch
             reading, watch = zookeeper.get_and_watch(path)
@@ -380,7 +380,7 @@ class ZookeeperDiscovery:
         async def apply(found: BrokerRegistration | None, isAnew: bool) -> None:
             self._setBroker(number, found)
 
-        return self._follow(Value(brokerId(number), decodeBroker), apply)
+        return self._follow(GetData(brokerId(number), decodeBroker), apply)
 
     def _setBroker(self, number: int, found: BrokerRegistration | None) -> None:
         broker = None if found is None else BrokerNode(number, found.host, found.port)
@@ -415,7 +415,7 @@ class ZookeeperDiscovery:
         async def apply(numbers: list[int], isAnew: bool) -> None:
             await self._readCounts(name, numbers, isAnew)
 
-        return self._follow(Children(topic(name), decodeBrokerNumber), apply)
+        return self._follow(GetChildren(topic(name), decodeBrokerNumber), apply)
 
     async def _readCounts(self, name: str, numbers: list[int], isAnew: bool) -> None:
         found = await gatherAll(
@@ -506,6 +506,6 @@ class ZookeeperDiscovery:
             self._setBroker(number, await self._reader.value(brokerId(number), decodeBroker))
         await self._applyTopics(await self._reader.node(_TOPICS), False)
         for name in list(self._registered):
-            numbers = await self._reader.node(Children(topic(name), decodeBrokerNumber))
+            numbers = await self._reader.node(GetChildren(topic(name), decodeBrokerNumber))
             if numbers:
                 await self._readCounts(name, numbers, False)

@@ -44,7 +44,7 @@ from pylogbroker.schemas.rest import (
     versionCall,
     versionsCall,
 )
-from pylogbroker.schemas.state import Registered
+from pylogbroker.schemas.state import SchemaVersion
 
 T = TypeVar("T")
 
@@ -161,10 +161,10 @@ class RegistryClient:
 
         return self.ask(registerCall(subject, text)).addCallback(registered)
 
-    def find(self, subject: str, text: str) -> Deferred[Registered]:
+    def find(self, subject: str, text: str) -> Deferred[SchemaVersion]:
         return self.ask(findCall(subject, text))
 
-    def version(self, subject: str, version: int | None = None) -> Deferred[Registered]:
+    def version(self, subject: str, version: int | None = None) -> Deferred[SchemaVersion]:
         """A version of a subject; by default the latest."""
         return self.ask(versionCall(subject, version))
 

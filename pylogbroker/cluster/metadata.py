@@ -3,7 +3,7 @@ The brokers, topics, partitions and consumer groups in a cluster's ZooKeeper nod
 zookeeper §1, §4).
 
 A query is a generator: it yields the nodes to read concurrently, receives their contents, and
-returns a value. It does no input or output. L{pylogbroker.client.clusterreader} answers queries
+returns a value. It does no input or output. L{pylogbroker.client.clustermetadata} answers queries
 with Deferreds, L{pylogbroker.syncclient.clustermetadata} in threads.
 
 What must be true: a node may hold anything. An unusable node counts as absent and hides no other
@@ -80,7 +80,7 @@ class ZnodeWarnings:
             del self._texts[each]
 
 
-class Children(NamedTuple, Generic[T]):
+class GetChildren(NamedTuple, Generic[T]):
     """
     A request for the names of a node's children.
 
@@ -107,7 +107,7 @@ class Children(NamedTuple, Generic[T]):
         return []
 
 
-class Value(NamedTuple, Generic[T]):
+class GetData(NamedTuple, Generic[T]):
     """
     A request for a node's data.
 
@@ -131,7 +131,7 @@ class Value(NamedTuple, Generic[T]):
         return None
 
 
-class Unreadable(NamedTuple):
+class InvalidPath(NamedTuple):
     """A request that reads nothing and reports why a name has no path."""
 
     path: str
@@ -142,7 +142,7 @@ class Unreadable(NamedTuple):
         return []
 
 
-Node = Children[Any] | Value[Any] | Unreadable
+Node = GetChildren[Any] | GetData[Any] | InvalidPath
 
 Query = Generator[Sequence[Node], list[Any], T]
 """Yields nodes to read side by side, is sent a list of what they hold, and returns a T."""
@@ -166,16 +166,16 @@ def brokers(countMax: int | None = None) -> Query[dict[int, BrokerRegistration]]
 
     @param countMax: by default all.
     """
-    (numbers,) = yield [Children(paths.BROKER_IDS, decodeBrokerNumber)]
+    (numbers,) = yield [GetChildren(paths.BROKER_IDS, decodeBrokerNumber)]
     numbers = sorted(numbers)[:countMax]
     return _present(
-        numbers, (yield [Value(paths.brokerId(each), decodeBroker) for each in numbers])
+        numbers, (yield [GetData(paths.brokerId(each), decodeBroker) for each in numbers])
     )
 
 
 def topics() -> Query[list[str]]:
     """The names of all topics, sorted."""
-    (names,) = yield [Children(paths.BROKER_TOPICS, decodeTopic)]
+    (names,) = yield [GetChildren(paths.BROKER_TOPICS, decodeTopic)]
     return sorted(names)
 
 
@@ -191,7 +191,7 @@ def partitionCounts(topics: Iterable[str]) -> Query[dict[str, dict[int, int]]]:
         for name, numbers in zip(names, children, strict=True)
         for number in sorted(numbers)
     ]
-    found = yield [Value(paths.topicBroker(*key), decodeCount) for key in keys]
+    found = yield [GetData(paths.topicBroker(*key), decodeCount) for key in keys]
     counts: dict[str, dict[int, int]] = {name: {} for name in names}
     for (name, number), count in _present(keys, found).items():
         counts[name][number] = count
@@ -201,9 +201,9 @@ def partitionCounts(topics: Iterable[str]) -> Query[dict[str, dict[int, int]]]:
 def topicBrokers(topic: str) -> Node:
     """The request for the numbers of the brokers that ever had a topic."""
     try:
-        return Children(paths.topic(topic), decodeBrokerNumber)
+        return GetChildren(paths.topic(topic), decodeBrokerNumber)
     except InvalidNameError as error:
-        return Unreadable(f"{paths.BROKER_TOPICS}/{topic}", error)
+        return InvalidPath(f"{paths.BROKER_TOPICS}/{topic}", error)
 
 
 def partitions(topics: Iterable[str]) -> Query[list[PartitionId]]:
@@ -221,15 +221,17 @@ def partitions(topics: Iterable[str]) -> Query[list[PartitionId]]:
 
 def groups() -> Query[list[str]]:
     """The names of all consumer groups, sorted."""
-    (names,) = yield [Children(paths.CONSUMERS, _name)]
+    (names,) = yield [GetChildren(paths.CONSUMERS, _name)]
     return sorted(names)
 
 
 def members(group: GroupPaths) -> Query[dict[str, MemberRegistration]]:
     """A group's members by id, sorted, without unusable registrations."""
-    (names,) = yield [Children(group.ids, _name)]
+    (names,) = yield [GetChildren(group.ids, _name)]
     names.sort()
-    return _present(names, (yield [Value(f"{group.ids}/{name}", _decodeMember) for name in names]))
+    return _present(
+        names, (yield [GetData(f"{group.ids}/{name}", _decodeMember) for name in names])
+    )
 
 
 def owners(group: GroupPaths, countMax: int | None = None) -> Query[dict[PartitionId, str]]:
@@ -249,16 +251,16 @@ def offsets(group: GroupPaths, countMax: int | None = None) -> Query[dict[Partit
 def _byPartition(
     root: str, decode: Callable[[str, bytes | None], T], countMax: int | None
 ) -> Query[dict[PartitionId, T]]:
-    (topics,) = yield [Children(root, _name)]
+    (topics,) = yield [GetChildren(root, _name)]
     topics = sorted(topics)[:countMax]
-    children = yield [Children(f"{root}/{topic}", _partitionNode) for topic in topics]
+    children = yield [GetChildren(f"{root}/{topic}", _partitionNode) for topic in topics]
     nodes = {
         PartitionId(topic, partition): path
         for topic, found in zip(topics, children, strict=True)
         for partition, path in found
     }
     keys = sorted(nodes)[:countMax]
-    return _present(keys, (yield [Value(nodes[key], decode) for key in keys]))
+    return _present(keys, (yield [GetData(nodes[key], decode) for key in keys]))
 
 
 def _name(path: str, name: str) -> str:

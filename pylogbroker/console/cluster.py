@@ -17,14 +17,14 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from pylogbroker.broker.service import BrokerService
-from pylogbroker.client.clusterreader import ClusterReader
+from pylogbroker.client.clustermetadata import ClusterMetadataReader
 from pylogbroker.client.offsetlookup import OffsetLookup
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.console.peek import ISource, OwnSource, RemoteSource
 from pylogbroker.errors import BrokerConnectionError, NoBrokersError, PylogbrokerError
 from pylogbroker.interfaces import IZookeeper
-from pylogbroker.metrics.brokermetrics import BrokerSnapshot, PartitionPicture
+from pylogbroker.metrics.brokermetrics import BrokerSnapshot, PartitionSnapshot
 from pylogbroker.types import BrokerPartition, OffsetBounds, PartitionId
 
 T = TypeVar("T")
@@ -224,7 +224,7 @@ class ClusterView:
 
     async def _readLayout(self) -> _Layout:
         layout = _Layout()
-        registries = ClusterReader(self._asked(), layout.problems.append)
+        registries = ClusterMetadataReader(self._asked(), layout.problems.append)
         layout.brokers = await registries.brokers(BROKER_COUNT_MAX)
         topics = await registries.topics()
         if len(topics) > TOPIC_COUNT_MAX:
@@ -299,7 +299,7 @@ class ClusterView:
 
     async def _readGroups(self) -> dict[str, Any]:
         problems: list[str] = []
-        registries = ClusterReader(self._asked(), problems.append)
+        registries = ClusterMetadataReader(self._asked(), problems.append)
         names = await registries.groups()
         if len(names) > GROUP_COUNT_MAX:
             problems.append(f"{GROUP_COUNT_MAX} of {len(names)} groups are shown")
@@ -312,7 +312,7 @@ class ClusterView:
         return {"groups": groups, "problems": problems[:PROBLEM_COUNT_MAX]}
 
 
-async def _readGroup(registries: ClusterReader, name: str) -> dict[str, Any]:
+async def _readGroup(registries: ClusterMetadataReader, name: str) -> dict[str, Any]:
     group = GroupPaths(name)
     members = await registries.children(group.ids)
     owners, offsets = (
@@ -374,7 +374,7 @@ def _idleMembers(members: list[str], owners: list[str]) -> list[str]:
 # -- rows
 
 
-def _ownPartition(brokerId: int, each: PartitionPicture) -> dict[str, Any]:
+def _ownPartition(brokerId: int, each: PartitionSnapshot) -> dict[str, Any]:
     return {
         "broker": brokerId,
         "partition": each.partition,

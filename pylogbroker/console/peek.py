@@ -108,7 +108,7 @@ _BEGINNING = re.compile(
 """A size from 5 to some 2 MiB, and a magic number; with magic 1, a codec."""
 
 
-class Peek(NamedTuple):
+class PeekResult(NamedTuple):
     """
     The messages that were found.
 
@@ -130,7 +130,7 @@ Work = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 async def peek(
     source: ISource, topic: str, partition: int, offset: int, countMax: int, work: Work
-) -> Peek:
+) -> PeekResult:
     """
     Messages from an offset.
 
@@ -142,11 +142,13 @@ async def peek(
         data = await source.read(topic, partition, offset, size)
         rows, reached, problem = await work(partial(_rows, data, offset, countMax))
         if rows or len(data) < size or size >= READ_SIZE_MAX:
-            return Peek(rows, offset, reached, problem)
+            return PeekResult(rows, offset, reached, problem)
         size = READ_SIZE_MAX
 
 
-async def peekLast(source: ISource, topic: str, partition: int, countMax: int, work: Work) -> Peek:
+async def peekLast(
+    source: ISource, topic: str, partition: int, countMax: int, work: Work
+) -> PeekResult:
     """
     The last messages.
 
@@ -157,10 +159,12 @@ async def peekLast(source: ISource, topic: str, partition: int, countMax: int, w
     for size in (READ_SIZE, READ_SIZE_MAX):
         offset = max(start, end - size)
         data = await _readAll(source, topic, partition, offset, end)
-        found: Peek | None = await work(partial(_lastRows, data, offset, offset == start, countMax))
+        found: PeekResult | None = await work(
+            partial(_lastRows, data, offset, offset == start, countMax)
+        )
         if found is not None:
             return found
-    return Peek(
+    return PeekResult(
         [], end, end, f"the last message is larger than {READ_SIZE_MAX} bytes, or no message set"
     )
 
@@ -250,7 +254,7 @@ class _Entry(NamedTuple):
     behind: int
 
 
-def _lastRows(data: bytes, offset: int, isBeginning: bool, countMax: int) -> Peek | None:
+def _lastRows(data: bytes, offset: int, isBeginning: bool, countMax: int) -> PeekResult | None:
     """
     The last rows. Entries are decompressed from the end, and only as needed.
 
@@ -276,7 +280,7 @@ def _lastRows(data: bytes, offset: int, isBeginning: bool, countMax: int) -> Pee
     except FormatError as error:
         problem = problem or str(error)
     rows = rows[-countMax:]
-    return Peek(rows, rows[0]["offset"] if rows else reached, reached, problem)
+    return PeekResult(rows, rows[0]["offset"] if rows else reached, reached, problem)
 
 
 def _opened(entry: _Entry, allowance: DecompressionBudget) -> list[dict[str, Any]]:

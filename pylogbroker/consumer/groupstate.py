@@ -21,7 +21,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogbroker.client.clusterreader import ClusterReader
+from pylogbroker.client.clustermetadata import ClusterMetadataReader
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.subscription import ISubscription, WildcardSubscription
 from pylogbroker.consumer.rebalance import Assignment, GroupState
@@ -137,7 +137,7 @@ class GroupStateReader:
         self._zookeeper = zookeeper
         self._paths = groupPaths
         self._consumerId = consumerId
-        self._reader = ClusterReader(zookeeper, self._warn, watches.children)
+        self._reader = ClusterMetadataReader(zookeeper, self._warn, watches.children)
 
     def _warn(self, text: str) -> None:
         self._log.error("{consumerId}: {text}", consumerId=self._consumerId, text=text)

@@ -32,8 +32,8 @@ from pylogbroker.consumer.rebalance import (
     EffectResult,
     Failed,
     FetchOnly,
-    Finish,
     GroupRead,
+    Leave,
     ReadGroup,
     Rebalance,
     Release,
@@ -213,7 +213,7 @@ class Member:
     def _execute(self, effects: list[Effect]) -> None:
         isFetching = False
         for effect in effects:
-            if self.isStopped and not isinstance(effect, Release | Finish):
+            if self.isStopped and not isinstance(effect, Release | Leave):
                 return  # the application has stopped us when it saw an earlier effect
             match effect:
                 case Release():
@@ -232,7 +232,7 @@ class Member:
                     self._fetchers.remove(self._fetchers.partitions)
                     self._uncommitted.clear()
                     self._backOffTimer.stop()
-                case Finish() if self._finished is not None:
+                case Leave() if self._finished is not None:
                     self._finished.callback(None)
         if isFetching and self._joined is not None:
             joined, self._joined = self._joined, None

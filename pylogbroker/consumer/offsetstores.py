@@ -25,7 +25,7 @@ from pylogbroker.cluster.znodes import decodeNumber, encodeNumber
 from pylogbroker.errors import NoNodeException, OffsetConflictError, ZnodeError, ZookeeperError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.net.deferreds import gatherAll, gatherInBatches
-from pylogbroker.types import BrokerPartition, IntraBatchOffset, PartitionId, consumedCount
+from pylogbroker.types import BrokerPartition, PartialBatchOffset, PartitionId, consumedCount
 from pylogbroker.zookeeper.ephemeral import write
 
 WRITE_COUNT_MAX = 100
@@ -48,8 +48,8 @@ class IOffsetStore(Protocol):
     Stores, for one group, the next offset of each partition.
 
     A store with a true C{tracksIntraBatch} takes and returns positions inside compressed sets as
-    L{pylogbroker.types.IntraBatchOffset}s. A store whose offsets other clients can delete may have
-    a method C{missing}, as L{ZookeeperOffsetStore.missing}.
+    L{pylogbroker.types.PartialBatchOffset}s. A store whose offsets other clients can delete may
+    have a method C{missing}, as L{ZookeeperOffsetStore.missing}.
     """
 
     def load(self, partition: PartitionId) -> Deferred[int | None]:
@@ -298,7 +298,7 @@ class SqliteOffsetStore:
         self._rewound.pop(partition, None)
         if offset is None or not doneCount:
             return succeed(offset)
-        return succeed(IntraBatchOffset(offset, doneCount))
+        return succeed(PartialBatchOffset(offset, doneCount))
 
     def commit(self, offsets: Mapping[PartitionId, int]) -> Deferred[dict[PartitionId, int]]:
         """

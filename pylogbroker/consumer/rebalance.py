@@ -29,7 +29,7 @@ what is assigned to it, or tries again. No event is lost, whatever the timing.
   any               expired                      L{DropAll}                        suspended
   suspended         connected                    L{ReadGroup}                      reading
   any               stopped                      L{Release} all                    stopping
-  stopping          L{Released}, L{Failed}       L{Finish}                         stopped
+  stopping          L{Released}, L{Failed}       L{Leave}                         stopped
   ================= ============================ ================================= =================
 
 A change on the way to owning is acted on when owning is reached. Unlike 0.7.2, which releases
@@ -179,11 +179,11 @@ class DropAll:
 
 
 @dataclass(frozen=True)
-class Finish:
+class Leave:
     """Everything is released."""
 
 
-Effect = ReadGroup | Release | Claim | FetchOnly | BackOff | DropAll | Finish
+Effect = ReadGroup | Release | Claim | FetchOnly | BackOff | DropAll | Leave
 
 
 class State(Enum):
@@ -272,7 +272,7 @@ class Rebalance:
         """The last effect with a result was executed, or failed."""
         if self.state is State.STOPPING:
             self.state, self.owned = State.STOPPED, {}
-            return [Finish()]
+            return [Leave()]
         if isinstance(result, Failed):
             if self.state is State.CLAIMING:
                 self._uncertain.update(_without(self._wanted, self.owned))

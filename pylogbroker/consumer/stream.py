@@ -142,7 +142,7 @@ class MessageStream:
         @param decode: from a payload to a value.
         @param isShallow: whether compressed entries are handed out whole.
         @param tracksIntraBatch: whether positions inside compressed sets are exact
-            (L{pylogbroker.types.IntraBatchOffset}). Otherwise they are the set's beginning.
+            (L{pylogbroker.types.PartialBatchOffset}). Otherwise they are the set's beginning.
         @param queuedSizeMax: bytes queued or reserved; an empty stream accepts any chunk.
         @param timeoutMs: a reader's wait before L{ConsumerTimeoutError}; negative: for ever.
         """

@@ -49,7 +49,7 @@ from pylogbroker.errors import (
     TableError,
 )
 from pylogbroker.interfaces import IFileSystem
-from pylogbroker.lake.manifest import MANIFEST_SIZE_MAX, Manifest, decodeManifest
+from pylogbroker.lake.manifest import MANIFEST_SIZE_MAX, RunManifest, decodeManifest
 from pylogbroker.lake.table import (
     LOCK,
     MANIFESTS,
@@ -94,7 +94,7 @@ def localPath(text: str) -> str:
     return text.rstrip("/") or "/"
 
 
-def checkStaged(table: Table, fileSystem: IFileSystem, manifest: Manifest) -> None:
+def checkStaged(table: Table, fileSystem: IFileSystem, manifest: RunManifest) -> None:
     """@raise TableError: a staged file of the manifest is missing, or has another size."""
     for each in manifest.added:
         path = table.path(STAGING, manifest.runId, each.staged)
@@ -104,7 +104,7 @@ def checkStaged(table: Table, fileSystem: IFileSystem, manifest: Manifest) -> No
             raise TableError(path, f"it {found}; {TAKEN_FOR_DEAD}")
 
 
-def checkNames(table: Table, fileSystem: IFileSystem, manifest: Manifest) -> None:
+def checkNames(table: Table, fileSystem: IFileSystem, manifest: RunManifest) -> None:
     """
     Check that no file of this run or a later one is already published. A table copied with
     manifests older than the files has such files; its rows would be duplicates.
@@ -171,7 +171,7 @@ class TableWriter:
 
     # -- committing
 
-    def commit(self, manifest: Manifest) -> None:
+    def commit(self, manifest: RunManifest) -> None:
         """
         Commit and publish a run.
 
@@ -193,7 +193,7 @@ class TableWriter:
                 f" which the next run does: {error}"
             ) from error
 
-    def _prepared(self, manifest: Manifest) -> bytes:
+    def _prepared(self, manifest: RunManifest) -> bytes:
         try:
             data = self._encoded(manifest)
             checkNames(self.table, self._files, manifest)
@@ -208,7 +208,7 @@ class TableWriter:
             raise
         return data
 
-    def _encoded(self, manifest: Manifest) -> bytes:
+    def _encoded(self, manifest: RunManifest) -> bytes:
         name = self.table.path(MANIFESTS, manifestName(manifest.number))
         data = manifest.encode()
         if len(data) > MANIFEST_SIZE_MAX:
@@ -220,7 +220,7 @@ class TableWriter:
         decodeManifest(name, data)
         return data
 
-    def _link(self, manifest: Manifest, data: bytes) -> None:
+    def _link(self, manifest: RunManifest, data: bytes) -> None:
         temporary, final = (
             self._temporary(manifest.runId),
             self.table.path(MANIFESTS, manifestName(manifest.number)),
@@ -261,7 +261,7 @@ class TableWriter:
         finally:
             file.close()
 
-    def _syncStaged(self, manifest: Manifest) -> None:
+    def _syncStaged(self, manifest: RunManifest) -> None:
         paths = [f"{self.staging(manifest.runId)}/{each.staged}" for each in manifest.added]
         for path in paths:
             file = self._files.open(path, write=False)
@@ -286,7 +286,7 @@ class TableWriter:
 
     # -- publishing
 
-    def _publish(self, manifest: Manifest) -> None:
+    def _publish(self, manifest: RunManifest) -> None:
         finals = [self.table.path(each.path) for each in manifest.added]
         for folder in sorted({path.rpartition("/")[0] for path in finals}):
             self._files.makeDirectories(folder)
@@ -311,7 +311,7 @@ class TableWriter:
         self._syncUp([path.rpartition("/")[0] for path in removed])
         self._remove(self.staging(manifest.runId))
 
-    def _linkStaged(self, manifest: Manifest, staged: str, final: str) -> None:
+    def _linkStaged(self, manifest: RunManifest, staged: str, final: str) -> None:
         try:
             self._files.link(f"{self.staging(manifest.runId)}/{staged}", final)
         except StorageError as error:
@@ -353,7 +353,7 @@ class TableWriter:
             self._files.rename(aside, folder)
         self._publish(last)
 
-    def _lastIf(self, runId: str) -> Manifest | None:
+    def _lastIf(self, runId: str) -> RunManifest | None:
         last = self.table.last()
         return last if last is not None and last.runId == runId else None
 

@@ -84,7 +84,7 @@ class WindowCount(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Manifest:
+class RunManifest:
     """
     One run.
 
@@ -168,7 +168,7 @@ class Manifest:
         return json.dumps(self.asDocument()).encode() + b"\n"
 
 
-def decodeManifest(name: str, data: bytes) -> Manifest:
+def decodeManifest(name: str, data: bytes) -> RunManifest:
     """
     @param name: of the file, for errors.
     @raise TableError: the data are not a manifest.
@@ -181,7 +181,7 @@ def decodeManifest(name: str, data: bytes) -> Manifest:
                 f"its version is {found['manifest']!r}, and this release knows {VERSION}:"
                 " a newer release has written it",
             )
-        manifest = Manifest(
+        manifest = RunManifest(
             found["number"],
             found["runId"],
             found["kind"],
@@ -231,7 +231,7 @@ def _partition(text: str) -> BrokerPartition:
     return BrokerPartition(int(broker), int(partition))
 
 
-def _check(manifest: Manifest) -> None:
+def _check(manifest: RunManifest) -> None:
     """
     Check numbers and that paths stay below the folder: a manifest's author must not choose which of
     our files to remove.

@@ -27,7 +27,7 @@ from urllib.parse import unquote
 
 from pylogbroker.errors import StorageError, TableError
 from pylogbroker.interfaces import IFileSystem
-from pylogbroker.lake.manifest import MANIFEST_SIZE_MAX, Manifest, decodeManifest
+from pylogbroker.lake.manifest import MANIFEST_SIZE_MAX, RunManifest, decodeManifest
 
 MANIFESTS = "_manifests"
 STAGING = "_staging"
@@ -105,7 +105,7 @@ class Table:
             )
         return len(names)
 
-    def manifest(self, number: int) -> Manifest:
+    def manifest(self, number: int) -> RunManifest:
         """@raise TableError: the run's manifest cannot be read."""
         path = self.path(MANIFESTS, manifestName(number))
         file = self._files.open(path, write=False)
@@ -119,12 +119,12 @@ class Table:
             raise TableError(path, f"it says that it is number {manifest.number}")
         return manifest
 
-    def last(self) -> Manifest | None:
+    def last(self) -> RunManifest | None:
         """The last run's manifest, or L{None}."""
         count = self.manifestCount()
         return self.manifest(count) if count else None
 
-    def since(self, timeMs: int, after: int = 0) -> Iterator[Manifest]:
+    def since(self, timeMs: int, after: int = 0) -> Iterator[RunManifest]:
         """
         Manifests of runs that began at a time or later, the latest first.
 
@@ -154,7 +154,7 @@ class Table:
                 return sorted(found)
         raise TableError(self.folder, f"it changed {LIST_COUNT_MAX} times while it was listed")
 
-    def _committed(self, last: Manifest | None) -> set[str]:
+    def _committed(self, last: RunManifest | None) -> set[str]:
         found = {self.path(each) for each in self.published()}
         number = last.number if last is not None else 0
         unknown = min((path for path in found if (runNumber(path) or 0) > number), default=None)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pylogbroker.metrics.exposition import COUNTER, GAUGE, Family, Sample
 
 
-class PartitionPicture(NamedTuple):
+class PartitionSnapshot(NamedTuple):
     """
     One partition (C{kafka.logs.<topic>-<partition>}).
 
@@ -102,7 +102,7 @@ class BrokerSnapshot(NamedTuple):
     startedMs: int
     isRegistered: bool | None
     counters: Mapping[str, Any]
-    partitions: tuple[PartitionPicture, ...]
+    partitions: tuple[PartitionSnapshot, ...]
     partitionCount: int
     failures: Mapping[str, str]
     unflushedSize: int
@@ -278,7 +278,7 @@ def _partitions(picture: BrokerSnapshot) -> Iterable[Family]:
             [Sample(value, label) for value, label in zip(values, labels, strict=True)],
         )
 
-    pictures: tuple[PartitionPicture, ...] = picture.partitions
+    pictures: tuple[PartitionSnapshot, ...] = picture.partitions
     yield _one("partitions", GAUGE, picture.partitionCount, "Partitions that there are.")
     yield _one(
         "failed_partitions",

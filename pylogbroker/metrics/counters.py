@@ -218,7 +218,7 @@ class FetchCounters(_Counted):
             self.longestUs = us
 
 
-class ConsumedCounters(_Counted):
+class ConsumerTopicCounters(_Counted):
     """
     The counters of a topic at a consumer (C{kafka.ConsumerTopicStat.<topic>}).
 
@@ -244,13 +244,13 @@ class ConsumerCounters:
 
     def __init__(self) -> None:
         self.fetches = FetchCounters()
-        self.topics: dict[str, ConsumedCounters] = {}
+        self.topics: dict[str, ConsumerTopicCounters] = {}
 
-    def topic(self, name: str) -> ConsumedCounters:
+    def topic(self, name: str) -> ConsumerTopicCounters:
         """The counters of a topic."""
         counters = self.topics.get(name)
         if counters is None:
-            counters = self.topics[name] = ConsumedCounters()
+            counters = self.topics[name] = ConsumerTopicCounters()
         return counters
 
 

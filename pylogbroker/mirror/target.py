@@ -15,7 +15,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogbroker.client.clusterreader import ClusterReader
+from pylogbroker.client.clustermetadata import ClusterMetadataReader
 from pylogbroker.client.discovery import (
     BrokerNode,
     IDiscovery,
@@ -290,7 +290,7 @@ class TargetCluster:
 
     async def _registered(self, topic: str) -> list[BrokerPartition]:
         assert self._zookeeper is not None
-        registries = ClusterReader(
+        registries = ClusterMetadataReader(
             self._zookeeper, lambda text: self._log.warn("Left out: {text}", text=text)
         )
         return [partition for _topic, partition in await registries.partitions([topic])]

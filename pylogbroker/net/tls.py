@@ -3,8 +3,8 @@ The server's side of TLS: a module of its own, since it needs the extra C{tls}.
 
 A client that closes during its handshake (an alert, I{close notify}) makes OpenSSL raise an error
 without a text, on which Twisted fails: any client could fill the log with tracebacks
-(U{https://github.com/twisted/twisted/issues/12181}). L{ServerConnections} turns that error into an
-ordinary handshake error.
+(U{https://github.com/twisted/twisted/issues/12181}). L{ServerConnectionCreator} turns that error
+into an ordinary handshake error.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Connection(SSL.Connection):
 
 
 @implementer(IOpenSSLServerConnectionCreator)
-class ServerConnections:
+class ServerConnectionCreator:
     """
     Makes the server's side of each connection.
     """
@@ -54,7 +54,7 @@ class ServerConnections:
         return _Connection(self._context, None)
 
 
-def serverConnections(options: Mapping[str, str]) -> ServerConnections:
+def serverConnections(options: Mapping[str, str]) -> ServerConnectionCreator:
     """
     TLS 1.2 and later, by the options of a C{tls:} endpoint string.
 
@@ -77,7 +77,7 @@ def serverConnections(options: Mapping[str, str]) -> ServerConnections:
             raiseMinimumTo=TLSVersion.TLSv1_2,
         )
         # Made now: else the first client would find what does not fit together.
-        return ServerConnections(made.getContext())
+        return ServerConnectionCreator(made.getContext())
     except (SSL.Error, crypto.Error, ValueError) as error:
         raise ConfigurationError(f"TLS cannot be used: {error}") from error
 

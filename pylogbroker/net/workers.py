@@ -39,7 +39,7 @@ class IWorker(Protocol):
         ...
 
 
-class ThreadWorker:
+class ThreadPoolWorker:
     """An L{IWorker} with a pool of threads."""
 
     def __init__(self, reactor: Any, name: str, threadCount: int) -> None:

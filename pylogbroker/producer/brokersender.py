@@ -42,7 +42,7 @@ from pylogbroker.producer.completion import Completions
 from pylogbroker.producer.encoding import Encoding
 from pylogbroker.protocol.brokercalls import BrokerCall, offsetsCall
 from pylogbroker.protocol.kafka07.requests import COUNT_MAX, encodeMultiProduce, encodeProduce
-from pylogbroker.retry import ReconnectPolicy
+from pylogbroker.retry import ConnectionLifetime
 from pylogbroker.types import LATEST
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ Part = tuple[str, int, bytes]
 log = Logger()
 
 
-class ConfirmingSender:
+class RequestSender:
     """
     Writes produce requests to one broker and, on request, confirms them. An event handler of the
     application gets one for each batch.
@@ -63,7 +63,7 @@ class ConfirmingSender:
         self,
         clock: Any,
         client: BrokerClient,
-        reconnectPolicy: ReconnectPolicy,
+        reconnectPolicy: ConnectionLifetime,
         *,
         isConfirming: bool,
         timeoutMs: float,
@@ -179,7 +179,7 @@ class BrokerSender:
     def __init__(
         self,
         node: BrokerNode,
-        requests: ConfirmingSender,
+        requests: RequestSender,
         encoding: Encoding,
         completions: Completions,
         retryCount: int,

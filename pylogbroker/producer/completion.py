@@ -4,9 +4,9 @@ Outcomes of messages: counted, logged if bad, and given to the callers that wait
 What must be true: each accepted message has one outcome, with which it leaves
 L{pylogbroker.producer.inflight}.
 
-A L{SendResult} is the Deferred of one message. Most applications only add one errback to each. A
+A L{SendDeferred} is the Deferred of one message. Most applications only add one errback to each. A
 plain Deferred keeps a list and three tuples for that, and walks them on success: 40 % of the cost
-of C{send}. A L{SendResult} is initialised only for further use. It relies on one property of
+of C{send}. A L{SendDeferred} is initialised only for further use. It relies on one property of
 C{Deferred}: methods that it does not override read what C{__init__} sets as attributes. A contract
 test compares it with Twisted's own.
 """
@@ -58,7 +58,7 @@ class _LazyDeferred(Deferred[None]):
         super().pause()
 
 
-class SendResult(_LazyDeferred):
+class SendDeferred(_LazyDeferred):
     """The Deferred of one message, which fires with L{None}."""
 
     _errback: Any = None
@@ -90,7 +90,7 @@ class SendResult(_LazyDeferred):
         super().errback(fail)
 
 
-class FiredResult(_LazyDeferred):
+class FiredDeferred(_LazyDeferred):
     """A Deferred that has fired with L{None}: C{succeed(None)} at a third of the cost."""
 
     called = True
@@ -105,7 +105,7 @@ _END: Iterator[Any] = iter(())
 
 def sendResultClass() -> type[Deferred[None]]:
     """The class of messages' Deferreds: Twisted's own while its debugging is on."""
-    return Deferred if getDebugging() else SendResult
+    return Deferred if getDebugging() else SendDeferred
 
 
 @dataclass(slots=True)

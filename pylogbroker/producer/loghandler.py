@@ -1,6 +1,6 @@
 """
 Log handlers that publish log records as messages: the log4j appender of 0.7 (spec-0.7 producer §8),
-for programs with a reactor. C{pylogbroker.syncclient.logappender} is for programs without one.
+for programs with a reactor. C{pylogbroker.syncclient.loghandler} is for programs without one.
 
     publisher = LogPublisher(reactor, producer, "app-log")
     globalLogPublisher.addObserver(publisher.observer())        # twisted.logger

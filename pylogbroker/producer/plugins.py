@@ -32,7 +32,7 @@ from pylogbroker.producer.inflight import InFlightLimiter
 from pylogbroker.types import RANDOM_PARTITION
 
 if TYPE_CHECKING:
-    from pylogbroker.producer.brokersender import BrokerSender, ConfirmingSender
+    from pylogbroker.producer.brokersender import BrokerSender, RequestSender
 
 log = Logger()
 
@@ -156,7 +156,7 @@ class IEventHandler(Protocol):
         """The producer is made."""
         ...
 
-    def handle(self, batch: Sequence[QueueItem], sender: ConfirmingSender, encoder: Encoder) -> Any:
+    def handle(self, batch: Sequence[QueueItem], sender: RequestSender, encoder: Encoder) -> Any:
         """
         Send a batch.
 

@@ -32,8 +32,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from pylogbroker.client.brokerclientpool import BrokerClientPool
 from pylogbroker.client.connection import ConnectionLimits
-from pylogbroker.client.connectionpool import ConnectionPool
 from pylogbroker.client.discovery import IDiscovery
 from pylogbroker.cluster.partitioner import Partitioner, defaultPartitioner
 from pylogbroker.config.producersettings import DEFAULT_PARTITIONER, ProducerSettings
@@ -52,7 +52,7 @@ from pylogbroker.net.timer import Timer
 from pylogbroker.producer.accumulator import PartitionBatch, sizeOf
 from pylogbroker.producer.completion import (
     Completions,
-    FiredResult,
+    FiredDeferred,
     ProducerCounters,
     SendGroup,
     sendResultClass,
@@ -116,7 +116,7 @@ def _requireText(topic: Any) -> None:
 
 def _poolFor(
     reactor: Any, settings: ProducerSettings, random: Callable[[], float]
-) -> ConnectionPool:
+) -> BrokerClientPool:
     """
     The limiter bounds messages in flight; the connections' limits only have to be wide enough.
     """
@@ -127,7 +127,7 @@ def _poolFor(
         closeMs=min(CLOSE_MS_MAX, settings.closeTimeoutMs),
         sendBufferSize=settings.bufferSize,
     )
-    return ConnectionPool(
+    return BrokerClientPool(
         reactor,
         connectTimeoutMs=settings.connectTimeoutMs,
         limits=limits,
@@ -169,7 +169,7 @@ class Producer:
         *,
         zookeeper: IZookeeper | None = None,
         discovery: IDiscovery | None = None,
-        connectionPool: ConnectionPool | None = None,
+        connectionPool: BrokerClientPool | None = None,
         encoder: Encoder | Any = None,
         partitioner: Partitioner | Any = None,
         callbackHandler: CallbackHandler | None = None,
@@ -503,7 +503,7 @@ class Producer:
             otherwise the queue fills and the cost of garbage collection rises.
         """
         if self.counters.acceptedCount < self._turnAt:
-            return FiredResult() if self._limiter.isReady else self._limiter.whenReady()
+            return FiredDeferred() if self._limiter.isReady else self._limiter.whenReady()
         if not self._turnTimer.isRunning:
             self._turnTimer.start(0, self._onTurn, PAUSE_COUNT_MAX)
         return self._turnWaiters.wait().addCallback(lambda _nothing: self._limiter.whenReady())

@@ -20,18 +20,18 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogbroker.client.connectionpool import ConnectionPool
+from pylogbroker.client.brokerclientpool import BrokerClientPool
 from pylogbroker.client.discovery import BrokerNode
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.errors import ClosedError, NoBrokersError, PylogbrokerError
 from pylogbroker.net.deferreds import Waiters, gatherSettled
 from pylogbroker.producer.accumulator import BatchAccumulator, PartitionBatch
-from pylogbroker.producer.brokersender import BrokerSender, ConfirmingSender, logUnexpected
+from pylogbroker.producer.brokersender import BrokerSender, RequestSender, logUnexpected
 from pylogbroker.producer.completion import Completions
 from pylogbroker.producer.encoding import Encoding
 from pylogbroker.producer.plugins import HandlerRunner
 from pylogbroker.producer.routing import TopicRouter
-from pylogbroker.retry import ReconnectPolicy
+from pylogbroker.retry import ConnectionLifetime
 from pylogbroker.types import BrokerPartition
 
 MOVE_COUNT_MAX = 10
@@ -56,7 +56,7 @@ class Sender:
         self,
         reactor: Any,
         settings: ProducerSettings,
-        connectionPool: ConnectionPool,
+        connectionPool: BrokerClientPool,
         router: TopicRouter,
         encoding: Encoding,
         completions: Completions,
@@ -102,10 +102,10 @@ class Sender:
     def _open(self, number: int) -> BrokerSender:
         settings, handlers = self._settings, self._handlers
         node = self._router.node(number)
-        requests = ConfirmingSender(
+        requests = RequestSender(
             self._reactor,
             self._connectionPool.get(node.endpoint),
-            ReconnectPolicy(
+            ConnectionLifetime(
                 settings.reconnectInterval, settings.reconnectTimeIntervalMs, self._random
             ),
             isConfirming=settings.confirm,

@@ -13,7 +13,7 @@ from twisted.application.service import IService
 from pylogbroker.broker.service import BrokerService
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.console.service import brokerConsole
-from pylogbroker.programs.lifecycle import HttpEndpointMixin, PropertyOptions, TwistdLifecycle
+from pylogbroker.programs.lifecycle import HttpServiceMixin, PropertyOptions, TwistdLifecycle
 
 
 class Options(PropertyOptions):
@@ -31,7 +31,7 @@ class Options(PropertyOptions):
         return BrokerSettings.fromProperties(properties, warn)
 
 
-class TwistdBrokerService(TwistdLifecycle, HttpEndpointMixin, BrokerService):
+class TwistdBrokerService(TwistdLifecycle, HttpServiceMixin, BrokerService):
     """A broker under C{twistd}, with its console."""
 
 

@@ -275,7 +275,7 @@ class PropertyOptions(ProgramOptions):
             raise usage.UsageError(str(error)) from error
 
 
-class HttpEndpointMixin:
+class HttpServiceMixin:
     """
     A base class before a service's: an HTTP server that starts and stops with the service. It takes
     its port first, so that a taken port fails before anything has happened, and releases it first.
@@ -296,7 +296,7 @@ class HttpEndpointMixin:
         if self.site is None:
             return super().stopService()  # type: ignore[no-any-return, misc]
         return self.site.stopService().addCallback(  # type: ignore[no-any-return]
-            lambda _: super(HttpEndpointMixin, self).stopService()  # type: ignore[misc]
+            lambda _: super(HttpServiceMixin, self).stopService()  # type: ignore[misc]
         )
 
 

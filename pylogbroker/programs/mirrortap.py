@@ -15,7 +15,7 @@ from pylogbroker.console.service import MetricsService
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.mirror.service import MirrorService
 from pylogbroker.mirror.settings import MirrorSettings
-from pylogbroker.programs.lifecycle import HttpEndpointMixin, ProgramOptions, TwistdLifecycle, warn
+from pylogbroker.programs.lifecycle import HttpServiceMixin, ProgramOptions, TwistdLifecycle, warn
 
 
 class Options(ProgramOptions):
@@ -94,7 +94,7 @@ class Options(ProgramOptions):
         )
 
 
-class TwistdMirrorService(TwistdLifecycle, HttpEndpointMixin, MirrorService):
+class TwistdMirrorService(TwistdLifecycle, HttpServiceMixin, MirrorService):
     """A mirror under C{twistd}, with its metrics over HTTP."""
 
 

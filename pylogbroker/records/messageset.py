@@ -31,7 +31,7 @@ from pylogbroker.errors import (
 from pylogbroker.interfaces import CheckLimits
 from pylogbroker.records.compression import CODEC_NAMES, NONE, compress, decompress
 from pylogbroker.records.zlibbackend import crc32
-from pylogbroker.types import IntraBatchOffset, Message, MessageAndOffset
+from pylogbroker.types import Message, MessageAndOffset, PartialBatchOffset
 
 SIZE_FIELD_SIZE = 4
 CODEC_MASK = 3
@@ -410,8 +410,8 @@ class MessageSet:
 
     def payloadsWithOffsets(self) -> Iterator[tuple[bytes, int]]:
         """
-        C{payloads}, slower, with an L{IntraBatchOffset} inside wrappers, which counts the wrapper's
-        messages read so far.
+        C{payloads}, slower, with an L{PartialBatchOffset} inside wrappers, which counts the
+        wrapper's messages read so far.
         """
         start = self.baseOffset
         for message, behind in self.shallow():
@@ -425,7 +425,7 @@ class MessageSet:
             previous: bytes | None = None
             for count, payload in enumerate(payloads):
                 if previous is not None:
-                    yield previous, IntraBatchOffset(start, count)
+                    yield previous, PartialBatchOffset(start, count)
                 previous = payload
             if previous is not None:
                 yield previous, behind

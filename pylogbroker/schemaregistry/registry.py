@@ -26,20 +26,20 @@ from pylogbroker.errors import (
 from pylogbroker.net.workers import IWorker
 from pylogbroker.schemaregistry.topiclog import TopicLog
 from pylogbroker.schemas import compatibility
-from pylogbroker.schemas.canonical import fingerprint
 from pylogbroker.schemas.logrecords import (
     Change,
     DeleteSubject,
     DeleteVersion,
     Initialize,
-    LogRecord,
     Register,
+    RegistryRecord,
     SetLevel,
     decodeRecord,
     encodeRecord,
 )
 from pylogbroker.schemas.schemaparser import parseSchema
-from pylogbroker.schemas.state import STALE, SUBJECT_NOT_FOUND, Registered, RegistryState
+from pylogbroker.schemas.schematext import fingerprint
+from pylogbroker.schemas.state import STALE, SUBJECT_NOT_FOUND, RegistryState, SchemaVersion
 
 T = TypeVar("T")
 
@@ -198,7 +198,7 @@ class Registry:
             raise RegistryError(STORE_FAILED, f"Nothing can be changed: {self._refusal}")
         request = self._newRequest()
         try:
-            payload = encodeRecord(LogRecord(request, change))
+            payload = encodeRecord(RegistryRecord(request, change))
         except InvalidEntryError as error:
             raise RegistryError(NOT_ALLOWED, str(error)) from error
         waiting: Deferred[Any] = Deferred()
@@ -281,7 +281,7 @@ class Registry:
             if found is not None:
                 return found.schemaId
             try:
-                registered: Registered = await self._checkAndAppend(subject, text, identity)
+                registered: SchemaVersion = await self._checkAndAppend(subject, text, identity)
                 return registered.schemaId
             except RegistryError as error:
                 if error.code != STALE:

@@ -30,7 +30,7 @@ from pylogbroker.schemas.state import (
     MODE_NOT_FOUND,
     SCHEMA_NOT_FOUND,
     VERSION_NOT_FOUND,
-    Registered,
+    SchemaVersion,
 )
 
 T = TypeVar("T")
@@ -168,7 +168,7 @@ class _Call(NamedTuple):
 Route = Callable[[Registry, _Call], Any]
 
 
-def _asJson(registered: Registered) -> dict[str, Any]:
+def _asJson(registered: SchemaVersion) -> dict[str, Any]:
     return {
         "subject": registered.subject,
         "version": registered.version,
@@ -177,7 +177,7 @@ def _asJson(registered: Registered) -> dict[str, Any]:
     }
 
 
-def _version(registry: Registry, call: _Call) -> Registered:
+def _version(registry: Registry, call: _Call) -> SchemaVersion:
     return registry.state.version(call.subject, call.version, call.flag("deleted"))
 
 

@@ -22,7 +22,7 @@ from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.config.registrysettings import RegistrySettings
 from pylogbroker.errors import InvalidRegistryTopicError
 from pylogbroker.net.listeners import formatAddress, listenerDescription, listenNow, serverEndpoint
-from pylogbroker.net.workers import IWorker, ThreadWorker
+from pylogbroker.net.workers import IWorker, ThreadPoolWorker
 from pylogbroker.schemaregistry.registry import Registry
 from pylogbroker.schemaregistry.routes import RegistrySite
 from pylogbroker.schemaregistry.topiclog import TopicLog
@@ -58,7 +58,7 @@ class RegistryService(Service):
         """
         self._reactor = reactor
         self._settings = settings
-        self._worker = ThreadWorker(reactor, "schemas", 1) if worker is None else worker
+        self._worker = ThreadPoolWorker(reactor, "schemas", 1) if worker is None else worker
         timeoutMs = settings.timeoutMs
         self._topicLog = TopicLog(
             reactor, settings.topic,

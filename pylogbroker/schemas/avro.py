@@ -29,10 +29,10 @@ from pylogbroker.errors import (
     UnknownSchemaError,
     describeError,
 )
-from pylogbroker.schemas.canonical import exceedsDepth
 from pylogbroker.schemas.logical import readerFor
 from pylogbroker.schemas.lru import LruCache
 from pylogbroker.schemas.schemaparser import PARSED_SIZE_MAX, parseSchema
+from pylogbroker.schemas.schematext import exceedsDepth
 
 MAGIC = 0
 ID_MAX = 2**31 - 1

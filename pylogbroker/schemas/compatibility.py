@@ -29,7 +29,7 @@ from avro.compatibility import SchemaIncompatibilityType as Kind
 
 from pylogbroker.errors import InvalidSchemaError, describeError
 from pylogbroker.schemas.logrecords import BACKWARD, FORWARD, FULL, NONE, TRANSITIVE
-from pylogbroker.schemas.schemaparser import Parsed, isParsed, parseSchema
+from pylogbroker.schemas.schemaparser import ParsedSchema, isParsed, parseSchema
 
 STEP_COUNT_MAX = 100_000
 """Pairs of schemas in one comparison; they take some tenths of a second."""
@@ -163,7 +163,7 @@ def incompatibilities(text: str, earlier: Sequence[tuple[int, str]], level: str)
     return [said for _version, said in sorted(found, key=lambda each: -each[0])][:PROBLEM_COUNT_MAX]
 
 
-def _earlier(version: int, text: str) -> Parsed:
+def _earlier(version: int, text: str) -> ParsedSchema:
     try:
         return parseSchema(text)
     except InvalidSchemaError as error:  # an earlier release has accepted it
@@ -173,7 +173,7 @@ def _earlier(version: int, text: str) -> Parsed:
         ) from error
 
 
-def _whyNot(checker: _Checker, reader: Parsed, writer: Parsed) -> list[str]:
+def _whyNot(checker: _Checker, reader: ParsedSchema, writer: ParsedSchema) -> list[str]:
     try:
         result = checker.compare(reader.tree, writer.tree)
     except InvalidSchemaError:

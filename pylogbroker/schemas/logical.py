@@ -33,7 +33,7 @@ import fastavro
 from fastavro.read import SchemaResolutionError
 
 from pylogbroker.errors import InvalidSchemaError
-from pylogbroker.schemas.canonical import mapSchema
+from pylogbroker.schemas.schematext import mapSchema
 
 DIGIT_COUNT_MAX = 1_000
 """Digits of a decimal. Reading one takes time that grows with their square."""

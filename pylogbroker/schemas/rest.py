@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 from pylogbroker.errors import RegistryError, UnknownSchemaError, WireError
-from pylogbroker.schemas.state import SCHEMA_NOT_FOUND, Registered
+from pylogbroker.schemas.state import SCHEMA_NOT_FOUND, SchemaVersion
 
 T = TypeVar("T")
 
@@ -75,8 +75,8 @@ def _text(value: Any) -> str:
     return value
 
 
-def _registered(answer: Any) -> Registered:
-    return Registered(
+def _registered(answer: Any) -> SchemaVersion:
+    return SchemaVersion(
         _text(answer["subject"]), int(answer["version"]), int(answer["id"]), _text(answer["schema"])
     )
 
@@ -98,12 +98,12 @@ def registerCall(subject: str, text: str) -> RegistryCall[int]:
     )
 
 
-def findCall(subject: str, text: str) -> RegistryCall[Registered]:
+def findCall(subject: str, text: str) -> RegistryCall[SchemaVersion]:
     """A registered schema, by its text."""
     return RegistryCall("POST", _path("subjects", subject), _asBody(text), _registered)
 
 
-def versionCall(subject: str, version: int | None = None) -> RegistryCall[Registered]:
+def versionCall(subject: str, version: int | None = None) -> RegistryCall[SchemaVersion]:
     """A version of a subject; L{None} for the latest."""
     return RegistryCall(
         "GET",

@@ -27,9 +27,9 @@ import avro.schema
 import fastavro
 
 from pylogbroker.errors import InvalidSchemaError, describeError
-from pylogbroker.schemas.canonical import canonicalText, mapSchema
 from pylogbroker.schemas.logical import fillDefaults
 from pylogbroker.schemas.lru import LruCache
+from pylogbroker.schemas.schematext import canonicalText, mapSchema
 
 DEPTH_MAX = 128
 PARSED_COUNT_MAX = 2_000
@@ -52,7 +52,7 @@ NAME_SIZE_MAX = 1_000
 """Characters of a name with its namespace."""
 
 HIDDEN = "pylogbroker-logicalType"
-"""The property of C{Parsed.tree} that has the logical type."""
+"""The property of C{ParsedSchema.tree} that has the logical type."""
 
 _NAMED = frozenset(("record", "error", "enum", "fixed"))
 _SIZED = frozenset(
@@ -73,7 +73,7 @@ _SIZED = frozenset(
 )
 
 
-class Parsed(NamedTuple):
+class ParsedSchema(NamedTuple):
     """
     A schema that was parsed by both libraries.
 
@@ -90,11 +90,11 @@ class Parsed(NamedTuple):
     isRecursive: bool
 
 
-_parsed: LruCache[str, Parsed] = LruCache(PARSED_COUNT_MAX, PARSED_SIZE_MAX)
+_parsed: LruCache[str, ParsedSchema] = LruCache(PARSED_COUNT_MAX, PARSED_SIZE_MAX)
 _lock = Lock()
 
 
-def parseSchema(text: str) -> Parsed:
+def parseSchema(text: str) -> ParsedSchema:
     """
     Parse a schema, or take it from the cache. From any thread.
 
@@ -115,7 +115,7 @@ def isParsed(text: str) -> bool:
         return text in _parsed
 
 
-def _parse(text: str) -> Parsed:
+def _parse(text: str) -> ParsedSchema:
     text = canonicalText(text)
     try:
         tree = avro.schema.parse(mapSchema(text, _hideLogicalType))
@@ -129,7 +129,7 @@ def _parse(text: str) -> Parsed:
         raise
     except Exception as error:  # the libraries raise errors of many types
         raise InvalidSchemaError(f"not an Avro schema: {describeError(error)}") from error
-    return Parsed(text, tree, schema, isRecursive)
+    return ParsedSchema(text, tree, schema, isRecursive)
 
 
 def _hideLogicalType(schema: Any) -> Any:

@@ -27,8 +27,8 @@ from pylogbroker.schemas.logrecords import (
     DeleteSubject,
     DeleteVersion,
     Initialize,
-    LogRecord,
     Register,
+    RegistryRecord,
     SetLevel,
 )
 
@@ -50,7 +50,7 @@ STALE = 40901
 """Internal: the basis of a record has changed."""
 
 
-class Registered(NamedTuple):
+class SchemaVersion(NamedTuple):
     """A version of a subject."""
 
     subject: str
@@ -108,12 +108,12 @@ class RegistryState:
 
     # -- records
 
-    def apply(self, record: LogRecord) -> Any:
+    def apply(self, record: RegistryRecord) -> Any:
         """
         Apply the next record of the log.
 
-        @return: L{Registered}, the deleted version or versions, or the level that was set; L{None}
-            for a repetition.
+        @return: L{SchemaVersion}, the deleted version or versions, or the level that was set;
+            L{None} for a repetition.
         @raise RegistryError: the record has no effect; the text says why.
         """
         if record.request in self._requests:
@@ -135,7 +135,7 @@ class RegistryState:
             case SetLevel():
                 return self._setLevel(change)
 
-    def _register(self, change: Register) -> Registered:
+    def _register(self, change: Register) -> SchemaVersion:
         if change.basis != self.basis(change.subject):
             raise RegistryError(STALE, f"{change.subject} has changed meanwhile")
         schemaId = self._ids.get(change.identity)
@@ -148,7 +148,7 @@ class RegistryState:
         subject.versions[number] = _Version(schemaId)
         self._usages.setdefault(schemaId, set()).add((change.subject, number))
         subject.revision += 1
-        return Registered(change.subject, number, schemaId, self._texts[schemaId])
+        return SchemaVersion(change.subject, number, schemaId, self._texts[schemaId])
 
     def _deleteVersion(self, change: DeleteVersion) -> int:
         subject = self._subject(change.subject, True)
@@ -238,7 +238,9 @@ class RegistryState:
         """
         return sorted(self._subject(subject, isWithDeleted).visible(isWithDeleted))
 
-    def version(self, subject: str, number: int | None, isWithDeleted: bool = False) -> Registered:
+    def version(
+        self, subject: str, number: int | None, isWithDeleted: bool = False
+    ) -> SchemaVersion:
         """
         @param number: L{None} for the latest.
         @raise RegistryError: there is no such subject or version.
@@ -249,7 +251,7 @@ class RegistryState:
         if number not in found:
             raise RegistryError(VERSION_NOT_FOUND, f"Version {number} not found.")
         schemaId = found[number].schemaId
-        return Registered(subject, number, schemaId, self._texts[schemaId])
+        return SchemaVersion(subject, number, schemaId, self._texts[schemaId])
 
     def versionCount(self, subject: str) -> int:
         """The number of a subject's versions, deleted ones included."""
@@ -271,7 +273,9 @@ class RegistryState:
             ]
         )
 
-    def find(self, subject: str, identity: str, isWithDeleted: bool = False) -> Registered | None:
+    def find(
+        self, subject: str, identity: str, isWithDeleted: bool = False
+    ) -> SchemaVersion | None:
         """The latest version of a subject that has this schema; L{None}: there is none."""
         found = self._subjects.get(subject)
         schemaId = self._ids.get(identity)

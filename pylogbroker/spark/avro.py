@@ -35,9 +35,9 @@ from pylogbroker.errors import (
     UnknownSchemaError,
 )
 from pylogbroker.schemas.avro import AvroDecoder, schemaIdOf
-from pylogbroker.schemas.canonical import withoutLogicalType
 from pylogbroker.schemas.logical import logicalType
 from pylogbroker.schemas.schemaparser import HIDDEN, parseSchema
+from pylogbroker.schemas.schematext import withoutLogicalType
 from pylogbroker.syncclient.registryclient import RegistryClient
 
 PERMISSIVE = "PERMISSIVE"

@@ -15,7 +15,7 @@ from pylogbroker.types import TopicPartition
 
 
 @dataclass(frozen=True)
-class LogEvent:
+class StorageEvent:
     """
     @cvar isWarning: whether an operator should look.
     @cvar format: text with the fields in braces.
@@ -28,11 +28,11 @@ class LogEvent:
         return self.format.format(**vars(self))
 
 
-Reporter = Callable[[LogEvent], None]
+Reporter = Callable[[StorageEvent], None]
 
 
 @dataclass(frozen=True)
-class RecoveryNeeded(LogEvent):
+class RecoveryNeeded(StorageEvent):
     """The directory was not closed in order: each partition's last segment is checked."""
 
     format: ClassVar[str] = (
@@ -42,7 +42,7 @@ class RecoveryNeeded(LogEvent):
 
 
 @dataclass(frozen=True)
-class PartitionLoaded(LogEvent):
+class PartitionLoaded(StorageEvent):
     """A partition was loaded: C{done} of C{total} directories."""
 
     format: ClassVar[str] = (
@@ -58,7 +58,7 @@ class PartitionLoaded(LogEvent):
 
 
 @dataclass(frozen=True)
-class SegmentTruncated(LogEvent):
+class SegmentTruncated(StorageEvent):
     """Recovery cut off the invalid end of a segment."""
 
     isWarning: ClassVar[bool] = True
@@ -70,7 +70,7 @@ class SegmentTruncated(LogEvent):
 
 
 @dataclass(frozen=True)
-class PartitionOffline(LogEvent):
+class PartitionOffline(StorageEvent):
     """A partition is out of service; the others serve."""
 
     isWarning: ClassVar[bool] = True
@@ -80,7 +80,7 @@ class PartitionOffline(LogEvent):
 
 
 @dataclass(frozen=True)
-class UnexpectedDirectory(LogEvent):
+class UnexpectedDirectory(StorageEvent):
     """A sub-directory that is no partition (gotcha 4)."""
 
     isWarning: ClassVar[bool] = True
@@ -89,7 +89,7 @@ class UnexpectedDirectory(LogEvent):
 
 
 @dataclass(frozen=True)
-class UnexpectedFile(LogEvent):
+class UnexpectedFileInLogDirectory(StorageEvent):
     """A plain file beside the partitions."""
 
     isWarning: ClassVar[bool] = True
@@ -98,7 +98,7 @@ class UnexpectedFile(LogEvent):
 
 
 @dataclass(frozen=True)
-class DeletedSegmentPurged(LogEvent):
+class DeletedSegmentPurged(StorageEvent):
     """A segment that retention deleted before the stop was removed."""
 
     format: ClassVar[str] = "Removed {path}, which was deleted before the last stop"
@@ -106,7 +106,7 @@ class DeletedSegmentPurged(LogEvent):
 
 
 @dataclass(frozen=True)
-class PurgeFailed(LogEvent):
+class PurgeFailed(StorageEvent):
     """A segment that retention deleted cannot be removed. It is not loaded."""
 
     isWarning: ClassVar[bool] = True
@@ -115,7 +115,7 @@ class PurgeFailed(LogEvent):
 
 
 @dataclass(frozen=True)
-class ConflictingFileRemoved(LogEvent):
+class ConflictingFileRemoved(StorageEvent):
     """A file had the name of a roll's new segment (spec-0.7 log-storage §4)."""
 
     isWarning: ClassVar[bool] = True

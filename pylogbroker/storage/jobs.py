@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from pylogbroker.errors import StorageError
 from pylogbroker.interfaces import IRecordFormat, ISegmentIndex
-from pylogbroker.storage.events import ConflictingFileRemoved, LogEvent
+from pylogbroker.storage.events import ConflictingFileRemoved, StorageEvent
 from pylogbroker.storage.filenames import DELETED_SUFFIX, segmentName
 from pylogbroker.storage.files import DescriptorCache, SegmentFile
 from pylogbroker.storage.segments import Segment
@@ -25,7 +25,7 @@ class Job:
     """@ivar events: after the run, what to log."""
 
     def __init__(self) -> None:
-        self.events: list[LogEvent] = []
+        self.events: list[StorageEvent] = []
 
     def run(self) -> None:
         """

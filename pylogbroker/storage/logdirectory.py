@@ -32,7 +32,7 @@ from pylogbroker.storage.events import (
     RecoveryNeeded,
     Reporter,
     UnexpectedDirectory,
-    UnexpectedFile,
+    UnexpectedFileInLogDirectory,
 )
 from pylogbroker.storage.filenames import (
     TOPIC_LENGTH_MAX,
@@ -239,7 +239,7 @@ class LogDirectory:
             if status is None or name in (LOCK_NAME, MARKER_NAME):
                 continue
             if not status.isDirectory:
-                report(UnexpectedFile(path))
+                report(UnexpectedFileInLogDirectory(path))
                 continue
             topicPartition = parseDirectoryName(name)
             if topicPartition is None:

@@ -85,7 +85,7 @@ class PartitionSettings:
     retention: RetentionPolicy = keepAll
 
 
-class Mark(Enum):
+class MarkKind(Enum):
     """The marks that C{whenReached} can wait for."""
 
     HIGH_WATERMARK = "high watermark"
@@ -159,8 +159,8 @@ class PartitionLog:
         self._closing = False
         self._toRename: tuple[Segment, ...] = ()
         self._toUnlink: tuple[Segment, ...] = ()
-        self._waiters = {mark: OffsetWaiters() for mark in Mark}
-        self._endWaiters = self._waiters[Mark.LOG_END]
+        self._waiters = {mark: OffsetWaiters() for mark in MarkKind}
+        self._endWaiters = self._waiters[MarkKind.LOG_END]
         self._endWaiting = self._endWaiters.waiting
         self._flushCountLeft = settings.flushCountMax
         self._rollAtMs = _NEVER if firstAppendMs is None else firstAppendMs + settings.rollAgeMs
@@ -453,7 +453,7 @@ class PartitionLog:
         self.unflushedSize = active.writtenSize - active.size + self.pendingSize
         if position > self.flushed:
             self.flushed = position
-            self._waiters[Mark.FLUSHED].advance(position.offset)
+            self._waiters[MarkKind.FLUSHED].advance(position.offset)
         self.updateHighWatermark()
 
     def _unpinIfClean(self) -> None:
@@ -479,7 +479,7 @@ class PartitionLog:
             self.highWatermark = position.offset
             if position.offset > self.flushDueOffset:
                 self.flushDueOffset, _, self._flushDueByte = position
-            self._waiters[Mark.HIGH_WATERMARK].advance(position.offset)
+            self._waiters[MarkKind.HIGH_WATERMARK].advance(position.offset)
 
     # -- roll
 
@@ -622,7 +622,9 @@ class PartitionLog:
 
     # -- waiters
 
-    def whenReached(self, mark: Mark, offset: int, callback: OffsetCallback) -> Callable[[], None]:
+    def whenReached(
+        self, mark: MarkKind, offset: int, callback: OffsetCallback
+    ) -> Callable[[], None]:
         """
         Call back once when a mark reaches an offset, at once if it has.
 
@@ -634,9 +636,9 @@ class PartitionLog:
             callback(self.unavailableError("wait for"))
             return _nothing
         now = {
-            Mark.HIGH_WATERMARK: self.highWatermark,
-            Mark.FLUSHED: self.flushedOffset,
-            Mark.LOG_END: self.logEndOffset,
+            MarkKind.HIGH_WATERMARK: self.highWatermark,
+            MarkKind.FLUSHED: self.flushedOffset,
+            MarkKind.LOG_END: self.logEndOffset,
         }[mark]
         if now >= offset:
             callback(None)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 
-class RetainedSegment(Protocol):
+class IRetainableSegment(Protocol):
     """
     A policy's view of a segment.
 
@@ -30,11 +30,11 @@ class RetainedSegment(Protocol):
     def modifiedMs(self) -> int: ...
 
 
-RetentionPolicy = Callable[[Sequence[RetainedSegment], int], int]
+RetentionPolicy = Callable[[Sequence[IRetainableSegment], int], int]
 """C{policy(segments, nowMs)}: how many of the oldest to delete."""
 
 
-def keepAll(segments: Sequence[RetainedSegment], nowMs: int) -> int:
+def keepAll(segments: Sequence[IRetainableSegment], nowMs: int) -> int:
     """Delete nothing."""
     return 0
 
@@ -42,7 +42,7 @@ def keepAll(segments: Sequence[RetainedSegment], nowMs: int) -> int:
 def byAge(ageMsMax: int) -> RetentionPolicy:
     """Delete segments whose last append is more than C{ageMsMax} ago (C{log.retention.hours})."""
 
-    def decide(segments: Sequence[RetainedSegment], nowMs: int) -> int:
+    def decide(segments: Sequence[IRetainableSegment], nowMs: int) -> int:
         count = 0
         for segment in segments:
             if nowMs - segment.modifiedMs <= ageMsMax:
@@ -58,7 +58,7 @@ def bySize(sizeMin: int) -> RetentionPolicy:
     Delete while at least C{sizeMin} bytes remain (C{log.retention.size}); negative: delete nothing.
     """
 
-    def decide(segments: Sequence[RetainedSegment], nowMs: int) -> int:
+    def decide(segments: Sequence[IRetainableSegment], nowMs: int) -> int:
         if sizeMin < 0:
             return 0
         surplus = sum(segment.size for segment in segments) - sizeMin
@@ -77,7 +77,7 @@ def bySize(sizeMin: int) -> RetentionPolicy:
 def both(first: RetentionPolicy, second: RetentionPolicy) -> RetentionPolicy:
     """Apply C{second} to what C{first} keeps. 0.7.2: age first, then size."""
 
-    def decide(segments: Sequence[RetainedSegment], nowMs: int) -> int:
+    def decide(segments: Sequence[IRetainableSegment], nowMs: int) -> int:
         count = first(segments, nowMs)
         return count + second(segments[count:], nowMs)
 

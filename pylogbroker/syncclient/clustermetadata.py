@@ -19,7 +19,7 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 
 from pylogbroker.cluster import metadata
-from pylogbroker.cluster.metadata import Children, Node, Query, Value, ZnodeWarnings
+from pylogbroker.cluster.metadata import GetChildren, GetData, Node, Query, ZnodeWarnings
 from pylogbroker.cluster.paths import pathSegment
 from pylogbroker.cluster.znodes import PARTITION_COUNT_MAX, decodeNumber, encodeNumber
 from pylogbroker.config.propertytypes import BrokerAddress, BrokerList
@@ -148,15 +148,15 @@ class ZookeeperMetadata(IClusterMetadata):
         return found
 
     def _begin(self, client: Any, node: Node) -> Any:
-        if isinstance(node, Children):
+        if isinstance(node, GetChildren):
             return client.get_children_async(node.path)
-        return client.get_async(node.path) if isinstance(node, Value) else None
+        return client.get_async(node.path) if isinstance(node, GetData) else None
 
     def _result(self, node: Node, result: Any) -> Any:
         try:
-            if isinstance(node, Children):
+            if isinstance(node, GetChildren):
                 return node.decoded(self._got(node.path, result), self._warnings)
-            if isinstance(node, Value):
+            if isinstance(node, GetData):
                 return node.decoded(self._got(node.path, result)[0], self._warnings)
         except NoNodeException:
             pass

@@ -30,7 +30,7 @@ from pylogbroker.schemas.rest import (
     versionCall,
     versionsCall,
 )
-from pylogbroker.schemas.state import Registered
+from pylogbroker.schemas.state import SchemaVersion
 from pylogbroker.syncclient.connection import TIMEOUT_MS
 
 T = TypeVar("T")
@@ -94,11 +94,11 @@ class RegistryClient:
                 self._ids.put((subject, text), schemaId, len(text))
         return schemaId
 
-    def find(self, subject: str, text: str) -> Registered:
+    def find(self, subject: str, text: str) -> SchemaVersion:
         """Id and version of a registered schema."""
         return self.ask(findCall(subject, text))
 
-    def version(self, subject: str, version: int | None = None) -> Registered:
+    def version(self, subject: str, version: int | None = None) -> SchemaVersion:
         """A version of a subject; by default the latest."""
         return self.ask(versionCall(subject, version))
 

@@ -34,7 +34,7 @@ from pylogbroker.records.compression import NONE
 from pylogbroker.retry import (
     RECONNECT_INTERVAL,
     RECONNECT_TIME_INTERVAL_MS,
-    ReconnectPolicy,
+    ConnectionLifetime,
 )
 from pylogbroker.syncclient.connection import (
     CLOSE_MS,
@@ -94,7 +94,7 @@ class SyncProducer:
             clock=clock,
             pause=pause,
         )
-        self._reconnectPolicy = ReconnectPolicy(
+        self._reconnectPolicy = ConnectionLifetime(
             reconnectIntervalCount, reconnectTimeIntervalMs, random
         )
         self._payloadSizeMax = payloadSizeMax

@@ -52,7 +52,7 @@ class _MemoryTransport(FileDescriptor):
     @ivar roomSize: bytes that the wire takes before the far end reads.
     """
 
-    def __init__(self, clock: Clock, line: MemoryConnection) -> None:
+    def __init__(self, clock: Clock, line: MemoryPeer) -> None:
         super().__init__(clock)  # type: ignore[arg-type]
         self._clock = clock
         self.connected = 1
@@ -145,7 +145,7 @@ class _MemoryTransport(FileDescriptor):
         return ADDRESS
 
 
-class MemoryConnection:
+class MemoryPeer:
     """
     The far end of a connection.
 
@@ -217,12 +217,12 @@ class PendingConnect:
         self.state = "cancelled"
         connecting.errback(ConnectingCancelledError(ADDRESS))
 
-    def accept(self) -> MemoryConnection:
+    def accept(self) -> MemoryPeer:
         """Let it connect."""
         self.state = "accepted"
         protocol = self._factory.buildProtocol(ADDRESS)
         assert protocol is not None
-        line = MemoryConnection(self._clock, protocol)
+        line = MemoryPeer(self._clock, protocol)
         protocol.makeConnection(line.transport)
         self.connecting.callback(protocol)
         return line
@@ -272,7 +272,7 @@ class MemoryNetwork:
         """Attempts that wait for the test."""
         return [attempt for attempt in self.attempts if attempt.state == "waiting"]
 
-    def accept(self) -> MemoryConnection:
+    def accept(self) -> MemoryPeer:
         """Let the oldest waiting attempt connect."""
         return self.waiting[0].accept()
 

@@ -32,7 +32,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.interfaces import EPHEMERAL, SEQUENCE, SessionEvent, Stat, WatchEvent
 from pylogbroker.net.deferreds import Waiters
-from pylogbroker.zookeeper.watch import NOT_THERE, SessionListeners, Watch, _WatchCallback
+from pylogbroker.zookeeper.watch import NOT_THERE, OneTimeWatch, SessionListeners, _WatchCallback
 
 FIRST_SESSION = 0x1000
 
@@ -260,7 +260,7 @@ class FakeZookeeperClient(SessionListeners):
         self._server = server
         self._chroot = chroot
         self._generation = 0
-        self._watches: dict[Watch, None] = {}
+        self._watches: dict[OneTimeWatch, None] = {}
         self._held: dict[Deferred[Any], tuple[str, Callable[[], Any]]] = {}
         self._inFlight: dict[Deferred[Any], str] = {}
         self._connecting: Waiters[Any] = Waiters()
@@ -449,7 +449,7 @@ class FakeZookeeperClient(SessionListeners):
 
             return self._ask(f"watch {path}", armed)
 
-        watch = Watch(path, kind, read, lambda over: self._watches.pop(over, None))
+        watch = OneTimeWatch(path, kind, read, lambda over: self._watches.pop(over, None))
         self._watches[watch] = None
         return watch.begin(), watch.fired
 

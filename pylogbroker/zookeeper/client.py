@@ -63,8 +63,8 @@ from pylogbroker.errors import (
 )
 from pylogbroker.interfaces import EPHEMERAL, SEQUENCE, SessionEvent, Stat, WatchEvent
 from pylogbroker.zookeeper import IN_FLIGHT_COUNT_MAX, READABLE, accessControl
-from pylogbroker.zookeeper.kazoothreads import ReactorCallbacks, Watchdog
-from pylogbroker.zookeeper.watch import NOT_THERE, SessionListeners, Watch, _WatchCallback
+from pylogbroker.zookeeper.kazoothreads import ReactorCallbacks, ReactorWatchdog
+from pylogbroker.zookeeper.watch import NOT_THERE, OneTimeWatch, SessionListeners, _WatchCallback
 
 ERRORS: tuple[tuple[type[Exception], type[ZookeeperError]], ...] = (
     (kazoo.NoNodeError, NoNodeException),
@@ -174,7 +174,7 @@ class ZookeeperClient(SessionListeners):
         self._sessionTimeoutMs = session_timeout
         self._requestTimeoutMs = requestTimeoutMs or 2 * session_timeout
         self._acls = accessControl(digest, acl)
-        self._watches: dict[Watch, None] = {}
+        self._watches: dict[OneTimeWatch, None] = {}
         self._watchers: dict[tuple[str, str], _Watcher] = {}
         self._connecting: list[Deferred[ZookeeperClient]] = []
         self._waiting: deque[_Request] = deque()
@@ -186,7 +186,7 @@ class ZookeeperClient(SessionListeners):
         self._life = threading.Lock()  # kazoo is started and stopped by one thread at a time
         self._grantedTimeoutMs = 0  # written on kazoo's thread
         self._kazooLog = _KazooLogCapture()
-        self._watchdog = Watchdog(reactor, self._onHang, HANG_FACTOR * session_timeout)
+        self._watchdog = ReactorWatchdog(reactor, self._onHang, HANG_FACTOR * session_timeout)
         logger = logging.Logger(
             "kazoo"
         )  # a logger of its own: not one of those that the application configures
@@ -636,7 +636,7 @@ class ZookeeperClient(SessionListeners):
         def read(seen: _WatchCallback) -> Deferred[Any]:
             return self._askWatching(what, kind, path, begin, seen).addCallback(answered)
 
-        watch = Watch(path, change, read, lambda over: self._watches.pop(over, None))
+        watch = OneTimeWatch(path, change, read, lambda over: self._watches.pop(over, None))
         self._watches[watch] = None
         return watch.begin(), watch.fired
 

@@ -2,7 +2,7 @@
 Watches that survive lost connections, and session listeners, for L{pylogbroker.zookeeper.client}
 and its fake.
 
-ZooKeeper's own watch fires once. kazoo drops all watches with the connection. So a L{Watch}
+ZooKeeper's own watch fires once. kazoo drops all watches with the connection. So a L{OneTimeWatch}
 remembers the state that it read. When the connection is back with the same session, it reads again
 and fires only on a changed state. When the session expires, it fails. It fires or fails once.
 """
@@ -43,7 +43,7 @@ class _WatchCallback:
 
     __slots__ = ("_generation", "_watch")
 
-    def __init__(self, watch: Watch, generation: int) -> None:
+    def __init__(self, watch: OneTimeWatch, generation: int) -> None:
         self._watch = watch
         self._generation = generation
 
@@ -56,14 +56,16 @@ class _WatchCallback:
             self._watch._fire(kind)
 
 
-class Watch:
+class OneTimeWatch:
     """
     A watch of an application.
 
     @ivar fired: fires with a L{WatchEvent}.
     """
 
-    def __init__(self, path: str, kind: str, read: Read, forget: Callable[[Watch], None]) -> None:
+    def __init__(
+        self, path: str, kind: str, read: Read, forget: Callable[[OneTimeWatch], None]
+    ) -> None:
         """
         @param kind: the kind of event when only a new reading shows the change: C{"changed"} or
             C{"child"}.

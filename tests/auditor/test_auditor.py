@@ -10,7 +10,7 @@ from typing import Any
 from pylogbroker.audit.comparison import Comparison
 from pylogbroker.audit.counts import FUTURE_MS_MAX
 from pylogbroker.auditor.auditor import Auditor
-from pylogbroker.auditor.tierreader import TierReader
+from pylogbroker.auditor.clustertier import ClusterTier
 from pylogbroker.config.auditsettings import AUDIT_TOPIC
 from tests.auditor.auditcase import WINDOW_MS, AuditCase, packed, report
 from tests.cli.commands import reactor
@@ -158,7 +158,7 @@ class AuditorTests(AuditCase):
         self.addCleanup(auditor.close)
         self.assertTrue((await auditor.audit()).isCertain)
         reader = auditor._readers[0]
-        assert isinstance(reader, TierReader)
+        assert isinstance(reader, ClusterTier)
         lost = next(part for part in reader._metMs if part.topic == "clicks")._replace(partition=1)
         reader._metMs[lost] = inf
         comparison = await auditor.audit()
@@ -186,7 +186,7 @@ class AuditorTests(AuditCase):
         self.addCleanup(auditor.close)
         await auditor.audit()
         reader = auditor._readers[0]
-        assert isinstance(reader, TierReader)
+        assert isinstance(reader, ClusterTier)
         reader._positions = dict.fromkeys(reader._positions, 10**6)
         comparison = await auditor.audit()
         self.assertIn("live: 2 times data was deleted", comparison.notes[0])

@@ -32,7 +32,7 @@ from pylogbroker.protocol.kafka07.requests import (
 from pylogbroker.protocol.kafka07.responses import encodeOffsets as offsetsAnswer
 from pylogbroker.protocol.kafka07.responses import fetchHeader
 from pylogbroker.records.messageset import encodeSet
-from tests.broker.onlead import LeadBroker, LeadTestCase, Peer, capture, plainServer
+from tests.broker.manualbroker import LeadBroker, LeadTestCase, Peer, capture, plainServer
 from tests.broker.test_protocolsniffer import API_VERSIONS
 
 MIB = 1 << 20

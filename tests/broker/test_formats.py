@@ -9,7 +9,7 @@ import errno
 from typing import Any
 
 from pylogbroker.protocol.kafka07.requests import encodeFetch, encodeOffsets, encodeProduce
-from tests.broker.onlead import LeadBroker, LeadTestCase, waitingCount
+from tests.broker.manualbroker import LeadBroker, LeadTestCase, waitingCount
 from tests.storage.driving import COUNTED, KAFKA07
 
 

@@ -29,7 +29,7 @@ from pylogbroker.protocol.kafka07.responses import fetchHeader, multiFetchHeader
 from pylogbroker.records.compression import GZIP, SNAPPY
 from pylogbroker.records.messageset import MessageSet, encodeMessage, encodeSet, wrapCompressed
 from pylogbroker.storage.partitionlog import writtenWatermark
-from tests.broker.onlead import LeadBroker, LeadTestCase, capture, plainServer
+from tests.broker.manualbroker import LeadBroker, LeadTestCase, capture, plainServer
 from tests.broker.test_server import BAD, NOISE, TOO_LARGE
 
 A, B, C = encodeSet([b"a"]), encodeSet([b"b"]), encodeSet([b"c"])

@@ -19,7 +19,7 @@ from pylogbroker.protocol.kafka07.requests import (
     encodeProduce,
 )
 from pylogbroker.records.messageset import encodeSet
-from tests.broker.onlead import ROOT, LeadBroker, LeadTestCase, Peer, capture, waitingCount
+from tests.broker.manualbroker import ROOT, LeadBroker, LeadTestCase, Peer, capture, waitingCount
 from tests.storage.driving import append
 
 NEVER = {"log.flush.interval": "1000000", "log.default.flush.interval.ms": "1000000000"}

@@ -15,7 +15,7 @@ from pylogbroker.protocol.kafka07.requests import (
     encodeProduce,
 )
 from pylogbroker.records.messageset import encodeSet
-from tests.broker.onlead import LeadBroker, LeadTestCase
+from tests.broker.manualbroker import LeadBroker, LeadTestCase
 
 A = encodeSet([b"a"])
 

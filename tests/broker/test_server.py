@@ -10,7 +10,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from pylogbroker.broker.kafka07 import Kafka07Protocol, UnackedProduces
+from pylogbroker.broker.kafka07 import Kafka07Protocol, UnconfirmedPartitions
 from pylogbroker.broker.server import DUE_FLUSH_WAIT_MS, INLINE_COMPRESSED_SIZE_MAX, Broker
 from pylogbroker.errors import (
     CorruptCompressionError,
@@ -32,7 +32,7 @@ from pylogbroker.protocol.kafka07.responses import decodeOffsets
 from pylogbroker.records.compression import GZIP, SNAPPY
 from pylogbroker.records.messageset import encodeMessage, encodeSet, wrapCompressed
 from pylogbroker.types import EARLIEST, LATEST, RANDOM_PARTITION, TopicPartition
-from tests.broker.onlead import ROOT, LeadBroker, LeadTestCase, capture
+from tests.broker.manualbroker import ROOT, LeadBroker, LeadTestCase, capture
 
 ALL = 1 << 30
 BAD = encodeMessage(b"a")[:-1] + b"?"
@@ -48,7 +48,7 @@ class LenientHandler(Kafka07Protocol):
         super().__init__(broker, ALL, lead.counters, lambda *_: None, lead.service._random)
         self._refusals = refusals
 
-    def _refuseProduce(self, error: PylogbrokerError, unacked: UnackedProduces) -> None:
+    def _refuseProduce(self, error: PylogbrokerError, unacked: UnconfirmedPartitions) -> None:
         self._refusals.append(error)
 
 
@@ -65,7 +65,7 @@ class BrokerTestCase(LeadTestCase):
         self.lead = lead
         flow: Any = lead.service.connections.sendContext
         self.asked: Broker = flow
-        self.unacked = UnackedProduces()
+        self.unacked = UnconfirmedPartitions()
         self.refusals: list[PylogbrokerError] = []
         self.handler = LenientHandler(self.asked, lead, self.refusals)
 
@@ -114,7 +114,7 @@ class BrokerTestCase(LeadTestCase):
         self, time: int, countMax: int = 100, topic: str = "t", partition: int = 0
     ) -> Deferred[list[int]]:
         request = Offsets(topic, partition, time, countMax)
-        answer: Deferred[list[Any]] = self.handler.handle(request, UnackedProduces())
+        answer: Deferred[list[Any]] = self.handler.handle(request, UnconfirmedPartitions())
         return answer.addCallback(lambda parts: decodeOffsets(parts[0][4:])[1])
 
     def counted(self, topic: str = "t") -> tuple[int, int, int]:

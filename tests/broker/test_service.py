@@ -37,7 +37,7 @@ from pylogbroker.testing.powercut import PowerCutFileSystem
 from pylogbroker.testing.worker import ManualWorker
 from pylogbroker.testing.zookeeper import FakeZookeeper
 from tests.broker.client import connect
-from tests.broker.onlead import PROPERTIES, ROOT, LeadTestCase, capture
+from tests.broker.manualbroker import PROPERTIES, ROOT, LeadTestCase, capture
 from tests.broker.test_server import NOISE
 
 MARK = ".kafka_cleanshutdown"

@@ -12,7 +12,7 @@ from twisted.logger import capturedLogs
 
 from pylogbroker.broker import status
 from pylogbroker.broker.status import residentSize
-from pylogbroker.metrics.brokermetrics import BlockedRequest, PartitionPicture, ThrottledPartition
+from pylogbroker.metrics.brokermetrics import BlockedRequest, PartitionSnapshot, ThrottledPartition
 from pylogbroker.protocol.kafka07.requests import (
     encodeFetch,
     encodeMultiProduce,
@@ -21,7 +21,7 @@ from pylogbroker.protocol.kafka07.requests import (
 )
 from pylogbroker.records.messageset import encodeSet
 from pylogbroker.types import RANDOM_PARTITION
-from tests.broker.onlead import LeadBroker, LeadTestCase
+from tests.broker.manualbroker import LeadBroker, LeadTestCase
 from tests.broker.test_logmanager import NEVER, produce, sized
 
 
@@ -40,8 +40,8 @@ class PictureTests(LeadTestCase):
         self.assertEqual(
             picture.partitions,
             (
-                PartitionPicture("t", 0, 0, 0, 22, 0, 1, 22, 2, ""),
-                PartitionPicture("u", 1, 0, 0, 11, 0, 1, 11, 1, ""),
+                PartitionSnapshot("t", 0, 0, 0, 22, 0, 1, 22, 2, ""),
+                PartitionSnapshot("u", 1, 0, 0, 11, 0, 1, 11, 1, ""),
             ),
         )
         self.assertEqual(

@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.cli.commands.load import DEFAULT_MASTER, addSpark, jobProgress, session, settingsOf
 from pylogbroker.cli.streams import Streams
 from pylogbroker.errors import LoadError
-from pylogbroker.spark.loader.sparkjobs import StageProgress
+from pylogbroker.spark.loader.jobprogress import StageProgress
 from tests.cli.commands import ROOT
 from tests.cli.test_progress import Terminal
 from tests.integration.sparksession import sharedSession

@@ -40,7 +40,7 @@ from pylogbroker.errors import (
 from pylogbroker.net.endpoints import KINDS, brokerEndpoint
 from pylogbroker.protocol.brokercalls import BrokerCall
 from pylogbroker.protocol.framing import FrameDecoder
-from pylogbroker.testing.network import MemoryConnection, MemoryNetwork
+from pylogbroker.testing.network import MemoryNetwork, MemoryPeer
 
 
 def framed(body: bytes) -> bytes:
@@ -61,7 +61,7 @@ class LinkCase(SynchronousTestCase):
             random=lambda: 0.0,
         )
 
-    def connected(self) -> tuple[ClientConnection, MemoryConnection]:
+    def connected(self) -> tuple[ClientConnection, MemoryPeer]:
         """Make it connect."""
         connecting = self.link.connection()
         line = self.network.accept()
@@ -371,7 +371,7 @@ class DoubtTests(LinkCase):
     def lines(self) -> list[str]:
         return [formatEvent(event) for event in self.events]
 
-    def sent(self) -> tuple[ClientConnection, MemoryConnection]:
+    def sent(self) -> tuple[ClientConnection, MemoryPeer]:
         """A request without an answer has left."""
         connection, line = self.connected()
         self.successResultOf(connection.send(framed(b"x")))
@@ -461,7 +461,7 @@ class AskTests(LinkCase):
 
         return self.link.call(BrokerCall(framed(b"question"), decode), timeoutMs)
 
-    def takeQuestion(self, line: MemoryConnection) -> None:
+    def takeQuestion(self, line: MemoryPeer) -> None:
         self.network.turn()
         self.assertEqual(line.take(), framed(b"question"))
 
@@ -863,7 +863,7 @@ class _RandomRun:
         self.link = BrokerClient(
             self.clock, self.network.endpoint(), random=random.random, limits=limits
         )
-        self.lines: list[tuple[MemoryConnection, FrameDecoder, bytearray]] = []
+        self.lines: list[tuple[MemoryPeer, FrameDecoder, bytearray]] = []
         self.calls: list[Deferred[Any]] = []
         self.results: dict[int, object] = {}
 
@@ -928,7 +928,7 @@ class _RandomRun:
             else:
                 self.network.refuse()
 
-    def live(self) -> list[tuple[MemoryConnection, FrameDecoder, bytearray]]:
+    def live(self) -> list[tuple[MemoryPeer, FrameDecoder, bytearray]]:
         return [each for each in self.lines if each[0].reason is None]
 
     def serve(self) -> None:
@@ -947,13 +947,11 @@ class _RandomRun:
 
     def breakLine(self) -> None:
         if self.live():
-            self.random.choice([MemoryConnection.end, MemoryConnection.cut])(
-                self.random.choice(self.live())[0]
-            )
+            self.random.choice([MemoryPeer.end, MemoryPeer.cut])(self.random.choice(self.live())[0])
 
     def stall(self) -> None:
         if self.live():
-            self.random.choice([MemoryConnection.stall, MemoryConnection.flow])(
+            self.random.choice([MemoryPeer.stall, MemoryPeer.flow])(
                 self.random.choice(self.live())[0]
             )
 

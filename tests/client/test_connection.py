@@ -26,7 +26,7 @@ from pylogbroker.errors import (
     TimedOutError,
     WireError,
 )
-from pylogbroker.testing.network import MemoryConnection
+from pylogbroker.testing.network import MemoryPeer
 
 LIMITS = ConnectionLimits(
     responseSizeMax=1 << 20,
@@ -54,7 +54,7 @@ class ConnectionCase(SynchronousTestCase):
 
     def connect(self, limits: ConnectionLimits) -> None:
         self.connection = self.build(limits)
-        self.line = MemoryConnection(self.clock, self.connection)
+        self.line = MemoryPeer(self.clock, self.connection)
         self.connection.makeConnection(self.line.transport)
 
     def build(self, limits: ConnectionLimits) -> ClientConnection:
@@ -96,7 +96,7 @@ class AnswerTests(ConnectionCase):
     def test_noTcpOptions(self) -> None:
         """A connection that is not TCP is left alone with options that it does not have."""
         connection = self.build(LIMITS)
-        line = MemoryConnection(self.clock, connection)
+        line = MemoryPeer(self.clock, connection)
         alsoProvides(line.transport, IUNIXTransport)
         connection.makeConnection(line.transport)
         self.assertFalse(line.transport.getTcpNoDelay() or line.transport.getTcpKeepAlive())
@@ -128,7 +128,7 @@ class AnswerTests(ConnectionCase):
         """
         clock = Clock()
         connection = ClientConnection(clock, "broker:9092")
-        line = MemoryConnection(clock, connection)
+        line = MemoryPeer(clock, connection)
         connection.makeConnection(line.transport)
         asked = [connection.request(framed(b"?"), 1000) for _ in bodies]
         stream = b"".join(map(framed, bodies))

@@ -24,7 +24,7 @@ from pylogbroker.errors import (
     WireError,
 )
 from pylogbroker.schemas.rest import ANSWER_SIZE_MAX, CACHED_SIZE_MAX
-from pylogbroker.schemas.state import Registered
+from pylogbroker.schemas.state import SchemaVersion
 from tests.syncclient.registryend import RegistryEnd
 
 
@@ -106,7 +106,7 @@ class RegistryClientTests(TestCase):
                 {"is_compatible": True},
             ),
         }
-        found = Registered("s", 2, 7, '"int"')
+        found = SchemaVersion("s", 2, 7, '"int"')
         self.assertEqual(
             (await self.client.find("s", '"int"'), await self.client.version("s", 2)),
             (found, found),

@@ -26,7 +26,7 @@ from pylogbroker.protocol.kafka07.requests import encodeFetch, encodeMultiFetch,
 from pylogbroker.protocol.kafka07.responses import encodeOffsets as offsetsAnswer
 from pylogbroker.protocol.kafka07.responses import fetchHeader, multiFetchHeader
 from pylogbroker.records.messageset import encodeSet
-from pylogbroker.testing.network import MemoryConnection, MemoryNetwork
+from pylogbroker.testing.network import MemoryNetwork, MemoryPeer
 
 HELLO = encodeSet([b"hello"])
 ANSWER = fetchHeader(0, len(HELLO)) + HELLO
@@ -49,7 +49,7 @@ class SimpleConsumerTests(SynchronousTestCase):
             random=lambda: 0.0,
         )
 
-    def arrived(self, line: MemoryConnection) -> bytes:
+    def arrived(self, line: MemoryPeer) -> bytes:
         self.network.turn()
         return line.take()
 

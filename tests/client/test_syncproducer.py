@@ -33,7 +33,7 @@ from pylogbroker.protocol.kafka07.requests import (
 )
 from pylogbroker.protocol.kafka07.responses import encodeOffsets as offsetsAnswer
 from pylogbroker.records.messageset import MessageSet, encodeSet
-from pylogbroker.testing.network import MemoryConnection, MemoryNetwork
+from pylogbroker.testing.network import MemoryNetwork, MemoryPeer
 
 
 def produced(payload: bytes) -> bytes:
@@ -60,11 +60,11 @@ class ProducerCase(SynchronousTestCase):
     def send(self, payload: bytes = b"x") -> Deferred[None]:
         return self.producer.send("topic", 0, [payload])
 
-    def arrived(self, line: MemoryConnection) -> bytes:
+    def arrived(self, line: MemoryPeer) -> bytes:
         self.network.turn()
         return line.take()
 
-    def connected(self) -> MemoryConnection:
+    def connected(self) -> MemoryPeer:
         """Let it connect, with one send."""
         sent = self.send(b"first")
         line = self.network.accept()
@@ -208,7 +208,7 @@ class SendTests(ProducerCase):
 class ReconnectTests(ProducerCase):
     """A connection is used so often, or so long."""
 
-    def answer(self, line: MemoryConnection, offset: int = 1) -> None:
+    def answer(self, line: MemoryPeer, offset: int = 1) -> None:
         """Answer the producer's last question, and end."""
         line.deliver(offsetsAnswer([offset]))
         self.network.turn()
@@ -295,7 +295,7 @@ class ReconnectTests(ProducerCase):
         What the broker answered for before the connection was replaced is not in doubt, however the
         connection then ended.
         """
-        for end in (MemoryConnection.end, MemoryConnection.cut):
+        for end in (MemoryPeer.end, MemoryPeer.cut):
             self.producer = self.build(reconnectIntervalCount=1)
             self.send()
             line = self.network.accept()
@@ -311,7 +311,7 @@ class ReconnectTests(ProducerCase):
         An end without an answer is none, however orderly: a broker may close for another reason,
         and not read what comes then.
         """
-        for end in (MemoryConnection.end, MemoryConnection.cut):
+        for end in (MemoryPeer.end, MemoryPeer.cut):
             self.producer = self.build(reconnectIntervalCount=1)
             self.send()
             line = self.network.accept()
@@ -571,7 +571,7 @@ class CloseTests(ProducerCase):
 
     def test_notProven(self) -> None:
         """Without an answer it fails, however orderly the end."""
-        for end in (MemoryConnection.end, MemoryConnection.cut):
+        for end in (MemoryPeer.end, MemoryPeer.cut):
             self.producer = self.build()
             line = self.connected()
             closing = self.producer.close()
@@ -748,7 +748,7 @@ class _RandomRun:
             reconnectIntervalCount=random.choice([1, 3, 1000]),
             limits=ConnectionLimits(waitingCountMax=50, abandonedMs=500, stallMs=800, closeMs=700),
         )
-        self.lines: list[tuple[MemoryConnection, FrameDecoder]] = []
+        self.lines: list[tuple[MemoryPeer, FrameDecoder]] = []
         self.arrivals: list[int] = []
         self.calls: list[Deferred[Any]] = []
         self.sent: set[int] = set()  # successfully, and neither proven nor unknown
@@ -823,7 +823,7 @@ class _RandomRun:
             else:
                 self.network.refuse()
 
-    def live(self) -> list[tuple[MemoryConnection, FrameDecoder]]:
+    def live(self) -> list[tuple[MemoryPeer, FrameDecoder]]:
         return [each for each in self.lines if each[0].reason is None]
 
     def serve(self) -> None:
@@ -845,12 +845,10 @@ class _RandomRun:
 
     def breakLine(self) -> None:
         if self.live() and self.random.random() < 0.4:
-            self.random.choice([MemoryConnection.end, MemoryConnection.cut])(
-                self.random.choice(self.live())[0]
-            )
+            self.random.choice([MemoryPeer.end, MemoryPeer.cut])(self.random.choice(self.live())[0])
 
     def stall(self) -> None:
         if self.live():
-            self.random.choice([MemoryConnection.stall, MemoryConnection.flow])(
+            self.random.choice([MemoryPeer.stall, MemoryPeer.flow])(
                 self.random.choice(self.live())[0]
             )

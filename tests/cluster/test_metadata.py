@@ -1,6 +1,6 @@
 """
 Tests for L{pylogbroker.cluster.metadata}. Its queries are tested where they are carried out:
-C{tests.client.test_clusterreader}, C{tests.syncclient}.
+C{tests.client.test_clustermetadata}, C{tests.syncclient}.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cluster import znodes
-from pylogbroker.cluster.metadata import Children, ZnodeWarnings
+from pylogbroker.cluster.metadata import GetChildren, ZnodeWarnings
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.errors import ZnodeError
 from pylogbroker.types import BrokerPartition
@@ -124,7 +124,7 @@ class BrokerNumberTests(SynchronousTestCase):
         """
         reports: list[str] = []
         names = ("0", "10", "2147483647", "", "01", "-1", "1x", "one", "99999999999", "١")
-        node = Children("/brokers/ids", znodes.decodeBrokerNumber)
+        node = GetChildren("/brokers/ids", znodes.decodeBrokerNumber)
         self.assertEqual(node.decoded(names, ZnodeWarnings(reports.append)), [0, 10, 2**31 - 1])
         self.assertEqual(
             [text.partition(" ")[0] for text in reports],

@@ -19,7 +19,7 @@ from pylogbroker.console.peek import (
     READ_SIZE,
     READ_SIZE_MAX,
     SHOWN_SIZE_MAX,
-    Peek,
+    PeekResult,
     firstEntry,
     peek,
     peekLast,
@@ -64,15 +64,15 @@ class PeekCase(SynchronousTestCase):
         self.workCount += 1
         return maybeDeferred(decode)
 
-    def peek(self, log: Log, offset: int, count: int = 20) -> Peek:
+    def peek(self, log: Log, offset: int, count: int = 20) -> PeekResult:
         return self.successResultOf(
             Deferred.fromCoroutine(peek(log, "t", 1, offset, count, self.work))
         )
 
-    def last(self, log: Log, count: int = 20) -> Peek:
+    def last(self, log: Log, count: int = 20) -> PeekResult:
         return self.successResultOf(Deferred.fromCoroutine(peekLast(log, "t", 1, count, self.work)))
 
-    def payloads(self, found: Peek) -> list[bytes]:
+    def payloads(self, found: PeekResult) -> list[bytes]:
         return [base64.b64decode(row["payload"]) for row in found.messages]
 
 
@@ -95,7 +95,7 @@ class FromTests(PeekCase):
 
     def test_end(self) -> None:
         """At the end there is nothing, and that is no problem."""
-        self.assertEqual(self.peek(Log(b"", 5), 5), Peek([], 5, 5, ""))
+        self.assertEqual(self.peek(Log(b"", 5), 5), PeekResult([], 5, 5, ""))
 
     def test_outside(self) -> None:
         """Beyond it is an error."""
@@ -175,7 +175,7 @@ class LastTests(PeekCase):
 
     def test_nothing(self) -> None:
         """Of an empty one, nothing."""
-        self.assertEqual(self.last(Log(b"", 9)), Peek([], 9, 9, ""))
+        self.assertEqual(self.last(Log(b"", 9)), PeekResult([], 9, 9, ""))
 
     def test_many(self) -> None:
         """

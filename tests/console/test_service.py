@@ -28,7 +28,7 @@ from pylogbroker.records.compression import GZIP
 from pylogbroker.records.messageset import encodeSet
 from pylogbroker.testing.localbroker import LocalBroker
 from tests.broker.client import connect
-from tests.broker.onlead import PROPERTIES, LeadBroker
+from tests.broker.manualbroker import PROPERTIES, LeadBroker
 from tests.console.asking import figures, get
 
 A, B = encodeSet([b"a"]), encodeSet([b"bb", b"ccc"])

@@ -19,7 +19,7 @@ from pylogbroker.protocol.kafka07.requests import encodeOffsets, encodeProduce
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.testing.zookeeper import FakeZookeeper
 from tests.broker.client import connect
-from tests.broker.onlead import capture
+from tests.broker.manualbroker import capture
 from tests.console.asking import figures, get
 from tests.console.test_cluster import A, later
 

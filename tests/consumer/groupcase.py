@@ -16,7 +16,7 @@ from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.errors import NoNodeException, NotEmptyException
 from pylogbroker.types import BrokerPartition, PartitionId
-from tests.consumer.farend import FarCluster
+from tests.consumer.fakebroker import FarCluster
 
 START = 1_795_194_789.952
 SESSION_TIMEOUT = 6.0

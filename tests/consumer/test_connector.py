@@ -35,7 +35,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.records.compression import GZIP
 from pylogbroker.zookeeper.client import ZookeeperClient
-from tests.consumer.farend import FarCluster
+from tests.consumer.fakebroker import FarCluster
 from tests.consumer.groupcase import GroupCase, deleteTree, drain, place
 from tests.consumer.model07 import Consumer07
 

@@ -24,7 +24,7 @@ from pylogbroker.consumer.offsetstores import (
 )
 from pylogbroker.errors import ConnectionLossException, OffsetConflictError, ZookeeperError
 from pylogbroker.testing.zookeeper import FakeZookeeper
-from pylogbroker.types import BrokerPartition, IntraBatchOffset, PartitionId, consumedCount
+from pylogbroker.types import BrokerPartition, PartialBatchOffset, PartitionId, consumedCount
 
 A, B = PartitionId("t", BrokerPartition(0, 0)), PartitionId("u", BrokerPartition(10, 3))
 C = PartitionId("t", BrokerPartition(0, 1))
@@ -192,8 +192,8 @@ class SqliteTests(Promises, SynchronousTestCase):
         a plain one has none.
         """
         for offset, doneCount in (
-            (IntraBatchOffset(30, 2), 2),
-            (IntraBatchOffset(30, 7), 7),
+            (PartialBatchOffset(30, 2), 2),
+            (PartialBatchOffset(30, 7), 7),
             (90, 0),
         ):
             self.sqlite.store("t", A.partition, offset)
@@ -214,7 +214,7 @@ class SqliteTests(Promises, SynchronousTestCase):
         connection.commit()
         store = SqliteOffsetStore(connection, "g")
         self.assertEqual(self.do(store.load(A)), 11)
-        store.store("t", A.partition, IntraBatchOffset(22, 3))
+        store.store("t", A.partition, PartialBatchOffset(22, 3))
         connection.commit()
         self.assertEqual(consumedCount(self.do(SqliteOffsetStore(connection, "g").load(A))), 3)
 
@@ -255,9 +255,9 @@ class SqliteTests(Promises, SynchronousTestCase):
             if start is not None:
                 self.do(second.commit({A: start}))
             self.assertEqual((self.do(first.load(A)), self.do(second.load(A))), (start, start))
-            second.store("t", A.partition, IntraBatchOffset(11, 1))
+            second.store("t", A.partition, PartialBatchOffset(11, 1))
             self.other.commit()
-            for offset in (IntraBatchOffset(11, 1), IntraBatchOffset(11, 2), 22):
+            for offset in (PartialBatchOffset(11, 1), PartialBatchOffset(11, 2), 22):
                 self.assertRaises(OffsetConflictError, first.store, "t", A.partition, offset)
                 self.connection.rollback()
             self.assertEqual(self.do(first.commit({A: 5, B: 7})), {B: 7})
@@ -268,14 +268,14 @@ class SqliteTests(Promises, SynchronousTestCase):
         hand from before it lost its session, and had anew.
         """
         store, _second = self.two()
-        store.store("t", A.partition, IntraBatchOffset(11, 2))
+        store.store("t", A.partition, PartialBatchOffset(11, 2))
         self.connection.commit()
         self.do(store.load(A))
-        for offset in (5, 11, IntraBatchOffset(11, 1), IntraBatchOffset(11, 2)):
+        for offset in (5, 11, PartialBatchOffset(11, 1), PartialBatchOffset(11, 2)):
             self.assertRaises(OffsetConflictError, store.store, "t", A.partition, offset)
-        store.store("t", A.partition, IntraBatchOffset(11, 3))
+        store.store("t", A.partition, PartialBatchOffset(11, 3))
         self.connection.rollback()
-        store.store("t", A.partition, IntraBatchOffset(11, 3))
+        store.store("t", A.partition, PartialBatchOffset(11, 3))
         store.store("t", A.partition, 22)
         self.connection.commit()
         self.assertEqual(self.do(store.load(A)), 22)
@@ -351,14 +351,14 @@ class PositionsTests(SynchronousTestCase):
         In the midst of a set it counts how much of it is done: that somebody else has done more of
         it is seen, and that we have moved is stored.
         """
-        store = MemoryOffsetStore({A: IntraBatchOffset(30, 1)})
+        store = MemoryOffsetStore({A: PartialBatchOffset(30, 1)})
         positions = ConsumedOffsets(store)
         self.assertEqual(consumedCount(self.do(positions.find(A))), 1)
-        positions.begin(A, IntraBatchOffset(30, 2))
+        positions.begin(A, PartialBatchOffset(30, 2))
         self.assertEqual(consumedCount(self.do(positions.find(A))), 2)
         self.assertEqual(self.do(positions.commit(lambda: [A])), [])
         self.assertEqual(consumedCount(store.offsets[A]), 2)
-        store.offsets[A] = IntraBatchOffset(30, 5)
+        store.offsets[A] = PartialBatchOffset(30, 5)
         self.assertEqual(consumedCount(self.do(positions.find(A))), 5)
 
     def test_onlyWhatMoved(self) -> None:

@@ -20,9 +20,9 @@ from pylogbroker.consumer.rebalance import (
     DropAll,
     Failed,
     FetchOnly,
-    Finish,
     GroupRead,
     GroupState,
+    Leave,
     ReadGroup,
     Rebalance,
     Release,
@@ -382,7 +382,7 @@ class RebalanceTests(SynchronousTestCase):
         self.assertEqual(member.changed(), [])
         self.assertEqual(member.connected(), [])
         self.assertEqual(member.expired(), [])
-        self.assertEqual(member.completed(Failed("gone")), [Finish()])
+        self.assertEqual(member.completed(Failed("gone")), [Leave()])
         self.assertIs(member.state, State.STOPPED)
         claiming = self.owning("200-0")
         claiming.changed()
@@ -479,7 +479,7 @@ class Group:
                 self.fetching[name] = set()
             elif isinstance(effect, BackOff):
                 self.waiting.add(name)
-            elif isinstance(effect, Finish):
+            elif isinstance(effect, Leave):
                 self.registered.discard(name)
                 self.owners = {
                     each: thread

@@ -26,7 +26,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.records.compression import GZIP
 from pylogbroker.records.messageset import MessageSet, encodeMessage, encodeSet
-from pylogbroker.types import BrokerPartition, IntraBatchOffset, PartitionId, consumedCount
+from pylogbroker.types import BrokerPartition, PartialBatchOffset, PartitionId, consumedCount
 
 A, B = PartitionId("t", BrokerPartition(0, 0)), PartitionId("t", BrokerPartition(0, 1))
 
@@ -155,7 +155,7 @@ class TakingTests(StreamCase):
             (end - 11, 1, b"f"),
         ):
             stream = self.stream(tracksIntraBatch=True)
-            self.positions[A] = IntraBatchOffset(begin, doneCount) if doneCount else begin
+            self.positions[A] = PartialBatchOffset(begin, doneCount) if doneCount else begin
             stream.put(chunkOf(A, begin, data[begin:]))
             self.assertEqual(b"".join(self.values(stream)), values)
             self.assertEqual(self.positions[A], end)

@@ -32,8 +32,8 @@ from twisted.internet.task import LoopingCall, deferLater, react
 from twisted.logger import globalLogBeginner, textFileLogObserver
 
 from pylogbroker.client.brokerclient import BrokerClient
+from pylogbroker.client.brokerclientpool import BrokerClientPool
 from pylogbroker.client.connection import ConnectionLimits
-from pylogbroker.client.connectionpool import ConnectionPool
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.consumer.stream import MessageStream
@@ -63,7 +63,7 @@ class Record:
         )
 
 
-class ProxiedConnections(ConnectionPool):
+class ProxiedConnections(BrokerClientPool):
     """Reaches brokers by way of the test's proxies."""
 
     def __init__(self, reactor: Any, ports: dict[int, int]) -> None:

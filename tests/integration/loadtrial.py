@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import pyarrow.parquet as parquet
 
 from pylogbroker.audit.envelope import encodeEnvelope
-from pylogbroker.lake.manifest import Manifest
+from pylogbroker.lake.manifest import RunManifest
 from pylogbroker.lake.table import STAGING, Table
 from pylogbroker.storage.files import RealFileSystem
 from pylogbroker.syncclient import SimpleConsumer
@@ -176,7 +176,7 @@ class LoadTrial:
         self._loaders.append(loader)
         return loader.ready()
 
-    def _last(self) -> Manifest:
+    def _last(self) -> RunManifest:
         last = self.table.last()
         if last is None:
             raise LoadTrialError("nothing was committed")

@@ -13,7 +13,7 @@ from pylogbroker.lake.manifest import (
     COMPACTION,
     LOAD,
     LoadedRange,
-    Manifest,
+    RunManifest,
     TableFile,
     WindowCount,
 )
@@ -42,7 +42,7 @@ def read(fileSystem: IFileSystem, path: str) -> bytes:
         file.close()
 
 
-def manifest(number: int = 1, runId: str = "", **changes: object) -> Manifest:
+def manifest(number: int = 1, runId: str = "", **changes: object) -> RunManifest:
     """A run that has loaded ten rows of one partition into one file."""
     fromOffset = 10 * (number - 1)
     staged = f"{HOUR}7/part-0.parquet"
@@ -60,7 +60,7 @@ def manifest(number: int = 1, runId: str = "", **changes: object) -> Manifest:
         "windows": (WindowCount("clicks", 60_000, "web1", 10),),
         "arrivals": {},
     }
-    return Manifest(**{**values, **changes})  # type: ignore[arg-type]
+    return RunManifest(**{**values, **changes})  # type: ignore[arg-type]
 
 
 def load(fileSystem: IFileSystem, runId: str, count: int = 10) -> None:

@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.metrics.brokermetrics import (
     BrokerSnapshot,
-    PartitionPicture,
+    PartitionSnapshot,
     ThrottledPartition,
     brokerFamilies,
 )
@@ -30,8 +30,8 @@ def picture() -> BrokerSnapshot:
     counters.topic("t").messageCount = 5
     counters.topic("beyond").messageCount = 2
     partitions = (
-        PartitionPicture("t", 0, 10, 30, 40, 20, 2, 10, 5, ""),
-        PartitionPicture("t", 1, 0, 0, 0, 0, 1, 0, 0, "fsync failed"),
+        PartitionSnapshot("t", 0, 10, 30, 40, 20, 2, 10, 5, ""),
+        PartitionSnapshot("t", 1, 0, 0, 0, 0, 1, 0, 0, "fsync failed"),
     )
     return BrokerSnapshot(
         7, "h:1", 2_000, 1_500, True, counters.snapshot(), partitions, 2, {"u-0": "gap"}, 10, 100, 3,

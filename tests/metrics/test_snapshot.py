@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.metrics.brokermetrics import (
     BlockedRequest,
     BrokerSnapshot,
-    PartitionPicture,
+    PartitionSnapshot,
     ThrottledPartition,
 )
 
@@ -25,7 +25,7 @@ class PictureTests(SynchronousTestCase):
         change.
         """
         picture = BrokerSnapshot(
-            1, "h:1", 2, 1, None, {"requests": {"produceCount": 1}}, (PartitionPicture("t", 0, 0, 1, 2, 1, 1, 1, 1, ""),), 1, {}, 1, 2, 3,
+            1, "h:1", 2, 1, None, {"requests": {"produceCount": 1}}, (PartitionSnapshot("t", 0, 0, 1, 2, 1, 1, 1, 1, ""),), 1, {}, 1, 2, 3,
             (ThrottledPartition("", -1, "flush", 1),), (BlockedRequest("p", "produce", "t", 0, "flush"),), {"flush": 1}, 0.5, 4,
         )  # fmt: skip
         self.assertEqual(json.loads(json.dumps(picture))[6], [["t", 0, 0, 1, 2, 1, 1, 1, 1, ""]])

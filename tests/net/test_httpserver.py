@@ -25,7 +25,7 @@ from pylogbroker.net.httpserver import (
     jsonReply,
     textReply,
 )
-from tests.broker.onlead import capture
+from tests.broker.manualbroker import capture
 from tests.console.asking import Answer, parse, request
 
 

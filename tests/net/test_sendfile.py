@@ -34,7 +34,7 @@ from pylogbroker.protocol.kafka07.responses import decodeFetch, decodeMultiFetch
 from pylogbroker.records.messageset import encodeSet
 from pylogbroker.testing.localbroker import LocalBroker
 from tests.broker.client import Client, connect, makeCertificate
-from tests.broker.onlead import LeadTestCase, Peer, capture, plainServer
+from tests.broker.manualbroker import LeadTestCase, Peer, capture, plainServer
 
 NOISE = Random(3).randbytes(900_000)
 SET = encodeSet([NOISE, NOISE[::-1], NOISE[1:]])

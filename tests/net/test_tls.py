@@ -16,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from pylogbroker.net.listeners import isTlsFailure, tlsReason
-from pylogbroker.net.tls import ServerConnections
+from pylogbroker.net.tls import ServerConnectionCreator
 from tests.fuzz.tlsmutation import hello
 from tests.integration.certificates import Authority
 
@@ -44,7 +44,7 @@ class HandshakeTests(SynchronousTestCase):
         path = Authority(self.mktemp()).issue("broker")
         context.use_privatekey_file(path)
         context.use_certificate_file(path)
-        self.connections = ServerConnections(context)
+        self.connections = ServerConnectionCreator(context)
         verifyObject(IOpenSSLServerConnectionCreator, self.connections)
         self.kept = _Kept()
         self.transport = StringTransport()

@@ -10,14 +10,14 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.trial.unittest import TestCase
 
-from pylogbroker.net.workers import ThreadWorker
+from pylogbroker.net.workers import ThreadPoolWorker
 
 
 class ThreadWorkerTests(TestCase):
     """An L{pylogbroker.net.workers.IWorker} of threads."""
 
     def setUp(self) -> None:
-        self.worker = ThreadWorker(reactor, "test-worker", 2)
+        self.worker = ThreadPoolWorker(reactor, "test-worker", 2)
         self.addCleanup(self.worker.stop)
 
     async def test_elsewhere(self) -> None:
@@ -53,7 +53,7 @@ class ThreadWorkerTests(TestCase):
         """
         The stop waits for what was given; a worker that was never started has nothing to stop.
         """
-        ThreadWorker(reactor, "idle", 1).stop()
+        ThreadPoolWorker(reactor, "idle", 1).stop()
         self.worker.start()
         ends: list[int] = []
         all_ = gatherResults([self.worker.submit(lambda n=n: ends.append(n)) for n in range(20)])

@@ -11,8 +11,8 @@ from typing import Any
 from twisted.internet.task import Clock
 
 from pylogbroker.client.brokerclient import BrokerClient
+from pylogbroker.client.brokerclientpool import BrokerClientPool
 from pylogbroker.client.connection import ConnectionLimits
-from pylogbroker.client.connectionpool import ConnectionPool
 from pylogbroker.protocol.kafka07.requests import (
     MultiProduce,
     Offsets,
@@ -22,10 +22,10 @@ from pylogbroker.protocol.kafka07.requests import (
 )
 from pylogbroker.protocol.kafka07.responses import encodeOffsets
 from pylogbroker.records.messageset import MessageSet
-from pylogbroker.testing.network import MemoryConnection, MemoryNetwork
+from pylogbroker.testing.network import MemoryNetwork, MemoryPeer
 
 
-class PuppetConnections(ConnectionPool):
+class PuppetConnections(BrokerClientPool):
     """Ways over the puppet network, by the names of the endpoints."""
 
     def __init__(
@@ -57,14 +57,14 @@ class PuppetBroker:
         self.parts: list[list[tuple[str, int]]] = []
         self.isAnswering = True
         self.isUp = True
-        self.lines: dict[MemoryConnection, RequestDecoder] = {}
+        self.lines: dict[MemoryPeer, RequestDecoder] = {}
         self.bytes = b""
 
     def payloads(self, topic: str | None = None) -> list[bytes]:
         """Of a topic, or of all."""
         return [payload for name, _partition, payload in self.log if topic in (None, name)]
 
-    def accept(self, line: MemoryConnection) -> None:
+    def accept(self, line: MemoryPeer) -> None:
         """A connection."""
         self.lines[line] = RequestDecoder(100 << 20)
 
@@ -86,7 +86,7 @@ class PuppetBroker:
                 del self.lines[line]
         return isBusy
 
-    def _carryOut(self, line: MemoryConnection, request: Request) -> None:
+    def _carryOut(self, line: MemoryPeer, request: Request) -> None:
         self.kinds.append(type(request).__name__)
         if isinstance(request, Offsets):
             if self.isAnswering and line.reason is None:

@@ -14,12 +14,12 @@ from pylogbroker.errors import (
     ClosedError,
     UnknownOutcomeError,
 )
-from pylogbroker.producer.brokersender import ConfirmingSender
+from pylogbroker.producer.brokersender import RequestSender
 from pylogbroker.protocol.kafka07.requests import COUNT_MAX, encodeProduce
 from pylogbroker.protocol.kafka07.requests import encodeOffsets as encodeQuestion
 from pylogbroker.protocol.kafka07.responses import encodeOffsets
 from pylogbroker.records.messageset import encodeSet
-from pylogbroker.retry import ReconnectPolicy
+from pylogbroker.retry import ConnectionLifetime
 from pylogbroker.types import LATEST, RANDOM_PARTITION
 from tests.producer.puppets import PuppetCluster
 
@@ -34,7 +34,7 @@ class ConfirmingSenderTests(SynchronousTestCase):
         isConfirming: bool = True,
         limits: ConnectionLimits | None = None,
         intervalCount: int = 1000,
-    ) -> ConfirmingSender:
+    ) -> RequestSender:
         self.cluster = PuppetCluster("a:1")
         self.broker = self.cluster.brokers["a:1"]
         clock = self.cluster.clock
@@ -44,8 +44,8 @@ class ConfirmingSenderTests(SynchronousTestCase):
             limits=limits or ConnectionLimits(closeMs=500),
             random=lambda: 0.5,
         )
-        rule = ReconnectPolicy(intervalCount, -1, lambda: 0.5)
-        return ConfirmingSender(clock, self.link, rule, isConfirming=isConfirming, timeoutMs=1000)
+        rule = ConnectionLifetime(intervalCount, -1, lambda: 0.5)
+        return RequestSender(clock, self.link, rule, isConfirming=isConfirming, timeoutMs=1000)
 
     def test_written(self) -> None:
         """Without confirmation a request is through when it is written."""

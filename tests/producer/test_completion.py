@@ -28,9 +28,9 @@ from pylogbroker.errors import BrokerConnectionError, QueueFullError, UnknownOut
 from pylogbroker.producer.accumulator import PartitionBatch
 from pylogbroker.producer.completion import (
     Completions,
-    FiredResult,
+    FiredDeferred,
+    SendDeferred,
     SendGroup,
-    SendResult,
     sendResultClass,
 )
 from pylogbroker.producer.inflight import InFlightLimiter
@@ -258,17 +258,17 @@ class SendResultTests(SynchronousTestCase):
         """
         Whatever is done to it in whatever order, it reports and keeps what Twisted's own would.
         """
-        self.assertEqual(outcome(SendResult(), steps), outcome(Deferred(), steps))
+        self.assertEqual(outcome(SendDeferred(), steps), outcome(Deferred(), steps))
 
     def test_class(self) -> None:
         """It is a Deferred, and is what messages get."""
-        self.assertIs(sendResultClass(), SendResult)
-        self.assertIsInstance(SendResult(), Deferred)
+        self.assertIs(sendResultClass(), SendDeferred)
+        self.assertIsInstance(SendDeferred(), Deferred)
 
     def test_methods(self) -> None:
         """Of two methods that are attached in turns, each learns of its own failures."""
         one, other = Application(), Application()
-        made = [SendResult() for _ in range(5)]
+        made = [SendDeferred() for _ in range(5)]
         for result, application in zip(made, (one, one, other, one, other), strict=True):
             result.addErrback(application.bad)
         for number, result in enumerate(made):
@@ -288,12 +288,12 @@ class SendResultTests(SynchronousTestCase):
 
     def test_light(self) -> None:
         """An errback costs no object that the garbage collector has to examine."""
-        self.assertLessEqual(self.tracked(SendResult), self.tracked(Deferred) - 300)
+        self.assertLessEqual(self.tracked(SendDeferred), self.tracked(Deferred) - 300)
 
     def test_nothingIsKept(self) -> None:
         """When it has fired, it keeps neither errback nor application."""
         application = Application()
-        kept, result = ref(application), SendResult()
+        kept, result = ref(application), SendDeferred()
         result.addErrback(application.bad)
         result.callback(None)
         del application
@@ -304,7 +304,7 @@ class SendResultTests(SynchronousTestCase):
     def test_chained(self) -> None:
         """When a callback returns it, its outcome is handed on, after its own errback."""
         for isGood in (True, False):
-            application, inner = Application(), SendResult()
+            application, inner = Application(), SendDeferred()
             outer: Deferred[Any] = Deferred()
             inner.addErrback(application.passing)
             outer.addCallback(partial(pick, inner)).addErrback(application.bad)
@@ -332,11 +332,11 @@ class SendResultTests(SynchronousTestCase):
             (lambda each: each.errback(ValueError()), "ValueError"),
         )
         for end, expected in ends:
-            result = SendResult()
+            result = SendDeferred()
             waiting = Deferred.fromCoroutine(wait(result))
             end(result)
             self.assertEqual(self.successResultOf(waiting), expected)
-        waiting = Deferred.fromCoroutine(wait(SendResult()))
+        waiting = Deferred.fromCoroutine(wait(SendDeferred()))
         waiting.cancel()
         self.assertEqual(self.successResultOf(waiting), "CancelledError")
 
@@ -346,7 +346,7 @@ class SendResultTests(SynchronousTestCase):
         async def wait(result: Deferred[Any]) -> Any:
             return await result
 
-        fired = [SendResult() for _ in range(4)]
+        fired = [SendDeferred() for _ in range(4)]
         for each in fired:
             each.callback(None)
         self.assertEqual(self.successResultOf(fired[0].addCallback(lambda _nothing: 5)), 5)
@@ -369,12 +369,12 @@ class FiredResultTests(SynchronousTestCase):
         It has no result to tell, calls at once what is added, cannot be fired again, and cancelling
         it changes nothing.
         """
-        done = FiredResult()
+        done = FiredDeferred()
         done.cancel()
         self.assertIsNone(self.successResultOf(done))
-        self.assertEqual(self.successResultOf(FiredResult().addCallback(lambda _nothing: 5)), 5)
-        self.assertRaises(AlreadyCalledError, FiredResult().callback, None)
-        self.failureResultOf(FiredResult().addCallback(lambda _nothing: 1 / 0), ZeroDivisionError)
+        self.assertEqual(self.successResultOf(FiredDeferred().addCallback(lambda _nothing: 5)), 5)
+        self.assertRaises(AlreadyCalledError, FiredDeferred().callback, None)
+        self.failureResultOf(FiredDeferred().addCallback(lambda _nothing: 1 / 0), ZeroDivisionError)
 
     def test_awaited(self) -> None:
         """Who awaits it goes on at once; after a callback, with that one's result."""
@@ -382,14 +382,14 @@ class FiredResultTests(SynchronousTestCase):
         async def wait(result: Deferred[Any]) -> Any:
             return await result
 
-        self.assertIsNone(self.successResultOf(Deferred.fromCoroutine(wait(FiredResult()))))
+        self.assertIsNone(self.successResultOf(Deferred.fromCoroutine(wait(FiredDeferred()))))
         self.assertEqual(
             self.successResultOf(
-                Deferred.fromCoroutine(wait(FiredResult().addCallback(lambda _nothing: 5)))
+                Deferred.fromCoroutine(wait(FiredDeferred().addCallback(lambda _nothing: 5)))
             ),
             5,
         )
-        paused = FiredResult()
+        paused = FiredDeferred()
         paused.pause()
         waiting = Deferred.fromCoroutine(wait(paused))
         self.assertNoResult(waiting)

@@ -17,7 +17,7 @@ from pylogbroker.protocol.kafka07.requests import encodeFetch, encodeProduce
 from pylogbroker.protocol.kafka07.responses import decodeFetch
 from pylogbroker.records.messageset import encodeSet
 from tests.broker.client import connect
-from tests.broker.onlead import capture
+from tests.broker.manualbroker import capture
 
 SET = encodeSet([b"hello"])
 

@@ -20,7 +20,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.programs.lifecycle import (
-    HttpEndpointMixin,
+    HttpServiceMixin,
     PropertyOptions,
     TwistdLifecycle,
     notifySystemd,
@@ -126,7 +126,7 @@ class _Told(Service):
         return self.stopping
 
 
-class _Shown(HttpEndpointMixin, _Told):
+class _Shown(HttpServiceMixin, _Told):
     """A program with a site."""
 
 

@@ -8,7 +8,7 @@ from twisted.internet import reactor
 
 from pylogbroker.errors import BrokerConnectionError, ConfigurationError
 from pylogbroker.schemaregistry.service import RegistryService, newRequest
-from tests.broker.onlead import capture
+from tests.broker.manualbroker import capture
 from tests.schemaregistry.registrycase import RegistryCase
 from tests.schemas.schematexts import field, record
 

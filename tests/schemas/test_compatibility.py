@@ -16,7 +16,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.errors import InvalidSchemaError
 from pylogbroker.schemas import compatibility
 from pylogbroker.schemas.avro import AvroDecoder, AvroEncoder
-from pylogbroker.schemas.canonical import TEXT_SIZE_MAX
 from pylogbroker.schemas.compatibility import (
     COMPARED_SIZE_MAX,
     PROBLEM_COUNT_MAX,
@@ -25,7 +24,8 @@ from pylogbroker.schemas.compatibility import (
     incompatibilities,
 )
 from pylogbroker.schemas.logrecords import LEVELS
-from pylogbroker.schemas.schemaparser import PARSED_SIZE_MAX, Parsed, isParsed, parseSchema
+from pylogbroker.schemas.schemaparser import PARSED_SIZE_MAX, ParsedSchema, isParsed, parseSchema
+from pylogbroker.schemas.schematext import TEXT_SIZE_MAX
 from tests.schemas.schematexts import LIST, field, record, records
 
 X = record("A", field("x", "int"))
@@ -181,7 +181,7 @@ class LevelTests(SynchronousTestCase):
         ]
         asked: list[bool] = []
 
-        def parse(text: str) -> Parsed:
+        def parse(text: str) -> ParsedSchema:
             asked.append(isParsed(text))
             return parseSchema(text)
 

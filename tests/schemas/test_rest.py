@@ -22,7 +22,7 @@ from pylogbroker.schemas.rest import (
     versionCall,
     versionsCall,
 )
-from pylogbroker.schemas.state import Registered
+from pylogbroker.schemas.state import SchemaVersion
 
 CALLS: tuple[RegistryCall[Any], ...] = (
     schemaCall(1),
@@ -56,8 +56,8 @@ class CallTests(SynchronousTestCase):
         for call, answer, value in (
             (schemaCall(7), whole, '"int"'),
             (registerCall("s", "t"), {"id": 7}, 7),
-            (findCall("s", "t"), whole, Registered("s", 2, 7, '"int"')),
-            (versionCall("s"), whole, Registered("s", 2, 7, '"int"')),
+            (findCall("s", "t"), whole, SchemaVersion("s", 2, 7, '"int"')),
+            (versionCall("s"), whole, SchemaVersion("s", 2, 7, '"int"')),
             (versionsCall("s"), [1, 2], [1, 2]),
             (subjectsCall(), ["a"], ["a"]),
             (compatibilityCall("s", "t"), {"is_compatible": True}, []),

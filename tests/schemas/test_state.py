@@ -17,11 +17,11 @@ from pylogbroker.schemas.logrecords import (
     DeleteSubject,
     DeleteVersion,
     Initialize,
-    LogRecord,
     Register,
+    RegistryRecord,
     SetLevel,
 )
-from pylogbroker.schemas.state import REQUEST_COUNT, STALE, Registered, RegistryState
+from pylogbroker.schemas.state import REQUEST_COUNT, STALE, RegistryState, SchemaVersion
 
 SUBJECTS = st.sampled_from(("a", "b"))
 BASES = st.tuples(st.integers(0, 4), st.integers(0, 1))
@@ -46,11 +46,11 @@ class StateCase(SynchronousTestCase):
         self.numbers = count()
 
     def apply(self, change: Change) -> Any:
-        return self.state.apply(LogRecord(f"r{next(self.numbers)}", change))
+        return self.state.apply(RegistryRecord(f"r{next(self.numbers)}", change))
 
-    def register(self, subject: str, text: str) -> Registered:
+    def register(self, subject: str, text: str) -> SchemaVersion:
         found = self.apply(Register(subject, text, f"id of {text}", self.state.basis(subject)))
-        assert isinstance(found, Registered)
+        assert isinstance(found, SchemaVersion)
         return found
 
     def refused(self, code: int, act: Any, *arguments: Any) -> None:
@@ -64,9 +64,9 @@ class RegisterTests(StateCase):
         """
         Ids count from 1; the same schema has the same id in every subject; versions count in each.
         """
-        self.assertEqual(self.register("a", "x"), Registered("a", 1, 1, "x"))
-        self.assertEqual(self.register("a", "y"), Registered("a", 2, 2, "y"))
-        self.assertEqual(self.register("b", "y"), Registered("b", 1, 2, "y"))
+        self.assertEqual(self.register("a", "x"), SchemaVersion("a", 1, 1, "x"))
+        self.assertEqual(self.register("a", "y"), SchemaVersion("a", 2, 2, "y"))
+        self.assertEqual(self.register("b", "y"), SchemaVersion("b", 1, 2, "y"))
         self.assertEqual(
             (self.state.schema(2), self.state.textsSize, self.state.subjectCount), ("y", 2, 2)
         )
@@ -137,11 +137,11 @@ class DeleteTests(StateCase):
         self.assertEqual((self.state.subjects(), self.state.subjects(True)), ([], ["a"]))
         self.refused(40404, self.apply, DeleteSubject("a", False))
         self.refused(40401, self.state.versions, "a")
-        self.assertEqual(self.register("a", "x"), Registered("a", 3, 1, "x"))
+        self.assertEqual(self.register("a", "x"), SchemaVersion("a", 3, 1, "x"))
         self.apply(DeleteSubject("a", False))
         self.assertEqual(self.apply(DeleteSubject("a", True)), [1, 2, 3])
         self.refused(40401, self.apply, DeleteSubject("a", False))
-        self.assertEqual(self.register("a", "x"), Registered("a", 1, 1, "x"))
+        self.assertEqual(self.register("a", "x"), SchemaVersion("a", 1, 1, "x"))
 
     def test_find(self) -> None:
         """
@@ -152,9 +152,9 @@ class DeleteTests(StateCase):
             self.register("a", text)
         self.apply(DeleteVersion("a", 1, False))
         self.assertIsNone(self.state.find("a", "id of x"))
-        self.assertEqual(self.state.find("a", "id of x", True), Registered("a", 1, 1, "x"))
+        self.assertEqual(self.state.find("a", "id of x", True), SchemaVersion("a", 1, 1, "x"))
         self.register("a", "x")
-        self.assertEqual(self.state.find("a", "id of x"), Registered("a", 3, 1, "x"))
+        self.assertEqual(self.state.find("a", "id of x"), SchemaVersion("a", 3, 1, "x"))
         self.assertIsNone(self.state.find("nowhere", "id of x"))
 
     def test_places(self) -> None:
@@ -226,7 +226,7 @@ class MachineTests(StateCase):
 
     def test_again(self) -> None:
         """An entry that comes twice counts once."""
-        entry = LogRecord("the same", SetLevel("a", "FULL"))
+        entry = RegistryRecord("the same", SetLevel("a", "FULL"))
         self.assertEqual(self.state.apply(entry), "FULL")
         basis = self.state.basis("a")
         self.assertIsNone(self.state.apply(entry))
@@ -234,10 +234,10 @@ class MachineTests(StateCase):
 
     def test_requestsForgotten(self) -> None:
         """So many requests are remembered, and no more."""
-        self.state.apply(LogRecord("first", SetLevel("", "NONE")))
+        self.state.apply(RegistryRecord("first", SetLevel("", "NONE")))
         for number in range(REQUEST_COUNT):
-            self.state.apply(LogRecord(str(number), Initialize()))
-        self.assertEqual(self.state.apply(LogRecord("first", SetLevel("", "FULL"))), "FULL")
+            self.state.apply(RegistryRecord(str(number), Initialize()))
+        self.assertEqual(self.state.apply(RegistryRecord("first", SetLevel("", "FULL"))), "FULL")
 
     @given(st.lists(CHANGES, max_size=30))
     def test_deterministic(self, changes: list[Change]) -> None:
@@ -249,7 +249,7 @@ class MachineTests(StateCase):
         meaning: dict[int, str] = {}
         for number, change in enumerate(changes):
             outcomes = [
-                self.outcome(machine, LogRecord(str(number), change)) for machine in machines
+                self.outcome(machine, RegistryRecord(str(number), change)) for machine in machines
             ]
             self.assertEqual(outcomes[0], outcomes[1])
             pictures = [self.picture(machine) for machine in machines]
@@ -258,7 +258,7 @@ class MachineTests(StateCase):
                 self.assertEqual(meaning.setdefault(schemaId, text), text)
             self.assertEqual(sorted(meaning), list(range(1, len(meaning) + 1)))
 
-    def outcome(self, state: RegistryState, entry: LogRecord) -> Any:
+    def outcome(self, state: RegistryState, entry: RegistryRecord) -> Any:
         try:
             return state.apply(entry)
         except RegistryError as error:

@@ -21,7 +21,7 @@ from twisted.internet.testing import MemoryReactor
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogbroker.testing.network import MemoryConnection, MemoryNetwork, PendingConnect
+from pylogbroker.testing.network import MemoryNetwork, MemoryPeer, PendingConnect
 from pylogbroker.testing.worker import ManualWorker
 
 START = 1_795_194_789.0
@@ -236,7 +236,7 @@ class Wire:
     """
 
     def __init__(
-        self, world: World, client: Process, line: MemoryConnection, server: Process, protocol: Any
+        self, world: World, client: Process, line: MemoryPeer, server: Process, protocol: Any
     ) -> None:
         self.world = world
         self.client = client

@@ -20,7 +20,7 @@ from pylogbroker.interfaces import (
 )
 from pylogbroker.records.kafka07format import Kafka07Format
 from pylogbroker.records.messageset import encodeSet
-from pylogbroker.storage.events import LogEvent
+from pylogbroker.storage.events import StorageEvent
 from pylogbroker.storage.jobs import Job, SearchJob
 from pylogbroker.storage.logdirectory import LogDirectory, LogSettings
 from pylogbroker.storage.partitionlog import PartitionLog
@@ -235,7 +235,7 @@ class Site:
         self.root = root
         self.settings = LogSettings(**settings)
         self.formats: list[IRecordFormat] = [records.format]
-        self.reports: list[LogEvent] = []
+        self.reports: list[StorageEvent] = []
         self.directory = self._new()
 
     def _new(self) -> LogDirectory:

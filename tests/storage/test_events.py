@@ -27,7 +27,7 @@ class ReportTests(SynchronousTestCase):
         """
         The text of every kind of report mentions each of its fields, for logs and for people alike.
         """
-        kinds = events.LogEvent.__subclasses__()
+        kinds = events.StorageEvent.__subclasses__()
         self.assertTrue(len(kinds) > 5)
         for kind in kinds:
             fields = {
@@ -42,6 +42,6 @@ class ReportTests(SynchronousTestCase):
     def test_warnings(self) -> None:
         """What an operator should look at is a warning, progress is not."""
         self.assertEqual(
-            {kind.__name__ for kind in events.LogEvent.__subclasses__() if not kind.isWarning},
+            {kind.__name__ for kind in events.StorageEvent.__subclasses__() if not kind.isWarning},
             {"RecoveryNeeded", "PartitionLoaded", "DeletedSegmentPurged"},
         )

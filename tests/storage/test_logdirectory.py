@@ -26,7 +26,7 @@ from pylogbroker.storage.events import (
     RecoveryNeeded,
     SegmentTruncated,
     UnexpectedDirectory,
-    UnexpectedFile,
+    UnexpectedFileInLogDirectory,
 )
 from pylogbroker.storage.files import RealFileSystem
 from pylogbroker.storage.logdirectory import LOCK_NAME, MARKER_NAME, LogSettings, firstAppendMs
@@ -121,7 +121,10 @@ class OpenTests(SynchronousTestCase):
         self.assertEqual(list(site.directory.logs), [("t", 0)])
         self.assertEqual(
             [report for report in site.reports if report.isWarning],
-            [UnexpectedDirectory(f"{ROOT}/lost+found"), UnexpectedFile(f"{ROOT}/notes.txt")],
+            [
+                UnexpectedDirectory(f"{ROOT}/lost+found"),
+                UnexpectedFileInLogDirectory(f"{ROOT}/notes.txt"),
+            ],
         )
 
     def test_badPartitionIsIsolated(self) -> None:

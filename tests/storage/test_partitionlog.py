@@ -23,7 +23,7 @@ from pylogbroker.storage.files import RealFileSystem
 from pylogbroker.storage.jobs import SearchJob
 from pylogbroker.storage.partitionlog import (
     HOUR_MS,
-    Mark,
+    MarkKind,
     PartitionLog,
     flushedWatermark,
     writtenWatermark,
@@ -299,7 +299,7 @@ class FlushTests(LogCase):
         putFlushed(log, self.twelve)
         put(log, self.twelve)
         append(log, self.twelve)
-        log.whenReached(Mark.HIGH_WATERMARK, self.at(24), self.told.append)
+        log.whenReached(MarkKind.HIGH_WATERMARK, self.at(24), self.told.append)
         self.site.double.fail("fsync", self.suffix, errno.EIO)
         flush(log)
         assert log.failure is not None
@@ -345,7 +345,7 @@ class FlushTests(LogCase):
         self.assertIsNone(log.beginStat())
         self.assertEqual(log.expired(START_MS * 2), ())
         self.assertIsNone(log.beginDelete(log.segments, START_MS))
-        log.whenReached(Mark.HIGH_WATERMARK, 0, self.told.append)()
+        log.whenReached(MarkKind.HIGH_WATERMARK, 0, self.told.append)()
         self.assertEqual(len(self.told), 1)
         log.write()
         self.assertIsNone(log.beginClose())
@@ -384,7 +384,7 @@ class FlushTests(LogCase):
         allowed = LogPosition(0, 0, 0)
         log.setWatermarkPolicy(lambda log: allowed)
         putFlushed(log, self.twelve, self.twelve)
-        log.whenReached(Mark.HIGH_WATERMARK, self.at(12), self.told.append)
+        log.whenReached(MarkKind.HIGH_WATERMARK, self.at(12), self.told.append)
         allowed = LogPosition(self.at(12), 0, 12)
         self.assertEqual((log.highWatermark, self.told), (0, []))
         log.updateHighWatermark()
@@ -690,7 +690,7 @@ class RollTests(LogCase):
         putFlushed(log, self.twelve)
         put(log, self.twelve)
         append(log, self.twelve)
-        log.whenReached(Mark.HIGH_WATERMARK, self.at(36), self.told.append)
+        log.whenReached(MarkKind.HIGH_WATERMARK, self.at(36), self.told.append)
         self.assertTrue(roll(log, START_MS + 3))
         self.assertEqual(self.marks(log), (0, 36, 36, 36))
         self.assertEqual(
@@ -1241,7 +1241,7 @@ class RetentionTests(LogCase):
 class NoticeTests(LogCase):
     """One-shot notices of marks."""
 
-    def tell(self, mark: Mark, failure: StorageError | None) -> None:
+    def tell(self, mark: MarkKind, failure: StorageError | None) -> None:
         self.told.append((mark, failure))
 
     def test_marks(self) -> None:
@@ -1250,37 +1250,37 @@ class NoticeTests(LogCase):
         the flush.
         """
         log = self.start()
-        for mark in (Mark.LOG_END, Mark.FLUSHED, Mark.HIGH_WATERMARK):
+        for mark in (MarkKind.LOG_END, MarkKind.FLUSHED, MarkKind.HIGH_WATERMARK):
             log.whenReached(mark, self.at(24), partial(self.tell, mark))
         append(log, self.twelve)
         self.assertEqual(self.told, [])
         append(log, self.twelve)
-        self.assertEqual(self.told, [(Mark.LOG_END, None)])
+        self.assertEqual(self.told, [(MarkKind.LOG_END, None)])
         flush(log)
-        self.assertEqual(self.told[1:], [(Mark.FLUSHED, None), (Mark.HIGH_WATERMARK, None)])
+        self.assertEqual(self.told[1:], [(MarkKind.FLUSHED, None), (MarkKind.HIGH_WATERMARK, None)])
 
     def test_already(self) -> None:
         """Who asks for what is reached already is told at once; to cancel then does nothing."""
         log = self.start()
         putFlushed(log, self.twelve)
-        for mark in (Mark.LOG_END, Mark.FLUSHED, Mark.HIGH_WATERMARK):
+        for mark in (MarkKind.LOG_END, MarkKind.FLUSHED, MarkKind.HIGH_WATERMARK):
             log.whenReached(mark, self.at(12), self.told.append)()
         self.assertEqual(self.told, [None] * 3)
 
     def test_cancelled(self) -> None:
         """Who has cancelled is not told."""
         log = self.start()
-        log.whenReached(Mark.HIGH_WATERMARK, self.at(12), self.told.append)()
+        log.whenReached(MarkKind.HIGH_WATERMARK, self.at(12), self.told.append)()
         putFlushed(log, self.twelve)
         self.assertEqual(self.told, [])
 
     def test_closed(self) -> None:
         """Who still waits when the log is closed is told that it is."""
         log = self.start()
-        log.whenReached(Mark.HIGH_WATERMARK, self.at(12), self.told.append)
+        log.whenReached(MarkKind.HIGH_WATERMARK, self.at(12), self.told.append)
         close(log)
         self.assertIn("closed", str(self.told[0]))
-        log.whenReached(Mark.HIGH_WATERMARK, 0, self.told.append)
+        log.whenReached(MarkKind.HIGH_WATERMARK, 0, self.told.append)
         self.assertIsInstance(self.told[1], PartitionOfflineError)
 
 
@@ -1294,7 +1294,7 @@ class CloseTests(LogCase):
         log = self.start()
         put(log, self.twelve)
         append(log, self.twelve)
-        log.whenReached(Mark.FLUSHED, self.at(24), self.told.append)
+        log.whenReached(MarkKind.FLUSHED, self.at(24), self.told.append)
         close(log)
         self.assertEqual((log.closed, log.failure, log.flushedOffset), (True, None, self.at(24)))
         self.assertEqual(self.told, [None])

@@ -17,7 +17,12 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.errors import CorruptLogError, StorageError
 from pylogbroker.records.compression import GZIP
 from pylogbroker.records.messageset import encodeSet
-from pylogbroker.storage.events import DeletedSegmentPurged, LogEvent, PurgeFailed, SegmentTruncated
+from pylogbroker.storage.events import (
+    DeletedSegmentPurged,
+    PurgeFailed,
+    SegmentTruncated,
+    StorageEvent,
+)
 from pylogbroker.storage.recovery import LoadedPartition, loadPartition
 from pylogbroker.testing.powercut import PowerCutFileSystem
 from tests.storage.countedformat import encodeBatch
@@ -117,7 +122,7 @@ class LoadCase(RecoveryCase):
         self.files = PowerCutFileSystem(lambda: 77)
         self.files.makeDirectories(PATH)
         self.files.syncDirectory("/")
-        self.reports: list[LogEvent] = []
+        self.reports: list[StorageEvent] = []
 
     def make(self, name: str, data: bytes, modifiedMs: int = 5) -> None:
         file = self.files.open(f"{PATH}/{name}", create=True)

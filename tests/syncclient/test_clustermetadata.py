@@ -10,7 +10,7 @@ from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, make_digest_acl
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cluster.metadata import Node, Value
+from pylogbroker.cluster.metadata import GetData, Node
 from pylogbroker.config.propertytypes import BrokerAddress
 from pylogbroker.errors import (
     ConfigurationError,
@@ -105,7 +105,7 @@ class ZookeeperViewTests(SynchronousTestCase):
 
         def late(nodes: Sequence[Node]) -> list[Any]:
             for node in nodes:
-                if isinstance(node, Value):
+                if isinstance(node, GetData):
                     self.admin.delete(self.chroot + node.path)
             return read(nodes)
 

@@ -16,7 +16,7 @@ from pylogbroker.errors import (
     WireError,
 )
 from pylogbroker.schemas.rest import ANSWER_SIZE_MAX
-from pylogbroker.schemas.state import Registered
+from pylogbroker.schemas.state import SchemaVersion
 from pylogbroker.syncclient.registryclient import RegistryClient
 from tests.syncclient.registryend import RegistryEnd
 
@@ -63,7 +63,7 @@ class RegistryClientTests(SynchronousTestCase):
                 {"is_compatible": False, "messages": ["why"]},
             ),
         }
-        found = Registered("s", 2, 7, '"int"')
+        found = SchemaVersion("s", 2, 7, '"int"')
         for _ in range(2):
             self.assertEqual(
                 (self.client.find("s", '"int"'), self.client.version("s")), (found, found)

@@ -31,7 +31,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from pylogbroker.testing.network import MemoryConnection, MemoryNetwork
+from pylogbroker.testing.network import MemoryNetwork, MemoryPeer
 
 MUCH = b"x" * (16 << 20)
 """More than the kernel keeps for a far end that does not read."""
@@ -246,7 +246,7 @@ class PuppetPromisesTests(NetworkPromises, TestCase):
         self.network = MemoryNetwork(Clock())
         self.endpoint = self.network.endpoint
 
-    async def accept(self) -> MemoryConnection:
+    async def accept(self) -> MemoryPeer:
         return self.network.accept()
 
     async def until(self, condition: Callable[[], object]) -> None:
@@ -267,7 +267,7 @@ class PuppetPromisesTests(NetworkPromises, TestCase):
 
 
 class FarEnd(Protocol):
-    """The far end of a socket, with the words of a L{MemoryConnection}."""
+    """The far end of a socket, with the words of a L{MemoryPeer}."""
 
     def __init__(self) -> None:
         self.arrived = bytearray()
@@ -373,7 +373,7 @@ class PuppetNetworkTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.network = MemoryNetwork(Clock())
 
-    def connected(self) -> tuple[Near, MemoryConnection]:
+    def connected(self) -> tuple[Near, MemoryPeer]:
         connecting = self.network.endpoint().connect(Factory.forProtocol(Near))
         line = self.network.accept()
         near = self.successResultOf(connecting)

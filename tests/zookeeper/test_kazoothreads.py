@@ -14,7 +14,12 @@ from typing import Any
 from kazoo.protocol.states import Callback
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.zookeeper.kazoothreads import LOOKS, NegotiatingSocket, ReactorCallbacks, Watchdog
+from pylogbroker.zookeeper.kazoothreads import (
+    LOOKS,
+    ReactorCallbacks,
+    ReactorWatchdog,
+    SessionTimeoutSocket,
+)
 
 
 class ReactorCallbacksTests(SynchronousTestCase):
@@ -50,7 +55,7 @@ class NegotiatingSocketTests(SynchronousTestCase):
         for size in (1, 5, 100):
             ours, theirs = socket.socketpair()
             granted: list[int] = []
-            reading = NegotiatingSocket(ours, granted.append)
+            reading = SessionTimeoutSocket(ours, granted.append)
             theirs.sendall(frame)
             theirs.close()
             found = b"".join(iter(partial(reading.recv, size), b""))
@@ -91,7 +96,7 @@ class WatchdogTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.reactor = HangingReactor()
         self.bites = threading.Semaphore(0)
-        self.watchdog = Watchdog(self.reactor, self.bites.release, HANG_MS)
+        self.watchdog = ReactorWatchdog(self.reactor, self.bites.release, HANG_MS)
         self.addCleanup(self.watchdog.stop)
 
     def test_alive(self) -> None:

@@ -18,7 +18,7 @@ from pylogbroker.errors import (
     ZookeeperTimeoutException,
 )
 from pylogbroker.interfaces import WatchEvent
-from pylogbroker.zookeeper.watch import NOT_THERE, Watch, _WatchCallback
+from pylogbroker.zookeeper.watch import NOT_THERE, OneTimeWatch, _WatchCallback
 
 
 class WatchTests(SynchronousTestCase):
@@ -31,8 +31,8 @@ class WatchTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.readings: list[tuple[Deferred[Any], _WatchCallback]] = []
-        self.forgotten: list[Watch] = []
-        self.watch = Watch("/a", "changed", self.read, self.forgotten.append)
+        self.forgotten: list[OneTimeWatch] = []
+        self.watch = OneTimeWatch("/a", "changed", self.read, self.forgotten.append)
 
     def read(self, seen: _WatchCallback) -> Deferred[Any]:
         answer: Deferred[Any] = Deferred()

@@ -34,8 +34,8 @@ from pylogbroker.cli.arguments import (
 from pylogbroker.cli.output import asJson, table, tableOfRows
 from pylogbroker.cli.session import ClusterSession
 from pylogbroker.cli.streams import Streams, openInput
-from pylogbroker.client.clusterreader import ClusterReader
-from pylogbroker.client.offsetlookup import UNKNOWN, MessageAge
+from pylogbroker.client.clustermetadata import ClusterMetadataReader
+from pylogbroker.client.offsetlookup import UNKNOWN, AgeBounds
 from pylogbroker.cluster.assignment import (
     OwnershipFault,
     ownershipFaults,
@@ -186,7 +186,7 @@ class PartitionReport:
     owner: str | None = None
     offset: int | None = None
     end: int | None = None
-    ages: MessageAge = UNKNOWN
+    ages: AgeBounds = UNKNOWN
 
     @property
     def lag(self) -> int | None:
@@ -236,7 +236,7 @@ async def describeGroups(options: Namespace, streams: Streams) -> int:
     """Print members and partitions of groups."""
     async with ClusterSession(options, streams) as cluster:
         names = await cluster.knownGroups(options.groups)
-        reports = [await GroupReading(cluster, name).read() for name in names]
+        reports = [await GroupReader(cluster, name).read() for name in names]
     if options.json:
         text = asJson({"groups": [each.asDocument() for each in reports]})
     else:
@@ -249,13 +249,13 @@ async def describeGroups(options: Namespace, streams: Streams) -> int:
     return 0
 
 
-class GroupReading:
+class GroupReader:
     """Reads one group: first its nodes in ZooKeeper, then the ends of the logs from the brokers."""
 
     def __init__(self, cluster: ClusterSession, name: str) -> None:
         self._offsets = cluster.offsets
         self._report = GroupReport(name)
-        self._reader = ClusterReader(cluster.zookeeper, self._report.problems.append)
+        self._reader = ClusterMetadataReader(cluster.zookeeper, self._report.problems.append)
         self._paths = GroupPaths(name)
 
     async def read(self) -> GroupReport:
@@ -307,7 +307,7 @@ class GroupReading:
                 if each.offset is None:
                     continue
                 if each.offset == end:
-                    each.ages = MessageAge(0, 0)
+                    each.ages = AgeBounds(0, 0)
                 elif each.offset < end:
                     each.ages = await self._offsets.ages(each.topic, each.partition, each.offset)
                 else:
@@ -344,7 +344,7 @@ def asTable(report: GroupReport) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def formatAges(ages: MessageAge) -> str:
+def formatAges(ages: AgeBounds) -> str:
     """C{5m-2h}, C{>5m}, C{<2h}, or C{-}. The least is rounded down, the most up."""
     if ages.least is None and ages.most is None:
         return "-"
@@ -494,7 +494,7 @@ async def _committedOffsets(cluster: ClusterSession, name: str) -> list[GroupOff
 # -- changes -----------------------------------------------------------------------------------
 
 
-class Change(NamedTuple):
+class OffsetChange(NamedTuple):
     """
     A new offset.
 
@@ -531,7 +531,7 @@ def _addChange(parser: ArgumentParser) -> None:
 async def _change(
     cluster: ClusterSession, wanted: Sequence[GroupOffset], options: Namespace, streams: Streams
 ) -> None:
-    changes = [Change(each, await _oldOffset(cluster, each)) for each in wanted]
+    changes = [OffsetChange(each, await _oldOffset(cluster, each)) for each in wanted]
     running = [
         name
         for name in sorted({each.group for each in wanted})
@@ -570,7 +570,7 @@ async def _oldOffset(cluster: ClusterSession, each: GroupOffset) -> int | None:
         raise CommandError(str(error)) from error
 
 
-def _changesTable(changes: Iterable[Change]) -> str:
+def _changesTable(changes: Iterable[OffsetChange]) -> str:
     rows = []
     for each, old in changes:
         change = None if old is None else each.offset - old

@@ -38,7 +38,7 @@ from pylogbroker.storage.files import storageError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pylogbroker.spark.loader.sparkjobs import ProgressCallback
+    from pylogbroker.spark.loader.jobprogress import ProgressCallback
 
 DEFAULT_MASTER = "local[*,4]"
 """All processors of this machine; a task may fail three times."""
@@ -395,7 +395,7 @@ def session(options: Namespace, name: str) -> Iterator[SparkSession]:
         from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession
 
-        from pylogbroker.spark.loader.sparkjobs import reason
+        from pylogbroker.spark.loader.jobprogress import reason
     except ImportError as error:
         raise CommandError(
             f"this needs Spark: pip install '.[spark]' in pylogbroker's sources ({error})"

@@ -29,7 +29,7 @@ from pylogbroker.errors import ConfigurationError, TableError
 from pylogbroker.lake.commit import TableWriter
 from pylogbroker.lake.manifest import COMPACTION
 from pylogbroker.lake.table import runNumber
-from pylogbroker.spark.loader.sparkjobs import (
+from pylogbroker.spark.loader.jobprogress import (
     ProgressCallback,
     reportProgress,
     translateErrors,

@@ -26,16 +26,16 @@ from pyspark.sql.types import LongType, StructField, StructType
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.lake.commit import TableWriter
 from pylogbroker.lake.loadplan import LoadPlan, advancePositions
-from pylogbroker.lake.manifest import LOAD, LoadedRange, Manifest
+from pylogbroker.lake.manifest import LOAD, LoadedRange, RunManifest
 from pylogbroker.lake.table import Table, topicOf
 from pylogbroker.records.columns import sizeBetween
 from pylogbroker.spark.loader.eventtime import DEFAULT_RULE, withEventTime
-from pylogbroker.spark.loader.plan import StartOffsets, planLoad
-from pylogbroker.spark.loader.sparkjobs import (
+from pylogbroker.spark.loader.jobprogress import (
     ProgressCallback,
     reportProgress,
     translateErrors,
 )
+from pylogbroker.spark.loader.plan import StartOffsets, planLoad
 from pylogbroker.spark.loader.stagedfiles import (
     COMPRESSIONS,
     RowCounts,
@@ -70,7 +70,7 @@ class LoadResult(NamedTuple):
     @ivar notes: sentences for the user.
     """
 
-    manifest: Manifest | None
+    manifest: RunManifest | None
     notes: tuple[str, ...]
 
 
@@ -169,7 +169,7 @@ class _Run:
         self._runId = f"{startedMs}-{uuid.uuid4().hex}"
         self._staging = writer.staging(self._runId)
 
-    def execute(self, last: Manifest | None) -> Manifest:
+    def execute(self, last: RunManifest | None) -> RunManifest:
         """Read, write, count, commit."""
         try:
             with translateErrors():
@@ -180,7 +180,7 @@ class _Run:
         self._writer.commit(manifest)
         return manifest
 
-    def _stage(self, last: Manifest | None) -> Manifest:
+    def _stage(self, last: RunManifest | None) -> RunManifest:
         request, table = self._request, self._writer.table
         fresh = None
         if not self._plan.isEmpty:
@@ -205,7 +205,7 @@ class _Run:
             if not request.source.failOnDataLoss:  # messages that were deleted since the plan
                 notes += dataLossNotes(loaded, self._plan.ranges)
         windows, arrivals = netCounts(counts, replaced.counts)
-        return Manifest(
+        return RunManifest(
             number,
             self._runId,
             LOAD,
@@ -228,7 +228,7 @@ class _Run:
         return reportProgress(self._spark, self._runId, stage, self._request.progress)
 
     def _columns(
-        self, last: Manifest | None, fresh: DataFrame | None, replaced: Replaced
+        self, last: RunManifest | None, fresh: DataFrame | None, replaced: ReplacedRows
     ) -> Mapping[str, str]:
         """
         The table's columns by topic. A topic that an early release loaded is in no manifest, and
@@ -275,7 +275,7 @@ class _Run:
         ranges = {each.partition: each for each in self._plan.ranges}
         return countRows(loaded, ranges, self._request.windowMs)
 
-    def _ranges(self, counts: RowCounts, replaced: Replaced) -> tuple[LoadedRange, ...]:
+    def _ranges(self, counts: RowCounts, replaced: ReplacedRows) -> tuple[LoadedRange, ...]:
         return tuple(
             LoadedRange(
                 *key,
@@ -309,7 +309,7 @@ def _ruleText(eventTime: str | Column | None) -> str:
 # -- ranges that are loaded again
 
 
-class Replaced(NamedTuple):
+class ReplacedRows(NamedTuple):
     """
     Rows that a run removes, because it loads their range again.
 
@@ -325,10 +325,10 @@ class Replaced(NamedTuple):
     emptied: frozenset[str] = frozenset()
 
 
-_NOTHING = Replaced(None, (), RowCounts({}, (), {}))
+_NOTHING = ReplacedRows(None, (), RowCounts({}, (), {}))
 
 
-def findReplaced(spark: SparkSession, found: Table, plan: LoadPlan, windowMs: int) -> Replaced:
+def findReplaced(spark: SparkSession, found: Table, plan: LoadPlan, windowMs: int) -> ReplacedRows:
     """
     Find the rows of ranges that are loaded again. Of files that have no other rows, only the
     counted columns are read, so that rows which have become unreadable can be loaded again.
@@ -356,7 +356,7 @@ def findReplaced(spark: SparkSession, found: Table, plan: LoadPlan, windowMs: in
     kept = readFiles(spark, found, shared).where(~inRanges(again)) if shared else None
     paths = {path: path.removeprefix(found.folder + "/") for path in files}
     staying = {topicOf(paths[path]) for path in files if touched.get(path, True)}
-    return Replaced(
+    return ReplacedRows(
         kept,
         tuple(paths[path] for path in sorted(touched)),
         countRows(removed, gone, windowMs),

@@ -42,7 +42,7 @@ from pyspark.sql.types import (
 from pylogbroker.errors import LoadError, TableError
 from pylogbroker.lake.commit import localPath
 from pylogbroker.lake.table import STAGING, Table, topicOf
-from pylogbroker.spark.loader.sparkjobs import reason
+from pylogbroker.spark.loader.jobprogress import reason
 from pylogbroker.storage.files import RealFileSystem
 
 PARTITION_COLUMNS = ("topic", "date", "hour")

@@ -14,7 +14,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.audit.envelope import encodeEnvelope
-from pylogbroker.lake.manifest import Manifest
+from pylogbroker.lake.manifest import RunManifest
 from pylogbroker.spark.loader import load
 from pylogbroker.spark.loader.run import LoadResult
 from pylogbroker.types import BrokerPartition
@@ -101,7 +101,7 @@ class LoadCase(SparkCase):
             },
         )
 
-    def loaded(self, **options: Any) -> Manifest:
+    def loaded(self, **options: Any) -> RunManifest:
         """One run that has something to do."""
         manifest = self.load(**options).manifest
         assert manifest is not None

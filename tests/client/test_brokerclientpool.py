@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.client.connectionpool}."""
+"""Tests for L{pylogbroker.client.brokerclientpool}."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.client import connectionpool
-from pylogbroker.client.connectionpool import ConnectionPool
+from pylogbroker.client import brokerclientpool
+from pylogbroker.client.brokerclientpool import BrokerClientPool
 from pylogbroker.errors import BackpressureError, ClosedError, ConfigurationError, TimedOutError
-from pylogbroker.testing.network import MemoryConnection, MemoryNetwork
+from pylogbroker.testing.network import MemoryNetwork, MemoryPeer
 from tests.producer.puppets import PuppetConnections
 
 
@@ -20,7 +20,7 @@ class ConnectionsTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.reactor = MemoryReactorClock()
-        self.connections = ConnectionPool(self.reactor, connectTimeoutMs=1234)
+        self.connections = BrokerClientPool(self.reactor, connectTimeoutMs=1234)
 
     def test_oneToEach(self) -> None:
         """The same endpoint gives the same link; nothing is connected for that."""
@@ -36,9 +36,9 @@ class ConnectionsTests(SynchronousTestCase):
 
     def test_template(self) -> None:
         """With a template, that is how a broker of an address is reached."""
-        connectionpool = ConnectionPool(self.reactor, template="tcp:{host}:{port}:timeout=7")
-        link = connectionpool.get("192.0.2.7:9092")
-        self.assertIs(connectionpool.get("192.0.2.7:9092"), link)
+        brokerclientpool = BrokerClientPool(self.reactor, template="tcp:{host}:{port}:timeout=7")
+        link = brokerclientpool.get("192.0.2.7:9092")
+        self.assertIs(brokerclientpool.get("192.0.2.7:9092"), link)
         self.assertEqual(link.name, "tcp:192.0.2.7:9092:timeout=7")
 
     def test_forget(self) -> None:
@@ -62,7 +62,7 @@ class ConnectionsTests(SynchronousTestCase):
 
     def test_limit(self) -> None:
         """Brokers are limited in number."""
-        self.patch(connectionpool, "BROKER_COUNT_MAX", 1)
+        self.patch(brokerclientpool, "BROKER_COUNT_MAX", 1)
         self.connections.get("192.0.2.7:9092")
         self.assertRaises(BackpressureError, self.connections.get, "192.0.2.8:9092")
         self.connections.get("192.0.2.7:9092")
@@ -81,7 +81,7 @@ class AgainTests(SynchronousTestCase):
         self.network = MemoryNetwork(self.clock)
         self.connections = PuppetConnections(self.network, Random(7).random)
 
-    def connected(self) -> MemoryConnection:
+    def connected(self) -> MemoryPeer:
         """Connect."""
         asked = self.connections.get("a:1").connection()
         line = self.network.accept()

@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.auditor.tablereader}: a table as a tier of an audit, beside a real broker.
+Tests for L{pylogbroker.auditor.tabletier}: a table as a tier of an audit, beside a real broker.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import replace
 from pylogbroker.audit.comparison import Comparison
 from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.config.auditsettings import AUDIT_TOPIC
-from pylogbroker.lake.manifest import Manifest, WindowCount
+from pylogbroker.lake.manifest import RunManifest, WindowCount
 from pylogbroker.lake.table import MANIFESTS, manifestName
 from pylogbroker.storage.files import RealFileSystem
 from tests.auditor.auditcase import WINDOW_MS, AuditCase, report
@@ -30,7 +30,9 @@ class TableTests(AuditCase):
         )
         self.addCleanup(self.auditor.close)
 
-    def run_(self, *windows: tuple[int, int], arrivalCount: int = 0, **changes: object) -> Manifest:
+    def run_(
+        self, *windows: tuple[int, int], arrivalCount: int = 0, **changes: object
+    ) -> RunManifest:
         """
         A run that has loaded so many rows in windows that begin so many milliseconds behind the
         base.

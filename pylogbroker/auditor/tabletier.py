@@ -18,7 +18,7 @@ from twisted.internet.threads import deferToThreadPool
 from pylogbroker.audit.aggregator import AuditAggregator
 from pylogbroker.config.auditsettings import TierAddress
 from pylogbroker.errors import ConfigurationError, TableError
-from pylogbroker.lake.manifest import Manifest
+from pylogbroker.lake.manifest import RunManifest
 from pylogbroker.lake.table import Table
 from pylogbroker.storage.files import RealFileSystem
 
@@ -38,12 +38,12 @@ class _Seen(NamedTuple):
     isArrival: bool
 
 
-class TableReader:
+class TableTier:
     """
     The reader of one table.
 
     @ivar name: of the tier.
-    @ivar skippedCount: always 0; see L{pylogbroker.auditor.tierreader.TierReader}.
+    @ivar skippedCount: always 0; see L{pylogbroker.auditor.clustertier.ClusterTier}.
     """
 
     def __init__(self, reactor: Any, address: TierAddress) -> None:
@@ -88,10 +88,10 @@ class TableReader:
             ledger.see(self.name, topic, ledger.startOf(timeMs), count, isArrival)
         return sum(each.rowCount for each in chosen)
 
-    def _new(self, sinceMs: int) -> Deferred[list[Manifest]]:
+    def _new(self, sinceMs: int) -> Deferred[list[RunManifest]]:
         """The new manifests, the latest first."""
 
-        def find() -> list[Manifest]:
+        def find() -> list[RunManifest]:
             if not self._table.manifestCount():
                 raise TableError(
                     self._table.folder, "there is no table, or nothing was ever loaded to it"

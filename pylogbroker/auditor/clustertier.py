@@ -77,7 +77,7 @@ class _TierMember(NamedTuple):
         )
 
 
-class TierReader:
+class ClusterTier:
     """
     The reader of one cluster.
 

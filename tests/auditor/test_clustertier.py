@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.auditor.tierreader}, at brokers without ZooKeeper.
+Tests for L{pylogbroker.auditor.clustertier}, at brokers without ZooKeeper.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from twisted.internet import reactor
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.auditor.tierreader import TierReader, _TierMember
+from pylogbroker.auditor.clustertier import ClusterTier, _TierMember
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.config.auditsettings import AuditorSettings
 from pylogbroker.errors import (
@@ -32,7 +32,7 @@ from tests.contracts.scriptedbroker import ScriptedBroker, ScriptedConnection
 class TierReaderTests(CommandCase):
     """Every message, once."""
 
-    def reader(self, **properties: str) -> TierReader:
+    def reader(self, **properties: str) -> ClusterTier:
         properties = {key.replace("_", "."): value for key, value in properties.items()}
         settings = AuditorSettings.fromProperties(
             {
@@ -42,11 +42,11 @@ class TierReaderTests(CommandCase):
             },
             self.fail,
         )
-        reader = TierReader(reactor, settings.tiers[0], settings)
+        reader = ClusterTier(reactor, settings.tiers[0], settings)
         self.addCleanup(reader.close)
         return reader
 
-    async def read(self, reader: TierReader, topic: str = "clicks") -> list[bytes]:
+    async def read(self, reader: ClusterTier, topic: str = "clicks") -> list[bytes]:
         found: list[bytes] = []
 
         def take(fetched: MessageSet) -> int | None:
@@ -152,7 +152,7 @@ class TierReaderTests(CommandCase):
         settings = AuditorSettings.fromProperties(
             {"tiers": f"live=broker:127.0.0.1:{broker.port}"}, self.fail
         )
-        reader = TierReader(reactor, settings.tiers[0], settings)
+        reader = ClusterTier(reactor, settings.tiers[0], settings)
         self.addCleanup(reader.close)
         self.assertEqual(await self.read(reader), [])
         self.assertEqual(await self.read(reader), [])
@@ -203,7 +203,7 @@ class ZookeeperTests(CommandCase):
         """
         double = FakeZookeeper(reactor)
         settings = AuditorSettings.fromProperties({"tiers": "live=z:2181"}, self.fail)
-        reader = TierReader(reactor, settings.tiers[0], settings, lambda address: double.client())
+        reader = ClusterTier(reactor, settings.tiers[0], settings, lambda address: double.client())
         self.addCleanup(reader.close)
         await reader.open()
         self.assertEqual(await reader._partitions("clicks"), [])
@@ -239,13 +239,13 @@ class ZookeeperTests(CommandCase):
         await broker.start()
         return broker
 
-    def readerOf(self, double: FakeZookeeper, tier: str = "live=z:2181") -> TierReader:
+    def readerOf(self, double: FakeZookeeper, tier: str = "live=z:2181") -> ClusterTier:
         settings = AuditorSettings.fromProperties({"tiers": tier}, self.fail)
-        reader = TierReader(reactor, settings.tiers[0], settings, lambda address: double.client())
+        reader = ClusterTier(reactor, settings.tiers[0], settings, lambda address: double.client())
         self.addCleanup(reader.close)
         return reader
 
-    async def lack(self, reader: TierReader, sinceMs: int = 1) -> str:
+    async def lack(self, reader: ClusterTier, sinceMs: int = 1) -> str:
         """What a pass over C{clicks} says."""
         await reader.open()
         await reader.read("clicks", 0, lambda fetched: None)
@@ -301,7 +301,7 @@ class ZookeeperTests(CommandCase):
         settings = AuditorSettings.fromProperties(
             {"tiers": "live=z:2181", "timeout.ms": "100"}, self.fail
         )
-        reader = TierReader(reactor, settings.tiers[0], settings, lambda address: double.client())
+        reader = ClusterTier(reactor, settings.tiers[0], settings, lambda address: double.client())
         await self.refused(reader.open(), PylogbrokerError)
         double.start()
         await reader.open()

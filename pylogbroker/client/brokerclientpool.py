@@ -26,7 +26,7 @@ from pylogbroker.net.endpoints import brokerEndpoint
 BROKER_COUNT_MAX = 10_000
 
 
-class ConnectionPool:
+class BrokerClientPool:
     """Clients of many brokers."""
 
     def __init__(

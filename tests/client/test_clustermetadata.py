@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.client.clusterreader}."""
+"""Tests for L{pylogbroker.client.clustermetadata}."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.client.clusterreader import ClusterReader
+from pylogbroker.client.clustermetadata import ClusterMetadataReader
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.subscription import StaticSubscription
 from pylogbroker.cluster.znodes import PARTITION_COUNT_MAX, BrokerRegistration, decodeBroker
@@ -33,7 +33,7 @@ class RegistriesTests(SynchronousTestCase):
         self.zookeeper: Any = FakeZookeeper(self.clock).client()
         self.settle(self.zookeeper.connect())
         self.problems: list[str] = []
-        self.registries = ClusterReader(self.zookeeper, self.problems.append)
+        self.registries = ClusterMetadataReader(self.zookeeper, self.problems.append)
 
     def settle(self, waiting: Any) -> Any:
         """Let what is under way come to its end."""

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 from pylogbroker.cluster import metadata, paths
 from pylogbroker.cluster.metadata import (
-    Children,
+    GetChildren,
+    GetData,
     MemberRegistration,
     Node,
     Query,
-    Value,
     ZnodeWarnings,
 )
 from pylogbroker.cluster.paths import GroupPaths
@@ -32,7 +32,7 @@ from pylogbroker.types import PartitionId
 T = TypeVar("T")
 
 
-class ClusterReader:
+class ClusterMetadataReader:
     """
     A reader of one cluster.
 
@@ -65,9 +65,9 @@ class ClusterReader:
 
     async def node(self, node: Node) -> Any:
         try:
-            if isinstance(node, Children):
+            if isinstance(node, GetChildren):
                 return node.decoded(await self._children(node.path), self.warnings)
-            if isinstance(node, Value):
+            if isinstance(node, GetData):
                 data, _stat = await self._zookeeper.get(node.path)
                 return node.decoded(data, self.warnings)
         except NoNodeException:
@@ -83,7 +83,7 @@ class ClusterReader:
 
     async def value(self, path: str, decode: Callable[[str, bytes | None], T]) -> T | None:
         """A node's decoded data; L{None} when it is missing or unusable."""
-        found: T | None = await self.node(Value(path, decode))
+        found: T | None = await self.node(GetData(path, decode))
         return found
 
     async def broker(self, number: int) -> BrokerRegistration:

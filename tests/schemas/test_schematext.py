@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.schemas.canonical}.
+Tests for L{pylogbroker.schemas.schematext}.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import InvalidSchemaError
-from pylogbroker.schemas.canonical import (
+from pylogbroker.schemas.schematext import (
     NESTING_MAX,
     canonicalText,
     fingerprint,

@@ -16,7 +16,7 @@ from pylogbroker.protocol.framing import FrameDecoder
 from pylogbroker.protocol.kafka07.requests import Fetch, MultiFetch, Offsets, decodeRequest
 from pylogbroker.protocol.kafka07.responses import encodeOffsets, fetchHeader, multiFetchHeader
 from pylogbroker.records.messageset import encodeSet
-from pylogbroker.testing.network import MemoryConnection, MemoryEndpoint, MemoryNetwork
+from pylogbroker.testing.network import MemoryEndpoint, MemoryNetwork, MemoryPeer
 from pylogbroker.testing.zookeeper import FakeZookeeper
 from pylogbroker.types import EARLIEST
 from pylogbroker.zookeeper.ephemeral import claim
@@ -67,9 +67,9 @@ class FarBroker:
         self.isUp = True
         self.isHolding = False
         self.network = MemoryNetwork(clock)
-        self.lines: list[MemoryConnection] = []
-        self._decoders: dict[MemoryConnection, FrameDecoder] = {}
-        self._held: list[tuple[MemoryConnection, bytes]] = []
+        self.lines: list[MemoryPeer] = []
+        self._decoders: dict[MemoryPeer, FrameDecoder] = {}
+        self._held: list[tuple[MemoryPeer, bytes]] = []
 
     def log(self, topic: str, partition: int) -> FarLog:
         return self.logs.setdefault((topic, partition), FarLog())

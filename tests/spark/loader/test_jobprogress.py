@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.spark.loader.sparkjobs}.
+Tests for L{pylogbroker.spark.loader.jobprogress}.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import LoadError
-from pylogbroker.spark.loader.sparkjobs import (
+from pylogbroker.spark.loader.jobprogress import (
     StageProgress,
     reason,
     reportProgress,
