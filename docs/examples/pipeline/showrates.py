@@ -44,7 +44,8 @@ async def main(reactor: Any, options: Namespace) -> None:
     rates = LastRates()
     if options.listen:
         port = await serverFromString(reactor, options.listen).listen(Site(rates))
-        print(f"serves on {port.getHost()}", flush=True)
+        address = port.getHost()
+        print(f"serves on {address.host}:{address.port}", flush=True)
     settings = {
         "zk.connect": options.zookeeper,
         "groupid": options.group,
