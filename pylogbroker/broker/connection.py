@@ -238,7 +238,7 @@ class ServerConnection(TwistedProtocol):
                     memory.frameComplete(reservation)
                 try:
                     answer = handle(request, state)
-                except PylogbrokerError:
+                except Exception:  # also an unexpected one: else its reservation would leak
                     answer = Failure()
                 self._greeting = None
                 if answer is not None or self._slots:
@@ -277,6 +277,8 @@ class ServerConnection(TwistedProtocol):
 
     def _done(self, outcome: Any, slot: _Slot) -> None:
         slot.outcome, slot.isDone = outcome, True
+        if isinstance(outcome, Failure):
+            self._ignoreRest()
         if self._slots and self._slots[0] is slot:
             self._sendReady()
         elif slot not in (self._slots or ()) and isinstance(outcome, list):
@@ -419,8 +421,7 @@ class ServerConnection(TwistedProtocol):
 
     def drop(self) -> None:
         """Discard held requests, and close."""
-        self._decoder = self._handler.newDecoder()
-        self._finishing = True
+        self._ignoreRest()
         while self._slots and (self._sender is None or len(self._slots) > 1):
             slot = self._slots.pop()
             if isinstance(slot.outcome, list):
@@ -428,6 +429,10 @@ class ServerConnection(TwistedProtocol):
             if slot.reservation is not None:
                 self.connections.memory.release(slot.reservation)
         self._end()
+
+    def _ignoreRest(self) -> None:
+        self._decoder = self._handler.newDecoder()
+        self._finishing = True
 
     def _end(self) -> None:
         reservation, self._reservation = self._reservation, None

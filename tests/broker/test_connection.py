@@ -789,6 +789,7 @@ class EchoDialect:
 
     def __init__(self, slotCountMax: int = 1) -> None:
         self.slotCountMax = slotCountMax
+        self.sizeMax = 50
         self.waiting: list[tuple[bytes, Deferred[Any]]] = []
 
     def newDecoder(self) -> Any:
@@ -796,7 +797,7 @@ class EchoDialect:
             def takeRequest(self) -> bytes | None:
                 return self.take()
 
-        return Decoder(50)
+        return Decoder(self.sizeMax)
 
     def handle(self, request: bytes, state: None) -> Any:
         if request == b"refuse":
@@ -937,6 +938,24 @@ class DialectTests(DialectTestCase):
         self.assertIn("A request of 192.168.1.1:54321 failed unexpectedly", self.lines()[0])
         self.assertEqual((self.dialect.waiting, self.counters.malformedCount), ([], 0))
 
+    def test_unforeseenAtOnce(self) -> None:
+        """So does one that is raised, and the memory of its large request comes back."""
+
+        def handle(request: bytes, state: None) -> Any:
+            raise ZeroDivisionError
+
+        size = RECEIVE_SIZE_MAX + 1
+        self.dialect.handle = handle  # type: ignore[method-assign]
+        self.dialect.sizeMax = size
+        self.connection = self.connect()
+        frame = struct.pack(">i", size) + bytes(size)
+        self.connection.dataReceived(frame[:100])
+        self.assertEqual(self.connections.memory.reservedSize, len(frame))
+        self.connection.dataReceived(frame[100:])
+        self.assertEqual(self.connections.memory.reservedSize, 0)
+        self.assertTrue(self.transport.disconnecting)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
     def test_finish(self) -> None:
         """
         Told to finish, a connection reads no more, carries out what it holds, and closes; an idle
@@ -1010,6 +1029,8 @@ class SlotTests(DialectTestCase):
         handled.
         """
         self.feed(b"one", b"refuse", b"two")
+        self.feed(b"three")
+        self.assertEqual(self.requests(), [b"one"])
         self.assertFalse(self.transport.disconnecting)
         self.dialect.answer()
         self.assertEqual(self.transport.value(), b"\0\0\0\3one")
@@ -1021,6 +1042,8 @@ class SlotTests(DialectTestCase):
         self.feed(b"one", b"two", b"three")
         self.dialect.answer(2)
         self.dialect.waiting.pop(1)[1].errback(Failure(InvalidRequestError("late")))
+        self.feed(b"four")
+        self.assertEqual(self.requests(), [b"one"])
         self.assertFalse(self.transport.disconnecting)
         self.dialect.answer()
         self.assertEqual(self.transport.value(), b"\0\0\0\3one")
