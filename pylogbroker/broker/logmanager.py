@@ -109,14 +109,13 @@ class Partition:
         """
         Append if the partition admits it now.
 
-        @return: L{None}: wait for L{awaitAdmission} and call again; append several batches one by
-            one, since the segment may roll between two.
+        @param batches: not split: the segment rolls before them or behind them.
+        @return: L{None}: wait for L{awaitAdmission} and call again.
         @raise PartitionOfflineError: the partition has failed or is closed.
         """
         log, manager = self.log, self._manager
         if (
             log.rolling
-            or (batches.size > log.bytesUntilRoll and len(batches.buffers) > 1)
             or log.rollDue(nowMs)
             # As isThrottled, without a call: this is the hot path.
             or log.unflushedSize > manager.partitionUnflushedSizeMax
@@ -271,7 +270,7 @@ class LogManager:
         if log.pendingSize and log.blocked is not None:
             self._blockOnDisk(partition, log.blocked)
             return
-        if log.flushDueOffset > log.highWatermark or partition.isOverLimit:
+        if log.isFlushDueByCount or partition.isOverLimit:
             self.flush(partition)
         elif self.unflushedSize > self.unflushedSizeMax:
             self._flushAll()
@@ -414,13 +413,13 @@ class LogManager:
         started, before, after = self._clock.seconds(), log.flushed, job.position
 
         def finish(error: StorageError | None) -> None:
-            log.finishFlush(job, error, self.nowMs())
             if error is None:
                 self._counters.flushed(int((self._clock.seconds() - started) * 1000))
                 start = before.byte if before.segment == after.segment else 0
                 self._pageCache.markCached(job.segment.file.path, start, after.byte - start)
             else:
                 self._counters.failedCount += 1
+            log.finishFlush(job, error, self.nowMs())  # fetches that waited for it are sent now
 
         self._run(partition, job, finish)
 
@@ -463,11 +462,7 @@ class LogManager:
             return
         self._account(partition)
         hasWaiters = bool(len(self._capacityWaiters) or len(partition.capacityWaiters))
-        if (
-            log.flushDueOffset > log.highWatermark
-            or partition.isOverLimit
-            or (hasWaiters and log.unflushedSize)
-        ):
+        if log.isFlushDueByCount or partition.isOverLimit or (hasWaiters and log.unflushedSize):
             self.flush(partition)
         self._fireCapacity(partition)
 

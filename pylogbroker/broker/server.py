@@ -114,6 +114,8 @@ class Broker:
         batches = found.log.format.validatePlain(sets, self._payloadSizeMax)
         if batches is None:
             return None
+        if batches.size > found.log.bytesUntilRoll and len(sets) > 1:
+            return None  # the segment may roll between two sets
         try:
             result = found.append(batches, self._nowMs())
         except PylogbrokerError:
@@ -282,7 +284,11 @@ class Broker:
         return found
 
     async def _awaitDueFlush(self, log: PartitionLog) -> None:
-        if log.flushDueOffset <= log.highWatermark or log.blocked is not None:
+        if (
+            not log.isFlushDueByCount
+            or log.flushDueOffset <= log.highWatermark
+            or log.blocked is not None
+        ):
             return
         waiting: Deferred[None] = Deferred()
 

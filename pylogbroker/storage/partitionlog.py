@@ -114,7 +114,7 @@ class PartitionLog:
     @ivar logEndOffset: the base offset of the next append.
     @ivar writtenOffset: everything below is in the page cache.
     @ivar flushed: everything below is synced.
-    @ivar flushDueOffset: the high watermark after the flushes that are due by count.
+    @ivar flushDueOffset: the flushed offset after the flushes that are due by count.
     @ivar pendingSize: bytes appended, not yet written.
     @ivar unflushedSize: bytes appended, not yet synced.
     @ivar bytesUntilRoll: bytes until a roll by size; negative: a roll is due.
@@ -368,6 +368,8 @@ class PartitionLog:
         due, watermark = self.flushDueOffset, self.highWatermark
         if due <= watermark or offset > due or offset < self.logStartOffset:
             return False
+        if not self.isFlushDueByCount:  # the high watermark waits for something else
+            return False
         if offset > watermark:
             return True
         if offset == watermark:
@@ -404,6 +406,10 @@ class PartitionLog:
         return [offset for offset, _ in reversed(known[: last + 1])][:countMax]
 
     # -- flush
+
+    @property
+    def isFlushDueByCount(self) -> bool:
+        return self.flushDueOffset > self.flushed.offset
 
     def flushDue(self, nowMs: int) -> bool:
         """
@@ -453,6 +459,8 @@ class PartitionLog:
         self.unflushedSize = active.writtenSize - active.size + self.pendingSize
         if position > self.flushed:
             self.flushed = position
+            if position.offset > self.flushDueOffset:
+                self.flushDueOffset, _, self._flushDueByte = position
             self._waiters[MarkKind.FLUSHED].advance(position.offset)
         self.updateHighWatermark()
 
@@ -477,8 +485,6 @@ class PartitionLog:
         if position > self.watermark and self.failure is None:
             self.watermark = position = min(position, self.written)
             self.highWatermark = position.offset
-            if position.offset > self.flushDueOffset:
-                self.flushDueOffset, _, self._flushDueByte = position
             self._waiters[MarkKind.HIGH_WATERMARK].advance(position.offset)
 
     # -- roll
@@ -658,7 +664,7 @@ class PartitionLog:
         self._pending = []
         self.pendingSize = self.unflushedSize = 0
         self.logEndOffset = self.flushedOffset
-        self.flushDueOffset = self.highWatermark
+        self.flushDueOffset = self.flushedOffset
         if self._pinned:
             self._pinned = False
             self._active.file.unpin()

@@ -138,6 +138,18 @@ class LifeTests(FormatCase):
         self.assertEqual(len(lead.log().segments), 7)
         self.assertEqual(self.fetchAll(), b"".join(sets))
 
+    def test_largerThanASegment(self) -> None:
+        """
+        A set of several messages that no segment has room for is appended whole, like one large
+        message.
+        """
+        self.start({"log.file.size": "30"})
+        sets = self.sets(6)
+        self.produce(sets[0], b"".join(sets[1:5]), sets[5])
+        log = self.lead.log()
+        self.assertEqual([each.writtenSize for each in log.segments], [60, 12])
+        self.assertEqual(self.fetchAll(), b"".join(sets))
+
     def test_retention(self) -> None:
         """Retention by size goes by bytes; the start moves to the oldest segment that is left."""
         lead = self.start({"log.file.size": "100", "log.retention.size": "200"})

@@ -19,6 +19,8 @@ from pylogbroker.protocol.kafka07.requests import (
     encodeProduce,
 )
 from pylogbroker.records.messageset import encodeSet
+from pylogbroker.storage.partitionlog import MarkKind, writtenWatermark
+from pylogbroker.types import LogPosition
 from tests.broker.manualbroker import ROOT, LeadBroker, LeadTestCase, Peer, capture, waitingCount
 from tests.storage.driving import append
 
@@ -116,6 +118,20 @@ class WriteTests(UpkeepTestCase):
         warmth: Any = self.lead.service.connections.sendContext.pageCache
         self.assertTrue(warmth.isCached(self.path(), -1, 0, 11))
 
+    def test_warmForWaiters(self) -> None:
+        """It does already for fetches that waited for the flush."""
+        warmth: Any = self.lead.service.connections.sendContext.pageCache
+        found: list[bool] = []
+        self.lead.log().whenReached(
+            MarkKind.HIGH_WATERMARK,
+            11,
+            lambda _failure: found.append(warmth.isCached(self.path(), -1, 0, 11)),
+        )
+        self.peer.send(produce(b"a"))
+        self.lead.logManager.flush(self.lead.partition())
+        self.lead.settle()
+        self.assertEqual(found, [True])
+
 
 class FlushTests(UpkeepTestCase):
     """From the page cache to the disk, and before the eyes of consumers (row 31 to 34)."""
@@ -143,6 +159,22 @@ class FlushTests(UpkeepTestCase):
         self.assertEqual(
             (self.lead.counters.flushes.count, self.lead.logManager.unflushedSize), (1, 0)
         )
+
+    def test_otherWatermarks(self) -> None:
+        """
+        Whatever moves the high watermark, a flush begins by count, and only by count; and no fetch
+        waits for it.
+        """
+        log = self.lead.log()
+        for policy in (writtenWatermark, lambda _log: LogPosition(0, 0, 0)):
+            log.setWatermarkPolicy(policy)
+            jobCounts = []
+            for _ in range(6):
+                self.peer.send(produce(b"a"))
+                jobCounts.append(self.lead.flushWorker.performAll())
+            self.assertEqual(jobCounts, [0, 0, 1, 0, 0, 1])
+            self.assertEqual(log.flushedOffset, log.logEndOffset)
+            self.assertFalse(log.readsPastWatermark(0, 1000))
 
     def test_byTime(self) -> None:
         """
