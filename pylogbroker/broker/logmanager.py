@@ -409,6 +409,8 @@ class LogManager:
         log = partition.log
         job = log.beginFlush()
         if job is None:
+            if log.failure is not None:  # of the write that it begins with
+                self._onFailure(partition)
             return
         started, before, after = self._clock.seconds(), log.flushed, job.position
 

@@ -552,6 +552,20 @@ class FullDiskTests(UpkeepTestCase):
             (waitingCount(self.lead.logManager), self.lead.logManager.unflushedSize), (0, 0)
         )
 
+    def test_brokenInAFlush(self) -> None:
+        """Those who wait are told at once if the flush on their behalf finds the file broken."""
+        lines = capture(self)
+        self.full(1)
+        self.peer.send(produce(b"a"))
+        self.lead.fileSystem.fail("write", ".kafka", errno.EIO)
+        self.peer.send(produce(b"b"))
+        self.assertTrue(self.peer.isClosed)
+        self.assertEqual(
+            (self.lead.logManager.unflushedSize, self.lead.logManager.failedPartitionCount()),
+            (0, 1),
+        )
+        self.assertIn("t-0 is out of service", lines()[1])
+
     def test_closedFull(self) -> None:
         """
         A broker that is stopped while the disk is full says how many bytes are lost, writes no
