@@ -40,7 +40,8 @@ def describeError(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-# -- bytes that are not what they should be ---------------------------------------------------------------------------
+# -- bytes that are not what they should be
+# ---------------------------------------------------------------------------
 
 
 class FormatError(PylogbrokerError):
@@ -138,7 +139,8 @@ class ZnodeError(PylogbrokerError):
         self.reason = reason
 
 
-# -- the machine ------------------------------------------------------------------------------------------------------
+# -- the machine
+# ------------------------------------------------------------------------------------------------------
 
 
 class StorageError(PylogbrokerError):
@@ -195,7 +197,8 @@ class PostCommitError(PylogbrokerError):
     """A run was committed, and a later step failed. The text names both."""
 
 
-# -- what a broker answers --------------------------------------------------------------------------------------------
+# -- what a broker answers
+# --------------------------------------------------------------------------------------------
 
 
 class OffsetOutOfRangeError(PylogbrokerError):
@@ -282,7 +285,8 @@ def errorForCode(code: int, where: str = "") -> RemoteError:
     return (cls or RemoteUnknownError)(f"{text}{' ' + where if where else ''}", code)
 
 
-# -- the way to a broker ----------------------------------------------------------------------------------------------
+# -- the way to a broker
+# ----------------------------------------------------------------------------------------------
 
 
 class BrokerConnectionError(PylogbrokerError):
@@ -308,7 +312,8 @@ class BackpressureError(PylogbrokerError):
     """
 
 
-# -- producers --------------------------------------------------------------------------------------------------------
+# -- producers
+# --------------------------------------------------------------------------------------------------------
 
 
 class QueueFullError(BackpressureError):
@@ -337,7 +342,8 @@ class UnknownOutcomeError(BrokerConnectionError):
     """
 
 
-# -- schemas ----------------------------------------------------------------------------------------------------------
+# -- schemas
+# ----------------------------------------------------------------------------------------------------------
 
 
 class SchemaError(PylogbrokerError):
@@ -352,7 +358,7 @@ class IncompatibleSchemaError(SchemaError):
     """One schema cannot read the other's data; the text says where."""
 
 
-class UnknownSchemaError(SchemaError):
+class SchemaNotFoundError(SchemaError):
     """The registry has no schema with this id."""
 
 
@@ -368,7 +374,7 @@ class InvalidRegistryTopicError(PylogbrokerError):
     """A topic lacks the first entries of a registry, or holds other data. The text says which."""
 
 
-class RegistryError(PylogbrokerError):
+class RegistryRefusalError(PylogbrokerError):
     """
     A schema registry refused a request.
 
@@ -385,7 +391,8 @@ class RegistryError(PylogbrokerError):
         return self.code if self.code < 1000 else self.code // 100
 
 
-# -- groups -----------------------------------------------------------------------------------------------------------
+# -- groups
+# -----------------------------------------------------------------------------------------------------------
 
 
 class ConsumerTimeoutError(PylogbrokerError):
@@ -415,7 +422,8 @@ class OffsetConflictError(PylogbrokerError):
     """
 
 
-# -- reading ranges ---------------------------------------------------------------------------------------------------
+# -- reading ranges
+# ---------------------------------------------------------------------------------------------------
 
 
 class DataLossError(PylogbrokerError):
@@ -429,7 +437,8 @@ class UnreadableRangeError(PylogbrokerError):
     """
 
 
-# -- ZooKeeper: the names are those of txzookeeper --------------------------------------------------------------------
+# -- ZooKeeper: the names are those of txzookeeper
+# --------------------------------------------------------------------
 
 
 class ZookeeperError(PylogbrokerError):

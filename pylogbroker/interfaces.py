@@ -183,7 +183,7 @@ class IFileSystem(Protocol):
         ...
 
 
-class ISegmentFile(Protocol):
+class IPinnableFile(Protocol):
     """The file behind slices. Counted pins keep its descriptor open."""
 
     path: str
@@ -211,7 +211,7 @@ class Slice(NamedTuple):
     @ivar size: bytes; 0 for an empty slice, whose C{file} is L{None}.
     """
 
-    file: ISegmentFile | None
+    file: IPinnableFile | None
     position: int
     size: int
 

@@ -148,7 +148,7 @@ class Outage:
         self._backoff.succeeded()
 
 
-class ConnectionLifetime:
+class PeriodicReconnect:
     """
     When a producer replaces a good connection, so that the connections of many producers spread
     again behind an address that stands for several brokers: after C{reconnect.interval} requests or

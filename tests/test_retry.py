@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.retry import Backoff, ConnectionLifetime, Outage, RetryDelays, RetryPolicy
+from pylogbroker.retry import Backoff, Outage, PeriodicReconnect, RetryDelays, RetryPolicy
 
 
 class BackoffTests(SynchronousTestCase):
@@ -76,26 +76,26 @@ class ReconnectRuleTests(SynchronousTestCase):
         The request that makes the interval full is the connection's last; a new connection begins
         to count at 0.
         """
-        rule = ConnectionLifetime(3, -1, lambda: 0.0)
+        rule = PeriodicReconnect(3, -1, lambda: 0.0)
         for _ in range(2):
             rule.connected(0)
             self.assertEqual([rule.sent(0), rule.sent(0), rule.sent(0)], [False, False, True])
 
     def test_byTime(self) -> None:
         """The first request after the interval is the connection's last."""
-        rule = ConnectionLifetime(100, 1000, lambda: 0.0)
+        rule = PeriodicReconnect(100, 1000, lambda: 0.0)
         rule.connected(5000)
         self.assertEqual([rule.sent(5999), rule.sent(6000)], [False, True])
 
     def test_timeIsOff(self) -> None:
         """A negative interval is never over."""
-        rule = ConnectionLifetime(100, -1, lambda: 0.9)
+        rule = PeriodicReconnect(100, -1, lambda: 0.9)
         rule.connected(0)
         self.assertFalse(rule.sent(10**12))
 
     def test_everyTime(self) -> None:
         """An interval of no time at all is over with each request, as with 0.7.2."""
-        rule = ConnectionLifetime(100, 0, lambda: 0.0)
+        rule = PeriodicReconnect(100, 0, lambda: 0.0)
         rule.connected(0)
         self.assertTrue(rule.sent(0))
 
@@ -104,7 +104,7 @@ class ReconnectRuleTests(SynchronousTestCase):
         The first connection counts as made a random part of the time interval ago (gotcha 36: not
         of the request count); later ones do not.
         """
-        rule = ConnectionLifetime(10**6, 1000, lambda: 0.25)
+        rule = PeriodicReconnect(10**6, 1000, lambda: 0.25)
         rule.connected(0)
         self.assertEqual([rule.sent(749), rule.sent(750)], [False, True])
         rule.connected(750)
@@ -112,4 +112,4 @@ class ReconnectRuleTests(SynchronousTestCase):
 
     def test_countMustBePositive(self) -> None:
         """No request at all over a connection is no interval."""
-        self.assertRaises(ValueError, ConnectionLifetime, 0, 1000, lambda: 0.0)
+        self.assertRaises(ValueError, PeriodicReconnect, 0, 1000, lambda: 0.0)

@@ -20,7 +20,7 @@ from pylogbroker.audit.comparison import (
     OPEN,
     Comparison,
     Line,
-    Tally,
+    WindowTally,
     judge,
     lineOf,
     total,
@@ -58,7 +58,7 @@ class AuditAggregator:
         self._sinceMs = 0
         self._cellCountMax = cellCountMax
         self._seriesCountMax = seriesCountMax
-        self._seen: dict[tuple[str, str, int], Tally] = {}
+        self._seen: dict[tuple[str, str, int], WindowTally] = {}
         self._reports: dict[tuple[str, int], CountReport] = {}
 
     def startOf(self, timeMs: int) -> int:
@@ -181,12 +181,14 @@ class AuditAggregator:
 
     def _gather(
         self, tiers: Sequence[str]
-    ) -> tuple[dict[tuple[str, int], Tally], dict[tuple[str, str, int], Tally], list[str]]:
+    ) -> tuple[
+        dict[tuple[str, int], WindowTally], dict[tuple[str, str, int], WindowTally], list[str]
+    ]:
         """
         @return: the sums of sent messages by topic and window, those of seen ones by tier, topic
             and window, and the tiers.
         """
-        sent: dict[tuple[str, int], Tally] = {}
+        sent: dict[tuple[str, int], WindowTally] = {}
         seen = dict(self._seen)
         allTiers = dict.fromkeys(tiers)
         for report in self._reports.values():

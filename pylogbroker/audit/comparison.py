@@ -122,7 +122,7 @@ class Comparison:
         return not self.missing
 
 
-class Tally(NamedTuple):
+class WindowTally(NamedTuple):
     """
     Messages of a topic and window, sent or seen in a tier.
 
@@ -134,17 +134,23 @@ class Tally(NamedTuple):
     asideCount: int = 0
     checksum: int | None = 0
 
-    def plus(self, messageCount: int, asideCount: int, checksum: int | None) -> Tally:
+    def plus(self, messageCount: int, asideCount: int, checksum: int | None) -> WindowTally:
         """The sum with another tally."""
         checksum = addChecksums(self.checksum, checksum) if messageCount else self.checksum
-        return Tally(self.messageCount + messageCount, self.asideCount + asideCount, checksum)
+        return WindowTally(self.messageCount + messageCount, self.asideCount + asideCount, checksum)
 
 
-NOTHING = Tally()
+NOTHING = WindowTally()
 
 
 def lineOf(
-    topic: str, startMs: int, tier: str, expected: Tally, seen: Tally, reference: str, status: str
+    topic: str,
+    startMs: int,
+    tier: str,
+    expected: WindowTally,
+    seen: WindowTally,
+    reference: str,
+    status: str,
 ) -> Line:
     """A L{Line} from sent and seen messages."""
     return Line(
@@ -153,7 +159,7 @@ def lineOf(
     )  # fmt: skip
 
 
-def judge(expected: Tally, seen: Tally, isMeasure: bool) -> str:
+def judge(expected: WindowTally, seen: WindowTally, isMeasure: bool) -> str:
     """
     The status of an ended window, or of a total.
 

@@ -39,7 +39,7 @@ from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.net.deferreds import Waiters
 from pylogbroker.net.pagecache import PageCache
 from pylogbroker.net.workers import IWorker
-from pylogbroker.storage.jobs import SearchJob
+from pylogbroker.storage.jobs import FindPositionJob
 from pylogbroker.storage.logdirectory import LogDirectory
 from pylogbroker.storage.partitionlog import MarkKind, PartitionLog
 from pylogbroker.types import TopicPartition
@@ -263,8 +263,8 @@ class Broker:
         return Deferred.fromCoroutine(self._fetchLater(log, offset, sizeMax, False))
 
     def _read(
-        self, log: PartitionLog, offset: int, sizeMax: int, search: SearchJob | None = None
-    ) -> Slice | SearchJob:
+        self, log: PartitionLog, offset: int, sizeMax: int, search: FindPositionJob | None = None
+    ) -> Slice | FindPositionJob:
         found = log.read(offset, max(sizeMax, 0), search)
         if sizeMax < 0 and offset != log.highWatermark:
             raise InvalidRequestError(f"fetch of {sizeMax} bytes")
@@ -276,7 +276,7 @@ class Broker:
         if awaitDueFlush:
             await self._awaitDueFlush(log)
         found = self._read(log, offset, sizeMax)
-        while isinstance(found, SearchJob):
+        while isinstance(found, FindPositionJob):
             await self.readWorker.submit(found.run)
             found = self._read(log, offset, sizeMax, found)
         if found.file is not None and not found.file.pin():

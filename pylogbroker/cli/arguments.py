@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.subscription import blacklist, whitelist
 from pylogbroker.cluster.znodes import decodePartition
-from pylogbroker.config.connectionsettings import AccessSettings
+from pylogbroker.config.connectionsettings import ConnectionSettings
 from pylogbroker.errors import ConfigurationError, FormatError, PylogbrokerError
-from pylogbroker.net.endpoints import brokerEndpoint
+from pylogbroker.net.socketendpoints import brokerEndpoint
 from pylogbroker.records.compression import codecByName
 from pylogbroker.storage.filenames import validateTopic
 from pylogbroker.types import EARLIEST, LATEST, BrokerPartition
@@ -251,7 +251,7 @@ def addProperties(parser: ArgumentParser, config: str | None, changes: str) -> N
     )
 
 
-_ACCESS_KEYS = ", ".join(each.key for each in AccessSettings.keys)
+_ACCESS_KEYS = ", ".join(each.key for each in ConnectionSettings.keys)
 
 
 def addAccess(parser: ArgumentParser) -> None:
@@ -298,9 +298,11 @@ def loadAccess(options: Namespace) -> None:
     if not hasattr(options, "accessFile"):
         return
     try:
-        options.access = AccessSettings.read(options.accessFile, options.accessChanges)
+        options.access = ConnectionSettings.read(options.accessFile, options.accessChanges)
         other = getattr(options, "otherAccessFile", None)
-        options.otherAccess = options.access if other is None else AccessSettings.read(other, ())
+        options.otherAccess = (
+            options.access if other is None else ConnectionSettings.read(other, ())
+        )
     except ConfigurationError as error:
         options.parser.error(str(error))
 

@@ -20,7 +20,7 @@ from pylogbroker.cli.session import closeAll, requirePartition
 from pylogbroker.cli.streams import Streams
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
-from pylogbroker.config.connectionsettings import PLAIN, AccessSettings
+from pylogbroker.config.connectionsettings import PLAIN, ConnectionSettings
 from pylogbroker.errors import ConfigurationError, MessageTooLargeError, PylogbrokerError
 from pylogbroker.producer.producer import Producer, ProducerData
 from pylogbroker.records.compression import NONE
@@ -208,7 +208,7 @@ class ClusterPublisher:
         payloadSizeMax: int,
         timeoutMs: int,
         what: str = "lines",
-        access: AccessSettings = PLAIN,
+        access: ConnectionSettings = PLAIN,
     ) -> None:
         """
         @param separator: between key and message; L{None}: there are no keys.

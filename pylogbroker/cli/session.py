@@ -22,7 +22,7 @@ from pylogbroker.client.offsetlookup import OffsetLookup
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.znodes import BrokerRegistration
-from pylogbroker.config.connectionsettings import AccessSettings
+from pylogbroker.config.connectionsettings import ConnectionSettings
 from pylogbroker.config.consumersettings import ConsumerSettings
 from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.errors import PartitionOutOfRangeError, ZookeeperError
@@ -162,7 +162,7 @@ class ClusterSession:
         options: Namespace,
         streams: Streams,
         servers: str | None = None,
-        access: AccessSettings | None = None,
+        access: ConnectionSettings | None = None,
     ) -> None:
         """
         @param servers: C{host:port[,host:port…][/chroot]}; by default, C{--zookeeper}.

@@ -53,8 +53,8 @@ from pylogbroker.errors import (
     WireError,
     copyForReraise,
 )
-from pylogbroker.net.endpoints import KINDS, PLAIN, PORT_MAX
 from pylogbroker.net.ratelimitedlog import RateLimitedLogger
+from pylogbroker.net.socketendpoints import KINDS, PLAIN, PORT_MAX
 from pylogbroker.net.timer import Timer
 from pylogbroker.protocol.brokercalls import BrokerCall
 from pylogbroker.retry import Backoff

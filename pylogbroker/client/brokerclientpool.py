@@ -21,7 +21,7 @@ from pylogbroker.client.brokerclient import CONNECT_TIMEOUT_MS, BrokerClient
 from pylogbroker.client.connection import DEFAULT_LIMITS, ConnectionLimits
 from pylogbroker.errors import BackpressureError, ClosedError, copyForReraise
 from pylogbroker.net.deferreds import gatherAll
-from pylogbroker.net.endpoints import brokerEndpoint
+from pylogbroker.net.socketendpoints import brokerEndpoint
 
 BROKER_COUNT_MAX = 10_000
 
@@ -40,7 +40,7 @@ class BrokerClientPool:
     ) -> None:
         """
         @param template: makes an endpoint of C{host:port}; see
-            L{pylogbroker.net.endpoints.brokerEndpoint}.
+            L{pylogbroker.net.socketendpoints.brokerEndpoint}.
         """
         self._make = partial(
             BrokerClient, reactor, connectTimeoutMs=connectTimeoutMs, limits=limits, random=random

@@ -36,7 +36,7 @@ OffsetsBefore = Callable[[int, int], Awaitable[list[int]]]
 """Called with a time and a count, as L{SimpleConsumer.getOffsetsBefore} of one partition."""
 
 
-class AgeBounds(NamedTuple):
+class MessageAgeBounds(NamedTuple):
     """
     How long ago the message at an offset was written, milliseconds.
 
@@ -48,7 +48,7 @@ class AgeBounds(NamedTuple):
     most: int | None = None
 
 
-UNKNOWN = AgeBounds()
+UNKNOWN = MessageAgeBounds()
 
 
 Find = Callable[[int], Awaitable[BrokerRegistration]]
@@ -149,7 +149,7 @@ class OffsetLookup:
                 return {**dict.fromkeys(wanted, last), **found}
         return found
 
-    async def ages(self, topic: str, partition: BrokerPartition, offset: int) -> AgeBounds:
+    async def ages(self, topic: str, partition: BrokerPartition, offset: int) -> MessageAgeBounds:
         return await ages(
             lambda time, countMax: self.before(topic, partition, time, countMax),
             offset,
@@ -216,7 +216,7 @@ async def _askAlone(
 _UNASKED = PylogbrokerError("it was not asked for")
 
 
-async def ages(ask: OffsetsBefore, offset: int, nowMs: int) -> AgeBounds:
+async def ages(ask: OffsetsBefore, offset: int, nowMs: int) -> MessageAgeBounds:
     """
     The age of the message at an offset.
 
@@ -229,7 +229,7 @@ async def ages(ask: OffsetsBefore, offset: int, nowMs: int) -> AgeBounds:
         return UNKNOWN
     least = await _age(ask, starts[-1], nowMs)
     most = await _age(ask, starts[-2], nowMs) if len(starts) > 1 else None
-    return AgeBounds(None if least is None else least[0], None if most is None else most[1])
+    return MessageAgeBounds(None if least is None else least[0], None if most is None else most[1])
 
 
 async def _age(ask: OffsetsBefore, start: int, nowMs: int) -> tuple[int, int] | None:

@@ -99,8 +99,8 @@ class RegistryClient:
 
     All L{Deferred}s fail with L{pylogbroker.errors.BrokerConnectionError} without an answer
     (L{pylogbroker.errors.TimedOutError}: in time); with L{pylogbroker.errors.WireError} when it is
-    no registry; with L{pylogbroker.errors.RegistryError} when it refuses,
-    L{pylogbroker.errors.UnknownSchemaError} when it lacks the schema; with
+    no registry; with L{pylogbroker.errors.RegistryRefusalError} when it refuses,
+    L{pylogbroker.errors.SchemaNotFoundError} when it lacks the schema; with
     L{pylogbroker.errors.BackpressureError} when too many requests are under way.
     """
 
@@ -149,7 +149,8 @@ class RegistryClient:
         The id of a schema; a new one becomes the subject's next version. Fires at once from the
         cache.
 
-        @return: fails with a L{pylogbroker.errors.RegistryError} of code 409 if it is incompatible.
+        @return: fails with a L{pylogbroker.errors.RegistryRefusalError} of code 409 if it is
+            incompatible.
         """
         schemaId = self._ids.get((subject, text))
         if schemaId is not None:

@@ -52,7 +52,7 @@ from pylogbroker.records.compression import NONE
 from pylogbroker.retry import (
     RECONNECT_INTERVAL,
     RECONNECT_TIME_INTERVAL_MS,
-    ConnectionLifetime,
+    PeriodicReconnect,
 )
 from pylogbroker.types import LATEST
 
@@ -119,7 +119,7 @@ class SyncProducer:
         self._client = BrokerClient(
             reactor, endpoint, connectTimeoutMs=connectTimeoutMs, limits=limits, random=random
         )
-        self._reconnectPolicy = ConnectionLifetime(
+        self._reconnectPolicy = PeriodicReconnect(
             reconnectIntervalCount, reconnectTimeIntervalMs, random
         )
         self._clock = reactor

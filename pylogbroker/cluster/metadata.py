@@ -131,7 +131,7 @@ class GetData(NamedTuple, Generic[T]):
         return None
 
 
-class InvalidPath(NamedTuple):
+class ReportInvalidName(NamedTuple):
     """A request that reads nothing and reports why a name has no path."""
 
     path: str
@@ -142,7 +142,7 @@ class InvalidPath(NamedTuple):
         return []
 
 
-Node = GetChildren[Any] | GetData[Any] | InvalidPath
+Node = GetChildren[Any] | GetData[Any] | ReportInvalidName
 
 Query = Generator[Sequence[Node], list[Any], T]
 """Yields nodes to read side by side, is sent a list of what they hold, and returns a T."""
@@ -203,7 +203,7 @@ def topicBrokers(topic: str) -> Node:
     try:
         return GetChildren(paths.topic(topic), decodeBrokerNumber)
     except InvalidNameError as error:
-        return InvalidPath(f"{paths.BROKER_TOPICS}/{topic}", error)
+        return ReportInvalidName(f"{paths.BROKER_TOPICS}/{topic}", error)
 
 
 def partitions(topics: Iterable[str]) -> Query[list[PartitionId]]:

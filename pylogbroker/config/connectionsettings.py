@@ -27,7 +27,7 @@ BROKER_ENDPOINT = ownKey(
 )  # fmt: skip
 
 
-class AccessSettings(Settings):
+class ConnectionSettings(Settings):
     """
     Access to a cluster. The defaults mean no credentials and plain TCP.
     """
@@ -37,7 +37,7 @@ class AccessSettings(Settings):
     brokerEndpoint = BROKER_ENDPOINT
 
     @classmethod
-    def read(cls, path: str | None, changes: Iterable[str]) -> AccessSettings:
+    def read(cls, path: str | None, changes: Iterable[str]) -> ConnectionSettings:
         """
         Read a property file that may hold other keys, too, such as a producer's. Blocks.
 
@@ -61,5 +61,5 @@ def _refuse(sentence: str) -> None:
     raise ConfigurationError(sentence)
 
 
-PLAIN = AccessSettings.fromProperties({})
+PLAIN = ConnectionSettings.fromProperties({})
 """No credentials, no TLS."""

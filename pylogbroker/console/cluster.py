@@ -147,7 +147,8 @@ class ClusterView:
         """
         @param own: the broker in this process, if there is one.
         @param zookeeper: returns the current client, if there is one.
-        @param template: the way to other brokers; see L{pylogbroker.net.endpoints.brokerEndpoint}.
+        @param template: the way to other brokers; see
+            L{pylogbroker.net.socketendpoints.brokerEndpoint}.
         """
         self._reactor = reactor
         self._own = own

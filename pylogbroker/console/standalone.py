@@ -15,7 +15,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from pylogbroker.config.connectionsettings import PLAIN, AccessSettings
+from pylogbroker.config.connectionsettings import PLAIN, ConnectionSettings
 from pylogbroker.console.cluster import ClusterView
 from pylogbroker.console.routes import pageRoutes
 from pylogbroker.console.service import ConsoleService
@@ -79,7 +79,7 @@ class ClusterConsole(ConsoleService):
         hosts: tuple[str, ...] = (),
         hasMessages: bool = True,
         zookeeper: Callable[[], IZookeeper] | None = None,
-        access: AccessSettings = PLAIN,
+        access: ConnectionSettings = PLAIN,
     ) -> None:
         """
         @param listener: see L{pylogbroker.net.listeners.listenerDescription}.

@@ -46,7 +46,7 @@ from pylogbroker.metrics.clientmetrics import consumerFamilies
 from pylogbroker.metrics.counters import ConsumerCounters
 from pylogbroker.metrics.exposition import Family
 from pylogbroker.net.deferreds import Waiters
-from pylogbroker.net.endpoints import brokerEndpoint
+from pylogbroker.net.socketendpoints import brokerEndpoint
 from pylogbroker.types import PartitionId
 from pylogbroker.zookeeper.client import ZookeeperClient
 

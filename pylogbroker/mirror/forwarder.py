@@ -3,8 +3,8 @@ Forwards one stream to the target. A module of its own, since it does not know t
 its stream belongs.
 
 It takes the messages of the stream in batches, each from one source partition, while the target's
-L{InFlightLimiter} has room. Otherwise it takes nothing: the stream fills up, its consumer stops
-fetching, and memory stays flat. A batch never waits for more messages.
+L{InFlightMessageLimiter} has room. Otherwise it takes nothing: the stream fills up, its consumer
+stops fetching, and memory stays flat. A batch never waits for more messages.
 
 What must be true: taking messages and registering them with the L{OffsetTracker} happen in one turn
 of the reactor, so that a commit sees both or neither.

@@ -247,7 +247,7 @@ async def readTable(zookeeper: IZookeeper, path: str) -> tuple[OffsetSyncTable, 
 _log = Logger()
 
 
-class OffsetSyncStore:
+class ZookeeperOffsetSyncStore:
     """The tables of one source."""
 
     def __init__(

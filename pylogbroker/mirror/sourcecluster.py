@@ -26,7 +26,7 @@ from pylogbroker.errors import ZookeeperError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.metrics.mirrormetrics import MirrorCounters
 from pylogbroker.mirror.forwarder import Forwarder
-from pylogbroker.mirror.offsetsyncs import OffsetSyncStore
+from pylogbroker.mirror.offsetsyncs import ZookeeperOffsetSyncStore
 from pylogbroker.mirror.offsettracker import ConfirmedOffsetStore, OffsetTracker
 from pylogbroker.mirror.pipeline import loggedOutage
 from pylogbroker.mirror.target import TargetCluster
@@ -62,7 +62,7 @@ class SourceCluster:
         self._makeZookeeper = zookeeper or self._client
         self._zookeeper: IZookeeper | None = None
         self._consumer: ConsumerConnector | None = None
-        self._syncs: OffsetSyncStore | None = None
+        self._syncs: ZookeeperOffsetSyncStore | None = None
         self._forwarders: list[Forwarder] = []
         self._positions: Mapping[PartitionId, int] = {}
         self._work: list[Deferred[None]] = []
@@ -105,7 +105,7 @@ class SourceCluster:
         try:
             await zookeeper.connect(settings.zkConnectionTimeoutMs)
             tracker = OffsetTracker()
-            syncs = OffsetSyncStore(
+            syncs = ZookeeperOffsetSyncStore(
                 zookeeper, GroupPaths(settings.groupId), self._target, tracker, self._isKeeping
             )
             store = ConfirmedOffsetStore(

@@ -29,8 +29,8 @@ from pylogbroker.errors import NoBrokersError, TimedOutError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.mirror.pipeline import loggedOutage
 from pylogbroker.net.deferreds import gatherSettled, retryForever
-from pylogbroker.net.endpoints import brokerEndpoint
-from pylogbroker.producer.inflight import InFlightLimiter
+from pylogbroker.net.socketendpoints import brokerEndpoint
+from pylogbroker.producer.inflight import InFlightMessageLimiter
 from pylogbroker.producer.producer import Producer, ProducerData
 from pylogbroker.types import LATEST, BrokerPartition
 from pylogbroker.zookeeper.client import ZookeeperClient
@@ -113,7 +113,7 @@ class TargetCluster:
             reactor, settings.socketTimeoutMs, settings.connectTimeoutMs, settings.brokerEndpoint
         )
         self._known: dict[tuple[str, BrokerPartition], int] = {}
-        self.inFlight = InFlightLimiter(
+        self.inFlight = InFlightMessageLimiter(
             reactor,
             producerCount * settings.queueSize,
             producerCount * settings.queueBytes,

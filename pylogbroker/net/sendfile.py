@@ -37,7 +37,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogbroker.interfaces import ISegmentFile, Slice
+from pylogbroker.interfaces import IPinnableFile, Slice
 from pylogbroker.net.pagecache import PageCache
 from pylogbroker.net.workers import IWorker
 
@@ -89,7 +89,7 @@ class SendfileTransport(tcp.Server):
     _prefetching = False
     _broken = False  # nothing more can be sent
     # The range found in the page cache, or prefetched: file, start, end, until when that holds.
-    _cached: tuple[ISegmentFile, int, int, float] | None = None
+    _cached: tuple[IPinnableFile, int, int, float] | None = None
     sentSize = 0
 
     def __init__(
@@ -243,7 +243,7 @@ class SendfileTransport(tcp.Server):
             return -1
         return sent
 
-    def _cachedSize(self, file: ISegmentFile, position: int, size: int) -> int:
+    def _cachedSize(self, file: IPinnableFile, position: int, size: int) -> int:
         """The cached bytes from a position; 0 when a worker must prefetch them."""
         now = self.reactor.seconds()
         if self._cached is not None:
@@ -256,7 +256,7 @@ class SendfileTransport(tcp.Server):
         self._cached = file, position, position + size, now + CACHED_SECONDS
         return size
 
-    def _prefetch(self, file: ISegmentFile, position: int, size: int) -> None:
+    def _prefetch(self, file: IPinnableFile, position: int, size: int) -> None:
         self._prefetching = True
         self.stopWriting()
         # Else the descriptor might be closed, and given to another file, during the read.
@@ -266,7 +266,7 @@ class SendfileTransport(tcp.Server):
             self._prefetched, file, position, size
         )
 
-    def _prefetched(self, result: object, file: ISegmentFile, position: int, size: int) -> None:
+    def _prefetched(self, result: object, file: IPinnableFile, position: int, size: int) -> None:
         file.unpin()
         self._prefetching = False
         if isinstance(result, Failure):
@@ -362,7 +362,7 @@ class BufferedSender:
         self._context.onBytesSent(len(data))
         self._transport.write(data)
 
-    def _read(self, part: Slice, file: ISegmentFile) -> None:
+    def _read(self, part: Slice, file: IPinnableFile) -> None:
         fileno, position = file.fileno(), part.position + self._position
         size = min(READ_SIZE, part.size - self._position)
         self._reading = True
@@ -372,7 +372,7 @@ class BufferedSender:
             self._readDone, part, file
         )
 
-    def _readDone(self, data: bytes | Failure, part: Slice, file: ISegmentFile) -> None:
+    def _readDone(self, data: bytes | Failure, part: Slice, file: IPinnableFile) -> None:
         self._reading = False
         file.unpin()
         if self._ended:

@@ -35,7 +35,7 @@ class PartitionBatch:
     L{pylogbroker.producer.plugins.QueueItem}s.
 
     @ivar partition: the broker's partition; -1 lets the broker pick one.
-    @ivar sizes: bytes of each in L{pylogbroker.producer.inflight.InFlightLimiter}.
+    @ivar sizes: bytes of each in L{pylogbroker.producer.inflight.InFlightMessageLimiter}.
     @ivar waiters: objects with C{callback} and C{errback} that take the outcome, or L{None}.
     @ivar accumulator: where the batch collects until it is closed, or L{None}.
     @ivar mayBeDuplicate: whether an earlier attempt to send them had an unknown outcome.

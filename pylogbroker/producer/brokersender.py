@@ -42,7 +42,7 @@ from pylogbroker.producer.completion import Completions
 from pylogbroker.producer.encoding import Encoding
 from pylogbroker.protocol.brokercalls import BrokerCall, offsetsCall
 from pylogbroker.protocol.kafka07.requests import COUNT_MAX, encodeMultiProduce, encodeProduce
-from pylogbroker.retry import ConnectionLifetime
+from pylogbroker.retry import PeriodicReconnect
 from pylogbroker.types import LATEST
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class RequestSender:
         self,
         clock: Any,
         client: BrokerClient,
-        reconnectPolicy: ConnectionLifetime,
+        reconnectPolicy: PeriodicReconnect,
         *,
         isConfirming: bool,
         timeoutMs: float,

@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 
 from pylogbroker.errors import PylogbrokerError, QueueFullError, UnknownOutcomeError
 from pylogbroker.producer.accumulator import PartitionBatch
-from pylogbroker.producer.inflight import InFlightLimiter
+from pylogbroker.producer.inflight import InFlightMessageLimiter
 
 log = Logger()
 
@@ -172,7 +172,7 @@ class Completions:
 
     def __init__(
         self,
-        limiter: InFlightLimiter,
+        limiter: InFlightMessageLimiter,
         onCompleted: Callable[[], None],
         isLoggingFailures: bool = True,
     ) -> None:

@@ -34,7 +34,7 @@ class _Waiting:
         self.timer: Timer | None = None
 
 
-class InFlightLimiter:
+class InFlightMessageLimiter:
     """
     Counts messages in flight, and admits more while there is capacity.
 

@@ -28,7 +28,7 @@ from pylogbroker.errors import ConfigurationError, PylogbrokerError, UnknownOutc
 from pylogbroker.producer.accumulator import PartitionBatch, sizeOf
 from pylogbroker.producer.completion import Completions
 from pylogbroker.producer.encoding import Encoder
-from pylogbroker.producer.inflight import InFlightLimiter
+from pylogbroker.producer.inflight import InFlightMessageLimiter
 from pylogbroker.types import RANDOM_PARTITION
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class HandlerRunner:
         callbackHandler: CallbackHandler | None,
         eventHandler: IEventHandler | None,
         encoder: Encoder,
-        limiter: InFlightLimiter,
+        limiter: InFlightMessageLimiter,
         completions: Completions,
     ) -> None:
         self.isPolling = callbackHandler is not None

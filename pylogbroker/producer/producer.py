@@ -58,7 +58,7 @@ from pylogbroker.producer.completion import (
     sendResultClass,
 )
 from pylogbroker.producer.encoding import ENCODERS, Encoder, Encoding
-from pylogbroker.producer.inflight import InFlightLimiter
+from pylogbroker.producer.inflight import InFlightMessageLimiter
 from pylogbroker.producer.lifecycle import (
     DiscoveryStartup,
     GracefulShutdown,
@@ -219,7 +219,7 @@ class Producer:
         self._stopListening: Callable[[], None] | None = None
         self._discovery: IDiscovery | None = None
         self._newResult = sendResultClass()
-        self._limiter = InFlightLimiter(
+        self._limiter = InFlightMessageLimiter(
             reactor,
             settings.queueSize,
             settings.queueBytes,

@@ -31,7 +31,7 @@ from pylogbroker.producer.completion import Completions
 from pylogbroker.producer.encoding import Encoding
 from pylogbroker.producer.plugins import HandlerRunner
 from pylogbroker.producer.routing import TopicRouter
-from pylogbroker.retry import ConnectionLifetime
+from pylogbroker.retry import PeriodicReconnect
 from pylogbroker.types import BrokerPartition
 
 MOVE_COUNT_MAX = 10
@@ -105,7 +105,7 @@ class Sender:
         requests = RequestSender(
             self._reactor,
             self._connectionPool.get(node.endpoint),
-            ConnectionLifetime(
+            PeriodicReconnect(
                 settings.reconnectInterval, settings.reconnectTimeIntervalMs, self._random
             ),
             isConfirming=settings.confirm,

@@ -12,7 +12,7 @@ from typing import Any
 from twisted.application.service import IService
 from twisted.python import usage
 
-from pylogbroker.config.connectionsettings import AccessSettings
+from pylogbroker.config.connectionsettings import ConnectionSettings
 from pylogbroker.config.propertytypes import ZookeeperServers
 from pylogbroker.console.standalone import ClusterConsole
 from pylogbroker.errors import ConfigurationError
@@ -71,7 +71,7 @@ class Options(ProgramOptions):
         except ValueError as error:
             raise usage.UsageError(f"--zookeeper {self['zookeeper']}: {error}") from error
         try:
-            self.access = AccessSettings.read(self["config"], self.changes)
+            self.access = ConnectionSettings.read(self["config"], self.changes)
         except ConfigurationError as error:
             raise usage.UsageError(str(error)) from error
 

@@ -4,9 +4,9 @@ wire-protocol §5 to §7).
 
 The I{shallow} reading steps over top-level entries, which the broker keeps byte for byte. The
 I{deep} one opens compressed entries (I{wrappers}) and yields the messages inside. L{readEntry}
-defines a valid entry. For speed, L{validatePlain} and L{MessageSet.payloads} handle plain entries
-(magic 1, not compressed, whole) and leave the rest to L{readEntry}; they never accept an entry that
-it would refuse.
+defines a valid entry. For speed, C{validatePlain} of C{kafka07format} and L{MessageSet.payloads}
+handle plain entries (magic 1, not compressed, whole) and leave the rest to L{readEntry}; they never
+accept an entry that it would refuse.
 
 Decompression is bounded in depth, and in bytes over all depths of a set (L{DecompressionBudget}).
 """

@@ -21,18 +21,18 @@ from pylogbroker.errors import (
     ClosedError,
     InvalidEntryError,
     InvalidRegistryTopicError,
-    RegistryError,
+    RegistryRefusalError,
 )
 from pylogbroker.net.workers import IWorker
 from pylogbroker.schemaregistry.topiclog import TopicLog
 from pylogbroker.schemas import compatibility
 from pylogbroker.schemas.logrecords import (
     Change,
+    ChangeRecord,
     DeleteSubject,
     DeleteVersion,
     Initialize,
     Register,
-    RegistryRecord,
     SetLevel,
     decodeRecord,
     encodeRecord,
@@ -124,7 +124,7 @@ class Registry:
         except InvalidRegistryTopicError as error:
             self._refusal = error
             for waiting in list(self._waiting.values()):
-                waiting.errback(RegistryError(STORE_FAILED, str(error)))
+                waiting.errback(RegistryRefusalError(STORE_FAILED, str(error)))
             raise
         except CancelledError:
             pass
@@ -143,7 +143,7 @@ class Registry:
         while not self.state.isInitialized and self._refusal is None:
             try:
                 await self._append(Initialize())
-            except RegistryError as error:
+            except RegistryRefusalError as error:
                 self._log.warn(
                     "The first record of a new topic has not been read back yet: {error}",
                     error=error,
@@ -183,7 +183,7 @@ class Registry:
         waiting = self._waiting.get(record.request)
         try:
             outcome = self.state.apply(record)
-        except RegistryError as error:
+        except RegistryRefusalError as error:
             if waiting is not None and not waiting.called:
                 waiting.errback(error)
             return
@@ -195,12 +195,12 @@ class Registry:
     async def _append(self, change: Change) -> Any:
         """Append a record, and wait for its outcome."""
         if self._refusal is not None:
-            raise RegistryError(STORE_FAILED, f"Nothing can be changed: {self._refusal}")
+            raise RegistryRefusalError(STORE_FAILED, f"Nothing can be changed: {self._refusal}")
         request = self._newRequest()
         try:
-            payload = encodeRecord(RegistryRecord(request, change))
+            payload = encodeRecord(ChangeRecord(request, change))
         except InvalidEntryError as error:
-            raise RegistryError(NOT_ALLOWED, str(error)) from error
+            raise RegistryRefusalError(NOT_ALLOWED, str(error)) from error
         waiting: Deferred[Any] = Deferred()
         self._waiting[request] = waiting
         sending = self._topicLog.append(payload)
@@ -208,7 +208,7 @@ class Registry:
         try:
             return await waiting.addTimeout(self._timeoutMs / 1000, self._clock)
         except TimeoutError:
-            raise RegistryError(TIMED_OUT, self._whyLate(sending.called)) from None
+            raise RegistryRefusalError(TIMED_OUT, self._whyLate(sending.called)) from None
         finally:
             del self._waiting[request]
             sending.cancel()
@@ -233,11 +233,11 @@ class Registry:
         The text of a schema. For an unknown id the topic is read first, since another registry on
         the topic may have just assigned the id.
 
-        @raise RegistryError: there is no schema with this id.
+        @raise RegistryRefusalError: there is no schema with this id.
         """
         try:
             return self.state.schema(schemaId)
-        except RegistryError:
+        except RegistryRefusalError:
             await self._refresh()
             return self.state.schema(schemaId)
 
@@ -245,11 +245,11 @@ class Registry:
         try:
             await self._topicLog.refresh().addTimeout(self._timeoutMs / 1000, self._clock)
         except TimeoutError:
-            raise RegistryError(
+            raise RegistryRefusalError(
                 TIMED_OUT, f"The topic cannot be read now: {self._topicLog.problem}"
             ) from None
         except (InvalidRegistryTopicError, ClosedError) as error:
-            raise RegistryError(
+            raise RegistryRefusalError(
                 STORE_FAILED, f"The topic cannot be read any more: {error}"
             ) from error
 
@@ -270,7 +270,7 @@ class Registry:
         The id of a schema, which becomes the subject's next version unless it is a version.
 
         @raise InvalidSchemaError: the text is not a schema.
-        @raise RegistryError: the schema is incompatible, or cannot be stored.
+        @raise RegistryRefusalError: the schema is incompatible, or cannot be stored.
         """
         canonical, identity = await self.canonicalize(text)
         return await self._serialize(subject, lambda: self._register(subject, canonical, identity))
@@ -283,10 +283,10 @@ class Registry:
             try:
                 registered: SchemaVersion = await self._checkAndAppend(subject, text, identity)
                 return registered.schemaId
-            except RegistryError as error:
+            except RegistryRefusalError as error:
                 if error.code != STALE:
                     raise
-        raise RegistryError(
+        raise RegistryRefusalError(
             STORE_FAILED, f"other changes of {subject} came first, {ATTEMPT_COUNT_MAX} times"
         )
 
@@ -299,7 +299,7 @@ class Registry:
         self._checkLimits(self.state.versionCount(subject), len(text))
         problems = await self.incompatibilities(text, earlier, level)
         if problems:
-            raise RegistryError(
+            raise RegistryRefusalError(
                 INCOMPATIBLE,
                 "Schema being registered is incompatible with an earlier schema for subject"
                 f' "{subject}" ({level}): {problems}',
@@ -313,7 +313,7 @@ class Registry:
             or state.subjectCount >= SUBJECT_COUNT_MAX
             or state.textsSize + size > TEXTS_SIZE_MAX
         ):
-            raise RegistryError(
+            raise RegistryRefusalError(
                 NOT_ALLOWED,
                 f"The registry is full. The limits are {VERSION_COUNT_MAX} versions of a subject"
                 " that"
@@ -324,8 +324,8 @@ class Registry:
 
     async def deleteVersion(self, subject: str, version: int, isPermanent: bool) -> int:
         """
-        @raise RegistryError: there is no such version, or it has to be deleted in the other way
-            first.
+        @raise RegistryRefusalError: there is no such version, or it has to be deleted in the other
+            way first.
         """
         change = DeleteVersion(subject, version, isPermanent)
         return await self._serialize(subject, lambda: self._append(change))
@@ -333,8 +333,8 @@ class Registry:
     async def deleteSubject(self, subject: str, isPermanent: bool) -> list[int]:
         """
         @return: the deleted versions.
-        @raise RegistryError: there is no such subject, or it has to be deleted in the other way
-            first.
+        @raise RegistryRefusalError: there is no such subject, or it has to be deleted in the other
+            way first.
         """
         return await self._serialize(
             subject, lambda: self._append(DeleteSubject(subject, isPermanent))
@@ -345,10 +345,10 @@ class Registry:
         @param subject: C{""}: the general level.
         @param level: C{""}: remove the level.
         @return: the level that was set or removed.
-        @raise RegistryError: the change cannot be stored.
+        @raise RegistryRefusalError: the change cannot be stored.
         """
         if subject and not level and not self.state.ownLevel(subject):
-            raise RegistryError(SUBJECT_NOT_FOUND, f"Subject '{subject}' not found.")
+            raise RegistryRefusalError(SUBJECT_NOT_FOUND, f"Subject '{subject}' not found.")
         self._checkLimits(0, 0)
         return await self._serialize(subject, lambda: self._append(SetLevel(subject, level)))
 

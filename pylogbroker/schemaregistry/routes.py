@@ -20,7 +20,7 @@ from urllib.parse import unquote
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from pylogbroker.errors import InvalidSchemaError, RegistryError
+from pylogbroker.errors import InvalidSchemaError, RegistryRefusalError
 from pylogbroker.net.httpserver import HttpRequest, HttpResponse, HttpSite, jsonReply
 from pylogbroker.schemaregistry.registry import INVALID_SCHEMA, NOT_ALLOWED, NOT_READY, Registry
 from pylogbroker.schemas.logrecords import LEVELS, TRANSITIVE
@@ -69,7 +69,7 @@ class _Call(NamedTuple):
     def number(self, name: str, default: int) -> int:
         text = self.asked.query.get(name, str(default))
         if not re.fullmatch(r"-?[0-9]{1,9}", text):
-            raise RegistryError(400, f"{name} must be a number, not {text[:40]!r}")
+            raise RegistryRefusalError(400, f"{name} must be a number, not {text[:40]!r}")
         return int(text)
 
     def page(self, found: list[T]) -> list[T]:
@@ -83,7 +83,7 @@ class _Call(NamedTuple):
     def subject(self) -> str:
         name = self.pieces[0]
         if not name or len(name) > NAME_SIZE_MAX or _CONTROLS.search(name):
-            raise RegistryError(
+            raise RegistryRefusalError(
                 INVALID_SUBJECT,
                 f"The specified subject is not a valid one: 1 to {NAME_SIZE_MAX} characters, none"
                 " of them a control character",
@@ -97,7 +97,7 @@ class _Call(NamedTuple):
         if text in ("latest", "-1"):
             return None
         if not re.fullmatch(r"[0-9]{1,9}", text) or not int(text):
-            raise RegistryError(
+            raise RegistryRefusalError(
                 INVALID_VERSION,
                 f"The specified version '{text[:40]}' is not a valid version id: a number from 1"
                 ' on, or "latest"',
@@ -108,7 +108,7 @@ class _Call(NamedTuple):
     def schemaId(self) -> int:
         text = self.pieces[0]
         if not re.fullmatch(r"[0-9]{1,10}", text):
-            raise RegistryError(
+            raise RegistryRefusalError(
                 SCHEMA_NOT_FOUND, f"Schema {text[:40]} not found: an id is a number"
             )
         return int(text)
@@ -116,7 +116,7 @@ class _Call(NamedTuple):
     def json(self) -> dict[str, Any]:
         """The body, decoded."""
         if self.asked.kind not in _KINDS:
-            raise RegistryError(
+            raise RegistryRefusalError(
                 415,
                 f"The body must have the Content-Type {MEDIA_TYPE} or application/json, not"
                 f" {self.asked.kind[:80]!r}",
@@ -124,9 +124,9 @@ class _Call(NamedTuple):
         try:
             value = json.loads(self.asked.body)
         except (ValueError, RecursionError) as error:
-            raise RegistryError(400, f"The body is not JSON: {error}") from error
+            raise RegistryRefusalError(400, f"The body is not JSON: {error}") from error
         if not isinstance(value, dict):
-            raise RegistryError(400, "The body is not a JSON object")
+            raise RegistryRefusalError(400, "The body is not a JSON object")
         return value
 
     def newSchema(self) -> str:
@@ -134,7 +134,7 @@ class _Call(NamedTuple):
         body = self.json()
         for name in ("id", "version"):
             if body.get(name) not in (None, 0, -1):
-                raise RegistryError(
+                raise RegistryRefusalError(
                     NOT_ALLOWED,
                     f"The registry assigns the {name} of a schema: there is no mode IMPORT",
                 )
@@ -145,23 +145,25 @@ class _Call(NamedTuple):
         body = self.json()
         kind = body.get("schemaType") or _AVRO
         if kind != _AVRO:
-            raise RegistryError(
+            raise RegistryRefusalError(
                 INVALID_SCHEMA, f"Schemas of type {str(kind)[:40]} are not supported; {_AVRO} is"
             )
         if body.get("references"):
-            raise RegistryError(
+            raise RegistryRefusalError(
                 INVALID_SCHEMA,
                 "References are not supported: put the referenced schemas into the schema",
             )
         for name in ("metadata", "ruleSet"):  # rules encrypt fields: never ignore them silently
             if body.get(name):
-                raise RegistryError(
+                raise RegistryRefusalError(
                     INVALID_SCHEMA,
                     f"{name} is not supported and would have no effect: leave it out",
                 )
         text = body.get("schema")
         if not isinstance(text, str) or not text.strip():
-            raise RegistryError(INVALID_SCHEMA, 'Empty schema: "schema" must be the schema\'s text')
+            raise RegistryRefusalError(
+                INVALID_SCHEMA, 'Empty schema: "schema" must be the schema\'s text'
+            )
         return text
 
 
@@ -208,7 +210,7 @@ async def _find(registry: Registry, call: _Call) -> dict[str, Any]:
     registry.state.versions(subject, call.flag("deleted"))
     found = registry.state.find(subject, identity, call.flag("deleted"))
     if found is None:
-        raise RegistryError(SCHEMA_NOT_FOUND, "Schema not found")
+        raise RegistryRefusalError(SCHEMA_NOT_FOUND, "Schema not found")
     return _asJson(found)
 
 
@@ -257,7 +259,7 @@ def _level(registry: Registry, call: _Call) -> dict[str, Any]:
         return {"compatibilityLevel": registry.state.level()}
     own = registry.state.ownLevel(call.subject)
     if not own and not call.flag("defaultToGlobal"):
-        raise RegistryError(
+        raise RegistryRefusalError(
             LEVEL_NOT_FOUND,
             f"Subject '{call.subject}' does not have subject-level compatibility configured",
         )
@@ -269,12 +271,12 @@ async def _setLevel(registry: Registry, call: _Call) -> dict[str, Any]:
     level = body.pop("compatibility", None)
     others = sorted(name for name, value in body.items() if value)
     if others:
-        raise RegistryError(
+        raise RegistryRefusalError(
             NOT_ALLOWED,
             f"Only compatibility can be set, not {', '.join(others)[:200]}",
         )
     if not isinstance(level, str) or level.upper() not in LEVELS:
-        raise RegistryError(
+        raise RegistryRefusalError(
             INVALID_LEVEL, f"Invalid compatibility level. Valid values are {', '.join(LEVELS)}"
         )
     return {
@@ -293,14 +295,14 @@ def _mode(registry: Registry, call: _Call) -> dict[str, str]:
 
 
 def _deleteMode(registry: Registry, call: _Call) -> None:
-    raise RegistryError(
+    raise RegistryRefusalError(
         MODE_NOT_FOUND, f"Subject '{call.subject}' does not have subject-level mode configured"
     )
 
 
 def _setMode(registry: Registry, call: _Call) -> dict[str, str]:
     if call.json().get("mode") != _MODE["mode"]:
-        raise RegistryError(INVALID_MODE, "Invalid mode. The only mode is READWRITE")
+        raise RegistryRefusalError(INVALID_MODE, "Invalid mode. The only mode is READWRITE")
     return _MODE
 
 
@@ -316,7 +318,7 @@ async def _check(registry: Registry, call: _Call) -> dict[str, Any]:
             earlier[-1:] if number is None else [each for each in earlier if each[0] == number]
         )
         if number is not None and not earlier:
-            raise RegistryError(VERSION_NOT_FOUND, f"Version {number} not found.")
+            raise RegistryRefusalError(VERSION_NOT_FOUND, f"Version {number} not found.")
     problems = await registry.incompatibilities(text, earlier, level)
     return {
         "is_compatible": not problems,
@@ -375,7 +377,7 @@ def _decoded(piece: str) -> str:
     try:
         return unquote(piece, errors="strict")
     except UnicodeDecodeError:
-        raise RegistryError(400, "The path is not UTF-8") from None
+        raise RegistryRefusalError(400, "The path is not UTF-8") from None
 
 
 def _reply(value: object, status: int = 200) -> HttpResponse:
@@ -383,7 +385,9 @@ def _reply(value: object, status: int = 200) -> HttpResponse:
 
 
 def _refusal(code: int, reason: str) -> HttpResponse:
-    return _reply({"error_code": code, "message": reason}, RegistryError(code, reason).status)
+    return _reply(
+        {"error_code": code, "message": reason}, RegistryRefusalError(code, reason).status
+    )
 
 
 class RegistrySite(HttpSite):
@@ -424,16 +428,18 @@ class RegistrySite(HttpSite):
 
     async def _route(self, asked: HttpRequest) -> Any:
         if self.inFlightCount > self._requestCountMax:
-            raise RegistryError(TOO_MANY, f"{self._requestCountMax} requests are in flight already")
+            raise RegistryRefusalError(
+                TOO_MANY, f"{self._requestCountMax} requests are in flight already"
+            )
         match = _routeOf(asked.path)
         if match is None:
-            raise RegistryError(404, "HTTP 404 Not Found")
+            raise RegistryRefusalError(404, "HTTP 404 Not Found")
         methods, pieces = match
         route = methods.get("GET" if asked.method == "HEAD" else asked.method)
         if route is None:
-            raise RegistryError(405, "HTTP 405 Method Not Allowed")
+            raise RegistryRefusalError(405, "HTTP 405 Method Not Allowed")
         if not self._registry.isReady:
-            raise RegistryError(NOT_READY, "The registry has not read its topic yet")
+            raise RegistryRefusalError(NOT_READY, "The registry has not read its topic yet")
         found = route(self._registry, _Call(asked, pieces))
         return await found if isinstance(found, Coroutine) else found
 
@@ -441,7 +447,7 @@ class RegistrySite(HttpSite):
         error = failure.value
         if isinstance(error, InvalidSchemaError):
             return _refusal(INVALID_SCHEMA, f"Invalid schema: {error}")
-        if isinstance(error, RegistryError):
+        if isinstance(error, RegistryRefusalError):
             return _refusal(error.code, str(error))
         failure.raiseException()
         raise AssertionError

@@ -26,7 +26,7 @@ from pylogbroker.errors import (
     IncompatibleSchemaError,
     InvalidPayloadError,
     InvalidSchemaError,
-    UnknownSchemaError,
+    SchemaNotFoundError,
     describeError,
 )
 from pylogbroker.schemas.logical import readerFor
@@ -110,7 +110,7 @@ class AvroEncoder:
 
 
 def _lookUpNothing(schemaId: int) -> str:
-    raise UnknownSchemaError(f"schema {schemaId} has not been looked up")
+    raise SchemaNotFoundError(f"schema {schemaId} has not been looked up")
 
 
 class PreparedSchema(NamedTuple):
@@ -179,7 +179,7 @@ class AvroDecoder:
         """
         @raise InvalidPayloadError: the payload has no frame, or its body does not fit its schema.
         @raise IncompatibleSchemaError: the reader's schema cannot read it.
-        @raise UnknownSchemaError: its schema is not in the cache, and C{find} has none.
+        @raise SchemaNotFoundError: its schema is not in the cache, and C{find} has none.
         @raise InvalidSchemaError: its schema cannot be used.
         """
         schemaId = schemaIdOf(payload)

@@ -99,7 +99,7 @@ _CHANGES: dict[str, tuple[Any, dict[str, type]]] = {
 _NAMES = {made: name for name, (made, _) in _CHANGES.items()}
 
 
-class RegistryRecord(NamedTuple):
+class ChangeRecord(NamedTuple):
     """
     One record.
 
@@ -110,7 +110,7 @@ class RegistryRecord(NamedTuple):
     change: Change
 
 
-def encodeRecord(record: RegistryRecord) -> bytes:
+def encodeRecord(record: ChangeRecord) -> bytes:
     """
     @raise InvalidEntryError: the record is too large for brokers.
     """
@@ -126,7 +126,7 @@ def encodeRecord(record: RegistryRecord) -> bytes:
     return payload
 
 
-def decodeRecord(payload: bytes) -> RegistryRecord:
+def decodeRecord(payload: bytes) -> ChangeRecord:
     """
     @raise InvalidEntryError: the payload is not a record, or a part is missing.
     """
@@ -143,7 +143,7 @@ def decodeRecord(payload: bytes) -> RegistryRecord:
     if not isinstance(change, str) or change not in _CHANGES:
         raise InvalidEntryError(f"an entry with the unknown change {change!r:.40}")
     made, kinds = _CHANGES[change]
-    record = RegistryRecord(
+    record = ChangeRecord(
         request, made(**{name: _field(fields, name, kind) for name, kind in kinds.items()})
     )
     if isinstance(record.change, SetLevel) and record.change.level not in ("", *LEVELS):

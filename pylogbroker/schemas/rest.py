@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
-from pylogbroker.errors import RegistryError, UnknownSchemaError, WireError
+from pylogbroker.errors import RegistryRefusalError, SchemaNotFoundError, WireError
 from pylogbroker.schemas.state import SCHEMA_NOT_FOUND, SchemaVersion
 
 T = TypeVar("T")
@@ -43,8 +43,8 @@ class RegistryCall(Generic[T]):
     def decode(self, status: int, body: bytes) -> T:
         """
         @param status: of HTTP.
-        @raise UnknownSchemaError: the registry has no such schema.
-        @raise RegistryError: the registry refuses for another reason; the text is its own.
+        @raise SchemaNotFoundError: the registry has no such schema.
+        @raise RegistryRefusalError: the registry refuses for another reason; the text is its own.
         @raise WireError: the answer is not a registry's.
         """
         try:
@@ -57,7 +57,9 @@ class RegistryCall(Generic[T]):
                 f"{self.method} {self.path}: not a registry's answer: HTTP {status}, {body[:200]!r}"
             ) from error
         raise (
-            UnknownSchemaError(reason) if code == SCHEMA_NOT_FOUND else RegistryError(code, reason)
+            SchemaNotFoundError(reason)
+            if code == SCHEMA_NOT_FOUND
+            else RegistryRefusalError(code, reason)
         )
 
 

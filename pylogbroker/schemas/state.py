@@ -21,14 +21,14 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from pylogbroker.errors import RegistryError
+from pylogbroker.errors import RegistryRefusalError
 from pylogbroker.schemas.logrecords import (
     DEFAULT_LEVEL,
+    ChangeRecord,
     DeleteSubject,
     DeleteVersion,
     Initialize,
     Register,
-    RegistryRecord,
     SetLevel,
 )
 
@@ -108,13 +108,13 @@ class RegistryState:
 
     # -- records
 
-    def apply(self, record: RegistryRecord) -> Any:
+    def apply(self, record: ChangeRecord) -> Any:
         """
         Apply the next record of the log.
 
         @return: L{SchemaVersion}, the deleted version or versions, or the level that was set;
             L{None} for a repetition.
-        @raise RegistryError: the record has no effect; the text says why.
+        @raise RegistryRefusalError: the record has no effect; the text says why.
         """
         if record.request in self._requests:
             return None
@@ -137,7 +137,7 @@ class RegistryState:
 
     def _register(self, change: Register) -> SchemaVersion:
         if change.basis != self.basis(change.subject):
-            raise RegistryError(STALE, f"{change.subject} has changed meanwhile")
+            raise RegistryRefusalError(STALE, f"{change.subject} has changed meanwhile")
         schemaId = self._ids.get(change.identity)
         if schemaId is None:
             schemaId = self._ids[change.identity] = len(self._texts) + 1
@@ -155,16 +155,16 @@ class RegistryState:
         version = subject.versions.get(change.version)
         where = f"Subject '{change.subject}' Version {change.version}"
         if version is None:
-            raise RegistryError(VERSION_NOT_FOUND, f"Version {change.version} not found.")
+            raise RegistryRefusalError(VERSION_NOT_FOUND, f"Version {change.version} not found.")
         if change.isPermanent:
             if not version.isDeleted:
-                raise RegistryError(
+                raise RegistryRefusalError(
                     VERSION_NOT_SOFT_DELETED,
                     f"{where} was not deleted first before being permanently deleted",
                 )
             self._remove(change.subject, subject, change.version)
         elif version.isDeleted:
-            raise RegistryError(
+            raise RegistryRefusalError(
                 VERSION_SOFT_DELETED,
                 f"{where} was soft deleted. Set permanent=true to delete permanently",
             )
@@ -180,7 +180,7 @@ class RegistryState:
         numbers = list(subject.visible(change.isPermanent))
         if change.isPermanent:
             if subject.visible(False):
-                raise RegistryError(
+                raise RegistryRefusalError(
                     SUBJECT_NOT_SOFT_DELETED,
                     f"Subject '{change.subject}' was not deleted first before being permanently"
                     " deleted",
@@ -188,7 +188,7 @@ class RegistryState:
             for number in numbers:
                 self._remove(change.subject, subject, number)
         elif not numbers:
-            raise RegistryError(
+            raise RegistryRefusalError(
                 SUBJECT_SOFT_DELETED,
                 f"Subject '{change.subject}' was soft deleted. Set permanent=true to delete"
                 " permanently",
@@ -229,12 +229,12 @@ class RegistryState:
     def _subject(self, name: str, isWithDeleted: bool) -> _Subject:
         subject = self._subjects.get(name)
         if subject is None or not subject.visible(isWithDeleted):
-            raise RegistryError(SUBJECT_NOT_FOUND, f"Subject '{name}' not found.")
+            raise RegistryRefusalError(SUBJECT_NOT_FOUND, f"Subject '{name}' not found.")
         return subject
 
     def versions(self, subject: str, isWithDeleted: bool = False) -> list[int]:
         """
-        @raise RegistryError: there is no such subject.
+        @raise RegistryRefusalError: there is no such subject.
         """
         return sorted(self._subject(subject, isWithDeleted).visible(isWithDeleted))
 
@@ -243,13 +243,13 @@ class RegistryState:
     ) -> SchemaVersion:
         """
         @param number: L{None} for the latest.
-        @raise RegistryError: there is no such subject or version.
+        @raise RegistryRefusalError: there is no such subject or version.
         """
         found = self._subject(subject, isWithDeleted).visible(isWithDeleted)
         if number is None:
             number = max(found)
         if number not in found:
-            raise RegistryError(VERSION_NOT_FOUND, f"Version {number} not found.")
+            raise RegistryRefusalError(VERSION_NOT_FOUND, f"Version {number} not found.")
         schemaId = found[number].schemaId
         return SchemaVersion(subject, number, schemaId, self._texts[schemaId])
 
@@ -292,18 +292,18 @@ class RegistryState:
 
     def schema(self, schemaId: int) -> str:
         """
-        @raise RegistryError: there is no schema with this id.
+        @raise RegistryRefusalError: there is no schema with this id.
         """
         text = self._texts.get(schemaId)
         if text is None:
-            raise RegistryError(SCHEMA_NOT_FOUND, f"Schema {schemaId} not found")
+            raise RegistryRefusalError(SCHEMA_NOT_FOUND, f"Schema {schemaId} not found")
         return text
 
     def usagesOf(self, schemaId: int, isWithDeleted: bool = False) -> Iterator[tuple[str, int]]:
         """
         Subjects and versions that have a schema.
 
-        @raise RegistryError: there is no schema with this id.
+        @raise RegistryRefusalError: there is no schema with this id.
         """
         self.schema(schemaId)
         for name, number in sorted(self._usages[schemaId]):

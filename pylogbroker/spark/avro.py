@@ -32,7 +32,7 @@ from pylogbroker.errors import (
     InvalidPayloadError,
     InvalidSchemaError,
     SchemaError,
-    UnknownSchemaError,
+    SchemaNotFoundError,
 )
 from pylogbroker.schemas.avro import AvroDecoder, schemaIdOf
 from pylogbroker.schemas.logical import logicalType
@@ -206,7 +206,7 @@ def _decoded(
         if unknown and (schemaId := schemaIdOf(payload)) in unknown:
             return None, unknown[schemaId]
         return decoder.decode(payload), None
-    except UnknownSchemaError as error:
+    except SchemaNotFoundError as error:
         unknown[schemaIdOf(payload)] = error
         return None, error
     except SchemaError as error:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.javaregex import TopicPattern
 from pylogbroker.cluster.znodes import decodePartition
-from pylogbroker.config.connectionsettings import AccessSettings
+from pylogbroker.config.connectionsettings import ConnectionSettings
 from pylogbroker.config.keys import Settings, ownKey
 from pylogbroker.config.propertytypes import (
     LONG_MAX,
@@ -28,7 +28,7 @@ from pylogbroker.config.propertytypes import (
     Text,
 )
 from pylogbroker.errors import ConfigurationError, PylogbrokerError
-from pylogbroker.net.endpoints import Endpoint, brokerEndpoint, endpoint
+from pylogbroker.net.socketendpoints import Endpoint, brokerEndpoint, endpoint
 from pylogbroker.protocol.brokercalls import PAYLOAD_SIZE_MAX, RESPONSE_SIZE_MAX
 from pylogbroker.records.compression import CODEC_NAMES
 from pylogbroker.syncclient.clustermetadata import (
@@ -236,20 +236,20 @@ class AccessOptions:
     """
     Credentials, as workers get them: each worker reads the file on its own machine.
 
-    @ivar config: path of a property file with keys of L{AccessSettings}; empty: none.
+    @ivar config: path of a property file with keys of L{ConnectionSettings}; empty: none.
     @ivar changes: C{key=value} each; they override the file.
     """
 
     config: str
     changes: tuple[str, ...] = field(repr=False)
 
-    def settings(self) -> AccessSettings:
+    def settings(self) -> ConnectionSettings:
         """
         The settings on this machine. Blocks.
 
         @raise ConfigurationError: the file cannot be read, or a value is wrong.
         """
-        return AccessSettings.read(self.config or None, self.changes)
+        return ConnectionSettings.read(self.config or None, self.changes)
 
 
 @dataclass(frozen=True)

@@ -329,7 +329,7 @@ def _closeQuietly(file: IFile) -> None:
 
 class SegmentFile:
     """
-    The file of a segment, provider of L{pylogbroker.interfaces.ISegmentFile}.
+    The file of a segment, provider of L{pylogbroker.interfaces.IPinnableFile}.
 
     @ivar path: its first name; the renaming before a deletion does not change it.
     """

@@ -54,7 +54,7 @@ class FlushJob(Job):
             self.segment.file.sync()
 
 
-class CloseJob(FlushJob):
+class FinalFlushJob(FlushJob):
     """Sync the last segment and save its index, before the log is closed."""
 
     def run(self) -> None:
@@ -202,7 +202,7 @@ class StatJob(Job):
                 self.times.append((segment, status.modifiedMs))
 
 
-class SearchJob(Job):
+class FindPositionJob(Job):
     """
     Find the byte of an offset with the help of the segment's file.
 

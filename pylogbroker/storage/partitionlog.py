@@ -49,11 +49,11 @@ from pylogbroker.interfaces import (
 )
 from pylogbroker.storage.files import OUT_OF_DESCRIPTORS, DescriptorCache, writeAll
 from pylogbroker.storage.jobs import (
-    CloseJob,
     DeleteJob,
+    FinalFlushJob,
+    FindPositionJob,
     FlushJob,
     RollJob,
-    SearchJob,
     StatJob,
 )
 from pylogbroker.storage.offsetwaiters import OffsetCallback, OffsetWaiters
@@ -318,7 +318,9 @@ class PartitionLog:
 
     # -- read
 
-    def read(self, offset: int, sizeMax: int, search: SearchJob | None = None) -> Slice | SearchJob:
+    def read(
+        self, offset: int, sizeMax: int, search: FindPositionJob | None = None
+    ) -> Slice | FindPositionJob:
         """
         The range from an offset, up to the high watermark or the end of a segment (spec-0.7
         wire-protocol §7.1, 5 to 7). An offset in a gap reads from behind the gap.
@@ -346,7 +348,7 @@ class PartitionLog:
         position = segment.index.positionOf(offset)
         if position is None:
             if search is None or search.segment is not segment:
-                return SearchJob(segment, offset)
+                return FindPositionJob(segment, offset)
             position = search.position
         end = _endByte(segment, self.watermark)
         while position >= end and index + 1 < len(view.bases) and view.bases[index + 1] < watermark:
@@ -674,7 +676,7 @@ class PartitionLog:
         for notices in self._waiters.values():
             notices.fail(refusal)
 
-    def beginClose(self) -> CloseJob | None:
+    def beginClose(self) -> FinalFlushJob | None:
         """
         Write and sync the rest, then close. No other job may be under way (C{busy}).
 
@@ -692,9 +694,9 @@ class PartitionLog:
             self.closed = True
             return None
         self._refusing = self._closing = True
-        return CloseJob(self._active, self.written)
+        return FinalFlushJob(self._active, self.written)
 
-    def finishClose(self, job: CloseJob, error: StorageError | None, nowMs: int) -> None:
+    def finishClose(self, job: FinalFlushJob, error: StorageError | None, nowMs: int) -> None:
         """Move the marks a last time and release everything; a failed sync fails the partition."""
         self._closing = False
         if error is not None:

@@ -56,7 +56,8 @@ class BrokerSocket:
         pause: Callable[[float], None] = sleep,
     ) -> None:
         """
-        @param tls: for TLS (L{pylogbroker.net.endpoints.endpoint} makes it); L{None} for plain TCP.
+        @param tls: for TLS (L{pylogbroker.net.socketendpoints.endpoint} makes it); L{None} for
+            plain TCP.
         @param connectTimeoutMs: how long connecting may take, over all attempts, with TLS's
             handshake.
         @param responseSizeMax: bytes of an answer.

@@ -2,7 +2,7 @@
 Log records as messages: 0.7's log4j appender as a C{logging.Handler} (spec-0.7 producer §8).
 
     producer = SyncProducer("log1", 9092)
-    logging.getLogger().addHandler(SyncLogHandler(producer, "app-log"))
+    logging.getLogger().addHandler(BlockingLogHandler(producer, "app-log"))
 
 As in 0.7, the thread that logs sends the record at once. What must be true: logging never raises
 into the application and never logs about itself. A broker that is away does not delay each record:
@@ -24,7 +24,7 @@ from pylogbroker.types import RANDOM_PARTITION
 RETRY_MS = 10_000
 
 
-class SyncLogHandler(logging.Handler):
+class BlockingLogHandler(logging.Handler):
     """
     Sends each record as a message: formatted, UTF-8.
 

@@ -44,8 +44,8 @@ class RegistryClient:
 
     All methods raise L{pylogbroker.errors.BrokerConnectionError} when no address answers;
     L{pylogbroker.errors.WireError} when the answer is not a registry's;
-    L{pylogbroker.errors.RegistryError} when it refuses, and
-    L{pylogbroker.errors.UnknownSchemaError} when it has no such schema.
+    L{pylogbroker.errors.RegistryRefusalError} when it refuses, and
+    L{pylogbroker.errors.SchemaNotFoundError} when it has no such schema.
     """
 
     def __init__(

@@ -56,7 +56,8 @@ class SimpleConsumer:
         pause: Callable[[float], None] = sleep,
     ) -> None:
         """
-        @param tls: for TLS (L{pylogbroker.net.endpoints.endpoint} makes it); by default plain TCP.
+        @param tls: for TLS (L{pylogbroker.net.socketendpoints.endpoint} makes it); by default plain
+            TCP.
         @param timeoutMs: for a call, connecting and the second try included.
         @param responseSizeMax: bytes of an answer; bounds a fetch.
         @param clock: seconds.

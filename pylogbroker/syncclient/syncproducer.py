@@ -34,7 +34,7 @@ from pylogbroker.records.compression import NONE
 from pylogbroker.retry import (
     RECONNECT_INTERVAL,
     RECONNECT_TIME_INTERVAL_MS,
-    ConnectionLifetime,
+    PeriodicReconnect,
 )
 from pylogbroker.syncclient.connection import (
     CLOSE_MS,
@@ -75,7 +75,8 @@ class SyncProducer:
         pause: Callable[[float], None] = sleep,
     ) -> None:
         """
-        @param tls: for TLS (L{pylogbroker.net.endpoints.endpoint} makes it); by default plain TCP.
+        @param tls: for TLS (L{pylogbroker.net.socketendpoints.endpoint} makes it); by default plain
+            TCP.
         @param timeoutMs: how long the broker may take nothing, and how long a C{confirm} may take.
         @param closeMs: how long the last confirmation may take, and then the end of a connection
             that is closed or replaced.
@@ -94,7 +95,7 @@ class SyncProducer:
             clock=clock,
             pause=pause,
         )
-        self._reconnectPolicy = ConnectionLifetime(
+        self._reconnectPolicy = PeriodicReconnect(
             reconnectIntervalCount, reconnectTimeIntervalMs, random
         )
         self._payloadSizeMax = payloadSizeMax

@@ -6,7 +6,7 @@ kazoo calls back from its own threads, out of two queues: answers and watches. L
 replaces both and hands each callback to the reactor, in kazoo's order.
 
 kazoo does not tell which session time-out the server has granted. A handler creates kazoo's
-sockets, so L{SessionTimeoutSocket} reads it from the server's first frame (C{ConnectResponse}:
+sockets, so L{ConnectResponseSniffer} reads it from the server's first frame (C{ConnectResponse}:
 int32 size, int32 protocol version, int32 time-out in milliseconds). The contract suite of clients
 checks it on a real server.
 """
@@ -34,7 +34,7 @@ class ReactorQueue:
 _HEAD = struct.Struct(">iii")
 
 
-class SessionTimeoutSocket:
+class ConnectResponseSniffer:
     """A socket to a ZooKeeper server that reports the granted session time-out."""
 
     def __init__(self, inner: Any, granted: Callable[[int], object]) -> None:
@@ -76,7 +76,7 @@ class ReactorCallbacks(SequentialThreadingHandler):  # type: ignore[misc] # kazo
         self.completion_queue: Any = ReactorQueue(callFromThread)
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
-        return SessionTimeoutSocket(super().create_connection(*args, **kwargs), self._granted)
+        return ConnectResponseSniffer(super().create_connection(*args, **kwargs), self._granted)
 
     def start(self) -> None:
         """There are no threads."""

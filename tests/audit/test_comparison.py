@@ -20,7 +20,7 @@ from pylogbroker.audit.comparison import (
     MORE,
     NOTHING,
     UNREPORTED,
-    Tally,
+    WindowTally,
     judge,
     lineOf,
 )
@@ -28,7 +28,7 @@ from pylogbroker.audit.comparison import (
 MESSAGES = st.lists(st.integers(0, 10**9), min_size=1, max_size=20, unique=True)
 
 
-def tally(numbers: list[int]) -> Tally:
+def tally(numbers: list[int]) -> WindowTally:
     """Of messages that are numbers."""
     found = NOTHING
     for number in numbers:
@@ -79,7 +79,7 @@ class JudgeTests(SynchronousTestCase):
             (12, COMPLETE, 0, 0),
             (13, MORE, 0, 1),
         ):
-            line = lineOf("t", 0, "live", Tally(10, 2), Tally(seen), "sent", status)
+            line = lineOf("t", 0, "live", WindowTally(10, 2), WindowTally(seen), "sent", status)
             self.assertEqual(
                 (line.missingCount, line.moreCount, line.completeness), (missing, more, seen / 10)
             )

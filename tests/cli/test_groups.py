@@ -11,7 +11,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cli.commands.group import formatAges
-from pylogbroker.client.offsetlookup import AgeBounds
+from pylogbroker.client.offsetlookup import MessageAgeBounds
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.consumer.connector import ConsumerConnector
 from tests.cli.clustercase import ClusterCase
@@ -205,12 +205,12 @@ class AgesTests(SynchronousTestCase):
     def test_shown(self) -> None:
         """A range in a unit that fits, rounded outwards; or one end of it; or nothing."""
         for ages, text in (
-            (AgeBounds(0, 0), "0s"),
-            (AgeBounds(1_999, 90_001), "1s-91s"),
-            (AgeBounds(119_999, 120_000), "119s-2m"),
-            (AgeBounds(7_199_999, None), ">119m"),
-            (AgeBounds(None, 7_200_001), "<3h"),
-            (AgeBounds(172_800_000, 10**12), "2d-11575d"),
-            (AgeBounds(None, None), "-"),
+            (MessageAgeBounds(0, 0), "0s"),
+            (MessageAgeBounds(1_999, 90_001), "1s-91s"),
+            (MessageAgeBounds(119_999, 120_000), "119s-2m"),
+            (MessageAgeBounds(7_199_999, None), ">119m"),
+            (MessageAgeBounds(None, 7_200_001), "<3h"),
+            (MessageAgeBounds(172_800_000, 10**12), "2d-11575d"),
+            (MessageAgeBounds(None, None), "-"),
         ):
             self.assertEqual(formatAges(ages), text)

@@ -14,7 +14,13 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pylogbroker.client import offsetlookup
-from pylogbroker.client.offsetlookup import AGE_MS_MAX, UNKNOWN, AgeBounds, OffsetLookup, ages
+from pylogbroker.client.offsetlookup import (
+    AGE_MS_MAX,
+    UNKNOWN,
+    MessageAgeBounds,
+    OffsetLookup,
+    ages,
+)
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.errors import (
@@ -65,7 +71,7 @@ class Partition:
         )
         return found
 
-    def ages(self, test: SynchronousTestCase, offset: int) -> AgeBounds:
+    def ages(self, test: SynchronousTestCase, offset: int) -> MessageAgeBounds:
         return test.successResultOf(
             Deferred.fromCoroutine(ages(self.offsetsBefore, offset, NOW_MS))
         )
@@ -95,7 +101,7 @@ class AgeTests(SynchronousTestCase):
         """In the first segment that there is nobody knows how old a message may be."""
         self.assertEqual(
             Partition([(100, 60_000)], 150).ages(self, 120)._replace(least=None),
-            AgeBounds(None, None),
+            MessageAgeBounds(None, None),
         )
         self.assertIsNot(Partition([(100, 60_000)], 150).ages(self, 120).least, None)
 
@@ -109,7 +115,7 @@ class AgeTests(SynchronousTestCase):
         from before computers say anything.
         """
         self.assertEqual(Partition([(0, -HOUR_MS)], 50, aheadMs=HOUR_MS).ages(self, 10), UNKNOWN)
-        self.assertEqual(Partition([(0, -HOUR_MS)], 50).ages(self, 10), AgeBounds(0, None))
+        self.assertEqual(Partition([(0, -HOUR_MS)], 50).ages(self, 10), MessageAgeBounds(0, None))
         self.assertEqual(Partition([(0, AGE_MS_MAX * 2)], 50).ages(self, 10), UNKNOWN)
 
     def test_requests(self) -> None:
@@ -206,7 +212,7 @@ class LogEndsTests(TestCase):
             (0, 15, [15, 0]),
         )
         self.assertIs(await self.ends.consumer(0), await self.ends.consumer(0))
-        self.assertEqual(await self.ends.ages(*place, 0), AgeBounds(0, None))
+        self.assertEqual(await self.ends.ages(*place, 0), MessageAgeBounds(0, None))
 
     async def test_bounds(self) -> None:
         """

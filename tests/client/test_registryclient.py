@@ -18,9 +18,9 @@ from pylogbroker.client.registryclient import RegistryClient
 from pylogbroker.errors import (
     BackpressureError,
     BrokerConnectionError,
-    RegistryError,
+    RegistryRefusalError,
+    SchemaNotFoundError,
     TimedOutError,
-    UnknownSchemaError,
     WireError,
 )
 from pylogbroker.schemas.rest import ANSWER_SIZE_MAX, CACHED_SIZE_MAX
@@ -123,14 +123,14 @@ class RegistryClientTests(TestCase):
             {"error_code": 40403, "message": "Schema 9 not found"},
         )
         for asking in [self.client.schema(9), self.client.schema(9)]:
-            await self.assertFailure(asking, UnknownSchemaError)
+            await self.assertFailure(asking, SchemaNotFoundError)
         self.end.schema(9, '"int"')
         self.assertEqual(await self.client.schema(9), '"int"')
         self.end.answers["POST", "/subjects/s/versions"] = (
             409,
             {"error_code": 409, "message": "no"},
         )
-        await self.assertFailure(self.client.register("s", '"int"'), RegistryError)
+        await self.assertFailure(self.client.register("s", '"int"'), RegistryRefusalError)
 
     async def test_noRegistry(self) -> None:
         """Whoever is no registry is told as that; an answer without end is cut."""

@@ -17,10 +17,10 @@ from pylogbroker.consumer.stream import Chunk, ConsumedMessage, MessageStream
 from pylogbroker.errors import (
     InvalidPayloadError,
     PylogbrokerError,
-    RegistryError,
+    RegistryRefusalError,
     RemoteUnknownError,
     SchemaError,
-    UnknownSchemaError,
+    SchemaNotFoundError,
 )
 from pylogbroker.records.messageset import MessageSet, encodeSet
 from pylogbroker.schemas.avro import AvroEncoder
@@ -79,7 +79,7 @@ class AvroMessagesTests(TestCase):
             {"error_code": 40403, "message": "Schema 9 not found"},
         )
         messages = self.messages(b"rubbish", AvroEncoder(9, '"int"')(1), LONG(5) + b"x", LONG(5))
-        for kind in (InvalidPayloadError, UnknownSchemaError, InvalidPayloadError):
+        for kind in (InvalidPayloadError, SchemaNotFoundError, InvalidPayloadError):
             await self.assertFailure(Deferred.fromCoroutine(messages.__anext__()), kind)
         self.assertEqual((await messages.__anext__()).value, 5)
 
@@ -169,7 +169,7 @@ class AvroMessagesTests(TestCase):
         messages = self.messages(
             LONG(5), onInvalid=lambda message, error: self.fail("it is not broken")
         )
-        await self.assertFailure(Deferred.fromCoroutine(messages.__anext__()), RegistryError)
+        await self.assertFailure(Deferred.fromCoroutine(messages.__anext__()), RegistryRefusalError)
         self.end.schema(1, LONG.text)
         self.assertEqual((await messages.__anext__()).value, 5)
 
@@ -183,7 +183,9 @@ class AvroMessagesTests(TestCase):
         )
         messages = self.messages(LONG(5), LONG(6))
         for _time in range(2):
-            await self.assertFailure(Deferred.fromCoroutine(messages.__anext__()), RegistryError)
+            await self.assertFailure(
+                Deferred.fromCoroutine(messages.__anext__()), RegistryRefusalError
+            )
             self.assertEqual(self.positions, {PLACE: 0})
         self.end.schema(1, LONG.text)
         for value in (5, 6):
@@ -228,7 +230,7 @@ class AvroMessagesTests(TestCase):
             503,
             {"error_code": 50301, "message": "not yet"},
         )
-        await self.assertFailure(Deferred.fromCoroutine(messages.__anext__()), RegistryError)
+        await self.assertFailure(Deferred.fromCoroutine(messages.__anext__()), RegistryRefusalError)
         self.stream.drop((OTHER,))
         self.put(PLACE, TEXT("mine again"))
         self.assertEqual((await messages.__anext__()).value, "mine again")

@@ -30,7 +30,7 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.serialization import MessageField, SerializationContext
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.errors import RegistryError
+from pylogbroker.errors import RegistryRefusalError
 from pylogbroker.schemas.avro import AvroDecoder, AvroEncoder, schemaIdOf
 from pylogbroker.syncclient.registryclient import RegistryClient
 from pylogbroker.syncclient.simpleconsumer import SimpleConsumer
@@ -553,6 +553,6 @@ class BrokerTests(RegistryCase):
         client.register("s", CLICK)
         self.broker.kill()
         self.assertEqual(json.loads(RegistryClient(self.registry.url).schema(1)), json.loads(CLICK))
-        error = self.assertRaises(RegistryError, client.register, "t", WIDER)
+        error = self.assertRaises(RegistryRefusalError, client.register, "t", WIDER)
         self.assertEqual(error.status, 500)
         self.assertIn("was not read back within 2000 ms", str(error))

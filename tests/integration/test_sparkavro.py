@@ -58,7 +58,7 @@ class ColumnTests(RegistryCase):
             row.error.partition(":")[0]
             for row in errors.select("row.*").filter("error is not null").collect()
         }
-        self.assertEqual(found, {"InvalidPayloadError", "UnknownSchemaError"})
+        self.assertEqual(found, {"InvalidPayloadError", "SchemaNotFoundError"})
         strict = frame.select(
             fromAvro("value", registry=self.registry.url, readerSchema=CLICK, mode="FAILFAST")
         )

@@ -27,7 +27,7 @@ from pylogbroker.errors import (
 from pylogbroker.interfaces import EPHEMERAL, SessionEvent
 from pylogbroker.zookeeper import client as client_module
 from pylogbroker.zookeeper.client import ZookeeperClient
-from pylogbroker.zookeeper.server import ZookeeperServer, freePort
+from pylogbroker.zookeeper.serverprocess import ZookeeperServerProcess, freePort
 from tests.contracts import zookeeper
 from tests.integration.zookeeperprocess import TICK_MS, sharedZookeeper
 
@@ -232,7 +232,7 @@ class FaultTests(zookeeper.ZookeeperCase):
         A server that does not answer: requests end in time, closing does, and the client hears that
         the connection is lost.
         """
-        server = ZookeeperServer(reactor, self.mktemp(), tickMs=250)
+        server = ZookeeperServerProcess(reactor, self.mktemp(), tickMs=250)
         self.addCleanup(server.stop)
         await server.start()
         client = ZookeeperClient(reactor, server.servers, 2_000, requestTimeoutMs=300)
@@ -259,7 +259,7 @@ class FaultTests(zookeeper.ZookeeperCase):
         A server that is killed and comes back finds the same session and the same nodes; watches
         have not fired.
         """
-        server = ZookeeperServer(reactor, self.mktemp(), tickMs=1000)
+        server = ZookeeperServerProcess(reactor, self.mktemp(), tickMs=1000)
         self.addCleanup(server.stop)
         await server.start()
         client = ZookeeperClient(

@@ -18,7 +18,7 @@ from pylogbroker.metrics.mirrormetrics import MirrorCounters
 from pylogbroker.mirror import forwarder
 from pylogbroker.mirror.forwarder import Forwarder
 from pylogbroker.mirror.offsettracker import OffsetTracker
-from pylogbroker.producer.inflight import InFlightLimiter
+from pylogbroker.producer.inflight import InFlightMessageLimiter
 from pylogbroker.records.messageset import MessageSet, encodeSet
 from pylogbroker.retry import RESEND_DELAYS
 from pylogbroker.types import BrokerPartition, PartitionId
@@ -35,7 +35,7 @@ class FarTarget:
     batchSizeMax = 100
 
     def __init__(self, clock: Clock) -> None:
-        self.inFlight = InFlightLimiter(clock, 30, 1 << 20, -1)
+        self.inFlight = InFlightMessageLimiter(clock, 30, 1 << 20, -1)
         self.sent: list[tuple[str, list[bytes], BrokerPartition | None, Deferred[None]]] = []
 
     def send(

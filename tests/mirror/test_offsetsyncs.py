@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.errors import ConnectionLossException, NoBrokersError, ZookeeperError
-from pylogbroker.mirror.offsetsyncs import OffsetSyncStore, readTables
+from pylogbroker.mirror.offsetsyncs import ZookeeperOffsetSyncStore, readTables
 from pylogbroker.mirror.offsettracker import OffsetTracker
 from pylogbroker.testing.zookeeper import FakeZookeeper
 from pylogbroker.types import BrokerPartition, PartitionId
@@ -84,9 +84,9 @@ class TablesTests(SynchronousTestCase):
 
     def tables(
         self, isKeeping: bool = False, zookeeper: Any = None, tracker: OffsetTracker | None = None
-    ) -> OffsetSyncStore:
+    ) -> ZookeeperOffsetSyncStore:
         target: Any = self.target
-        return OffsetSyncStore(
+        return ZookeeperOffsetSyncStore(
             zookeeper or self.zookeeper,
             GroupPaths("mirrors"),
             target,

@@ -19,7 +19,7 @@ from pylogbroker.protocol.kafka07.requests import COUNT_MAX, encodeProduce
 from pylogbroker.protocol.kafka07.requests import encodeOffsets as encodeQuestion
 from pylogbroker.protocol.kafka07.responses import encodeOffsets
 from pylogbroker.records.messageset import encodeSet
-from pylogbroker.retry import ConnectionLifetime
+from pylogbroker.retry import PeriodicReconnect
 from pylogbroker.types import LATEST, RANDOM_PARTITION
 from tests.producer.puppets import PuppetCluster
 
@@ -44,7 +44,7 @@ class ConfirmingSenderTests(SynchronousTestCase):
             limits=limits or ConnectionLimits(closeMs=500),
             random=lambda: 0.5,
         )
-        rule = ConnectionLifetime(intervalCount, -1, lambda: 0.5)
+        rule = PeriodicReconnect(intervalCount, -1, lambda: 0.5)
         return RequestSender(clock, self.link, rule, isConfirming=isConfirming, timeoutMs=1000)
 
     def test_written(self) -> None:

@@ -33,7 +33,7 @@ from pylogbroker.producer.completion import (
     SendGroup,
     sendResultClass,
 )
-from pylogbroker.producer.inflight import InFlightLimiter
+from pylogbroker.producer.inflight import InFlightMessageLimiter
 
 
 class SendGroupTests(SynchronousTestCase):
@@ -64,7 +64,7 @@ class CompletionsTests(SynchronousTestCase):
     """The outcomes of messages."""
 
     def setUp(self) -> None:
-        self.limiter = InFlightLimiter(Clock(), 10, 1000, -1)
+        self.limiter = InFlightMessageLimiter(Clock(), 10, 1000, -1)
         self.counts: list[int] = []
         self.completions = Completions(self.limiter, lambda: self.counts.append(self.limiter.count))
 

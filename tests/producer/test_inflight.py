@@ -8,17 +8,17 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import ClosedError, PylogbrokerError, QueueFullError
-from pylogbroker.producer.inflight import WAITING_COUNT_MAX, InFlightLimiter
+from pylogbroker.producer.inflight import WAITING_COUNT_MAX, InFlightMessageLimiter
 
 
 class InFlightLimiterTests(SynchronousTestCase):
     """Room for messages."""
 
-    def queue(self, enqueueTimeoutMs: int = -1) -> InFlightLimiter:
+    def queue(self, enqueueTimeoutMs: int = -1) -> InFlightMessageLimiter:
         self.clock = Clock()
         self.admitted: list[str] = []
         self.refusals: list[tuple[str, PylogbrokerError]] = []
-        return InFlightLimiter(
+        return InFlightMessageLimiter(
             self.clock,
             10,
             100,
@@ -27,7 +27,9 @@ class InFlightLimiterTests(SynchronousTestCase):
             lambda name, reason: self.refusals.append((name, reason)),
         )
 
-    def enter(self, queue: InFlightLimiter, name: str, count: int = 1, size: int = 1) -> None:
+    def enter(
+        self, queue: InFlightMessageLimiter, name: str, count: int = 1, size: int = 1
+    ) -> None:
         queue.acquire(count, size, name)
 
     def test_bounds(self) -> None:
@@ -125,7 +127,7 @@ class InFlightLimiterTests(SynchronousTestCase):
             else:
                 refused.append(name)
 
-        queue = InFlightLimiter(Clock(), 10, 100, -1, self.fail, onRefused)
+        queue = InFlightMessageLimiter(Clock(), 10, 100, -1, self.fail, onRefused)
         queue.tryAcquire(10, 10)
         self.enter(queue, "a")
         self.enter(queue, "b")
@@ -143,7 +145,7 @@ class InFlightLimiterTests(SynchronousTestCase):
             done.append(number)
             queue.release(1, 1)
 
-        queue = InFlightLimiter(Clock(), 10, 100, -1, admitted)
+        queue = InFlightMessageLimiter(Clock(), 10, 100, -1, admitted)
         queue.tryAcquire(10, 10)
 
         for number in range(10):

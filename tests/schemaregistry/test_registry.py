@@ -11,10 +11,10 @@ from unittest.mock import patch
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import Clock
 
-from pylogbroker.errors import InvalidSchemaError, RegistryError
+from pylogbroker.errors import InvalidSchemaError, RegistryRefusalError
 from pylogbroker.schemaregistry import registry as module
 from pylogbroker.schemaregistry.registry import Registry
-from pylogbroker.schemas.logrecords import Initialize, RegistryRecord, encodeRecord
+from pylogbroker.schemas.logrecords import ChangeRecord, Initialize, encodeRecord
 from pylogbroker.testing.worker import ManualWorker
 from tests.broker.manualbroker import capture
 from tests.schemaregistry.registrycase import RegistryCase
@@ -34,7 +34,7 @@ class RegistryTests(RegistryCase):
     """What clients want, by way of the topic."""
 
     async def refused(self, code: int, coroutine: Any) -> str:
-        error = await self.assertFailure(asked(coroutine), RegistryError)
+        error = await self.assertFailure(asked(coroutine), RegistryRefusalError)
         self.assertEqual(error.code, code)
         return str(error)
 
@@ -204,7 +204,7 @@ class RegistryTests(RegistryCase):
         await self.startBroker(
             **{"log.flush.interval": "100000", "log.default.flush.scheduler.interval.ms": "1000000"}
         )
-        error = await self.assertFailure(changing, RegistryError)
+        error = await self.assertFailure(changing, RegistryRefusalError)
         self.assertIn("not at 0", str(error))
         self.assertIn(
             "Nothing can be changed", await self.refused(50001, registry.register("later", XY))
@@ -224,7 +224,7 @@ class RegistryTests(RegistryCase):
             service.startService()
         await self.eventually(lambda: all(service.registry.isReady for service in services))
         await self.produce(
-            "_schemas", b"rubbish", encodeRecord(RegistryRecord("x", Initialize())), b"\xff\xfe"
+            "_schemas", b"rubbish", encodeRecord(ChangeRecord("x", Initialize())), b"\xff\xfe"
         )
         self.assertEqual(await services[0].registry.register("s", X), 1)
         await services[1].registry._topicLog.refresh()

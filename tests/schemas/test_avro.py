@@ -19,7 +19,7 @@ from pylogbroker.errors import (
     InvalidPayloadError,
     InvalidSchemaError,
     SchemaError,
-    UnknownSchemaError,
+    SchemaNotFoundError,
 )
 from pylogbroker.schemas.avro import (
     HEADER_SIZE,
@@ -120,7 +120,7 @@ class RefusalTests(SynchronousTestCase):
             self.assertIn(text, str(self.assertRaises(InvalidPayloadError, decoder.decode, wrong)))
         self.assertIn(
             "has not been looked up",
-            str(self.assertRaises(UnknownSchemaError, AvroDecoder().decode, frame(77, b""))),
+            str(self.assertRaises(SchemaNotFoundError, AvroDecoder().decode, frame(77, b""))),
         )
 
     def test_incompatible(self) -> None:
@@ -253,11 +253,11 @@ class KnowingTests(SynchronousTestCase):
 
         def find(schemaId: int) -> str:
             if schemaId not in found:
-                raise UnknownSchemaError("not yet")
+                raise SchemaNotFoundError("not yet")
             return found[schemaId]
 
         decoder = AvroDecoder(find=find)
-        self.assertRaises(UnknownSchemaError, decoder.decode, frame(1, b"\x02"))
+        self.assertRaises(SchemaNotFoundError, decoder.decode, frame(1, b"\x02"))
         found[1] = '"int"'
         self.assertEqual(decoder.decode(frame(1, b"\x02")), 1)
 

@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.errors import PylogbrokerError, RegistryError, UnknownSchemaError, WireError
+from pylogbroker.errors import (
+    PylogbrokerError,
+    RegistryRefusalError,
+    SchemaNotFoundError,
+    WireError,
+)
 from pylogbroker.schemas.rest import (
     RegistryCall,
     compatibilityCall,
@@ -73,17 +78,17 @@ class CallTests(SynchronousTestCase):
         """
         call = schemaCall(7)
         error = self.assertRaises(
-            RegistryError, call.decode, 409, b'{"error_code":409,"message":"why"}'
+            RegistryRefusalError, call.decode, 409, b'{"error_code":409,"message":"why"}'
         )
         self.assertEqual((error.code, error.status, str(error)), (409, 409, "why"))
         self.assertEqual(
             self.assertRaises(
-                RegistryError, call.decode, 422, b'{"error_code":42201,"message":""}'
+                RegistryRefusalError, call.decode, 422, b'{"error_code":42201,"message":""}'
             ).status,
             422,
         )
         self.assertRaises(
-            UnknownSchemaError, call.decode, 404, b'{"error_code":40403,"message":"no"}'
+            SchemaNotFoundError, call.decode, 404, b'{"error_code":40403,"message":"no"}'
         )
 
     def test_endless(self) -> None:

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.errors import RegistryError
+from pylogbroker.errors import RegistryRefusalError
 from pylogbroker.schemas.logrecords import (
     Change,
+    ChangeRecord,
     DeleteSubject,
     DeleteVersion,
     Initialize,
     Register,
-    RegistryRecord,
     SetLevel,
 )
 from pylogbroker.schemas.state import REQUEST_COUNT, STALE, RegistryState, SchemaVersion
@@ -46,7 +46,7 @@ class StateCase(SynchronousTestCase):
         self.numbers = count()
 
     def apply(self, change: Change) -> Any:
-        return self.state.apply(RegistryRecord(f"r{next(self.numbers)}", change))
+        return self.state.apply(ChangeRecord(f"r{next(self.numbers)}", change))
 
     def register(self, subject: str, text: str) -> SchemaVersion:
         found = self.apply(Register(subject, text, f"id of {text}", self.state.basis(subject)))
@@ -54,7 +54,7 @@ class StateCase(SynchronousTestCase):
         return found
 
     def refused(self, code: int, act: Any, *arguments: Any) -> None:
-        self.assertEqual(self.assertRaises(RegistryError, act, *arguments).code, code)
+        self.assertEqual(self.assertRaises(RegistryRefusalError, act, *arguments).code, code)
 
 
 class RegisterTests(StateCase):
@@ -226,7 +226,7 @@ class MachineTests(StateCase):
 
     def test_again(self) -> None:
         """An entry that comes twice counts once."""
-        entry = RegistryRecord("the same", SetLevel("a", "FULL"))
+        entry = ChangeRecord("the same", SetLevel("a", "FULL"))
         self.assertEqual(self.state.apply(entry), "FULL")
         basis = self.state.basis("a")
         self.assertIsNone(self.state.apply(entry))
@@ -234,10 +234,10 @@ class MachineTests(StateCase):
 
     def test_requestsForgotten(self) -> None:
         """So many requests are remembered, and no more."""
-        self.state.apply(RegistryRecord("first", SetLevel("", "NONE")))
+        self.state.apply(ChangeRecord("first", SetLevel("", "NONE")))
         for number in range(REQUEST_COUNT):
-            self.state.apply(RegistryRecord(str(number), Initialize()))
-        self.assertEqual(self.state.apply(RegistryRecord("first", SetLevel("", "FULL"))), "FULL")
+            self.state.apply(ChangeRecord(str(number), Initialize()))
+        self.assertEqual(self.state.apply(ChangeRecord("first", SetLevel("", "FULL"))), "FULL")
 
     @given(st.lists(CHANGES, max_size=30))
     def test_deterministic(self, changes: list[Change]) -> None:
@@ -249,7 +249,7 @@ class MachineTests(StateCase):
         meaning: dict[int, str] = {}
         for number, change in enumerate(changes):
             outcomes = [
-                self.outcome(machine, RegistryRecord(str(number), change)) for machine in machines
+                self.outcome(machine, ChangeRecord(str(number), change)) for machine in machines
             ]
             self.assertEqual(outcomes[0], outcomes[1])
             pictures = [self.picture(machine) for machine in machines]
@@ -258,10 +258,10 @@ class MachineTests(StateCase):
                 self.assertEqual(meaning.setdefault(schemaId, text), text)
             self.assertEqual(sorted(meaning), list(range(1, len(meaning) + 1)))
 
-    def outcome(self, state: RegistryState, entry: RegistryRecord) -> Any:
+    def outcome(self, state: RegistryState, entry: ChangeRecord) -> Any:
         try:
             return state.apply(entry)
-        except RegistryError as error:
+        except RegistryRefusalError as error:
             return error.code
 
     def picture(self, state: RegistryState) -> tuple[Any, dict[int, str]]:
@@ -273,6 +273,6 @@ class MachineTests(StateCase):
         for schemaId in range(1, 5):
             try:
                 texts[schemaId] = state.schema(schemaId)
-            except RegistryError:
+            except RegistryRefusalError:
                 break
         return (subjects, state.subjects(), state.level(), state.level("a")), texts

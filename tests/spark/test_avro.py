@@ -275,7 +275,7 @@ class DecodingTests(SynchronousTestCase):
         self.assertEqual([row["value"] for row in rows], [2, None, None, None, None])
         self.assertEqual(
             [(row["error"] or "").partition(":")[0] for row in rows],
-            ["", "InvalidPayloadError", "UnknownSchemaError", "InvalidPayloadError", ""],
+            ["", "InvalidPayloadError", "SchemaNotFoundError", "InvalidPayloadError", ""],
         )
         self.assertRaises(InvalidPayloadError, self.decode, '"long"', payloads, True)
 
@@ -298,7 +298,7 @@ class DecodingTests(SynchronousTestCase):
         ] * 50
         rows = self.decode('"long"', payloads, withErrors=True)
         self.assertEqual([row["value"] for row in rows], [None, 2, None, None] * 50)
-        kinds = ["UnknownSchemaError", "", "InvalidSchemaError", "InvalidPayloadError"]
+        kinds = ["SchemaNotFoundError", "", "InvalidSchemaError", "InvalidPayloadError"]
         self.assertEqual([(row["error"] or "").partition(":")[0] for row in rows], kinds * 50)
         self.assertEqual(
             [path for _method, path, _body in self.registry.asked],

@@ -11,10 +11,10 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.config.connectionsettings import AccessSettings
+from pylogbroker.config.connectionsettings import ConnectionSettings
 from pylogbroker.config.propertytypes import BrokerAddress
 from pylogbroker.errors import ConfigurationError
-from pylogbroker.net.endpoints import Endpoint
+from pylogbroker.net.socketendpoints import Endpoint
 from pylogbroker.records.compression import SNAPPY
 from pylogbroker.spark.options import (
     Selection,
@@ -100,7 +100,7 @@ class SourceOptionsTests(SynchronousTestCase):
         ).cluster
         self.assertEqual(
             cluster.access.settings(),
-            AccessSettings.fromProperties(
+            ConnectionSettings.fromProperties(
                 {
                     "zk.digest": "me:secret",
                     "zk.acl": "open",

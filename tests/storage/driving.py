@@ -21,7 +21,7 @@ from pylogbroker.interfaces import (
 from pylogbroker.records.kafka07format import Kafka07Format
 from pylogbroker.records.messageset import encodeSet
 from pylogbroker.storage.events import StorageEvent
-from pylogbroker.storage.jobs import Job, SearchJob
+from pylogbroker.storage.jobs import FindPositionJob, Job
 from pylogbroker.storage.logdirectory import LogDirectory, LogSettings
 from pylogbroker.storage.partitionlog import PartitionLog
 from pylogbroker.storage.segments import Segment
@@ -75,7 +75,7 @@ def append(log: PartitionLog, *sets: bytes, nowMs: int = START_MS) -> AppendResu
 def read(log: PartitionLog, offset: int, sizeMax: int) -> Slice:
     """What a broker does: read, and search on a worker where that is needed."""
     found = log.read(offset, sizeMax)
-    while isinstance(found, SearchJob):
+    while isinstance(found, FindPositionJob):
         found.run()
         found = log.read(offset, sizeMax, found)
     return found

@@ -20,7 +20,7 @@ from pylogbroker.errors import OffsetOutOfRangeError, PartitionOfflineError, Sto
 from pylogbroker.interfaces import EMPTY_SLICE, AppendResult, Slice, ValidatedBatches
 from pylogbroker.records.messageset import MessageSet, encodeSet
 from pylogbroker.storage.files import RealFileSystem
-from pylogbroker.storage.jobs import SearchJob
+from pylogbroker.storage.jobs import FindPositionJob
 from pylogbroker.storage.partitionlog import (
     HOUR_MS,
     MarkKind,
@@ -1681,13 +1681,13 @@ class GapTests(LogCase):
         """
         log = self.start()
         job = log.read(6, 100)
-        assert isinstance(job, SearchJob)
+        assert isinstance(job, FindPositionJob)
         job.run()
         found = log.read(6, 100, job)
         assert isinstance(found, Slice)
         self.assertEqual((found.position, found.size), (36, 24))
         self.assertIsInstance(log.read(0, 100), Slice)
-        self.assertIsInstance(log.read(21, 100, job), SearchJob, "of another segment")
+        self.assertIsInstance(log.read(21, 100, job), FindPositionJob, "of another segment")
 
     def test_stamps(self) -> None:
         """An append stamps each batch with its offset, and returns the first and the last."""

@@ -11,7 +11,7 @@ from twisted.internet.threads import deferToThread
 
 from pylogbroker import syncclient
 from pylogbroker.errors import ConfigurationError
-from pylogbroker.syncclient.loghandler import SyncLogHandler
+from pylogbroker.syncclient.loghandler import BlockingLogHandler
 from tests.integration.threaded import BrokerCase, inThread
 
 
@@ -32,13 +32,13 @@ class LogAppenderTests(BrokerCase):
         self.logger = logging.Logger("application")
         self.now = 0.0
 
-    def appender(self, topic: str = "app-log", **options: Any) -> SyncLogHandler:
+    def appender(self, topic: str = "app-log", **options: Any) -> BlockingLogHandler:
         """One that is fed by the test's logger."""
         producer = syncclient.SyncProducer(
             self.broker.host, self.broker.port, connectTimeoutMs=50, **options
         )
         self.addCleanup(deferToThread, producer.close)
-        appender = SyncLogHandler(producer, topic, clock=lambda: self.now)
+        appender = BlockingLogHandler(producer, topic, clock=lambda: self.now)
         self.logger.addHandler(appender)
         return appender
 
@@ -78,7 +78,7 @@ class LogAppenderTests(BrokerCase):
         producer to give it.
         """
         self.assertRaises(
-            ConfigurationError, SyncLogHandler, syncclient.SyncProducer("127.0.0.1", 1), ""
+            ConfigurationError, BlockingLogHandler, syncclient.SyncProducer("127.0.0.1", 1), ""
         )
 
     @inThread

@@ -11,8 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.errors import (
     BrokerConnectionError,
     ConfigurationError,
-    RegistryError,
-    UnknownSchemaError,
+    RegistryRefusalError,
+    SchemaNotFoundError,
     WireError,
 )
 from pylogbroker.schemas.rest import ANSWER_SIZE_MAX
@@ -84,7 +84,7 @@ class RegistryClientTests(SynchronousTestCase):
             404,
             {"error_code": 40403, "message": "Schema 9 not found"},
         )
-        self.assertRaises(UnknownSchemaError, self.client.schema, 9)
+        self.assertRaises(SchemaNotFoundError, self.client.schema, 9)
         self.end.schema(9, '"int"')
         self.assertEqual(self.client.schema(9), '"int"')
         self.end.answers["POST", "/subjects/s/versions"] = (
@@ -92,7 +92,7 @@ class RegistryClientTests(SynchronousTestCase):
             {"error_code": 409, "message": "no"},
         )
         self.assertEqual(
-            self.assertRaises(RegistryError, self.client.register, "s", '"int"').code, 409
+            self.assertRaises(RegistryRefusalError, self.client.register, "s", '"int"').code, 409
         )
 
     def test_noRegistry(self) -> None:
@@ -134,7 +134,7 @@ class RegistryClientTests(SynchronousTestCase):
             r"no registry answers: 127\.0\.0\.1:1: .*refused; 127\.0\.0\.1:\d+: timed out",
         )
         self.assertEqual(
-            self.assertRaises(RegistryError, RegistryClient(ill.url).schema, 1).code, 50301
+            self.assertRaises(RegistryRefusalError, RegistryClient(ill.url).schema, 1).code, 50301
         )
 
     def test_tls(self) -> None:

@@ -16,9 +16,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.zookeeper.kazoothreads import (
     LOOKS,
+    ConnectResponseSniffer,
     ReactorCallbacks,
     ReactorWatchdog,
-    SessionTimeoutSocket,
 )
 
 
@@ -55,7 +55,7 @@ class NegotiatingSocketTests(SynchronousTestCase):
         for size in (1, 5, 100):
             ours, theirs = socket.socketpair()
             granted: list[int] = []
-            reading = SessionTimeoutSocket(ours, granted.append)
+            reading = ConnectResponseSniffer(ours, granted.append)
             theirs.sendall(frame)
             theirs.close()
             found = b"".join(iter(partial(reading.recv, size), b""))

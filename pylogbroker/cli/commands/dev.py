@@ -21,7 +21,7 @@ from pylogbroker.cli.streams import Streams
 from pylogbroker.config.brokersettings import samplePath
 from pylogbroker.config.properties import readProperties
 from pylogbroker.programs.embedded import EmbeddedBroker
-from pylogbroker.zookeeper.server import HOST, TICK_MS, ZookeeperServer
+from pylogbroker.zookeeper.serverprocess import HOST, TICK_MS, ZookeeperServerProcess
 
 ZOOKEEPER_PORT = 2181
 BROKER_PORT = int(DEFAULT_BROKER.rpartition(":")[2])
@@ -62,7 +62,7 @@ async def dev(options: Namespace, streams: Streams) -> int:
         directory = options.data or tempfile.mkdtemp(prefix="pylogbroker-dev-")
     except OSError as error:
         raise CommandError(f"cannot make a temporary directory: {error.strerror}") from error
-    server = ZookeeperServer(
+    server = ZookeeperServerProcess(
         streams.reactor, os.path.join(directory, "zookeeper"), options.zookeeperPort
     )
     try:
@@ -161,7 +161,9 @@ def addZookeeperArguments(parser: ArgumentParser) -> None:
 
 async def zookeeper(options: Namespace, streams: Streams) -> int:
     """Run ZooKeeper until a signal ends it."""
-    server = ZookeeperServer(streams.reactor, options.data, options.port, tickMs=options.tick)
+    server = ZookeeperServerProcess(
+        streams.reactor, options.data, options.port, tickMs=options.tick
+    )
     try:
         await server.start()
         await streams.write(

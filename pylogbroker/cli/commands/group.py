@@ -35,7 +35,7 @@ from pylogbroker.cli.output import asJson, table, tableOfRows
 from pylogbroker.cli.session import ClusterSession
 from pylogbroker.cli.streams import Streams, openInput
 from pylogbroker.client.clustermetadata import ClusterMetadataReader
-from pylogbroker.client.offsetlookup import UNKNOWN, AgeBounds
+from pylogbroker.client.offsetlookup import UNKNOWN, MessageAgeBounds
 from pylogbroker.cluster.assignment import (
     OwnershipFault,
     ownershipFaults,
@@ -186,7 +186,7 @@ class PartitionReport:
     owner: str | None = None
     offset: int | None = None
     end: int | None = None
-    ages: AgeBounds = UNKNOWN
+    ages: MessageAgeBounds = UNKNOWN
 
     @property
     def lag(self) -> int | None:
@@ -307,7 +307,7 @@ class GroupReader:
                 if each.offset is None:
                     continue
                 if each.offset == end:
-                    each.ages = AgeBounds(0, 0)
+                    each.ages = MessageAgeBounds(0, 0)
                 elif each.offset < end:
                     each.ages = await self._offsets.ages(each.topic, each.partition, each.offset)
                 else:
@@ -344,7 +344,7 @@ def asTable(report: GroupReport) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def formatAges(ages: AgeBounds) -> str:
+def formatAges(ages: MessageAgeBounds) -> str:
     """C{5m-2h}, C{>5m}, C{<2h}, or C{-}. The least is rounded down, the most up."""
     if ages.least is None and ages.most is None:
         return "-"

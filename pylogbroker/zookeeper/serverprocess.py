@@ -171,7 +171,7 @@ async def isReady(reactor: Any, port: int) -> bool:
     return b"Mode:" in text
 
 
-class ZookeeperServer:
+class ZookeeperServerProcess:
     """
     A server that restarts with the same data on the same port.
 

@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.zookeeper.server}.
+Tests for L{pylogbroker.zookeeper.serverprocess}.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pylogbroker.errors import ConfigurationError, ZookeeperError, ZookeeperTimeoutException
-from pylogbroker.zookeeper import server as module
+from pylogbroker.zookeeper import serverprocess as module
 from pylogbroker.zookeeper.client import ZookeeperClient
-from pylogbroker.zookeeper.server import (
+from pylogbroker.zookeeper.serverprocess import (
     SPARKS_JARS,
-    ZookeeperServer,
+    ZookeeperServerProcess,
     findJars,
     findJava,
     freePort,
@@ -84,12 +84,12 @@ class ServerTests(TestCase):
 
     timeout = 120
 
-    def server(self, directory: str = "", **keywords: Any) -> ZookeeperServer:
-        server = ZookeeperServer(reactor, directory or self.mktemp(), **keywords)
+    def server(self, directory: str = "", **keywords: Any) -> ZookeeperServerProcess:
+        server = ZookeeperServerProcess(reactor, directory or self.mktemp(), **keywords)
         self.addCleanup(server.stop)
         return server
 
-    async def fails(self, kind: type[Exception], server: ZookeeperServer) -> str:
+    async def fails(self, kind: type[Exception], server: ZookeeperServerProcess) -> str:
         with self.assertRaises(kind) as raised:
             await server.start()
         self.assertFalse(server.isRunning)

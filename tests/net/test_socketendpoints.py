@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.net.endpoints}."""
+"""Tests for L{pylogbroker.net.socketendpoints}."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import ConfigurationError
-from pylogbroker.net.endpoints import KINDS, Endpoint, brokerEndpoint, endpoint
+from pylogbroker.net.socketendpoints import KINDS, Endpoint, brokerEndpoint, endpoint
 from tests.integration.certificates import Authority
 
 
