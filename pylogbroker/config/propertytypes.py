@@ -6,6 +6,7 @@ skips, with a warning, what the 0.7 broker skips (spec-0.7 config, general rules
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from ipaddress import IPv6Address
 from typing import Generic, NamedTuple, TypeVar
@@ -27,7 +28,7 @@ _SERVER = re.compile(
 _JAVA_TRIM = "".join(map(chr, range(33)))
 
 
-class PropertyType(Generic[T]):
+class PropertyType(ABC, Generic[T]):
     """
     The type of a property's value.
 
@@ -40,6 +41,7 @@ class PropertyType(Generic[T]):
     range = ""
     isSecret = False
 
+    @abstractmethod
     def parse(self, text: str, warn: Warn) -> T:
         """
         Convert a value.
@@ -47,7 +49,7 @@ class PropertyType(Generic[T]):
         @param warn: called with half a sentence for each part that was skipped.
         @raise ValueError: the text is not valid; half a sentence that follows C{key=value:}.
         """
-        raise NotImplementedError
+        ...
 
 
 class Nullable(PropertyType[T | None]):

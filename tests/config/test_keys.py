@@ -157,6 +157,11 @@ class SettingsTests(SynchronousTestCase):
         self.assertEqual((changed.ink, changed.paperSize, self.settings.ink), ("red", 4, "black"))
         self.assertRaises(TypeError, self.settings.replace, glue="much")
 
+    def test_absent(self) -> None:
+        """A setting without a value is no attribute."""
+        with self.assertRaises(AttributeError):
+            SafeSettings({}).key
+
     def test_equal(self) -> None:
         """Settings with the same values are equal, and have the same hash."""
         again = PrinterSettings.fromProperties({"paper.size": "4"})

@@ -50,7 +50,7 @@ class LevelTests(SynchronousTestCase):
         that; the broker serves on.
         """
         self.assertIn(
-            "Log levels: root=warn pylogbroker.requests=error pylogbroker.programs.brokertap=info",
+            "Log levels: root=warn pylogbroker.programs.brokertap=info pylogbroker.requests=error",
             self.broker.log,
         )
         self.asked(b"before")

@@ -106,14 +106,18 @@ class SecureToolTests(CommandCase):
         )
         end = int((await self.tool("offset", "list", *atBroker)).output)
         self.assertEqual(
-            json.loads((await self.inCluster("topics", "t", "--json")).output)["topics"][0]["size"],
+            json.loads((await self.inCluster("topic", "describe", "t", "--json")).output)["topics"][
+                0
+            ]["size"],
             end,
         )
-        [broker] = json.loads((await self.inCluster("brokers", "--json")).output)["brokers"]
+        [broker] = json.loads((await self.inCluster("broker", "list", "--json")).output)["brokers"]
         self.assertEqual(
             (f"{broker['host']}:{broker['port']}", broker["answers"]), (self.address, True)
         )
-        [group] = json.loads((await self.inCluster("groups", "g", "--json")).output)["groups"]
+        [group] = json.loads((await self.inCluster("group", "describe", "g", "--json")).output)[
+            "groups"
+        ]
         self.assertEqual(
             [(each["offset"], each["end"], each["lag"]) for each in group["partitions"]],
             [(end, end, 0)],
@@ -124,7 +128,11 @@ class SecureToolTests(CommandCase):
         self.assertEqual((await self.admin.get("/consumers/g/offsets/t/0-0"))[0], b"0")
         await self.inCluster("group", "import", self.write(exported), "--execute")
         self.assertEqual((await self.admin.get("/consumers/g/offsets/t/0-0"))[0], b"%d" % end)
-        self.assertIn(b"successful", (await self.inCluster("group", "verify", "g")).output)
+        verified = await self.perform(
+            "group", "verify", "g", "--config", self.config, "--zookeeper", self.servers
+        )
+        self.assertEqual((verified.code, verified.output), (1, b""))
+        self.assertIn("no members in g", verified.errors)
         await self.translate(end)
         await self.inCluster(
             "replay",
@@ -138,9 +146,9 @@ class SecureToolTests(CommandCase):
             self.config,
         )
         self.assertEqual(
-            json.loads((await self.inCluster("topics", "again", "--json")).output)["topics"][0][
-                "size"
-            ],
+            json.loads((await self.inCluster("topic", "describe", "again", "--json")).output)[
+                "topics"
+            ][0]["size"],
             end,
         )
         await self.inCluster("perf", "produce", "--topic", "speed", "--messages", "10", "--confirm")
@@ -228,9 +236,9 @@ class SecureToolTests(CommandCase):
             "consume", "--zookeeper", target, "--topic", "t", "--from-beginning"
         )
         self.assertEqual(found.output, b"one\ntwo\nthree\n")
-        [row] = json.loads((await self.inCluster("groups", "mirror", "--json")).output)["groups"][
-            0
-        ]["partitions"]
+        [row] = json.loads((await self.inCluster("group", "describe", "mirror", "--json")).output)[
+            "groups"
+        ][0]["partitions"]
         self.assertEqual((row["lag"], row["offset"]), (0, row["end"]))
 
     async def test_brokersConsole(self) -> None:

@@ -99,13 +99,13 @@ class InstallTests(SynchronousTestCase):
             SyncProducer("127.0.0.1", broker.port) as producer,
             SimpleConsumer("127.0.0.1", broker.port) as consumer,
         ):
-            producer.send("lines", 0, [b"one", b"two"])
-            producer.confirm("lines", 0)
+            producer.send("dpkg", 0, [b"one", b"two"])
+            producer.confirm("dpkg", 0)
             shown = self.example(programs, batch, work)
             self.assertRegex(shown, r"\|one +\|0 +\|0 +\|\n\|two +\|0 +\|13 +\|")
             self.example(programs, stream, work)
-            producer.send("lines", 0, [b"three"])
-            producer.confirm("lines", 0)
+            producer.send("dpkg", 0, [b"three"])
+            producer.confirm("dpkg", 0)
             self.example(programs, stream, work)
             shouted = [payload for payload, _ in consumer.fetch("shouted", 0, 0, 1_000).payloads()]
         self.assertEqual(shouted, [b"ONE", b"TWO", b"THREE"])

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,6 +81,8 @@ class FormatTests(SynchronousTestCase):
         for base, offset, position in ((1000, 1015, 15), (2**40, 2**40, 0)):
             index = Kafka07Format().openIndex(PowerCutFileSystem(), "/0.kafka", base, 100, True)
             self.assertEqual(index.positionOf(offset), position)
+            file: Any = None  # a subtraction reads no file
+            self.assertEqual(index.search(file, offset), position)
             self.assertEqual(index.findEnd(100), base + 100)
             self.assertEqual(Kafka07Format().contiguousEnd(base, 100), base + 100)
         self.assertEqual(Kafka07Format().nextOffset(2**40, [HELLO]), 2**40 + 15)
