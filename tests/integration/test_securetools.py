@@ -111,6 +111,8 @@ class SecureToolTests(CommandCase):
             ]["size"],
             end,
         )
+        for noun, name in (("topic", b"t"), ("group", b"g")):
+            self.assertIn(name, (await self.inCluster(noun, "list")).output.split())
         [broker] = json.loads((await self.inCluster("broker", "list", "--json")).output)["brokers"]
         self.assertEqual(
             (f"{broker['host']}:{broker['port']}", broker["answers"]), (self.address, True)
