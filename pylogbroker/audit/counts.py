@@ -38,8 +38,8 @@ OPEN_COUNT_MAX = 10_000
 WINDOW_MS_MAX = 7 * 24 * 3_600_000
 FUTURE_MS_MAX = 24 * 3_600_000
 """
-A time that is further ahead is nobody's: windows that never end would fill the books, of who sends
-and of who audits.
+Milliseconds. A message whose time is further ahead is counted in no window: windows that never end
+would fill the memory of the sender and of the auditor.
 """
 
 

@@ -12,8 +12,8 @@ layout).
     14..            the host's name, UTF-8; then the payload
     =======  =====  ==============================================================================
 
-Whoever reads a topic with envelopes in it uses L{unwrapEnvelope}, which passes on what has none: so
-producers can be changed one by one.
+A consumer of a topic with envelopes uses L{unwrapEnvelope}, which passes on messages without one.
+So producers can be changed one by one.
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ class ClusterTier:
         if offset is None:
             before = await bound(sinceMs)
             offset = before[0] if before else await edge(EARLIEST)
-        elif offset > end:  # somebody has emptied it
+        elif offset > end:  # the topic was emptied
             self.skippedCount += 1
             offset = await edge(EARLIEST)
         size = self._settings.fetchSize

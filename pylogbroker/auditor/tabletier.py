@@ -23,7 +23,7 @@ from pylogbroker.lake.table import Table
 from pylogbroker.storage.files import RealFileSystem
 
 WAITING_COUNT_MAX = 500_000
-"""Windows of topics that nobody has asked for yet."""
+"""Windows of topics that no caller has asked for yet."""
 
 AHEAD_MS = 24 * 3_600_000
 """A row's time may be so much later than the run that has loaded it."""

@@ -30,7 +30,7 @@ from pylogbroker.errors import (
     describeError,
 )
 from pylogbroker.net.deferreds import Waiters
-from pylogbroker.schemas.lru import LruCache
+from pylogbroker.schemas.lru import SCHEMA_COUNT_MAX, LruCache
 from pylogbroker.schemas.rest import (
     ANSWER_SIZE_MAX,
     CACHED_SIZE_MAX,
@@ -48,7 +48,6 @@ from pylogbroker.schemas.state import SchemaVersion
 
 T = TypeVar("T")
 
-SCHEMA_COUNT_MAX = 1_000
 ASKED_COUNT_MAX = 1_000
 """Requests that may be under way."""
 

@@ -7,8 +7,8 @@ Who may produce to which topics, and who may fetch them: a file with a rule a li
     *               fetch     public-*
     -               fetch     status
 
-I{Who} is the common name of the client's certificate; C{*} is everybody, C{-} whoever has shown
-none. I{What} is C{produce}, C{fetch} or C{both}. A topic is a name, or the beginning of one with
+I{Who} is the common name of the client's certificate; C{*} stands for every client, C{-} for a client
+without one. I{What} is C{produce}, C{fetch} or C{both}. A topic is a name, or the beginning of one with
 C{*} behind it. What no rule allows is not allowed. White space separates; quotes keep it together.
 
 Who may do either may ask for offsets, too.

@@ -52,7 +52,7 @@ class Properties(dict[str, str]):
         self._locations[key] = location
 
     def location(self, key: str) -> str:
-        """Where a key was set; C{""} when nobody knows."""
+        """Where a key was set; C{""} when that is unknown."""
         return self._locations.get(key, "")
 
     def withOverrides(self, assignments: Iterable[str]) -> Properties:

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 AGE_MS = 800
 SHARE = 20
-"""What took a time is kept for so many times as long."""
+"""A value is kept for SHARE times as long as it took to gather."""
 
 
 class TtlCache(Generic[T]):
@@ -64,7 +64,7 @@ class TtlCache(Generic[T]):
 
     def _over(self, result: Any, begun: float) -> None:
         if isinstance(result, Failure):
-            self._value = None  # what was known is old, and nobody is told that it is young
+            self._value = None  # an old value must not be served as a fresh one
         now = self._clock.seconds()
         self._until = now + max(self._age, SHARE * (now - begun))
         waiting, self._waiting = self._waiting or [], None

@@ -30,7 +30,7 @@ from pylogbroker.errors import (
     describeError,
 )
 from pylogbroker.schemas.logical import readerFor
-from pylogbroker.schemas.lru import LruCache
+from pylogbroker.schemas.lru import SCHEMA_COUNT_MAX, LruCache
 from pylogbroker.schemas.schemaparser import PARSED_SIZE_MAX, parseSchema
 from pylogbroker.schemas.schematext import exceedsDepth
 
@@ -38,9 +38,6 @@ MAGIC = 0
 ID_MAX = 2**31 - 1
 _HEADER = Struct(">BI")
 HEADER_SIZE = _HEADER.size
-
-SCHEMA_COUNT_MAX = 1_000
-"""Schemas in a decoder's cache."""
 
 VALUE_DEPTH_MAX = 100
 """The deepest value of a recursive schema; well within what can be decoded again."""
@@ -139,7 +136,7 @@ class AvroDecoder:
         schemaCountMax: int = SCHEMA_COUNT_MAX,
     ) -> None:
         """
-        @param readerSchema: the schema of the values, whoever wrote them; L{None}: the writer's.
+        @param readerSchema: the schema to read all values with; L{None}: each value's own.
         @param find: returns the text of a schema that is not in the cache, or raises; may block.
         @param schemaCountMax: the most schemas in the cache; and again that number of schemas that
             cannot be used.

@@ -12,6 +12,9 @@ from cachetools import LRUCache
 K = TypeVar("K")
 V = TypeVar("V")
 
+SCHEMA_COUNT_MAX = 1_000
+"""Schemas in the cache of a client or a decoder, by default."""
+
 
 class LruCache(Generic[K, V]):
     """C{cachetools.LRUCache} with both limits. Not thread-safe."""

@@ -16,7 +16,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from pylogbroker.errors import BrokerConnectionError, ConfigurationError, describeError
-from pylogbroker.schemas.lru import LruCache
+from pylogbroker.schemas.lru import SCHEMA_COUNT_MAX, LruCache
 from pylogbroker.schemas.rest import (
     ANSWER_SIZE_MAX,
     CACHED_SIZE_MAX,
@@ -34,8 +34,6 @@ from pylogbroker.schemas.state import SchemaVersion
 from pylogbroker.syncclient.connection import TIMEOUT_MS
 
 T = TypeVar("T")
-
-SCHEMA_COUNT_MAX = 1_000
 
 
 class RegistryClient:

@@ -5,7 +5,7 @@ or, with C{--zookeeper}, those of a cluster, as a member of a consumer group.
 What must be true of a member: a committed message was printed. We print many messages at a time,
 while the consumer commits by the clock, and when a partition moves to another member. So we poll
 messages, and acknowledge them when they are printed. Messages that were polled and not printed
-(nobody reads the output, the process is killed, the partition moves) are printed by the next owner.
+(the output is closed, the process is killed, the partition moves) are printed by the next owner.
 
 A member ends when it has received nothing for a moment and its positions are at the ends that the
 brokers report. The messages of other members do not matter.

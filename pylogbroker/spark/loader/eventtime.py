@@ -7,7 +7,7 @@ timestamp of the message, which formats of 2011 do not have; the time of the run
 expression of the user replaces the first two.
 
 A time before 1970, or more than a day after the start of the run, counts as unknown: its file would
-lie in a folder where nobody looks. Such rows also get the time of the run.
+lie in a folder that no query reads. Such rows also get the time of the run.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ C{spark.read.parquet(folder)} has the same rows, except between the commit and t
 also reads a topic called 0012 as the number 12, since Spark guesses types from folder names.
 
 A run may add columns and widen columns (C{int} to C{long}, as an evolving schema does). A run that
-would give a column another type is refused before it reads anything: nobody could read the table
-afterwards. So each manifest has the columns of each topic, of all runs so far. They also spare
+would give a column another type is refused before it reads anything, since the table could not be
+read afterwards. So each manifest has the columns of each topic, of all runs so far. They also spare
 Spark a look into each file; and of files that differ, Spark could not merge the types.
 
 The manifest has the columns by topic, so that a topic whose rows are all loaded again starts anew.
