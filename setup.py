@@ -1,10 +1,12 @@
 """
 How pylogbroker is packed: every room, the Twisted plugin, and the sample configuration.
 
-Three things here are not the usual. C{twisted.plugins} is listed as a package although it has no C{__init__.py}: it is Twisted's own
-package, to which a distribution adds one file. C{package_dir} says that packages lie beside this file, which makes C{pip install -e .} put
-this folder itself on C{sys.path}; an editable install by an import finder would hide the plugin, because Twisted looks for plugins in the
-folders of C{sys.path}. And C{etc/broker.properties}, of which there is one copy, is put beside L{pylogbroker.config.brokersettings} in a wheel.
+Three things here are not the usual. C{twisted.plugins} is listed as a package although it has no
+C{__init__.py}: it is Twisted's own package, to which a distribution adds one file. C{package_dir}
+says that packages lie beside this file, which makes C{pip install -e .} put this folder itself on
+C{sys.path}; an editable install by an import finder would hide the plugin, because Twisted looks
+for plugins in the folders of C{sys.path}. And C{etc/broker.properties}, of which there is one copy,
+is put beside L{pylogbroker.config.brokersettings} in a wheel.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class BuildWithSample(build_py):
     """
     Copies the sample configuration into the package; an editable install reads it where it lies.
 
-    Begins with an empty folder: setuptools would put modules into the wheel that an earlier build left there and that are gone since.
+    Begins with an empty folder: setuptools would put modules into the wheel that an earlier build
+    left there and that are gone since.
     """
 
     def samplePath(self) -> str:
@@ -82,7 +85,10 @@ TEST = [
 setup(
     name="pylogbroker",
     version=version(),
-    description="A distributed, append-only publish-subscribe log for Python, byte-compatible with Kafka 0.7",
+    description=(
+        "A distributed, append-only publish-subscribe log for Python, byte-compatible with"
+        " Kafka 0.7"
+    ),
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",

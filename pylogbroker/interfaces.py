@@ -263,9 +263,12 @@ class IRecordFormat(Protocol):
     A format of records. A partition keeps one format for life.
 
     @ivar suffix: of segment files, with the dot; it names the format.
+    @ivar isStamped: whether batches hold their offsets. Otherwise the log calls neither C{stamp}
+        nor an index's C{add}.
     """
 
     suffix: str
+    isStamped: bool
 
     def validatePlain(self, sets: Sequence[bytes], payloadSizeMax: int) -> ValidatedBatches | None:
         """

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 
 
+@dataclass(eq=False, slots=True)
 class Reservation:
     """
     Bytes of a L{MemoryBudget}, held or waited for.
@@ -23,12 +25,9 @@ class Reservation:
     @ivar granted: whether they are held.
     """
 
-    __slots__ = ("_budget", "granted", "size")
-
-    def __init__(self, budget: MemoryBudget, size: int) -> None:
-        self._budget: MemoryBudget | None = budget
-        self.size = size
-        self.granted = False
+    _budget: MemoryBudget | None
+    size: int
+    granted: bool = False
 
     def release(self) -> None:
         """Return the bytes, or stop waiting for them. A second call does nothing."""

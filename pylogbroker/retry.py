@@ -9,6 +9,7 @@ client, Spark and the mirror share one policy.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -82,70 +83,28 @@ class Backoff:
         self._nextMs = self._delays.firstMs
 
 
+@dataclass
 class RetryPolicy:
-    """A limited number of attempts in a thread, with a L{Backoff} between them."""
+    """
+    A limited number of attempts in a thread, with a L{Backoff} between them.
 
-    def __init__(
-        self,
-        retryCount: int,
-        sleep: Callable[[float], object],
-        random: Callable[[], float],
-        delays: RetryDelays = READ_DELAYS,
-    ) -> None:
-        """
-        @param retryCount: attempts after the first one.
-        @param sleep: waits for a number of seconds.
-        @param random: as of L{Backoff}.
-        """
-        self.retryCount = retryCount
-        self._sleep = sleep
-        self._random = random
-        self._delays = delays
+    @ivar retryCount: attempts after the first one.
+    @ivar sleep: waits for a number of seconds.
+    @ivar random: as of L{Backoff}.
+    """
+
+    retryCount: int
+    sleep: Callable[[float], object]
+    random: Callable[[], float]
+    delays: RetryDelays = READ_DELAYS
 
     def attempts(self) -> Iterator[bool]:
         """One item for each attempt: whether it is the last. Sleeps before all but the first."""
-        backoff = Backoff(self._random, self._delays)
+        backoff = Backoff(self.random, self.delays)
         for _retry in range(self.retryCount):
             yield False
-            self._sleep(backoff.failed() / 1000)
+            self.sleep(backoff.failed() / 1000)
         yield True
-
-
-class Outage:
-    """
-    Repeated failures of one operation: a L{Backoff}, and reports when the failures begin, when
-    their reason changes, and when they end.
-    """
-
-    def __init__(
-        self,
-        backoff: Backoff,
-        failing: Callable[[BaseException], object],
-        recovered: Callable[[], object] = lambda: None,
-    ) -> None:
-        """
-        @param failing: called with the first failure, and with each whose text differs from the one
-            before.
-        @param recovered: called with the first success after a failure.
-        """
-        self._backoff = backoff
-        self._failing = failing
-        self._recovered = recovered
-        self._reported: str | None = None
-
-    def failed(self, error: BaseException) -> float:
-        """Record a failed attempt. Returns the milliseconds to wait before the next one."""
-        if self._reported != str(error):
-            self._reported = str(error)
-            self._failing(error)
-        return self._backoff.failed()
-
-    def succeeded(self) -> None:
-        """Record a success."""
-        if self._reported is not None:
-            self._reported = None
-            self._recovered()
-        self._backoff.succeeded()
 
 
 class PeriodicReconnect:

@@ -5,7 +5,10 @@ Values that all floors share: messages, partitions, offsets, constants of the 20
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 HOST = re.compile(r"[A-Za-z0-9._-]+")
 """A host that can be advertised: a name, or an IPv4 address."""
@@ -76,6 +79,14 @@ class PartitionId(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition}"
+
+
+def byTopic(values: Mapping[PartitionId, T]) -> dict[str, dict[str, T]]:
+    """The form of a mapping in JSON: an object of partitions for each topic, both sorted."""
+    found: dict[str, dict[str, T]] = {}
+    for (topic, partition), value in sorted(values.items()):
+        found.setdefault(topic, {})[str(partition)] = value
+    return found
 
 
 class PartialBatchOffset(int):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.retry import Backoff, Outage, PeriodicReconnect, RetryDelays, RetryPolicy
+from pylogbroker.retry import Backoff, PeriodicReconnect, RetryDelays, RetryPolicy
 
 
 class BackoffTests(SynchronousTestCase):
@@ -45,27 +45,6 @@ class RetryPolicyTests(SynchronousTestCase):
             pauses.clear()
             self.assertEqual(list(policy.attempts()), [False, False, True])
             self.assertEqual(pauses, [0.1, 0.2])
-
-
-class OutageTests(SynchronousTestCase):
-    """Reports of repeated failures."""
-
-    def test_reports(self) -> None:
-        """
-        The first failure is reported, each with another reason, and the end; a success without a
-        failure is not.
-        """
-        reports: list[str] = []
-        outage = Outage(
-            Backoff(lambda: 0.0),
-            lambda error: reports.append(str(error)),
-            lambda: reports.append("over"),
-        )
-        outage.succeeded()
-        delays = [outage.failed(ValueError(text)) for text in "aab"]
-        outage.succeeded()
-        self.assertEqual((delays, reports), ([10, 20, 40], ["a", "b", "over"]))
-        self.assertEqual((outage.failed(ValueError("b")), reports[3:]), (10, ["b"]))
 
 
 class ReconnectRuleTests(SynchronousTestCase):

@@ -1,4 +1,7 @@
-"""Publish the lines of a file from one thread while another one reads them, over plain sockets; nothing of Twisted is imported."""
+"""
+Publish the lines of a file from one thread while another one reads them, over plain sockets;
+nothing of Twisted is imported.
+"""
 
 import argparse
 import threading

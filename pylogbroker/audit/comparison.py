@@ -1,10 +1,18 @@
 """
-The result of an audit: for each topic, window and tier, whether all sent messages are there, and by
-which rule.
+Aggregates what producers sent and what each tier has, and compares both: for each topic, window and
+tier, whether all sent messages are there, and by which rule.
 
 Fewer messages than sent are a hole. The same number with another sum of checksums is a hole, too:
 at least one message is missing and another is there twice. More messages than sent prove nothing,
 because a duplicate may hide a loss.
+
+What must be true: missing knowledge never hides a hole, and a message that may still arrive is no
+hole. So a window is judged when it and its grace period are over. Messages and reports that do not
+fit are counted and named in the result.
+
+A message without a known time counts in the window in which it was read. Such windows say nothing
+about the time of sending, so a topic with such messages is judged by its total: all messages seen
+against those sent in the ended windows. That is never a false alarm, and may be a late one.
 """
 
 from __future__ import annotations
@@ -13,7 +21,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pylogbroker.audit.counts import addChecksums
+from pylogbroker.audit.counts import SENT, CountReport, addChecksums
 
 COMPLETE = "complete"
 MISSING = "missing"
@@ -29,6 +37,10 @@ ARRIVAL = "arrival"
 HOLES = frozenset((MISSING, DIFFERENT))
 
 TOTAL_START = -1
+
+CELL_COUNT_MAX = 200_000
+SERIES_COUNT_MAX = 500_000
+TIER_COUNT_MAX = 100
 
 
 class Line(NamedTuple):
@@ -154,8 +166,9 @@ def lineOf(
 ) -> Line:
     """A L{Line} from sent and seen messages."""
     return Line(
-        topic, startMs, tier, expected.messageCount, expected.asideCount, seen.messageCount, seen.asideCount, reference,
-        expected.checksum, seen.checksum, status,
+        topic, startMs, tier,
+        expected.messageCount, expected.asideCount, seen.messageCount, seen.asideCount,
+        reference, expected.checksum, seen.checksum, status,
     )  # fmt: skip
 
 
@@ -194,3 +207,194 @@ def total(lines: Sequence[Line], isMeasure: bool, isArrival: bool) -> Line:
     return lineOf(
         lines[0].topic, TOTAL_START, lines[0].tier, expected, seen, lines[0].reference, status
     )
+
+
+class AuditAggregator:
+    """
+    The counts of one audit.
+
+    @ivar windowMs: the length of the compared windows.
+    @ivar leftOutCount: messages beyond the limits.
+    @ivar leftOutReportCount: reports beyond the limits.
+    @ivar misfitCount: reports whose windows do not divide ours.
+    """
+
+    def __init__(
+        self,
+        windowMs: int,
+        *,
+        cellCountMax: int = CELL_COUNT_MAX,
+        seriesCountMax: int = SERIES_COUNT_MAX,
+    ) -> None:
+        """
+        @param cellCountMax: the limit of tiers, topics and windows with messages.
+        @param seriesCountMax: the limit of report series; see L{pylogbroker.audit.counts}.
+        """
+        self.windowMs = windowMs
+        self.leftOutCount = self.leftOutReportCount = self.misfitCount = 0
+        self._sinceMs = 0
+        self._cellCountMax = cellCountMax
+        self._seriesCountMax = seriesCountMax
+        self._seen: dict[tuple[str | None, str, int], WindowTally] = {}
+        self._reports: dict[tuple[str, int], CountReport] = {}
+
+    def startOf(self, timeMs: int) -> int:
+        """The start of the window that holds a time."""
+        return timeMs - timeMs % self.windowMs
+
+    def see(
+        self,
+        tier: str,
+        topic: str,
+        startMs: int,
+        count: int,
+        isArrival: bool = False,
+        checksum: int | None = None,
+    ) -> None:
+        """
+        Count messages that are in a tier.
+
+        @param startMs: the start of their window.
+        @param isArrival: the window is that of reading, because their time is not known.
+        @param checksum: the sum of their checksums; L{None} if unknown.
+        """
+        if startMs < self._sinceMs:
+            return
+        key = tier, topic, startMs
+        tally = self._seen.get(key)
+        if tally is None:
+            if len(self._seen) >= self._cellCountMax:
+                self.leftOutCount += count
+                return
+            tally = NOTHING
+        self._seen[key] = tally.plus(count, count if isArrival else 0, checksum)
+
+    def enter(self, report: CountReport) -> None:
+        """Add a report. The report with the largest number of a series counts, in any order."""
+        if report.startMs + report.windowMs <= self._sinceMs:
+            return
+        if self.windowMs % report.windowMs:
+            self.misfitCount += 1
+            return
+        key = report.source, report.series
+        known = self._reports.get(key)
+        if known is None and len(self._reports) >= self._seriesCountMax:
+            self.leftOutReportCount += 1
+        elif known is None or known.sequence < report.sequence:
+            self._reports[key] = report
+
+    def forgetBefore(self, timeMs: int) -> None:
+        """Drop windows that begin before a time, and ignore them from now on."""
+        self._sinceMs = max(self._sinceMs, self.startOf(timeMs + self.windowMs - 1))
+        self._seen = {key: tally for key, tally in self._seen.items() if key[2] >= self._sinceMs}
+        self._reports = {
+            key: report
+            for key, report in self._reports.items()
+            if self.startOf(report.startMs) >= self._sinceMs
+        }
+
+    @property
+    def reportedTopics(self) -> set[str]:
+        """The topics that producers have reported."""
+        return {report.topic for report in self._reports.values()}
+
+    def compare(
+        self,
+        tiers: Sequence[str],
+        nowMs: int,
+        graceMs: int,
+        topics: Collection[str] | None = None,
+        notes: Sequence[str] = (),
+    ) -> Comparison:
+        """
+        Compare all tiers.
+
+        @param tiers: the counted tiers; the first is the reference for topics without producer
+            reports. Tiers that others have counted follow.
+        @param graceMs: the time after the end of a window during which messages may still arrive.
+        @param topics: the topics to compare; by default all.
+        @param notes: further notes for the result.
+        """
+        tallies, allTiers = self._gather(tiers)
+        byArrival = {
+            (tier, topic)
+            for (tier, topic, _start), tally in tallies.items()
+            if tier is not None and tally.asideCount
+        }
+        windows: dict[str, set[int]] = {}
+        for _tier, topic, startMs in tallies:
+            windows.setdefault(topic, set()).add(startMs)
+        reported = {topic for tier, topic, _start in tallies if tier is None}
+        lines: list[Line] = []
+        totals: list[Line] = []
+        for topic in sorted(windows):
+            if topics is not None and topic not in topics:
+                continue
+            measure = None if topic in reported or not allTiers else allTiers[0]
+            for tier in allTiers:
+                some = []
+                for startMs in sorted(windows[topic]):
+                    found = tallies.get((tier, topic, startMs), NOTHING)
+                    expected = tallies.get((measure, topic, startMs), NOTHING)
+                    if measure is not None:
+                        expected = expected._replace(asideCount=0)
+                    status = (
+                        OPEN
+                        if startMs + self.windowMs + graceMs > nowMs
+                        else judge(expected, found, tier == measure)
+                    )
+                    if (tier, topic) in byArrival and status != OPEN:
+                        status = ARRIVAL
+                    some.append(
+                        lineOf(topic, startMs, tier, expected, found, measure or "sent", status)
+                    )
+                lines += some
+                totals.append(total(some, tier == measure, (tier, topic) in byArrival))
+        isCertain = not (self.leftOutCount or self.leftOutReportCount or self.misfitCount)
+        lines.sort(key=lambda line: (line.topic, line.startMs))
+        return Comparison(
+            self.windowMs, nowMs, lines, totals, (*notes, *self._notes(byArrival)), isCertain
+        )
+
+    def _gather(
+        self, tiers: Sequence[str]
+    ) -> tuple[dict[tuple[str | None, str, int], WindowTally], list[str]]:
+        """
+        @return: the sums of messages by tier, topic and window, and the tiers. The tier L{None} has
+            the sent messages.
+        """
+        tallies = dict(self._seen)
+        allTiers = dict.fromkeys(tiers)
+        for report in self._reports.values():
+            tier = None if report.role == SENT else report.tier
+            if tier is not None:
+                if tier not in allTiers and len(allTiers) >= TIER_COUNT_MAX:
+                    continue
+                allTiers[tier] = None
+            key = tier, report.topic, self.startOf(report.startMs)
+            tallies[key] = tallies.get(key, NOTHING).plus(
+                report.messageCount, report.unknownCount if tier is None else 0, report.checksum
+            )
+        return tallies, list(allTiers)
+
+    def _notes(self, byArrival: set[tuple[str, str]]) -> list[str]:
+        notes = [
+            f"{topic} in {tier}: messages without an envelope, whose time is unknown; their windows"
+            " mean when they were read, and only the total is judged"
+            for tier, topic in sorted(byArrival)
+        ]
+        if self.leftOutCount:
+            notes.append(
+                f"{self.leftOutCount} messages were not counted: too many topics and windows"
+            )
+        if self.leftOutReportCount:
+            notes.append(
+                f"{self.leftOutReportCount} reports were not counted: too many producers, topics"
+                " and windows"
+            )
+        if self.misfitCount:
+            notes.append(
+                f"{self.misfitCount} reports were not counted: their windows do not divide"
+                f" {self.windowMs} ms"
+            )
+        return notes

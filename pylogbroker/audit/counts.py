@@ -20,7 +20,7 @@ sum out.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pylogbroker.errors import FormatError
@@ -124,27 +124,23 @@ _NEEDED = CountReport._fields[:-1]
 _KINDS: tuple[Any, ...] = (str, str, str, int, int, int, int, str, int, int, str, int)
 
 
+@dataclass(slots=True)
 class _Cell:
     """One open series."""
 
-    __slots__ = (
-        "checksum",
-        "count",
-        "reported",
-        "sequence",
-        "series",
-        "startMs",
-        "topic",
-        "unknownCount",
-    )
+    topic: str
+    startMs: int
+    series: int
+    count: int = 0
+    unknownCount: int = 0
+    sequence: int = 0
+    checksum: int | None = 0
+    reported: tuple[int, int] = (0, 0)
 
-    def __init__(self, topic: str, startMs: int, series: int) -> None:
-        self.topic = topic
-        self.startMs = startMs
-        self.series = series
-        self.count = self.unknownCount = self.sequence = 0
-        self.checksum: int | None = 0
-        self.reported: tuple[int, int] = (0, 0)
+    @property
+    def isDue(self) -> bool:
+        """Whether it has changed since its last published report."""
+        return self.reported != (self.count, self.unknownCount)
 
 
 class WindowCounter:
@@ -210,21 +206,20 @@ class WindowCounter:
     @property
     def dueCount(self) -> int:
         """The number of series with an unpublished change."""
-        return sum(
-            cell.reported != (cell.count, cell.unknownCount) for cell in self._cells.values()
-        )
+        return sum(cell.isDue for cell in self._cells.values())
 
     def due(self, nowMs: int) -> list[CountReport]:
         """A report for each series that has changed since its last published report."""
         source, host, tier, role = self._identity
         reports = []
         for cell in self._cells.values():
-            if cell.reported != (cell.count, cell.unknownCount):
+            if cell.isDue:
                 cell.sequence += 1
                 reports.append(
                     CountReport(
-                        role, tier, cell.topic, cell.startMs, self.windowMs, cell.count, cell.unknownCount, source, cell.series, cell.sequence, host, nowMs,
-                        cell.checksum,
+                        role, tier, cell.topic, cell.startMs, self.windowMs,
+                        cell.count, cell.unknownCount, source, cell.series, cell.sequence,
+                        host, nowMs, cell.checksum,
                     )
                 )  # fmt: skip
         return reports
@@ -240,13 +235,8 @@ class WindowCounter:
         Drop windows that ended before a time and are published. Later messages for them begin a new
         series.
         """
-        for place in self._ended(beforeMs):
-            del self._cells[place]
-
-    def _ended(self, beforeMs: int) -> Iterable[tuple[str, int]]:
-        return [
-            place
-            for place, cell in self._cells.items()
-            if cell.startMs + self.windowMs <= beforeMs
-            and cell.reported == (cell.count, cell.unknownCount)
-        ]
+        self._cells = {
+            key: cell
+            for key, cell in self._cells.items()
+            if cell.isDue or cell.startMs + self.windowMs > beforeMs
+        }

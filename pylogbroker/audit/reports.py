@@ -1,5 +1,5 @@
 """
-Comparisons as a table, as JSON, and as Prometheus text.
+Comparisons as a table and as JSON.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def _cells(line: Line) -> tuple[str, ...]:
         "" if line.completeness is None else f"{int(line.completeness * 10_000) / 100:.2f} %"
     )  # rounded down: what is not whole does not look whole
     return (
-        escapeUnprintable(line.topic), timeText(line.startMs), escapeUnprintable(line.tier), str(line.expectedCount), str(line.unknownCount), str(line.seenCount), part,
-        line.status,
+        escapeUnprintable(line.topic), timeText(line.startMs), escapeUnprintable(line.tier),
+        str(line.expectedCount), str(line.unknownCount), str(line.seenCount), part, line.status,
     )  # fmt: skip
 
 
@@ -98,68 +98,3 @@ def _asDictionary(line: Line) -> dict[str, object]:
         "moreCount": line.moreCount,
         "completeness": line.completeness,
     }
-
-
-_METRICS = (
-    (
-        "pylogbroker_audit_expected_messages",
-        "Messages that ought to be there, in the windows that are over.",
-    ),
-    ("pylogbroker_audit_seen_messages", "Messages that are there, in the windows that are over."),
-    (
-        "pylogbroker_audit_missing_messages",
-        "Messages that are missing, over all windows that are over.",
-    ),
-    ("pylogbroker_audit_missing_windows", "Windows in which messages are missing."),
-    (
-        "pylogbroker_audit_more_messages",
-        "Messages that are there beyond those that were sent, over all windows that are over.",
-    ),
-)
-
-
-def asPrometheus(comparison: Comparison) -> str:
-    """As gauges by topic and tier."""
-    missingCounts, missingWindows, moreCounts = (
-        dict.fromkeys(((line.topic, line.tier) for line in comparison.totals), 0)
-        for _figure in range(3)
-    )
-    for line in comparison.missing:
-        missingCounts[line.topic, line.tier] += line.missingCount
-        missingWindows[line.topic, line.tier] += 1
-    for line in comparison.more:
-        moreCounts[line.topic, line.tier] += line.moreCount
-    text = []
-    for (name, sentence), values in zip(
-        _METRICS,
-        (
-            {(line.topic, line.tier): line.expectedCount for line in comparison.totals},
-            {(line.topic, line.tier): line.seenCount for line in comparison.totals},
-            missingCounts,
-            missingWindows,
-            moreCounts,
-        ),
-        strict=True,
-    ):
-        text += [f"# HELP {name} {sentence}", f"# TYPE {name} gauge"]
-        text += [
-            f'{name}{{topic="{_label(topic)}",tier="{_label(tier)}"}} {value}'
-            for (topic, tier), value in values.items()
-        ]
-    name = "pylogbroker_audit_certain"
-    text += [
-        f"# HELP {name} Whether everything could be counted.",
-        f"# TYPE {name} gauge",
-        f"{name} {int(comparison.isCertain)}",
-    ]
-    name = "pylogbroker_audit_time_seconds"
-    text += [
-        f"# HELP {name} When this was compared.",
-        f"# TYPE {name} gauge",
-        f"{name} {comparison.nowMs / 1000:.3f}",
-    ]
-    return "\n".join(text) + "\n"
-
-
-def _label(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -39,7 +39,6 @@ from pylogbroker.errors import (
     ClosedError,
     ConfigurationError,
     PylogbrokerError,
-    TimedOutError,
     UnknownOutcomeError,
     copyForReraise,
 )
@@ -49,8 +48,8 @@ from pylogbroker.producer.completion import SendGroup
 from pylogbroker.producer.encoding import ENCODERS, Encoder, defaultEncoder
 from pylogbroker.producer.lifecycle import GracefulShutdown
 from pylogbroker.producer.plugins import callableOf, loadPlugin
-from pylogbroker.producer.producer import Producer, ProducerCounters, ProducerData
-from pylogbroker.records.zlibbackend import crc32
+from pylogbroker.producer.producer import Producer, ProducerData
+from pylogbroker.records.compression import crc32
 
 KEEP_WINDOW_COUNT = 2
 """Windows after the end of a window in which messages that take long to send still count for it."""
@@ -60,6 +59,8 @@ REPORTING_COUNT_MAX = 1_000
 
 _MANY = frozenset((list, tuple))
 
+log = Logger()
+
 
 class CountPublisher:
     """
@@ -68,8 +69,6 @@ class CountPublisher:
     @ivar host: this machine's name in the reports.
     @ivar leftOutCount: messages that could not be counted; see L{WindowCounter}.
     """
-
-    _log = Logger()
 
     def __init__(
         self,
@@ -88,7 +87,7 @@ class CountPublisher:
         @raise ConfigurationError: the settings are wrong.
         """
         if not isinstance(settings, AuditedSettings):
-            settings = AuditedSettings.fromProperties(settings, self._warn)
+            settings = AuditedSettings.fromProperties(settings, _warn)
         self.host = settings.auditHost or socket.gethostname()
         self._reactor = reactor
         self._producer = producer
@@ -102,9 +101,6 @@ class CountPublisher:
         self._isFullLogged = self._hasEnded = False
         self._ticking = LoopingCall(self.report)
         self._ticking.clock = reactor
-
-    def _warn(self, sentence: str) -> None:
-        self._log.warn("{sentence}", sentence=sentence)
 
     def nowMs(self) -> int:
         """The time, in milliseconds since the epoch."""
@@ -138,7 +134,7 @@ class CountPublisher:
         )
         if self._counter.leftOutCount and not self._isFullLogged:
             self._isFullLogged = True
-            self._log.error(
+            log.error(
                 "Messages are not counted for the audit: {count} topics and windows are open "
                 "already, or the times of the messages are impossible",
                 count=len(self._counter),
@@ -151,29 +147,23 @@ class CountPublisher:
         nowMs = self.nowMs()
         for report in self._counter.due(nowMs):
             series = report.topic, report.startMs
-            if series in self._inFlight or len(self._inFlight) >= REPORTING_COUNT_MAX:
-                continue
-            sending = self._producer.send(self._settings.auditTopic, report.encode())
-            self._inFlight.add(series)
-            sending.addCallbacks(
-                self._reported, self._notReported, callbackArgs=(report,), errbackArgs=(report,)
-            )
-            sending.addBoth(self._ended, series)
+            if series not in self._inFlight and len(self._inFlight) < REPORTING_COUNT_MAX:
+                self._inFlight.add(series)
+                Deferred.fromCoroutine(self._publish(report, series))
         self._counter.forget(nowMs - KEEP_WINDOW_COUNT * self._settings.auditWindowMs)
         if not len(self._counter) and self._ticking.running:
             self._ticking.stop()
 
-    def _reported(self, _result: object, report: CountReport) -> None:
-        self._counter.arrived(report)
-
-    def _notReported(self, failure: Failure, report: CountReport) -> None:
-        self._log.warn(
-            "The count of {topic} was not published, it will be tried again: {reason}",
-            topic=report.topic,
-            reason=failure.getErrorMessage(),
-        )
-
-    def _ended(self, _result: object, series: tuple[str, int]) -> None:
+    async def _publish(self, report: CountReport, series: tuple[str, int]) -> None:
+        try:
+            await self._producer.send(self._settings.auditTopic, report.encode())
+            self._counter.arrived(report)
+        except Exception as error:
+            log.warn(
+                "The count of {topic} was not published, it will be tried again: {reason}",
+                topic=report.topic,
+                reason=error,
+            )
         self._inFlight.remove(series)
         if not self._inFlight:
             self._idleWaiters.fire(None)
@@ -199,7 +189,7 @@ class CountPublisher:
         if self._ticking.running:
             self._ticking.stop()
         if count := self._counter.dueCount:
-            self._log.error(
+            log.error(
                 "{count} counts could not be published: the audit will see more messages than "
                 "were reported",
                 count=count,
@@ -230,10 +220,10 @@ class AuditedProducer:
     they are given to it.
 
     @ivar producer: the one that sends.
+    @ivar settings: the producer's.
+    @ivar counters: the producer's, reports included.
     @ivar counts: the L{CountPublisher}.
     """
-
-    _log = Logger()
 
     def __init__(
         self,
@@ -256,8 +246,8 @@ class AuditedProducer:
         """
         audit = {key: value for key, value in properties.items() if key.startswith(PREFIX)}
         others = {key: value for key, value in properties.items() if not key.startswith(PREFIX)}
-        self._settings = AuditedSettings.fromProperties(audit, self._warn)
-        settings = ProducerSettings.fromProperties(others, self._warn)
+        self._settings = AuditedSettings.fromProperties(audit, _warn)
+        self.settings = settings = ProducerSettings.fromProperties(others, _warn)
         if settings.topic is not None and settings.topic == self._settings.auditTopic:
             raise self._notForMessages()
         if encoder is None:
@@ -266,35 +256,21 @@ class AuditedProducer:
         self._timeOf = timeOf
         self._reactor = reactor
         self.producer = Producer(reactor, settings, encoder=defaultEncoder, **options)
+        self.counters = self.producer.counters
         self.counts = CountPublisher(reactor, self.producer, self._settings, random=auditRandom)
         self._host = hostBytes(self.counts.host)
         self._refusal: ClosedError | None = None
-        self._deadlineMs: float | None = None
-        self._finishing: Deferred[None] | None = None
         self._closing = GracefulShutdown(
             reactor,
             settings.closeTimeoutMs,
             self._beginToClose,
             self._close,
-            self._abort,
+            lambda _reason: None,  # what precedes the producer's own end is awaited by the closing
             lambda: str(self.counters),
         )
 
-    def _warn(self, sentence: str) -> None:
-        self._log.warn("{sentence}", sentence=sentence)
-
     def __repr__(self) -> str:
         return f"<AuditedProducer over {self.producer!r}>"
-
-    @property
-    def settings(self) -> ProducerSettings:
-        """The producer's."""
-        return self.producer.settings
-
-    @property
-    def counters(self) -> ProducerCounters:
-        """The producer's, reports included."""
-        return self.producer.counters
 
     def metricFamilies(self, labels: Mapping[str, str] | None = None) -> list[Family]:
         """As L{Producer.metricFamilies}, reports included."""
@@ -350,7 +326,7 @@ class AuditedProducer:
         count = sum([len(data.values) for data in datas])
         self.counters.acceptedCount += count
         self.counters.failedCount += count
-        self._log.error("{count} messages were not sent: {error}", count=count, error=error)
+        log.error("{count} messages were not sent: {error}", count=count, error=error)
         return fail(error)
 
     def _notForMessages(self) -> ConfigurationError:
@@ -422,21 +398,16 @@ class AuditedProducer:
 
         @return: as of L{Producer.close}.
         """
-        if self._deadlineMs is None and timeoutMs is not None:
-            self._deadlineMs = self.counts.nowMs() + timeoutMs
         return self._closing.close(timeoutMs)
 
     def _beginToClose(self) -> None:
         self._refusal = ClosedError("the producer was closed")
-        if self._deadlineMs is None:
-            self._deadlineMs = self.counts.nowMs() + self.settings.closeTimeoutMs
 
     async def _close(self) -> None:
-        self._finishing = Deferred.fromCoroutine(self._finish())
-        await self._finishing.addErrback(lambda _cancelled: None)
-        assert self._deadlineMs is not None  # set when it began
+        deadlineMs = self.counts.nowMs() + self._closing.timeoutMs
+        await self._closing.awaitOrAbort(Deferred.fromCoroutine(self._finish()))
         try:
-            await self.producer.close(max(self._deadlineMs - self.counts.nowMs(), 1))
+            await self.producer.close(max(deadlineMs - self.counts.nowMs(), 1))
         finally:
             self.counts.end()
 
@@ -444,9 +415,6 @@ class AuditedProducer:
         await self.producer.flush()
         await self.counts.close()
 
-    def _abort(self, _reason: TimedOutError) -> None:
-        """
-        The time is over for what precedes the producer's own end, which has the same deadline.
-        """
-        assert self._finishing is not None  # set when closing began
-        self._finishing.cancel()
+
+def _warn(sentence: str) -> None:
+    log.warn("{sentence}", sentence=sentence)

@@ -6,7 +6,7 @@ whatever has been reported when the data is read has been sent before, and can b
 written and is not flushed yet is not visible; the grace covers that.)
 
 A table of a warehouse is a tier, too. What it has its loader has counted already
-(L{pylogbroker.auditor.tabletier}).
+(L{TableTier}).
 
 A tier that could not be read whole is left out of the comparison, and said: what has not been
 looked for is not missing.
@@ -15,24 +15,24 @@ looked for is not missing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from twisted.logger import Logger
 
-from pylogbroker.audit.aggregator import AuditAggregator
-from pylogbroker.audit.comparison import Comparison
+from pylogbroker.audit.comparison import AuditAggregator, Comparison
 from pylogbroker.audit.counts import FUTURE_MS_MAX, CountReport, decodeReport
 from pylogbroker.audit.envelope import envelopeTime
-from pylogbroker.auditor.clustertier import ClusterTier
-from pylogbroker.auditor.tabletier import TableTier
+from pylogbroker.auditor.tiers import ClusterTier, TableTier
 from pylogbroker.config.auditsettings import AuditorSettings, TierAddress
 from pylogbroker.errors import FormatError, PylogbrokerError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.net.deferreds import gatherAll
+from pylogbroker.records.compression import crc32
 from pylogbroker.records.messageset import MessageSet
-from pylogbroker.records.zlibbackend import crc32
 
 TimeOf = Callable[[bytes], "int | None"]
+Tier = ClusterTier | TableTier
 
 
 class Auditor:
@@ -105,14 +105,12 @@ class Auditor:
         comparison = self._ledger.compare(
             tiers, nowMs, self._settings.graceMs, topics, (*notes, *self._notes())
         )
-        return comparison if not problems else _uncertain(comparison)
+        return replace(comparison, isCertain=False) if problems else comparison
 
-    async def _eachTier(
-        self, problems: dict[str, str], act: Callable[[ClusterTier | TableTier], Any]
-    ) -> None:
+    async def _eachTier(self, problems: dict[str, str], act: Callable[[Tier], Any]) -> None:
         """All at the same time; those that have failed already are left alone."""
 
-        async def one(reader: ClusterTier | TableTier) -> None:
+        async def one(reader: Tier) -> None:
             try:
                 await act(reader)
             except PylogbrokerError as error:
@@ -122,7 +120,7 @@ class Auditor:
 
     # -- counts
 
-    async def _readCounts(self, reader: ClusterTier | TableTier, sinceMs: int) -> None:
+    async def _readCounts(self, reader: Tier, sinceMs: int) -> None:
         if isinstance(reader, TableTier):
             return
         await reader.open()
@@ -145,9 +143,7 @@ class Auditor:
 
     # -- data
 
-    async def _readData(
-        self, reader: ClusterTier | TableTier, topics: list[str], sinceMs: int
-    ) -> None:
+    async def _readData(self, reader: Tier, topics: list[str], sinceMs: int) -> None:
         if isinstance(reader, TableTier):
             self.messageCount += await reader.read(self._ledger, set(topics), sinceMs)
             return
@@ -196,20 +192,23 @@ class Auditor:
         notes = []
         if self._foreignCount:
             notes.append(
-                f"{self._foreignCount} messages of {self._settings.auditTopic} are no counts, and were left out"
+                f"{self._foreignCount} messages of {self._settings.auditTopic} are no counts, and"
+                " were left out"
             )
         if self._futureCount:
             notes.append(
-                f"{self._futureCount} messages have a time that is more than a day ahead, and were left out"
+                f"{self._futureCount} messages have a time that is more than a day ahead, and were"
+                " left out"
             )
         if self._timeOfFailedCount:
             notes.append(
-                f"timeOf failed on {self._timeOfFailedCount} messages; the first failure is in the log"
+                f"timeOf failed on {self._timeOfFailedCount} messages; the first failure is logged"
             )
         for reader in self._readers:
             if reader.skippedCount:
                 notes.append(
-                    f"{reader.name}: {reader.skippedCount} times data was deleted before it was counted"
+                    f"{reader.name}: {reader.skippedCount} times data was deleted before it was"
+                    " counted"
                 )
         return notes
 
@@ -217,14 +216,3 @@ class Auditor:
         """Let go of all connections."""
         for reader in self._readers:
             await reader.close()
-
-
-def _uncertain(comparison: Comparison) -> Comparison:
-    return Comparison(
-        comparison.windowMs,
-        comparison.nowMs,
-        comparison.lines,
-        comparison.totals,
-        comparison.notes,
-        False,
-    )

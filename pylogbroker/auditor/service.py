@@ -16,37 +16,90 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from twisted.application.service import Service
-from twisted.internet.defer import Deferred, maybeDeferred
-from twisted.internet.endpoints import serverFromString
+from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from pylogbroker.audit.comparison import Comparison
-from pylogbroker.audit.reports import asJson, asPrometheus, asTable, timeText
+from pylogbroker.audit.reports import asJson, asTable, timeText
 from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.config.auditsettings import AuditorSettings
-from pylogbroker.net.httpserver import HttpResponse, HttpSite, Query, textReply
-from pylogbroker.net.listeners import formatAddress, listenerDescription, listenNow
+from pylogbroker.metrics.exposition import CONTENT_TYPE, families, render, scalar
+from pylogbroker.net.httpserver import HttpResponse, HttpService, HttpSite, Query, textReply
+from pylogbroker.net.listeners import formatAddress
 
 LOGGED_COUNT_MAX = 1_000
 """Holes that are logged one by one, at a time; the number of the others is."""
 
+_METRICS = (
+    (
+        "expected_messages",
+        "expected",
+        "Messages that ought to be there, in the windows that are over.",
+    ),
+    ("seen_messages", "seen", "Messages that are there, in the windows that are over."),
+    (
+        "missing_messages",
+        "missing",
+        "Messages that are missing, over all windows that are over.",
+    ),
+    ("missing_windows", "missingWindows", "Windows in which messages are missing."),
+    (
+        "more_messages",
+        "more",
+        "Messages that are there beyond those that were sent, over all windows that are over.",
+    ),
+)
+
+
+def asPrometheus(comparison: Comparison) -> str:
+    """A comparison as gauges by topic and tier."""
+    rows = {
+        (line.topic, line.tier): {
+            "expected": line.expectedCount,
+            "seen": line.seenCount,
+            "missing": 0,
+            "missingWindows": 0,
+            "more": 0,
+        }
+        for line in comparison.totals
+    }
+    for line in comparison.missing:
+        rows[line.topic, line.tier]["missing"] += line.missingCount
+        rows[line.topic, line.tier]["missingWindows"] += 1
+    for line in comparison.more:
+        rows[line.topic, line.tier]["more"] += line.moreCount
+    labelled = [({"topic": topic, "tier": tier}, row) for (topic, tier), row in rows.items()]
+    return render(
+        [
+            *families("pylogbroker_audit", _METRICS, labelled),
+            scalar(
+                "pylogbroker_audit_certain",
+                "Whether everything could be counted.",
+                comparison.isCertain,
+            ),
+            scalar(
+                "pylogbroker_audit_time_seconds",
+                "When the tiers were compared, since the epoch.",
+                comparison.nowMs / 1000,
+            ),
+        ]
+    ).decode()
+
+
 _PAGES: dict[str, tuple[str, Callable[[Comparison], str]]] = {
-    "/metrics": ("text/plain; version=0.0.4; charset=utf-8", asPrometheus),
+    "/metrics": (CONTENT_TYPE, asPrometheus),
     "/audit.json": ("application/json", asJson),
     "/audit.txt": ("text/plain; charset=utf-8", asTable),
 }
 
 
-class AuditorService(Service):
+class AuditorService(HttpService):
     """
     The service around an L{Auditor}.
 
     @ivar auditor: the auditor.
     @ivar comparison: the last result; L{None} before the first pass ends.
-    @ivar web: the site.
-    @ivar port: the listening port; L{None} if it does not listen.
     """
 
     _log = Logger()
@@ -55,14 +108,9 @@ class AuditorService(Service):
     def __init__(self, reactor: Any, settings: AuditorSettings, auditor: Auditor) -> None:
         self.auditor = auditor
         self.comparison: Comparison | None = None
-        self.web = HttpSite(
-            reactor,
-            {path: partial(self._show, kind, show) for path, (kind, show) in _PAGES.items()},
-            settings.hosts,
-            "hosts",
-        )
-        self.port: Any = None
-        self._reactor = reactor
+        pages = {path: partial(self._show, kind, show) for path, (kind, show) in _PAGES.items()}
+        web = HttpSite(reactor, pages, settings.hosts, "hosts")
+        super().__init__(reactor, web, settings.listen, f"listen={settings.listen}")
         self._settings = settings
         self._holes: dict[tuple[str, int, str], None] = {}
         self._passing = LoopingCall(self._pass)
@@ -70,19 +118,9 @@ class AuditorService(Service):
         self._isPassing: Deferred[None] | None = None
 
     def privilegedStartService(self) -> None:
-        """
-        Listen.
-
-        @raise ConfigurationError: C{listen} is no endpoint, or it cannot be used.
-        """
-        super().privilegedStartService()
-        if not self._settings.listen or self.port is not None:
-            return
-        listen = self._settings.listen
-        self.port = listenNow(
-            lambda: serverFromString(self._reactor, listenerDescription(listen)).listen(self.web),
-            f"listen={listen}",
-        )
+        """As L{HttpService.privilegedStartService}; an empty C{listen} serves no site."""
+        if self._settings.listen:
+            super().privilegedStartService()
 
     def _show(self, kind: str, show: Callable[[Comparison], str], _query: Query) -> HttpResponse:
         if self.comparison is None:
@@ -104,20 +142,13 @@ class AuditorService(Service):
             lambda failure: self._log.failure("The auditor has stopped: this is a bug", failure)
         )
 
-    def stopService(self) -> Deferred[None]:
-        """@return: fires when everything is closed; does not fail. A running pass is cancelled."""
-        return Deferred.fromCoroutine(self._stop())
-
     async def _stop(self) -> None:
-        await maybeDeferred(super().stopService)
+        """A running pass is cancelled."""
+        await super()._stop()
         if self._passing.running:
             self._passing.stop()
         if self._isPassing is not None:
             self._isPassing.cancel()
-        port, self.port = self.port, None
-        if port is not None:
-            await maybeDeferred(port.stopListening)
-        self.web.closeAll()
         await self.auditor.close()
 
     def _pass(self) -> Deferred[None]:
@@ -152,9 +183,14 @@ class AuditorService(Service):
         closed = [key for key in self._holes if key not in found and key in judged]
         for line in news[:LOGGED_COUNT_MAX]:
             self._log.error(
-                "At least {missing} of {expected} messages of {topic} are missing in {tier}, window {window}",
-                missing=line.missingCount, expected=line.expectedCount, topic=line.topic, tier=line.tier, window=timeText(line.startMs),
-            )  # fmt: skip
+                "At least {missing} of {expected} messages of {topic} are missing in {tier}, window"
+                " {window}",
+                missing=line.missingCount,
+                expected=line.expectedCount,
+                topic=line.topic,
+                tier=line.tier,
+                window=timeText(line.startMs),
+            )
         if len(news) > LOGGED_COUNT_MAX:
             self._log.error("{count} more windows have holes", count=len(news) - LOGGED_COUNT_MAX)
         for topic, startMs, tier in closed:

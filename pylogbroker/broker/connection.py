@@ -229,7 +229,7 @@ class ServerConnection(TwistedProtocol):
         handle, state, memory = self._handler.handle, self._state, self.connections.memory
         self._advancing = True
         try:
-            while not self.busy:
+            while self._slots is None or not self.busy:
                 request = self._decoder.takeRequest()
                 if request is None:
                     break

@@ -65,6 +65,12 @@ REQUEST_LOG = "pylogbroker.requests"
 PARTITION_COUNT_MAX = 64
 """Partitions that are recorded for a connection, see L{UnconfirmedPartitions}."""
 
+_REQUEST_LINES: dict[type, str] = {
+    Produce: "PRODUCE {topic!r} {partition}: {requestCount} requests, {size} bytes",
+    Fetch: "FETCH {topic!r} {partition} from {offset}: at most {sizeMax} bytes",
+    Offsets: "OFFSETS {topic!r} {partition} before {time}: at most {countMax}",
+}
+
 Answer = list[ResponsePart] | None
 """Parts to send, or no answer."""
 
@@ -258,39 +264,19 @@ class Kafka07Protocol:
     def _logRequest(self, log: Logger, request: Request) -> None:
         _kind, parts = _parts(request)
         for part in parts:
-            where: dict[str, Any] = {
-                "topic": part.topic,
-                "partition": part.partition,
-                "partCount": len(parts),
-            }
+            fields = part._asdict()
             if isinstance(part, Produce):
-                log.info(
-                    "PRODUCE {topic!r} {partition}: {requestCount} requests, {size} bytes",
-                    requestCount=len(part.sets),
-                    size=sum(map(len, part.sets)),
-                    **where,
-                )
-            elif isinstance(part, Fetch):
-                log.info(
-                    "FETCH {topic!r} {partition} from {offset}: at most {sizeMax} bytes",
-                    offset=part.offset,
-                    sizeMax=part.sizeMax,
-                    **where,
-                )
-            else:
-                log.info(
-                    "OFFSETS {topic!r} {partition} before {time}: at most {countMax}",
-                    time=part.time,
-                    countMax=part.countMax,
-                    **where,
-                )
+                sets = fields.pop("sets")
+                fields.update(requestCount=len(sets), size=sum(map(len, sets)))
+            log.info(_REQUEST_LINES[type(part)], partCount=len(parts), **fields)
 
     # -- producing
 
     def _produceNow(self, request: Produce, unacked: UnconfirmedPartitions) -> bool:
-        unacked.record(request.topic, request.partition, self._failedCount)
+        topic, partition, sets = request
+        unacked.record(topic, partition, self._failedCount)
         try:
-            return self._tryProduce(*request) is not None
+            return self._tryProduce(topic, partition, sets) is not None
         except PylogbrokerError as error:
             self._refuseProduce(error, unacked)
             return True
@@ -399,15 +385,20 @@ class Kafka07Protocol:
                 f"and some of that was dropped: {unacked.dropped}"
             )
         await self._broker.awaitWritten(unacked.mayInclude, unacked.failedBefore)
-        try:
-            offsets = await self._broker.offsets(*request, True)
-        except UnknownPartitionError:
-            offsets = [0] if request.time in (LATEST, EARLIEST) else []
+        offsets = await offsetsBefore(self._broker, request)
         unacked.clear()
         return [encodeOffsets(offsets)]
 
     def sniff(self, greeting: bytes) -> str | None:
         return sniff(greeting)
+
+
+async def offsetsBefore(broker: Broker, request: Offsets) -> list[int]:
+    """The offsets that a request is answered with. A missing partition is empty."""
+    try:
+        return await broker.offsets(*request, True)
+    except UnknownPartitionError:
+        return [0] if request.time in (LATEST, EARLIEST) else []
 
 
 def _parts(request: Request) -> tuple[str, Sequence[Produce | Fetch | Offsets]]:

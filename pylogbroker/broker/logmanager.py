@@ -23,6 +23,7 @@ C{PartitionLog.unflushedSize}s.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -34,12 +35,14 @@ from twisted.python.failure import Failure
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.errors import StorageError
 from pylogbroker.interfaces import AppendResult, ValidatedBatches
+from pylogbroker.metrics.brokermetrics import ThrottledPartition
 from pylogbroker.metrics.counters import FlushCounters, TopicCounters
 from pylogbroker.net.deferreds import Waiters
 from pylogbroker.net.pagecache import PageCache
+from pylogbroker.net.timer import Timer
 from pylogbroker.net.workers import IWorker
 from pylogbroker.storage.events import StorageEvent
-from pylogbroker.storage.jobs import DeleteJob, Job
+from pylogbroker.storage.jobs import DeleteJob, Job, RollJob
 from pylogbroker.storage.partitionlog import PartitionLog
 from pylogbroker.types import TopicPartition
 
@@ -48,6 +51,7 @@ RETENTION_DELAY_MS = 60_000
 _MINUTE_MS = 60_000
 
 
+@dataclass(eq=False, slots=True)
 class Partition:
     """
     One partition of this broker. It admits appends; L{LogManager} moves its data to the disk.
@@ -55,34 +59,23 @@ class Partition:
     @ivar accountedSize: its unflushed bytes in the sum over all partitions.
     @ivar isDiskBlocked: accepted bytes, or a roll, wait for room on the disk.
     @ivar isRolling: a roll is requested or under way.
-    @ivar afterJob: calls for the end of the job under way; L{None}: no job.
+    @ivar isRetaining: retention of this partition is under way.
     @ivar capacityWaiters: fire when this partition admits appends again, or fails.
+    @ivar jobWaiters: fire when the job under way has ended.
     @ivar rollWaiters: fire when the roll has ended, however it ended.
     @ivar topicCounters: of its topic, after the first message.
     """
 
-    __slots__ = (
-        "_manager",
-        "accountedSize",
-        "afterJob",
-        "capacityWaiters",
-        "isDiskBlocked",
-        "isRetaining",
-        "isRolling",
-        "log",
-        "rollWaiters",
-        "topicCounters",
-    )
-
-    def __init__(self, log: PartitionLog, manager: LogManager) -> None:
-        self.log = log
-        self._manager = manager
-        self.accountedSize = 0
-        self.isDiskBlocked = self.isRolling = self.isRetaining = False
-        self.afterJob: list[Callable[[], None]] | None = None
-        self.capacityWaiters: Waiters[None] = Waiters()
-        self.rollWaiters: Waiters[None] = Waiters()
-        self.topicCounters: TopicCounters | None = None
+    log: PartitionLog
+    _manager: LogManager
+    accountedSize: int = 0
+    isDiskBlocked: bool = False
+    isRolling: bool = False
+    isRetaining: bool = False
+    capacityWaiters: Waiters[None] = field(default_factory=Waiters)
+    jobWaiters: Waiters[None] = field(default_factory=Waiters)
+    rollWaiters: Waiters[None] = field(default_factory=Waiters)
+    topicCounters: TopicCounters | None = None
 
     @property
     def topicPartition(self) -> TopicPartition:
@@ -100,7 +93,7 @@ class Partition:
         """
         manager = self._manager
         return (
-            self.log.unflushedSize > manager.partitionUnflushedSizeMax
+            self.isOverLimit
             or manager.unflushedSize > manager.unflushedSizeMax
             or self.isDiskBlocked
         )
@@ -141,7 +134,8 @@ class LogManager:
     The partitions of one broker.
 
     @ivar unflushedSize: bytes in all partitions that are appended and not flushed.
-    @ivar unflushedSizeMax: of these, above which all producers wait (C{max.unflushed.bytes}).
+    @ivar unflushedSizeMax: the limit of that, above which all producers wait
+        (C{max.unflushed.bytes}).
     @ivar partitionUnflushedSizeMax: the limit of one partition
         (C{max.unflushed.bytes.per.partition}).
     """
@@ -175,16 +169,16 @@ class LogManager:
         self._busy: dict[Partition, None] = {}
         self._capacityWaiters: Waiters[None] = Waiters()
         self._turn: Any = None
-        self._retry: Any = None
-        self._ticks: list[LoopingCall] = []
-        self._firstRetention: Any = None
+        self._retry = Timer(clock)
+        self._firstRetention = Timer(clock)
+        self._loops: list[LoopingCall] = []
 
     def nowMs(self) -> int:
         return int(self._clock.seconds() * 1000)
 
     def partition(self, log: PartitionLog) -> Partition:
         found = self._partitions.get(log.topicPartition)
-        if found is None or found.log is not log:
+        if found is None:
             found = self._partitions[log.topicPartition] = Partition(log, self)
         return found
 
@@ -192,35 +186,32 @@ class LogManager:
 
     def start(self, logs: Callable[[], list[PartitionLog]]) -> None:
         self._logs = logs
-        self._tick(self._settings.logDefaultFlushSchedulerIntervalMs, self._flushByTime)
-        self._firstRetention = self._clock.callLater(
-            RETENTION_DELAY_MS / 1000, self._startRetention
+        self.repeat(self._settings.logDefaultFlushSchedulerIntervalMs, self._flushByTime)
+        self._firstRetention.start(
+            RETENTION_DELAY_MS,
+            self.repeat,
+            self._settings.logCleanupIntervalMins * _MINUTE_MS,
+            self.applyRetention,
+            now=True,
         )
 
-    def _tick(self, intervalMs: int, act: Callable[[], object], now: bool = False) -> None:
+    def repeat(self, intervalMs: int, act: Callable[[], object], now: bool = False) -> None:
+        """Call a function by the clock, until L{stopTimers} or until it raises, which is a bug."""
         call = LoopingCall(act)
         call.clock = self._clock
         call.start(intervalMs / 1000, now=now).addErrback(self._failedUnexpectedly)
-        self._ticks.append(call)
+        self._loops.append(call)
 
     def _failedUnexpectedly(self, failure: Failure) -> None:
-        self._log.failure("The log manager failed unexpectedly: this is a bug", failure)
-
-    def _startRetention(self) -> None:
-        self._firstRetention = None
-        self._tick(
-            self._settings.logCleanupIntervalMins * _MINUTE_MS, self.applyRetention, now=True
-        )
+        self._log.failure("Background work failed unexpectedly: this is a bug", failure)
 
     def stopTimers(self) -> None:
         """Stop the timers; jobs under way continue."""
-        for call in self._ticks:
-            call.stop()
-        self._ticks.clear()
-        for delayed in (self._firstRetention, self._retry):
-            if delayed is not None:
-                delayed.cancel()
-        self._firstRetention = self._retry = None
+        for call in self._loops:
+            if call.running:
+                call.stop()
+        self._firstRetention.stop()
+        self._retry.stop()
 
     def stop(self) -> None:
         self.stopTimers()
@@ -307,13 +298,10 @@ class LogManager:
                 topicPartition=partition.topicPartition,
                 reason=reason,
             )
-        if self._retry is None:
-            self._retry = self._clock.callLater(
-                self._settings.diskFullRetryMs / 1000, self._retryBlocked
-            )
+        if not self._retry.isRunning:
+            self._retry.start(self._settings.diskFullRetryMs, self._retryBlocked)
 
     def _retryBlocked(self) -> None:
-        self._retry = None
         for partition in list(self._diskBlocked):
             self._write(partition)
             # Nothing is pending: a roll had no room, and its waiters try again when they fire.
@@ -368,26 +356,22 @@ class LogManager:
         if self.unflushedSize <= self.unflushedSizeMax // 2:
             self._capacityWaiters.fire(None)
 
-    def throttled(self) -> list[tuple[PartitionLog | None, str, int]]:
+    def throttled(self) -> list[ThrottledPartition]:
         """
-        The causes of throttling.
-
-        @return: log (L{None}: the sum over all), reason, and the number of waiting requests. The
-            reason is C{"disk"} (full), C{"flush"} (too much is unflushed) or C{"roll"} (the next
-            segment is being made).
+        The causes of throttling: C{"disk"} (full), C{"flush"} (too much is unflushed) or C{"roll"}
+        (the next segment is being made).
         """
-        found: list[tuple[PartitionLog | None, str, int]] = []
-        if len(self._capacityWaiters):
-            found.append((None, "flush", len(self._capacityWaiters)))
+        found = []
+        if waitingCount := len(self._capacityWaiters):
+            found.append(ThrottledPartition("", -1, "flush", waitingCount))
         for each in self._partitions.values():
-            if each.isDiskBlocked or len(each.capacityWaiters):
+            waitingCount = len(each.capacityWaiters)
+            if each.isDiskBlocked or waitingCount:
                 reason = "disk" if each.isDiskBlocked else "flush"
-                found.append((each.log, reason, len(each.capacityWaiters)))
-        found += [
-            (each.log, "roll", len(each.rollWaiters))
-            for each in self._partitions.values()
-            if each.isRolling
-        ]
+                found.append(ThrottledPartition(*each.topicPartition, reason, waitingCount))
+            if each.isRolling:
+                waitingCount = len(each.rollWaiters)
+                found.append(ThrottledPartition(*each.topicPartition, "roll", waitingCount))
         return found
 
     # -- flushing
@@ -404,7 +388,7 @@ class LogManager:
 
     def flush(self, partition: Partition) -> None:
         """Start a flush, unless a job of the partition is under way or all is flushed."""
-        if partition.afterJob is not None:
+        if partition in self._busy:
             return
         log = partition.log
         job = log.beginFlush()
@@ -428,34 +412,31 @@ class LogManager:
     def _run(
         self, partition: Partition, job: Job, finish: Callable[[StorageError | None], None]
     ) -> None:
-        """A partition has one job at a time; waiting calls follow it."""
-        partition.afterJob = []
+        """
+        Run the only job of a partition.
+
+        @param finish: takes the error of the job. C{_jobsDone} comes behind it, for the caller
+            first: what belongs together, such as the jobs of a retention, is not interrupted.
+        """
         self._busy[partition] = None
 
-        def done(result: object) -> None:
-            calls, partition.afterJob = partition.afterJob or (), None
+        def done(error: StorageError | None) -> None:
             del self._busy[partition]
-            finish(self._errorOf(result))
-            for event in job.events:
-                self.report(event)
-            self._afterJob(partition)
-            for call in calls:
-                call()
+            # Who begins to wait in the next lines waits for the next job.
+            waiters, partition.jobWaiters = partition.jobWaiters, Waiters()
+            try:
+                finish(error)
+                self._afterJob(partition)
+            finally:
+                waiters.fire(None)
 
-        self._worker.submit(job.run).addBoth(done).addErrback(self._failedUnexpectedly)
+        running = Deferred.fromCoroutine(self.runJob(job)).addCallback(done)
+        running.addErrback(self._failedUnexpectedly)
 
     def report(self, event: StorageEvent) -> None:
         self._log.emit(
             LogLevel.warn if event.isWarning else LogLevel.info, event.format, **vars(event)
         )
-
-    def _errorOf(self, result: object) -> StorageError | None:
-        if not isinstance(result, Failure):
-            return None
-        if isinstance(result.value, StorageError):
-            return result.value
-        self._log.failure("A job of the log failed unexpectedly", result)
-        return StorageError("", "work on a partition", result.getErrorMessage())
 
     def _afterJob(self, partition: Partition) -> None:
         log = partition.log
@@ -480,34 +461,34 @@ class LogManager:
         waiting = partition.rollWaiters.wait()
         if not partition.isRolling:
             partition.isRolling = True
-            self._beginRoll(partition)
+            Deferred.fromCoroutine(self._roll(partition)).addErrback(self._failedUnexpectedly)
         return waiting
 
-    def _beginRoll(self, partition: Partition) -> None:
+    async def _roll(self, partition: Partition) -> None:
         log = partition.log
-        if partition.afterJob is None:
+        while True:
+            await self._jobsDone(partition)
             self._write(partition)
-        if partition.afterJob is not None:  # another job; or writing has started a flush
-            partition.afterJob.append(lambda: self._beginRoll(partition))
-            return
+            if partition not in self._busy:  # else writing has started a flush
+                break
         job = log.beginRoll()
         if job is None:
             self._endRoll(partition)
-            return
+        else:
+            self._run(partition, job, lambda error: self._rolled(partition, job, error))
 
-        def finish(error: StorageError | None) -> None:
-            log.finishRoll(job, error, self.nowMs())
-            if error is None:
-                self._log.info(
-                    "Rolled {topicPartition} at {baseOffset}",
-                    topicPartition=log.topicPartition,
-                    baseOffset=job.position.offset,
-                )
-            elif log.blocked is not None:
-                self._blockOnDisk(partition, log.blocked)
-            self._endRoll(partition)
-
-        self._run(partition, job, finish)
+    def _rolled(self, partition: Partition, job: RollJob, error: StorageError | None) -> None:
+        log = partition.log
+        log.finishRoll(job, error, self.nowMs())
+        if error is None:
+            self._log.info(
+                "Rolled {topicPartition} at {baseOffset}",
+                topicPartition=log.topicPartition,
+                baseOffset=job.position.offset,
+            )
+        elif log.blocked is not None:
+            self._blockOnDisk(partition, log.blocked)
+        self._endRoll(partition)
 
     def _endRoll(self, partition: Partition) -> None:
         partition.isRolling = False
@@ -524,27 +505,24 @@ class LogManager:
                 Deferred.fromCoroutine(self._retain(partition)).addErrback(self._failedUnexpectedly)
 
     async def _retain(self, partition: Partition) -> None:
+        log = partition.log
         try:
-            await self._deleteExpired(partition)
+            await self._jobsDone(partition)
+            stat = log.beginStat()
+            if stat is None:
+                return
+            self._run(partition, stat, lambda _error: log.finishStat(stat))
+            await self._jobsDone(partition)
+            segments = log.expired(self.nowMs())
+            if log.needsRoll(segments):
+                await self.roll(partition)
+            await self._jobsDone(partition)
+            job = log.beginDelete(segments, self.nowMs())
+            if job is not None:
+                self._run(partition, job, lambda error: self._deleted(log, job, error))
+                await self._jobsDone(partition)
         finally:
             partition.isRetaining = False
-
-    async def _deleteExpired(self, partition: Partition) -> None:
-        log = partition.log
-        await self._jobsDone(partition)
-        stat = log.beginStat()
-        if stat is None:
-            return
-        self._run(partition, stat, lambda error: log.finishStat(stat, error))
-        await self._jobsDone(partition)
-        segments = log.expired(self.nowMs())
-        if log.needsRoll(segments):
-            await self.roll(partition)
-        await self._jobsDone(partition)
-        deletion = log.beginDelete(segments, self.nowMs())
-        if deletion is not None:
-            self._run(partition, deletion, lambda error: self._deleted(log, deletion, error))
-            await self._jobsDone(partition)
 
     def _deleted(self, log: PartitionLog, job: DeleteJob, error: StorageError | None) -> None:
         log.finishDelete(job, error)
@@ -564,15 +542,11 @@ class LogManager:
 
     # -- the end
 
-    def drain(self) -> Deferred[None]:
+    async def drain(self) -> None:
         """
-        Write and flush everything, and wait for every job.
-
-        @return: fires with L{None}. The logs' C{failure} and C{blocked} tell what is not flushed.
+        Write and flush everything, and wait for every job. The logs' C{failure} and C{blocked} tell
+        what is not flushed.
         """
-        return Deferred.fromCoroutine(self._drain())
-
-    async def _drain(self) -> None:
         if self._turn is not None:
             self._turn.cancel()
             self._endTurn()
@@ -591,7 +565,7 @@ class LogManager:
         pendingSize = log.pendingSize
         job = log.beginClose()
         if job is not None:
-            self._run(partition, job, lambda error: log.finishClose(job, error, self.nowMs()))
+            self._run(partition, job, lambda error: log.finishClose(job, error))
             await self._jobsDone(partition)
         elif log.failure is not None:
             if pendingSize:
@@ -605,21 +579,23 @@ class LogManager:
             self._fireCapacity(partition)
 
     async def _jobsDone(self, partition: Partition) -> None:
-        while partition.afterJob is not None:
-            done: Deferred[None] = Deferred()
-            partition.afterJob.append(lambda done=done: done.callback(None))  # type: ignore[misc] # mypy: a lambda with a default
-            await done
+        while partition in self._busy:
+            await partition.jobWaiters.wait()
 
     async def runJob(self, job: Job) -> StorageError | None:
         """
-        Run a job that belongs to no existing partition.
+        Run a job on the worker, and log its events.
 
         @return: why it failed, or L{None}.
         """
+        error: StorageError | None = None
         try:
-            result: object = await self._worker.submit(job.run)
-        except Exception:
-            result = Failure()
+            await self._worker.submit(job.run)
+        except StorageError as problem:
+            error = problem
+        except Exception as problem:
+            self._log.failure("A job of the log failed unexpectedly")
+            error = StorageError("", "work on a partition", str(problem))
         for event in job.events:
             self.report(event)
-        return self._errorOf(result)
+        return error

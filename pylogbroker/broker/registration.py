@@ -28,13 +28,13 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.znodes import BrokerRegistration, creatorId, decodeBroker, encodeNumber
 from pylogbroker.config.brokersettings import BrokerSettings, listener
 from pylogbroker.errors import ConfigurationError, InvalidNameError, ZnodeError, ZookeeperError
 from pylogbroker.interfaces import IZookeeper, SessionEvent, WatchEvent
+from pylogbroker.net.timer import Timer
 from pylogbroker.retry import RETRY_INTERVAL_MS
 from pylogbroker.zookeeper.ephemeral import ConflictError, claim, claimWithin
 
@@ -77,11 +77,10 @@ class Registration:
         self._topics: dict[str, None] = {}
         self._missing: dict[str, None] = {}
         self._selfMissing = True
-        self._round: Deferred[None] | None = None
-        self._retry: Any = None
+        self._retry = Timer(clock)
         self._stopped = False
-        self._isStarting = False
-        self._removeListener: Callable[[], None] | None = None
+        self._isClaiming = False  # one round at a time, the start's among them
+        self._removeListener: Callable[[], object] = int
         self._watch: Deferred[None] = succeed(None)
         try:
             self._value()
@@ -109,17 +108,15 @@ class Registration:
         return Deferred.fromCoroutine(self._start())
 
     async def _start(self) -> None:
-        self._isStarting = True
+        self._isClaiming = True
         try:
             await self._claimSelf()
         finally:
-            self._isStarting = False
+            self._isClaiming = False
         self._begin()
 
     async def _claimSelf(self) -> None:
         path = paths.brokerId(self._brokerId)
-        isOwn = False
-        patienceMs = 0
         triesLeft = OWN_PATIENCE_COUNT
 
         def wait(conflict: ConflictError) -> None:
@@ -131,25 +128,21 @@ class Registration:
                 ms=patienceMs,
             )
 
-        try:
-            while not isOwn:  # the entry may have gone again, with its session or otherwise
-                patienceMs = PATIENCE_FACTOR * self._zookeeper.session_timeout
-                try:
-                    await claimWithin(
-                        self._clock, self._zookeeper, path, self._value(), patienceMs, wait
-                    )
-                except ConflictError as conflict:
-                    triesLeft -= 1
-                    if (
-                        not triesLeft
-                        or not conflict.session
-                        or _place(path, conflict.data) != self._own
-                    ):
-                        raise
-                else:
-                    isOwn = await self._watchSelf(path)
-        except ConflictError as conflict:
-            raise ConfigurationError(self._duplicate(path, conflict, patienceMs)) from conflict
+        while True:  # the entry may go again, with its session or otherwise
+            patienceMs = PATIENCE_FACTOR * self._zookeeper.session_timeout
+            try:
+                await claimWithin(
+                    self._clock, self._zookeeper, path, self._value(), patienceMs, wait
+                )
+            except ConflictError as conflict:
+                triesLeft -= 1
+                isOld = conflict.session and _place(path, conflict.data) == self._own
+                if not (triesLeft and isOld):
+                    error = self._duplicate(path, conflict, patienceMs)
+                    raise ConfigurationError(error) from conflict
+            else:
+                if await self._watchSelf(path):
+                    break
         self._selfMissing = False
 
     async def _watchSelf(self, path: str) -> bool:
@@ -221,13 +214,29 @@ class Registration:
     # -- rounds
 
     def _begin(self) -> None:
-        if self._round is not None or self._stopped or self._isStarting or self.isRegistered:
-            return
-        if self._retry is not None:
-            self._retry.cancel()
-            self._retry = None
-        self._round = Deferred.fromCoroutine(self._claimMissing())
-        self._round.addErrback(self._roundFailed).addCallback(self._roundOver)
+        if not (self._isClaiming or self._stopped or self.isRegistered):
+            self._retry.stop()
+            Deferred.fromCoroutine(self._round())
+
+    async def _round(self) -> None:
+        self._isClaiming = True
+        try:
+            await self._claimMissing()
+        except (ZookeeperError, ConfigurationError) as error:
+            if not self._stopped:
+                self._log.warn(
+                    "Registering broker {brokerId} did not work: {error}. It is tried again",
+                    brokerId=self._brokerId,
+                    error=error,
+                )
+        except Exception:
+            if not self._stopped:
+                self._log.failure(
+                    "Registering broker {brokerId} failed unexpectedly", brokerId=self._brokerId
+                )
+        self._isClaiming = False
+        if not self.isRegistered:
+            self._beginLater()
 
     async def _claimMissing(self) -> None:
         if self._selfMissing:
@@ -252,45 +261,16 @@ class Registration:
             if session == self._zookeeper.session_id:  # else the entry went with its session
                 self._missing.pop(topic, None)
 
-    def _roundFailed(self, failure: Failure) -> None:
-        if self._stopped:
-            return
-        if failure.check(ZookeeperError, ConfigurationError):
-            self._log.warn(
-                "Registering broker {brokerId} did not work: {error}. It is tried again",
-                brokerId=self._brokerId,
-                error=failure.value,
-            )
-        else:
-            self._log.failure(
-                "Registering broker {brokerId} failed unexpectedly",
-                failure,
-                brokerId=self._brokerId,
-            )
-
-    def _roundOver(self, _result: object) -> None:
-        self._round = None
-        if not self.isRegistered:
-            self._beginLater()
-
     def _beginLater(self) -> None:
-        if self._retry is None and self._round is None and not self._stopped:
-            self._retry = self._clock.callLater(RETRY_INTERVAL_MS / 1000, self._again)
-
-    def _again(self) -> None:
-        self._retry = None
-        self._begin()
+        if not (self._retry.isRunning or self._isClaiming or self._stopped):
+            self._retry.start(RETRY_INTERVAL_MS, self._begin)
 
     def stop(self) -> None:
         """Stop registering. Closing the client removes the entries."""
         self._stopped = True
         self._watch.cancel()
-        if self._retry is not None:
-            self._retry.cancel()
-            self._retry = None
-        if self._removeListener is not None:
-            self._removeListener()
-            self._removeListener = None
+        self._retry.stop()
+        self._removeListener()
 
 
 def _place(path: str, data: bytes) -> str:

@@ -290,20 +290,13 @@ class Broker:
             or log.blocked is not None
         ):
             return
-        waiting: Deferred[None] = Deferred()
-
-        def over(*_: object) -> None:
-            if not waiting.called:
-                waiting.callback(None)
-
-        cancel = log.whenReached(MarkKind.HIGH_WATERMARK, log.flushDueOffset, over)
-        timeout = self._clock.callLater(DUE_FLUSH_WAIT_MS / 1000, over)
+        waiting: Deferred[object] = Deferred()
+        cancel = log.whenReached(MarkKind.HIGH_WATERMARK, log.flushDueOffset, waiting.callback)
+        waiting.addTimeout(DUE_FLUSH_WAIT_MS / 1000, self._clock, lambda *_timedOut: None)
         try:
             await waiting
         finally:
             cancel()
-            if timeout.active():
-                timeout.cancel()
 
     # -- offsets
 

@@ -20,20 +20,21 @@ import os
 import resource
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from random import Random, SystemRandom
 from typing import Any
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, DeferredLock, maybeDeferred
-from twisted.internet.task import LoopingCall
+from twisted.internet.task import deferLater
 from twisted.internet.tcp import Port
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.broker.authorization import Authorizer
 from pylogbroker.broker.connection import BrokerConnections, BrokerFactory, IProtocolHandler
-from pylogbroker.broker.kafka07 import REQUEST_LOG, Kafka07Protocol
+from pylogbroker.broker.kafka07 import REQUEST_LOG, Kafka07Protocol, offsetsBefore
 from pylogbroker.broker.logmanager import LogManager
 from pylogbroker.broker.registration import Registration, advertisedHost
 from pylogbroker.broker.requestmemory import RequestMemory
@@ -58,10 +59,12 @@ from pylogbroker.net.pagecache import PIECE_SIZE, PageCache
 from pylogbroker.net.ratelimitedlog import RateLimitedLogger
 from pylogbroker.net.sendfile import SendfileTransport
 from pylogbroker.net.workers import IWorker, ThreadPoolWorker
+from pylogbroker.protocol.kafka07.requests import Offsets
 from pylogbroker.records.kafka07format import Kafka07Format
 from pylogbroker.storage.files import RealFileSystem
 from pylogbroker.storage.logdirectory import LogDirectory, LogSettings
-from pylogbroker.types import EARLIEST, LATEST
+from pylogbroker.storage.partitionlog import HOUR_MS, PartitionSettings
+from pylogbroker.storage.segments import both, byAge, bySize
 from pylogbroker.zookeeper.client import ZookeeperClient
 
 STOP_GRACE_MS = 5_000
@@ -77,31 +80,26 @@ _SEGMENT_COUNT_LEAST = 4
 _HEAP_BLOCK_SIZE = 8 << 20
 
 
-_HOUR_MS = 3_600_000
-
-
-def _hoursAsMs(hours: Mapping[str, int]) -> dict[str, int]:
-    return {topic: count * _HOUR_MS for topic, count in hours.items()}
-
-
 def logSettings(settings: BrokerSettings) -> LogSettings:
     """The settings of the log directory."""
+
+    def forTopic(topic: str) -> PartitionSettings:
+        rollHours = settings.topicLogRollHours.get(topic, settings.logRollHours)
+        keepHours = settings.topicLogRetentionHours.get(topic, settings.logRetentionHours)
+        keepSize = settings.topicLogRetentionSize.get(topic, settings.logRetentionSize)
+        return PartitionSettings(
+            settings.topicLogFileSize.get(topic, settings.logFileSize),
+            rollHours * HOUR_MS,
+            settings.logFlushInterval,
+            settings.topicFlushIntervalsMs.get(topic, settings.logDefaultFlushIntervalMs),
+            both(byAge(keepHours * HOUR_MS), bySize(keepSize)),
+        )
+
     return LogSettings(
-        partitionCount=settings.numPartitions,
-        partitionCountByTopic=settings.topicPartitionCountMap,
-        segmentSizeMax=settings.logFileSize,
-        segmentSizeMaxByTopic=settings.topicLogFileSize,
-        rollAgeMs=settings.logRollHours * _HOUR_MS,
-        rollAgeMsByTopic=_hoursAsMs(settings.topicLogRollHours),
-        flushCountMax=settings.logFlushInterval,
-        flushIntervalMs=settings.logDefaultFlushIntervalMs,
-        flushIntervalMsByTopic=settings.topicFlushIntervalsMs,
-        retentionAgeMs=settings.logRetentionHours * _HOUR_MS,
-        retentionAgeMsByTopic=_hoursAsMs(settings.topicLogRetentionHours),
-        retentionSize=settings.logRetentionSize,
-        retentionSizeByTopic=settings.topicLogRetentionSize,
-        topicLengthMax=settings.maxTopicNameLength,
-        descriptorCountMax=settings.maxOpenSegments,
+        forTopic,
+        lambda topic: settings.topicPartitionCountMap.get(topic, settings.numPartitions),
+        settings.maxTopicNameLength,
+        settings.maxOpenSegments,
     )
 
 
@@ -145,6 +143,7 @@ class BrokerService(Service):
     @ivar connections: the clients, of all listeners.
     @ivar factory: of the listeners, which all speak Kafka 0.7.
     @ivar registration: in ZooKeeper, while there is one.
+    @ivar zookeeper: the client, while there is one. Callers may only read with it.
     """
 
     _log = Logger()
@@ -173,8 +172,8 @@ class BrokerService(Service):
         self.counters = BrokerCounters(settings.maxTopicCounters)
         self.ports: list[Any] = []
         self.registration: Registration | None = None
-        self._zookeeper: IZookeeper | None = None
-        self._makeZookeeper = zookeeper or self._client
+        self.zookeeper: IZookeeper | None = None
+        self._makeZookeeper = zookeeper or partial(ZookeeperClient.fromSettings, reactor, settings)
         self._isRegistering = self._wasInterrupted = False
         self._flushWorker = worker(reactor, "pylogbroker-flush", settings.flushThreads)
         self._readWorker = worker(reactor, "pylogbroker-cold", settings.coldReadThreads)
@@ -220,11 +219,6 @@ class BrokerService(Service):
             self._memory,
             self.connections,
         )
-        self._metricsLog = LoopingCall(self._logMetrics)
-        self._stalledCheck = LoopingCall(self.connections.dropStalled)
-        self._unclosedCheck = LoopingCall(self.connections.dropUnclosed)
-        for call in (self._metricsLog, self._stalledCheck, self._unclosedCheck):
-            call.clock = reactor
         self._wasStopped = False
         self._turn = DeferredLock()  # starting and stopping, one after the other
 
@@ -256,27 +250,20 @@ class BrokerService(Service):
 
     # -- inspection
 
-    @property
-    def zookeeper(self) -> IZookeeper | None:
-        """The client, while there is one. Callers may only read with it."""
-        return self._zookeeper
-
     def picture(self) -> BrokerSnapshot:
         """The status now, also before the start and after the stop."""
         isRegistered = None
         if self._settings.enableZookeeper:
             isRegistered = self.registration is not None and self.registration.isRegistered
-        return self._status.snapshot(self._endpoint(), isRegistered)
+        endpoint = formatAddress(self.ports[0].getHost()) if self.ports else ""
+        return self._status.snapshot(endpoint, isRegistered)
 
-    def read(self, topic: str, partition: int, offset: int, sizeMax: int) -> Deferred[bytes]:
+    async def read(self, topic: str, partition: int, offset: int, sizeMax: int) -> bytes:
         """
         The bytes that a fetch would return; not counted.
 
-        @return: fails with the L{PylogbrokerError} that refuses the fetch.
+        @raise PylogbrokerError: why the fetch is refused.
         """
-        return Deferred.fromCoroutine(self._read(topic, partition, offset, sizeMax))
-
-    async def _read(self, topic: str, partition: int, offset: int, sizeMax: int) -> bytes:
         try:
             found = self._broker.fetch(topic, partition, offset, sizeMax, True)
             if isinstance(found, Deferred):
@@ -286,29 +273,15 @@ class BrokerService(Service):
         file, position, size = found
         if file is None:
             return b""
-        fileno = file.fileno()
         try:
-            return await self._readWorker.submit(lambda: os.pread(fileno, size, position))
+            return await self._readWorker.submit(partial(os.pread, file.fileno(), size, position))
         finally:
             file.unpin()
 
-    def offsetsBefore(
-        self, topic: str, partition: int, time: int, countMax: int
-    ) -> Deferred[list[int]]:
-        return Deferred.fromCoroutine(self._offsetsBefore(topic, partition, time, countMax))
-
-    async def _offsetsBefore(
+    async def offsetsBefore(
         self, topic: str, partition: int, time: int, countMax: int
     ) -> list[int]:
-        try:
-            return await self._broker.offsets(topic, partition, time, countMax, True)
-        except UnknownPartitionError:
-            return [0] if time in (LATEST, EARLIEST) else []
-
-    def _endpoint(self) -> str:
-        if not self.ports:
-            return ""
-        return formatAddress(self.ports[0].getHost())
+        return await offsetsBefore(self._broker, Offsets(topic, partition, time, countMax))
 
     def _logMetrics(self) -> None:
         picture = self.picture()
@@ -346,19 +319,17 @@ class BrokerService(Service):
             raiseDescriptorLimit(), self._settings.maxOpenSegments
         )
         self.connections.countMax = min(self.connections.countMax or room, room)
-        outcomes: list[Any] = []
-        self._listen().addBoth(outcomes.append)
-        if not outcomes:
+        listening = Deferred.fromCoroutine(self._listen())
+        if not listening.called:
             raise ConfigurationError(
                 "an endpoint in listeners needs a running reactor before it listens: "
                 "twistd cannot wait"
             )
-        if isinstance(outcomes[0], Failure):
-            outcomes[0].raiseException()
+        self._turnUntil(listening)
         try:
             self.directory.open(self.logManager.report)
         except BaseException:
-            self._closePorts()
+            Deferred.fromCoroutine(self._closePorts())
             raise
         if self._settings.enableZookeeper:
             try:
@@ -388,9 +359,13 @@ class BrokerService(Service):
         """
         if self._isRegistering:
             self._wasInterrupted = True
-            if self._zookeeper is not None:
-                self._zookeeper.close()
+            if self.zookeeper is not None:
+                self.zookeeper.close()
         return Deferred.fromCoroutine(self._inTurn(self._stop))
+
+    def stop(self) -> Deferred[None]:
+        """As L{stopService}, also of a subclass; without a start there is nothing to stop."""
+        return self.stopService()
 
     # -- starting in a running reactor
 
@@ -404,11 +379,8 @@ class BrokerService(Service):
         return Deferred.fromCoroutine(self._inTurn(self._start))
 
     async def _inTurn(self, act: Callable[[], Awaitable[None]]) -> None:
-        await self._turn.acquire()
-        try:
+        async with self._turn:
             await act()
-        finally:
-            self._turn.release()
 
     async def _start(self) -> None:
         await self._listen()
@@ -429,10 +401,6 @@ class BrokerService(Service):
         self.startService()
 
     # -- ZooKeeper
-
-    def _client(self) -> IZookeeper:
-        settings = self._settings
-        return ZookeeperClient.fromSettings(self._reactor, settings)
 
     async def _register(self, resolve: Callable[[str], Awaitable[str]]) -> None:
         self._isRegistering = True
@@ -458,20 +426,13 @@ class BrokerService(Service):
         )
         if self._wasInterrupted:
             return
-        self._zookeeper = zookeeper = self._makeZookeeper()
+        self.zookeeper = zookeeper = self._makeZookeeper()
         registration = Registration(
             self._reactor, zookeeper, settings.brokerId, host, port, self.directory.partitionCount
         )
         await zookeeper.connect(settings.zkConnectionTimeoutMs)
         self.registration = registration
-        await registration.start(
-            sorted(
-                {
-                    topicPartition.topic
-                    for topicPartition in (*self.directory.logs, *self.directory.failures)
-                }
-            )
-        )
+        await registration.start(sorted(self.directory.topics))
         self._log.info(
             "Broker {brokerId} is registered as {host}:{port}",
             brokerId=settings.brokerId,
@@ -508,7 +469,7 @@ class BrokerService(Service):
         wait.
         """
         registration, self.registration = self.registration, None
-        zookeeper, self._zookeeper = self._zookeeper, None
+        zookeeper, self.zookeeper = self.zookeeper, None
         if registration is not None:
             registration.stop()
         if zookeeper is not None:
@@ -517,10 +478,7 @@ class BrokerService(Service):
             if isConnected:
                 await closed
 
-    def _listen(self) -> Deferred[None]:
-        return Deferred.fromCoroutine(self._listenAll())
-
-    async def _listenAll(self) -> None:
+    async def _listen(self) -> None:
         if self._wasStopped:
             raise RuntimeError(
                 "a broker that was stopped cannot be started again: make another one"
@@ -534,19 +492,19 @@ class BrokerService(Service):
                 raise ConfigurationError(
                     f"cannot listen on {description!r}: {listenError(error)}"
                 ) from error
-            self._prepare(port)
+            if isinstance(port, Port):
+                self._prepare(port)
             self.ports.append(port)
 
     def _prepare(self, port: Any) -> None:
-        if isinstance(port, Port):
-            port.stopReading()
-            # With Twisted's backlog of 50, most of a burst of clients would retry a second later.
-            if port.backlog:  # a socket of systemd has the backlog of its unit
-                port.socket.listen(max(port.backlog, socket.SOMAXCONN))
-            if port.addressFamily in (socket.AF_INET, socket.AF_INET6):
-                self._sizeBuffers(port.socket)
-                if port.factory is self.factory:  # and not TLS's around it
-                    port.transport = SendfileTransport
+        port.stopReading()
+        # With Twisted's backlog of 50, most of a burst of clients would retry a second later.
+        if port.backlog:  # a socket of systemd has the backlog of its unit
+            port.socket.listen(max(port.backlog, socket.SOMAXCONN))
+        if port.addressFamily in (socket.AF_INET, socket.AF_INET6):
+            self._sizeBuffers(port.socket)
+            if port.factory is self.factory:  # and not TLS's around it
+                port.transport = SendfileTransport
 
     def _sizeBuffers(self, listening: Any) -> None:
         for option, size in (
@@ -561,11 +519,11 @@ class BrokerService(Service):
         self._flushWorker.start()
         self._readWorker.start()
         self.logManager.start(lambda: list(self.directory.logs.values()))
-        idleMs = self._settings.readerIdleMs
-        self._repeat(self._stalledCheck, idleMs)
-        self._repeat(self._unclosedCheck, min(LINGER_MS, idleMs))
+        idleMs, repeat = self._settings.readerIdleMs, self.logManager.repeat
+        repeat(idleMs, self.connections.dropStalled)
+        repeat(min(LINGER_MS, idleMs), self.connections.dropUnclosed)
         if self._settings.metricsLogIntervalMs:
-            self._repeat(self._metricsLog, self._settings.metricsLogIntervalMs)
+            repeat(self._settings.metricsLogIntervalMs, self._logMetrics)
         self._status.startedMs = self.logManager.nowMs()
         for port in self.ports:
             if isinstance(port, Port):
@@ -578,22 +536,12 @@ class BrokerService(Service):
             listeners=" ".join(formatAddress(port.getHost()) for port in self.ports),
         )
 
-    def _repeat(self, call: LoopingCall, intervalMs: int) -> None:
-        call.start(intervalMs / 1000, now=False).addErrback(
-            lambda failure: self._log.failure(
-                "{call} has stopped: this is a bug", failure, call=call.f.__name__
-            )
-        )
-
     # -- stopping
 
-    def _closePorts(self) -> Deferred[None]:
+    async def _closePorts(self) -> None:
         ports, self.ports = self.ports, []
-        return Deferred.fromCoroutine(_stopAll(ports))
-
-    def stop(self) -> Deferred[None]:
-        """A service that was not started has nothing to stop."""
-        return self.stopService()
+        for port in ports:
+            await maybeDeferred(port.stopListening)
 
     async def _stop(self) -> None:
         super().stopService()
@@ -604,9 +552,6 @@ class BrokerService(Service):
         self._wasStopped = True
         self.logManager.stopTimers()
         self._status.startedMs = 0
-        for call in (self._stalledCheck, self._unclosedCheck, self._metricsLog):
-            if call.running:
-                call.stop()
         await self._endConnections()
         await self.logManager.drain()
         for log in list(self.directory.logs.values()):
@@ -655,19 +600,9 @@ class BrokerService(Service):
         for _look in range(STOP_GRACE_MS // _STOP_LOOK_MS):
             if not self.connections.open and not self.connections.orphaned:
                 return
-            await self._later(_STOP_LOOK_MS)
-
-    def _later(self, ms: int) -> Deferred[None]:
-        later: Deferred[None] = Deferred()
-        self._reactor.callLater(ms / 1000, later.callback, None)
-        return later
+            await deferLater(self._reactor, _STOP_LOOK_MS / 1000)
 
 
 async def _addressNow(name: str) -> str:
     """Resolve before the reactor runs. A thread would keep Ctrl-C from ending the process."""
     return socket.gethostbyname(name)
-
-
-async def _stopAll(ports: list[Any]) -> None:
-    for port in ports:
-        await maybeDeferred(port.stopListening)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from pylogbroker.broker.connection import BrokerConnections
@@ -26,13 +27,14 @@ from pylogbroker.metrics.brokermetrics import (
 from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.storage.logdirectory import LogDirectory
 from pylogbroker.storage.partitionlog import PartitionLog
-from pylogbroker.types import RANDOM_PARTITION, TopicPartition
+from pylogbroker.types import RANDOM_PARTITION
 
 PARTITION_COUNT_MAX = 2_000
 WAITING_COUNT_MAX = 200
 REASONS = ("disk", "flush", "memory", "reader", "roll", "work")
 
 
+@dataclass(eq=False)
 class BrokerStatus:
     """
     The status of one broker.
@@ -40,98 +42,66 @@ class BrokerStatus:
     @ivar startedMs: when it started to serve, since the epoch; 0: it does not serve.
     """
 
-    def __init__(
-        self,
-        settings: BrokerSettings,
-        counters: BrokerCounters,
-        directory: LogDirectory,
-        logManager: LogManager,
-        memory: RequestMemory,
-        connections: BrokerConnections,
-    ) -> None:
-        self._settings = settings
-        self._counters = counters
-        self._directory = directory
-        self._logManager = logManager
-        self._memory = memory
-        self._connections = connections
-        self.startedMs = 0
+    settings: BrokerSettings
+    counters: BrokerCounters
+    directory: LogDirectory
+    logManager: LogManager
+    memory: RequestMemory
+    connections: BrokerConnections
+    startedMs: int = 0
 
     def snapshot(self, endpoint: str, isRegistered: bool | None) -> BrokerSnapshot:
         """
         @param endpoint: C{host:port} that the broker listens on; C{""} if it does not.
         @param isRegistered: in ZooKeeper; L{None}: registration is off.
         """
-        logs = dict(self._directory.logs) if self._directory.isOpen else {}
-        holding, reasons = self._throttled()
-        waiting = [self._waiting(found, reasons) for found in self._waitingConnections()]
+        logs = dict(self.directory.logs) if self.directory.isOpen else {}
+        throttled = self.logManager.throttled()
+        waiting = list(self._waiting(throttled))
         counts = Counter(dict.fromkeys(REASONS, 0))
         counts.update(each.reason for each in waiting)
         times = os.times()
         return BrokerSnapshot(
-            brokerId=self._settings.brokerId,
+            brokerId=self.settings.brokerId,
             endpoint=endpoint,
-            timeMs=self._logManager.nowMs(),
+            timeMs=self.logManager.nowMs(),
             startedMs=self.startedMs,
             isRegistered=isRegistered,
-            counters=self._counters.snapshot(),
+            counters=self.counters.snapshot(),
             partitions=tuple(_partition(logs[key]) for key in sorted(logs)[:PARTITION_COUNT_MAX]),
             partitionCount=len(logs),
             failures={
-                str(name): str(error) for name, error in dict(self._directory.failures).items()
+                str(name): str(error) for name, error in dict(self.directory.failures).items()
             },  # a copy: the directory may be loading, on a worker
-            unflushedSize=self._logManager.unflushedSize,
-            unflushedSizeMax=self._settings.maxUnflushedBytes,
-            requestMemorySize=self._memory.reservedSize,
-            holding=tuple(holding),
+            unflushedSize=self.logManager.unflushedSize,
+            unflushedSizeMax=self.settings.maxUnflushedBytes,
+            requestMemorySize=self.memory.reservedSize,
+            holding=tuple(throttled),
             waiting=tuple(waiting[:WAITING_COUNT_MAX]),
-            waitingCounts=dict(counts),
+            waitingCounts=counts,
             cpuSeconds=times.user + times.system,
             memorySize=residentSize(),
         )
 
-    def _throttled(self) -> tuple[list[ThrottledPartition], dict[TopicPartition | None, str]]:
-        found, reasons = [], {}
-        for log, reason, count in self._logManager.throttled():
-            where = None if log is None else log.topicPartition
-            reasons[where] = reason
-            found.append(
-                ThrottledPartition(
-                    "" if where is None else where.topic,
-                    -1 if where is None else where.partition,
-                    reason,
-                    count,
-                )
-            )
-        return found, reasons
-
-    def _waitingConnections(self) -> Iterable[tuple[str, str, TopicPartition | None]]:
-        for connection in (*self._connections.open, *self._connections.orphaned):
+    def _waiting(self, throttled: Iterable[ThrottledPartition]) -> Iterable[BlockedRequest]:
+        reasons: dict[tuple[str, int], str] = {}
+        for each in throttled:
+            reasons[each.topic, each.partition] = each.reason
+            reasons[each.topic, RANDOM_PARTITION] = each.reason  # any of the topic
+        for connection in (*self.connections.open, *self.connections.orphaned):
             found = connection.waiting()
-            if found is not None:
-                yield found
-
-    @staticmethod
-    def _waiting(
-        found: tuple[str, str, TopicPartition | None], reasons: dict[TopicPartition | None, str]
-    ) -> BlockedRequest:
-        peer, what, where = found
-        topic, partition = where or ("", -1)
-        if what in ("memory", "reader"):
-            return BlockedRequest(
-                peer, "send" if what == "memory" else "fetch", topic, partition, what
-            )
-        reason = "work"
-        if what == "produce":
-            if partition == RANDOM_PARTITION:  # any partition of the topic
-                reason = next(
-                    (why for key, why in reasons.items() if key is not None and key.topic == topic),
-                    reason,
-                )
-            reason = reasons.get(where) or (
-                reasons.get(None, reason) if reason == "work" else reason
-            )
-        return BlockedRequest(peer, what, topic, partition, reason)
+            if found is None:
+                continue
+            peer, what, where = found
+            topic, partition = where or ("", -1)
+            reason = "work"
+            if what == "memory":
+                what, reason = "send", what
+            elif what == "reader":
+                what, reason = "fetch", what
+            elif what == "produce":
+                reason = reasons.get((topic, partition)) or reasons.get(("", -1), reason)
+            yield BlockedRequest(peer, what, topic, partition, reason)
 
 
 def _partition(log: PartitionLog) -> PartitionSnapshot:

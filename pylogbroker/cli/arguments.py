@@ -5,11 +5,14 @@ Arguments that several commands share, and the types of arguments.
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
+from argparse import ArgumentTypeError, Namespace, _ActionsContainer
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, TypeVar
+from functools import partial
+from operator import methodcaller
+from typing import Any, NamedTuple, TypeVar
 
+from pylogbroker.cli.streams import Streams
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.subscription import blacklist, whitelist
 from pylogbroker.cluster.znodes import decodePartition
@@ -18,7 +21,7 @@ from pylogbroker.errors import ConfigurationError, FormatError, PylogbrokerError
 from pylogbroker.net.socketendpoints import brokerEndpoint
 from pylogbroker.records.compression import codecByName
 from pylogbroker.storage.filenames import validateTopic
-from pylogbroker.types import EARLIEST, LATEST, BrokerPartition
+from pylogbroker.types import EARLIEST, LATEST
 
 T = TypeVar("T")
 
@@ -54,34 +57,25 @@ def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
     def parseArgument(text: str) -> T:
         try:
             return parse(text)
-        except FormatError as error:
-            raise ArgumentTypeError(error.reason) from None
         except PylogbrokerError as error:
-            raise ArgumentTypeError(str(error)) from None
+            reason = error.reason if isinstance(error, FormatError) else str(error)
+            raise ArgumentTypeError(reason) from None
 
     return parseArgument
 
 
-def _topic(text: str) -> str:
+@_checked
+def topic(text: str) -> str:
+    """The type of a topic's name."""
     validateTopic(text)
     return text
 
 
-def _group(text: str) -> str:
-    GroupPaths(text)
-    return text
-
-
-def _brokerPartition(text: str) -> BrokerPartition:
-    return decodePartition("a partition", text)
-
-
-topic = _checked(_topic)
-group = _checked(_group)
+group = _checked(lambda text: GroupPaths(text).group)
 codec = _checked(codecByName)
 whitelistPattern = _checked(whitelist)
 blacklistPattern = _checked(blacklist)
-brokerPartition = _checked(_brokerPartition)
+brokerPartition = _checked(partial(decodePartition, "a partition"))
 """The type of a partition of a cluster, such as C{0-1}: broker 0, partition 1."""
 
 
@@ -111,101 +105,115 @@ def time(text: str) -> int:
         ) from None
 
 
+Argument = Callable[[_ActionsContainer], object]
+"""Adds an argument, or several, to a parser or a group of arguments."""
+
+
 def _attribute(name: str) -> str:
     first, *words = name.lstrip("-").split("-")
     return first + "".join(map(str.capitalize, words))
 
 
 def option(
-    parser: _ActionsContainer,
-    names: str,
-    text: str,
-    type: Callable[[str], Any] = str,
-    default: Any = None,
-    **more: Any,
-) -> None:
+    names: str, text: str, type: Callable[[str], Any] = str, default: Any = None, **more: Any
+) -> Argument:
     """
-    Add an option with a value: C{--max-messages N} as C{options.maxMessages}.
+    An argument with a value: C{--max-messages N} is C{options.maxMessages}.
 
-    @param names: the option, and perhaps the name of its value in the help.
+    @param names: the argument, and perhaps the name of its value in the help. Without hyphens
+        before it, it is positional.
     @param text: the help.
     @param more: see C{ArgumentParser.add_argument}.
     """
     name, _, metavar = names.partition(" ")
-    more = {"dest": _attribute(name), "metavar": metavar or None, **more}
-    parser.add_argument(name, help=text, type=type, default=default, **more)
+    if name.startswith("-"):
+        more = {"dest": _attribute(name), **more}
+    more |= {"metavar": metavar or None, "help": text, "type": type, "default": default}
+    return methodcaller("add_argument", name, **more)
 
 
-def flag(parser: _ActionsContainer, name: str, text: str) -> None:
-    """Add an option without a value: C{--from-beginning} as C{options.fromBeginning}."""
-    parser.add_argument(name, dest=_attribute(name), action="store_true", help=text)
+def repeated(names: str, text: str, dest: str, type: Callable[[str], Any] = str) -> Argument:
+    """An L{option} that can be repeated, as a list C{options.DEST}; C{[]} by default."""
+    return option(names, text, type, [], dest=dest, action="append")
 
 
-def addBroker(parser: ArgumentParser, hasCluster: bool = False) -> None:
-    """
-    Add C{--broker}, C{--timeout-ms} and the arguments of L{addAccess}.
+def flag(names: str, text: str, **more: Any) -> Argument:
+    """An argument without a value: C{--from-beginning} is C{options.fromBeginning}."""
+    first, *others = names.split()
+    more = {"dest": _attribute(first), "action": "store_true", "help": text, **more}
+    return methodcaller("add_argument", first, *others, **more)
 
-    @param hasCluster: whether C{--zookeeper} may stand instead of C{--broker}.
-    """
-    where = parser.add_mutually_exclusive_group() if hasCluster else parser
+
+def either(*arguments: Argument, isRequired: bool = False) -> Argument:
+    """Arguments of which a command line has at most one; exactly one if C{isRequired}."""
+
+    def add(parser: _ActionsContainer) -> None:
+        container = parser.add_mutually_exclusive_group(required=isRequired)
+        for argument in arguments:
+            argument(container)
+
+    return add
+
+
+def _zookeeper(more: str = "", **required: Any) -> Argument:
+    text = f"ZooKeeper's servers, host:port[,host:port…][/chroot]{more}"
+    return option("--zookeeper HOST:PORT", text, **required)
+
+
+def _timeout(text: str) -> Argument:
+    return option("--timeout-ms MS", f"time-out {text} (%(default)s)", positive, TIMEOUT_MS)
+
+
+ACCESS = (
     option(
-        where,
-        "--broker HOST:PORT",
-        "the broker, or a Twisted client endpoint string such as tls:log1:9093 (%(default)s)",
-        default=DEFAULT_BROKER,
-    )
-    if hasCluster:
-        addZookeeper(where, False, "; all brokers are found there")
-    _addTimeout(parser, "for connecting and for each answer")
+        "--config FILE",
+        "a property file with access to a secured cluster: "
+        f"{', '.join(each.key for each in ConnectionSettings.keys)} have an effect; "
+        "a producer's or a consumer's file will do",
+        dest="accessFile",
+    ),
+    repeated(
+        "--set KEY=VALUE",
+        "one of these keys, which overrides the file; can be repeated. Other users of this "
+        "machine can see it: passwords belong in the file",
+        "accessChanges",
+    ),
+)
+"""From these L{loadAccess} makes settings."""
+
+_BROKER = option(
+    "--broker HOST:PORT",
+    "the broker, or a Twisted client endpoint string such as tls:log1:9093 (%(default)s)",
+    default=DEFAULT_BROKER,
+)
+_BROKER_TIMEOUT = _timeout("for connecting and for each answer")
+ZOOKEEPER = _zookeeper()
+AT_BROKER = (_BROKER, _BROKER_TIMEOUT, *ACCESS)
+AT_BROKER_OR_CLUSTER = (
+    either(_BROKER, _zookeeper("; all brokers are found there")),
+    _BROKER_TIMEOUT,
+    *ACCESS,
+)
+IN_CLUSTER = (
+    _zookeeper(required=True),
+    _timeout("for ZooKeeper and for each answer"),
+    *ACCESS,
+)
+TOPIC = option("--topic", "the topic", topic, required=True)
+PARTITION = option("--partition N", "the partition of the topic (0)", intRange(0, INT_MAX), 0)
+MAX_MESSAGES = option(
+    "--max-messages N", "stop after N messages; by default, at the end", intRange(0), LONG_MAX
+)
+BATCHING = (
+    option("--batch-size N", "messages in one request (%(default)s)", positive, 200),
+    option("--compression none|gzip|snappy", "compression of each batch (none)", codec, 0),
+)
+JSON = flag("--json", "print one JSON document instead of a table")
 
 
-def addRequiredZookeeper(parser: ArgumentParser) -> None:
-    """Add C{--zookeeper}, C{--timeout-ms} and the arguments of L{addAccess}."""
-    addZookeeper(parser, True)
-    _addTimeout(parser, "for ZooKeeper and for each answer")
-
-
-def _addTimeout(parser: ArgumentParser, text: str) -> None:
-    option(parser, "--timeout-ms MS", f"time-out {text} (%(default)s)", positive, TIMEOUT_MS)
-    addAccess(parser)
-
-
-def addZookeeper(parser: _ActionsContainer, isRequired: bool, more: str = "") -> None:
-    """Add C{--zookeeper}."""
-    option(
-        parser,
-        "--zookeeper HOST:PORT",
-        f"ZooKeeper's servers, host:port[,host:port…][/chroot]{more}",
-        required=isRequired,
-    )
-
-
-def addTopic(parser: _ActionsContainer, isRequired: bool = True, text: str = "the topic") -> None:
-    """Add C{--topic}."""
-    option(parser, "--topic", text, topic, required=isRequired)
-
-
-def addPartition(parser: ArgumentParser, default: int | None = 0, more: str = "") -> None:
-    """Add C{--partition} of a single broker; with C{more} it may be -1."""
-    option(
-        parser,
-        "--partition N",
-        f"the partition of the topic (0{more})",
-        intRange(-1 if more else 0, INT_MAX),
-        default,
-    )
-
-
-def addMaxMessages(parser: ArgumentParser, name: str = "--max-messages", low: int = 0) -> None:
-    """Add an option that limits the number of messages, as C{maxMessages}."""
-    text = "stop after N messages; by default, at the end"
-    option(parser, f"{name} N", text, intRange(low), LONG_MAX, dest="maxMessages")
-
-
-def addMaxMessageSize(parser: ArgumentParser, what: str, whose: str) -> None:
-    """Add C{--max-message-size}, as C{maxMessageSize}."""
-    option(
-        parser,
+def maxMessageSize(what: str, whose: str) -> Argument:
+    """C{--max-message-size}."""
+    return option(
         "--max-message-size BYTES",
         f"a longer {what} is an error; must not be above {whose} max.message.size, "
         "or the broker silently drops it (%(default)s)",
@@ -214,84 +222,46 @@ def addMaxMessageSize(parser: ArgumentParser, what: str, whose: str) -> None:
     )
 
 
-def addBatching(parser: ArgumentParser) -> None:
-    """Add C{--batch-size} and C{--compression}."""
-    option(parser, "--batch-size N", "messages in one request (%(default)s)", positive, 200)
-    option(parser, "--compression none|gzip|snappy", "compression of each batch (none)", codec, 0)
+def portOption(name: str, default: int, what: str) -> Argument:
+    """A port to listen on."""
+    return option(f"{name} N", f"{what}; 0 takes a free one (%(default)s)", port, default)
 
 
-def addJson(
-    parser: ArgumentParser, text: str = "print one JSON document instead of a table"
-) -> None:
-    """Add C{--json}."""
-    flag(parser, "--json", text)
+def changesOption(text: str) -> Argument:
+    """C{--set}, as C{changes}."""
+    return repeated("--set KEY=VALUE", f"{text}; can be repeated", "changes")
 
 
-def addPort(parser: ArgumentParser, name: str, default: int, what: str) -> None:
-    """Add a port to listen on."""
-    option(parser, f"{name} N", f"{what}; 0 takes a free one (%(default)s)", port, default)
-
-
-def addProperties(parser: ArgumentParser, config: str | None, changes: str) -> None:
+class Command(NamedTuple):
     """
-    Add C{--config}, unless L{None}, and C{--set}, as C{changes}.
+    A command.
 
-    @param config: help text of C{--config}.
-    @param changes: help text of C{--set}.
+    @ivar name: one word, or two: a noun and a verb.
+    @ivar text: one sentence of help.
+    @ivar run: runs it with options and streams, and returns the exit code; a coroutine function,
+        unless C{isBlocking}. Its L{PylogbrokerError} is for the person who typed the command.
+    @ivar arguments: of its parser.
+    @ivar examples: the end of its help.
+    @ivar prepare: called before the reactor runs; checks options, and may exit.
+    @ivar isBlocking: whether the command runs without a reactor.
+    @ivar isEndless: whether only a signal ends it, which is no failure then. With C{--follow} any
+        command is.
     """
-    if config is not None:
-        option(parser, "--config FILE", config)
-    option(
-        parser,
-        "--set KEY=VALUE",
-        f"{changes}; can be repeated",
-        default=[],
-        action="append",
-        dest="changes",
-    )
 
-
-_ACCESS_KEYS = ", ".join(each.key for each in ConnectionSettings.keys)
-
-
-def addAccess(parser: ArgumentParser) -> None:
-    """Add C{--config} and C{--set}, from which L{loadAccess} makes settings."""
-    option(
-        parser,
-        "--config FILE",
-        f"a property file with access to a secured cluster: {_ACCESS_KEYS} have an effect; "
-        "a producer's or a consumer's file will do",
-        dest="accessFile",
-    )
-    option(
-        parser,
-        "--set KEY=VALUE",
-        "one of these keys, which overrides the file; can be repeated. Other users of this "
-        "machine can see it: passwords belong in the file",
-        default=[],
-        action="append",
-        dest="accessChanges",
-    )
-
-
-def addOtherAccess(parser: ArgumentParser, word: str, cluster: str) -> None:
-    """
-    Add C{--WORD-config} for a second cluster.
-
-    @param cluster: the second cluster, for people.
-    """
-    parser.add_argument(
-        f"--{word}-config",
-        dest="otherAccessFile",
-        metavar="FILE",
-        help=f"as --config, for {cluster}; by default, the same for both",
-    )
+    name: str
+    text: str
+    run: Callable[..., Any]
+    arguments: tuple[Argument, ...]
+    examples: str
+    prepare: Callable[[Namespace, Streams], None] | None = None
+    isBlocking: bool = False
+    isEndless: bool = False
 
 
 def loadAccess(options: Namespace) -> None:
     """
-    Read the file of L{addAccess} into C{options.access} and that of L{addOtherAccess} into
-    C{options.otherAccess}.
+    Read C{--config} and C{--set} of L{ACCESS} into C{options.access}, and the option with
+    C{dest="otherAccessFile"} of a command with two clusters into C{options.otherAccess}.
 
     @raise SystemExit: a file or a change is wrong.
     """
@@ -314,13 +284,9 @@ def endpointOf(options: Namespace) -> str:
     return brokerEndpoint(template, options.broker) if template else str(options.broker)
 
 
-def rejectOptions(options: Namespace, words: dict[str, str], reason: str) -> None:
-    """
-    Exit when options were given that have no effect here.
-
-    @param words: names in C{options}, and the options that people type.
-    """
-    values = {word: getattr(options, name) for name, word in words.items()}
-    given = [word for word, value in values.items() if value is not None and value is not False]
+def rejectOptions(options: Namespace, reason: str, *names: str) -> None:
+    """Exit when options were given that have no effect here."""
+    values = {name: getattr(options, _attribute(name)) for name in names}
+    given = [name for name, value in values.items() if value is not None and value is not False]
     if given:
         options.parser.error(f"{', '.join(given)}: {reason}")

@@ -15,8 +15,8 @@ import io
 import signal
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import react
@@ -30,14 +30,12 @@ from pylogbroker.cli.commands import (
     cluster,
     consume,
     demo,
-    dev,
     dump,
     group,
     load,
     metrics,
     perf,
     produce,
-    replay,
 )
 from pylogbroker.cli.streams import Streams, keepStandardDescriptors
 from pylogbroker.errors import PylogbrokerError
@@ -65,196 +63,19 @@ FORCE_QUIT_SECONDS = 0.5
 """A second signal after this time kills. (C{timeout} sends two at once.)"""
 
 
-def _nothing(_options: Namespace, _streams: Streams) -> None:
-    """Most commands have nothing to prepare."""
-
-
-class Command(NamedTuple):
-    """
-    A command.
-
-    @ivar name: one word, or two: a noun and a verb.
-    @ivar text: one sentence of help.
-    @ivar addArguments: adds its arguments to a parser.
-    @ivar run: runs it with options and streams, and returns the exit code; a coroutine function,
-        unless C{isBlocking}. Its L{PylogbrokerError} is for the person who typed the command.
-    @ivar prepare: called before the reactor runs; checks options, and may exit.
-    @ivar isBlocking: whether the command runs without a reactor.
-    """
-
-    name: str
-    text: str
-    addArguments: Callable[[ArgumentParser], None]
-    run: Callable[..., Any]
-    prepare: Callable[[Namespace, Streams], None] = _nothing
-    isBlocking: bool = False
-
-
 COMMANDS = (
-    Command(
-        "demo",
-        "Run a broker in this process, publish a file, read it back, and compare the bytes.",
-        demo.addArguments,
-        demo.demo,
-    ),
-    Command(
-        "produce",
-        "Publish each line of a file, or of standard input, as a message.",
-        produce.addArguments,
-        produce.produce,
-        produce.prepare,
-    ),
-    Command(
-        "consume",
-        "Print messages on standard output, one a line.",
-        consume.addArguments,
-        consume.consume,
-        consume.prepare,
-    ),
-    Command(
-        "topic list",
-        "Print the topics of a cluster.",
-        cluster.addListArguments,
-        cluster.listTopics,
-    ),
-    Command(
-        "topic describe",
-        "Print the partitions of topics, and where their logs begin and end.",
-        cluster.addDescribeArguments,
-        cluster.describeTopics,
-    ),
-    Command(
-        "broker list",
-        "Print the brokers of a cluster, and whether they answer.",
-        cluster.addBrokerArguments,
-        cluster.listBrokers,
-    ),
-    Command(
-        "offset list",
-        "Print where a partition begins or ends, or where it was at a time.",
-        cluster.addOffsetArguments,
-        cluster.listOffsets,
-    ),
-    Command(
-        "group list",
-        "Print the consumer groups of a cluster.",
-        group.addListArguments,
-        group.listGroups,
-    ),
-    Command(
-        "group describe",
-        "Print members, offsets and lag of consumer groups.",
-        group.addDescribeArguments,
-        group.describeGroups,
-    ),
-    Command(
-        "group verify",
-        "Check that each partition that a group reads has an owner among its members.",
-        group.addVerifyArguments,
-        group.verifyGroups,
-    ),
-    Command(
-        "group export",
-        "Write the committed offsets of consumer groups, one a line.",
-        group.addExportArguments,
-        group.exportOffsets,
-    ),
-    Command(
-        "group import",
-        "Set committed offsets to the output of group export; a dry run without --execute.",
-        group.addImportArguments,
-        group.importOffsets,
-    ),
-    Command(
-        "group reset",
-        "Set a group's offsets to an end, a time or a number; a dry run without --execute.",
-        group.addResetArguments,
-        group.resetOffsets,
-    ),
-    Command(
-        "group translate",
-        "Move a group's offsets to the target of a mirror; a dry run without --execute.",
-        group.addTranslateArguments,
-        group.translateOffsets,
-    ),
-    Command(
-        "perf produce",
-        "Publish messages and print how fast that was, with Kafka 0.7's columns.",
-        perf.addProduceArguments,
-        perf.perfProduce,
-    ),
-    Command(
-        "perf consume",
-        "Read as a consumer group and print how fast that was, with Kafka 0.7's columns.",
-        perf.addConsumeArguments,
-        perf.perfConsume,
-    ),
-    Command(
-        "perf simple-consume",
-        "Read one partition and print how fast that was, with Kafka 0.7's columns.",
-        perf.addSimpleConsumeArguments,
-        perf.perfSimpleConsume,
-    ),
-    Command(
-        "load",
-        "Load new messages of topics into a table of Parquet files, exactly once (needs Spark).",
-        load.addLoadArguments,
-        load.load,
-        load.prepareLoad,
-        isBlocking=True,
-    ),
-    Command(
-        "table compact",
-        "Merge the small files of a table, a day at a time (needs Spark).",
-        load.addCompactArguments,
-        load.compactTable,
-        isBlocking=True,
-    ),
-    Command(
-        "replay",
-        "Copy the messages of a topic into another one, the oldest first.",
-        replay.addArguments,
-        replay.replay,
-    ),
-    Command(
-        "audit",
-        "Count the messages of clusters, and compare them with what producers have reported.",
-        audit.addArguments,
-        audit.audit,
-    ),
-    Command(
-        "metrics",
-        "Print the metrics of a broker as rows of comma-separated values, at an interval.",
-        metrics.addArguments,
-        metrics.metrics,
-        metrics.prepare,
-    ),
-    Command(
-        "dump",
-        "Print the entries of segment files, and whether they are valid to the end.",
-        dump.addDumpArguments,
-        dump.dump,
-        isBlocking=True,
-    ),
-    Command(
-        "verify",
-        "Check that the segment files of partitions are valid and contiguous.",
-        dump.addVerifyArguments,
-        dump.verifyFiles,
-        isBlocking=True,
-    ),
-    Command(
-        "dev",
-        "Run a ZooKeeper and a broker for development, on this machine only.",
-        dev.addDevArguments,
-        dev.dev,
-    ),
-    Command(
-        "zookeeper",
-        "Run a ZooKeeper for development and tests, on this machine only.",
-        dev.addZookeeperArguments,
-        dev.zookeeper,
-    ),
+    demo.DEMO,
+    produce.PRODUCE,
+    consume.COMMAND,
+    *cluster.COMMANDS,
+    *group.COMMANDS,
+    *perf.COMMANDS,
+    *load.COMMANDS,
+    produce.REPLAY,
+    audit.COMMAND,
+    metrics.COMMAND,
+    *dump.COMMANDS,
+    *demo.COMMANDS,
 )
 """All commands, in the order of the help."""
 
@@ -278,13 +99,7 @@ def buildParser() -> ArgumentParser:
         formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
-    _addCommands(parser)
-    return parser
-
-
-def _addCommands(parser: ArgumentParser) -> dict[str, ArgumentParser]:
     subparsers = {"": parser.add_subparsers(metavar="COMMAND", required=True)}
-    found = {}
     for command in COMMANDS:
         noun, _, verb = command.name.rpartition(" ")
         if noun not in subparsers:
@@ -295,17 +110,13 @@ def _addCommands(parser: ArgumentParser) -> dict[str, ArgumentParser]:
             verb,
             help=command.text,
             description=command.text,
+            epilog=command.examples,
             formatter_class=RawDescriptionHelpFormatter,
         )
-        command.addArguments(commandParser)
+        for argument in command.arguments:
+            argument(commandParser)
         commandParser.set_defaults(parser=commandParser, command=command)
-        found[command.name] = commandParser
-    return found
-
-
-def commands() -> dict[str, ArgumentParser]:
-    """The parser of each command, by the command's name."""
-    return _addCommands(ArgumentParser(prog=PROGRAM))
+    return parser
 
 
 def parse(arguments: Sequence[str] | None = None) -> Namespace:
@@ -349,7 +160,8 @@ def prepare(arguments: Sequence[str] | None, streams: Streams) -> Namespace:
     """
     options = parse(arguments)
     loadAccess(options)
-    options.command.prepare(options, streams)
+    if options.command.prepare is not None:
+        options.command.prepare(options, streams)
     return options
 
 
@@ -402,7 +214,8 @@ async def _run(reactor: Any, options: Namespace, streams: Streams) -> None:
     running = Deferred.fromCoroutine(runCommand(options, streams))
     code = await running
     if code == CANCELLED:
-        code = 0 if getattr(options, "follow", False) else 128 + signals[0][0]
+        isEndless = options.command.isEndless or getattr(options, "follow", False)
+        code = 0 if isEndless else 128 + signals[0][0]
     if code:
         raise SystemExit(code)
 

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import base64
 import json
-from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TextIO
 
-from pylogbroker.cli.arguments import option
-from pylogbroker.records.zlibbackend import crc32
+from pylogbroker.cli.arguments import flag, option
+from pylogbroker.records.compression import crc32
 from pylogbroker.types import BrokerPartition, escapeUnprintable
 
 UNKNOWN = "-"
@@ -30,29 +29,15 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     @param rows: one cell for each heading; L{None} is an unknown value.
     @return: lines with their ends.
     """
-    cells = [list(row) for row in rows]
-    columns = [
-        [row[index] for row in cells if row[index] is not None] for index in range(len(headings))
-    ]
-    isRight = [
-        bool(column) and all(isinstance(cell, int | float) for cell in column) for column in columns
-    ]
-    texts = [
-        list(headings),
-        *(
-            [UNKNOWN if cell is None else escapeUnprintable(str(cell)) for cell in row]
-            for row in cells
-        ),
-    ]
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    lines = []
-    for row in texts:
-        aligned = [
-            text.rjust(width) if right else text.ljust(width)
-            for text, width, right in zip(row, widths, isRight, strict=True)
-        ]
-        lines.append("  ".join(aligned).rstrip() + "\n")
-    return "".join(lines)
+    aligned = []
+    for heading, *cells in zip(headings, *rows, strict=True):
+        known = [cell for cell in cells if cell is not None]
+        isNumber = bool(known) and all(isinstance(cell, int | float) for cell in known)
+        texts = [UNKNOWN if cell is None else escapeUnprintable(str(cell)) for cell in cells]
+        width = max(map(len, [heading, *texts]))
+        align = str.rjust if isNumber else str.ljust
+        aligned.append([align(text, width) for text in (heading, *texts)])
+    return "".join("  ".join(line).rstrip() + "\n" for line in zip(*aligned, strict=True))
 
 
 def tableOfRows(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -82,16 +67,6 @@ def payloadAsJson(payload: bytes) -> dict[str, str]:
         return {"payloadBase64": base64.b64encode(payload).decode()}
 
 
-def _plain(payload: bytes, topic: str, partition: BrokerPartition | int, nextOffset: int) -> bytes:
-    return payload
-
-
-def _checksum(
-    payload: bytes, topic: str, partition: BrokerPartition | int, nextOffset: int
-) -> bytes:
-    return b"checksum:%d" % crc32(payload)
-
-
 def _json(payload: bytes, topic: str, partition: BrokerPartition | int, nextOffset: int) -> bytes:
     where: dict[str, Any] = (
         partition._asdict() if isinstance(partition, BrokerPartition) else {"partition": partition}
@@ -101,27 +76,25 @@ def _json(payload: bytes, topic: str, partition: BrokerPartition | int, nextOffs
 
 
 MESSAGE_FORMATS: dict[str, MessageFormat] = {
-    "payload": _plain,
-    "checksum": _checksum,
+    "payload": lambda payload, *_where: payload,
+    "checksum": lambda payload, *_where: b"checksum:%d" % crc32(payload),
     "json": _json,
 }
 """By name; C{checksum} is 0.7's ChecksumMessageFormatter (spec-0.7 tools §3)."""
 
 
-def addMessageFormat(parser: ArgumentParser) -> None:
-    """Add C{--format} and C{--json}."""
+FORMAT_OPTIONS = (
     option(
-        parser,
         "--format",
         "print each message as it is (payload), as checksum:<its CRC-32>, or as a JSON object "
         "with topic, partition, nextOffset and payload (payloadBase64 if it is not UTF-8) "
         "(%(default)s)",
         default="payload",
         choices=tuple(MESSAGE_FORMATS),
-    )
-    parser.add_argument(
-        "--json", dest="format", action="store_const", const="json", help="short for --format json"
-    )
+    ),
+    flag("--json", "short for --format json", dest="format", action="store_const", const="json"),
+)
+"""Arguments that choose one of L{MESSAGE_FORMATS}."""
 
 
 def formatBytes(size: float) -> str:

@@ -10,20 +10,18 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from twisted.python.failure import Failure
 
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.arguments import endpointOf
 from pylogbroker.cli.session import closeAll, requirePartition
-from pylogbroker.cli.streams import Streams
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
-from pylogbroker.config.connectionsettings import PLAIN, ConnectionSettings
+from pylogbroker.config.connectionsettings import ConnectionSettings
 from pylogbroker.errors import ConfigurationError, MessageTooLargeError, PylogbrokerError
+from pylogbroker.net.deferreds import batched
 from pylogbroker.producer.producer import Producer, ProducerData
-from pylogbroker.records.compression import NONE
 
 BATCH_SIZE_MAX = 1_000_000
 """Bytes of messages in one request, unless a single message has more."""
@@ -39,25 +37,26 @@ QUEUE_MS = 1_000
 """Longest wait of a message in the queue of L{ClusterPublisher}."""
 
 
-def newPublisher(options: Namespace, streams: Streams) -> BrokerPublisher | ClusterPublisher:
-    """The publisher of a command with C{--broker} and C{--zookeeper}."""
-    limits = {
-        "codec": options.compression,
-        "batchCountMax": options.batchSize,
-        "payloadSizeMax": options.maxMessageSize,
-        "timeoutMs": options.timeoutMs,
-    }
-    if options.zookeeper is None:
-        broker = endpointOf(options)
-        return BrokerPublisher(streams.reactor, broker, options.topic, options.partition, **limits)
-    return ClusterPublisher(
-        streams.reactor,
-        options.zookeeper,
-        options.topic,
-        options.keySeparator,
-        access=options.access,
-        **limits,
-    )
+class PublisherLimits(NamedTuple):
+    """
+    The limits of a publisher.
+
+    @ivar codec: compresses each batch.
+    @ivar batchCountMax: messages in one request.
+    @ivar payloadSizeMax: the broker's C{max.message.size}, bytes.
+    @ivar timeoutMs: for connecting and for each answer.
+    """
+
+    codec: int
+    batchCountMax: int
+    payloadSizeMax: int
+    timeoutMs: int
+
+    @classmethod
+    def of(cls, options: Namespace) -> PublisherLimits:
+        """The limits that C{BATCHING} and others set."""
+        sizeMax = options.maxMessageSize
+        return cls(options.compression, options.batchSize, sizeMax, options.timeoutMs)
 
 
 class BrokerPublisher:
@@ -77,24 +76,20 @@ class BrokerPublisher:
         broker: str,
         topic: str,
         partition: int,
-        *,
-        codec: int = NONE,
-        batchCountMax: int,
-        payloadSizeMax: int,
-        timeoutMs: float,
+        limits: PublisherLimits,
+        what: str = "lines",
     ) -> None:
         """
         @param partition: or L{RANDOM_PARTITION}: the broker chooses one for each request.
-        @param batchCountMax: messages in one request.
-        @param payloadSizeMax: the broker's C{max.message.size}, bytes.
+        @param what: the word for messages in errors.
         """
-        connectMs = min(timeoutMs, RECONNECT_MS_MAX)
+        timeoutMs = limits.timeoutMs
         self._producer = SyncProducer(
             reactor,
             broker,
-            payloadSizeMax=payloadSizeMax,
+            payloadSizeMax=limits.payloadSizeMax,
             timeoutMs=timeoutMs,
-            connectTimeoutMs=connectMs,
+            connectTimeoutMs=min(timeoutMs, RECONNECT_MS_MAX),
         )
         self._consumer = SimpleConsumer(
             reactor, broker, timeoutMs=timeoutMs, connectTimeoutMs=timeoutMs
@@ -102,15 +97,11 @@ class BrokerPublisher:
         self.destination = f"{topic}-{partition} of {broker}, which has taken them all"
         self._topic = topic
         self._partition = partition
-        self._codec = codec
-        self._batchCountMax = batchCountMax
+        self._limits = limits
+        self._what = what
         self._payloads: list[bytes] = []
-        self._size = 0
-        self._unconfirmedSize = 0
-        self.sentCount = 0
-        self.sentSize = 0
-        self.confirmedCount = 0
-        self.batchCount = 0
+        self._size = self._unconfirmedSize = 0
+        self.sentCount = self.sentSize = self.confirmedCount = self.batchCount = 0
 
     async def check(self) -> None:
         """Check that the broker answers and has the partition."""
@@ -129,7 +120,7 @@ class BrokerPublisher:
                 await self.flush()
             self._payloads.append(payload)
             self._size += len(payload)
-            if len(self._payloads) >= self._batchCountMax:
+            if len(self._payloads) >= self._limits.batchCountMax:
                 await self.flush()
 
     async def flush(self) -> None:
@@ -145,7 +136,8 @@ class BrokerPublisher:
 
     async def _send(self, payloads: list[bytes]) -> None:
         try:
-            sending = self._producer.send(self._topic, self._partition, payloads, codec=self._codec)
+            codec = self._limits.codec
+            sending = self._producer.send(self._topic, self._partition, payloads, codec=codec)
         except MessageTooLargeError:
             # Many payloads can be too large as one compressed message. Sizes were checked before.
             if len(payloads) == 1:
@@ -176,12 +168,12 @@ class BrokerPublisher:
         """Close the connections. Does not fail; C{confirm} tells what has arrived."""
         await closeAll(self._consumer.close(), self._producer.close())
 
-    def failed(self, error: PylogbrokerError, what: str) -> CommandError:
-        """The error of an interrupted publisher; C{what} is the word for messages."""
+    def failed(self, error: PylogbrokerError) -> CommandError:
+        """The error of an interrupted publisher."""
         text = str(error)
         if self.sentCount > self.confirmedCount:
             sure = f"the first {self.confirmedCount:,}" if self.confirmedCount else "none"
-            text += f"\nof {self.sentCount:,} {what} sent, the broker has confirmed {sure}"
+            text += f"\nof {self.sentCount:,} {self._what} sent, the broker has confirmed {sure}"
         return CommandError(text)
 
 
@@ -201,14 +193,10 @@ class ClusterPublisher:
         reactor: Any,
         zookeeper: str,
         topic: str,
-        separator: bytes | None,
-        *,
-        codec: int = NONE,
-        batchCountMax: int,
-        payloadSizeMax: int,
-        timeoutMs: int,
+        limits: PublisherLimits,
+        access: ConnectionSettings,
+        separator: bytes | None = None,
         what: str = "lines",
-        access: ConnectionSettings = PLAIN,
     ) -> None:
         """
         @param separator: between key and message; L{None}: there are no keys.
@@ -216,43 +204,39 @@ class ClusterPublisher:
         """
         if not zookeeper.strip():
             raise ConfigurationError("--zookeeper is empty")
+        timeout = str(limits.timeoutMs)
         self._producer = Producer(
             reactor,
             {
                 **access.asProperties(),
                 "zk.connect": zookeeper,
-                "zk.connectiontimeout.ms": str(timeoutMs),
+                "zk.connectiontimeout.ms": timeout,
                 "producer.type": "async",
                 "confirm": "true",
-                "compression.codec": str(codec),
-                "max.message.size": str(payloadSizeMax),
-                "batch.size": str(batchCountMax),
+                "compression.codec": str(limits.codec),
+                "max.message.size": str(limits.payloadSizeMax),
+                "batch.size": str(limits.batchCountMax),
                 # A batch that compression does not shrink must fit into one message, too.
-                "batch.bytes": str(max(1, min(BATCH_SIZE_MAX, payloadSizeMax * 3 // 4))),
-                "queue.size": str(max(10_000, 4 * batchCountMax)),
+                "batch.bytes": str(max(1, min(BATCH_SIZE_MAX, limits.payloadSizeMax * 3 // 4))),
+                "queue.size": str(max(10_000, 4 * limits.batchCountMax)),
                 "queue.time": str(QUEUE_MS),
-                "socket.timeout.ms": str(timeoutMs),
-                "connect.timeout.ms": str(timeoutMs),
-                "close.timeout.ms": str(timeoutMs),
+                "socket.timeout.ms": timeout,
+                "connect.timeout.ms": timeout,
+                "close.timeout.ms": timeout,
             },
         )
+        self.destination = f"{topic}, whose brokers have taken them all"
         self._topic = topic
         self._what = what
         self._separator = separator
-        self._batchCountMax = batchCountMax
-        self._error: PylogbrokerError | None = None
-        self.sentCount = 0
-        self.sentSize = 0
+        self._batchCountMax = limits.batchCountMax
+        self._failures: list[Failure] = []
+        self.sentCount = self.sentSize = 0
 
     @property
     def batchCount(self) -> int:
         """Requests sent."""
         return self._producer.counters.batchCount
-
-    @property
-    def destination(self) -> str:
-        """The receiver, for people."""
-        return f"{self._topic}, whose brokers have taken them all"
 
     async def check(self) -> None:
         """
@@ -270,8 +254,8 @@ class ClusterPublisher:
         @raise CommandError: earlier messages did not arrive; the text says how many.
         """
         if self._separator is None:
-            for start in range(0, len(payloads), self._batchCountMax):
-                await self._send(payloads[start : start + self._batchCountMax])
+            for batch in batched(payloads, self._batchCountMax):
+                await self._send(batch)
         else:
             for payload in payloads:
                 key, value = self._split(payload, self._separator)
@@ -281,11 +265,11 @@ class ClusterPublisher:
         ready = self._producer.whenReady()
         if not ready.called:
             await ready
-        if self._error is not None:
-            await self._check()
+        await self._check()
         self.sentCount += len(values)
         self.sentSize += sum(map(len, values))
-        self._producer.sendMany([ProducerData(self._topic, values, key)]).addErrback(self._failed)
+        sent = self._producer.sendMany([ProducerData(self._topic, values, key)])
+        sent.addErrback(self._failures.append)
 
     def _split(self, line: bytes, separator: bytes) -> tuple[bytes | str | None, bytes]:
         """The key of a line and the rest. A key in UTF-8 is text, as in 0.7's clients."""
@@ -297,18 +281,10 @@ class ClusterPublisher:
         except UnicodeDecodeError:
             return key, value
 
-    def _failed(self, failure: Failure) -> None:
-        if self._error is None:
-            self._error = (
-                failure.value
-                if isinstance(failure.value, PylogbrokerError)
-                else PylogbrokerError(repr(failure.value))
-            )
-
     async def _check(self) -> None:
-        if self._error is not None:
+        if self._failures:
             await self.close()
-            raise self.failed(self._error, self._what)
+            raise self.failed(self._failures[0].value)
 
     async def flush(self) -> None:
         """
@@ -325,13 +301,17 @@ class ClusterPublisher:
         """Send the rest within the time-out, and close. Does not fail; the log has the losses."""
         await closeAll(self._producer.close())
 
-    def failed(self, error: PylogbrokerError, what: str) -> CommandError:
-        """The error of an interrupted publisher; C{what} is the word for messages."""
+    def failed(self, error: BaseException | None) -> CommandError:
+        """The error of an interrupted publisher."""
         counters = self._producer.counters
-        if not self.sentCount:
-            return CommandError(str(error))
-        return CommandError(
-            f"{error}\nof {self.sentCount:,} {what} {counters.writtenCount:,} were confirmed, "
-            f"{counters.failedCount:,} were not sent, "
-            f"{counters.unknownCount:,} may have been taken or not"
-        )
+        text = str(error) if isinstance(error, PylogbrokerError) else repr(error)
+        if self.sentCount:
+            text += (
+                f"\nof {self.sentCount:,} {self._what} {counters.writtenCount:,} were confirmed, "
+                f"{counters.failedCount:,} were not sent, "
+                f"{counters.unknownCount:,} may have been taken or not"
+            )
+        return CommandError(text)
+
+
+Publisher = BrokerPublisher | ClusterPublisher

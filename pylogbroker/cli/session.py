@@ -5,13 +5,12 @@ Connections of a command: one broker, a whole cluster, or a member of a consumer
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping
-from itertools import count
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import asynccontextmanager
 from random import SystemRandom
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
-from twisted.internet.defer import CancelledError, Deferred, DeferredList
+from twisted.internet.defer import CancelledError, Deferred
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import endpointOf
@@ -27,6 +26,7 @@ from pylogbroker.config.consumersettings import ConsumerSettings
 from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.errors import PartitionOutOfRangeError, ZookeeperError
 from pylogbroker.interfaces import IZookeeper
+from pylogbroker.net.deferreds import Waiters, Work, gatherSettled
 from pylogbroker.zookeeper.client import ZookeeperClient
 
 T = TypeVar("T")
@@ -39,13 +39,14 @@ _FAR_FUTURE_MS = 2**63 - 1
 
 async def announceWait(
     streams: Streams,
-    waiting: Deferred[T],
+    waiting: Awaitable[T],
     what: str,
     timeoutMs: float,
     progress: Progress | None = None,
 ) -> T:
     """
-    Wait for a Deferred. After L{NOTICE_SECONDS} one line says what the command waits for.
+    Wait for a Deferred or a coroutine. After L{NOTICE_SECONDS} one line says what the command waits
+    for.
 
     @param what: the awaited thing, for people.
     @param timeoutMs: when the command gives up.
@@ -65,7 +66,7 @@ async def announceWait(
             notice.cancel()
 
 
-async def closeAll(*closings: Deferred[Any]) -> None:
+async def closeAll(*closings: Work[Any]) -> None:
     """
     Wait until all connections are closed, whether that succeeds or fails.
 
@@ -73,22 +74,31 @@ async def closeAll(*closings: Deferred[Any]) -> None:
     would succeed, and the command would go on.)
     """
     cancelled: CancelledError | None = None
-    over: Deferred[None] = Deferred()
-    isOver = False
-
-    def end(_results: object) -> None:
-        nonlocal isOver
-        isOver = True
-        over.callback(None)
-
-    DeferredList(closings, consumeErrors=True).addCallback(end)
-    while not isOver:
+    waiters: Waiters[Any] = Waiters()
+    closed = Deferred.fromCoroutine(gatherSettled(closings)).addCallback(waiters.fire)
+    while not closed.called:
         try:
-            await over
+            await waiters.wait()
         except CancelledError as error:
-            cancelled, over = error, Deferred()
+            cancelled = error
     if cancelled is not None:
         raise cancelled
+
+
+class Closeable(Protocol):
+    """A connection, or several."""
+
+    def close(self) -> Work[Any]:
+        """Close it; fires when that is done."""
+
+
+@asynccontextmanager
+async def closing(connection: Closeable) -> AsyncIterator[None]:
+    """Close a connection at the end of a block, as L{closeAll} does."""
+    try:
+        yield
+    finally:
+        await closeAll(connection.close())
 
 
 def openConsumer(options: Namespace, streams: Streams) -> SimpleConsumer:
@@ -115,7 +125,7 @@ async def requirePartition(consumer: SimpleConsumer, topic: str, partition: int)
         raise CommandError(f"the broker has no partition {partition} of topic {topic}")
 
 
-async def hasTopic(consumer: SimpleConsumer, topic: str, partition: int) -> bool:
+async def missingTopic(consumer: SimpleConsumer, topic: str, partition: int) -> str:
     """
     Check whether the broker has a log of a topic: it has none before the first message.
 
@@ -124,27 +134,22 @@ async def hasTopic(consumer: SimpleConsumer, topic: str, partition: int) -> bool
     and none for a missing one (spec-0.7 wire-protocol §10).
 
     @param partition: asked first; the others are asked if it has no log.
+    @return: what to say about a topic without a log; empty if there is one.
     @raise CommandError: the broker has no such partition.
     """
     await requirePartition(consumer, topic, partition)
-    for following in count():
-        if await consumer.getOffsetsBefore(topic, partition, _FAR_FUTURE_MS, 1):
-            return True
+    following = 0
+    while not await consumer.getOffsetsBefore(topic, partition, _FAR_FUTURE_MS, 1):
         if await _isOutOfRange(consumer, topic, following):
-            return False
-        partition = following
-    raise AssertionError("unreachable")
-
-
-def missingTopicText(topic: str) -> str:
-    """What to say about a topic without a log."""
-    return f"the broker has no topic {topic}: nothing was ever published to it"
+            return f"the broker has no topic {topic}: nothing was ever published to it"
+        partition, following = following, following + 1
+    return ""
 
 
 async def requireTopic(consumer: SimpleConsumer, topic: str, partition: int) -> None:
     """Raise L{CommandError} if the broker has no such topic or partition."""
-    if not await hasTopic(consumer, topic, partition):
-        raise CommandError(missingTopicText(topic))
+    if text := await missingTopic(consumer, topic, partition):
+        raise CommandError(text)
 
 
 class ClusterSession:
@@ -187,37 +192,34 @@ class ClusterSession:
             self._brokers[number] = await self.reader.broker(number)
         return self._brokers[number]
 
-    async def __aenter__(self) -> ClusterSession:
+    async def connect(self) -> None:
         """
         @raise pylogbroker.errors.ZookeeperError: ZooKeeper cannot be reached, or has no such
             chroot.
         """
+        await announceWait(
+            self._streams,
+            self.zookeeper.connect(self._timeoutMs),
+            f"ZooKeeper at {self._servers}",
+            self._timeoutMs,
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.offsets.close()
+        await self.zookeeper.close()
+
+    async def __aenter__(self) -> Self:
+        """Raises as C{connect}."""
         try:
-            await announceWait(
-                self._streams,
-                self.zookeeper.connect(self._timeoutMs),
-                f"ZooKeeper at {self._servers}",
-                self._timeoutMs,
-            )
-        except BaseException:
-            await self._leave()
+            await self.connect()
+        except Exception:
+            await closeAll(self.close())
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._leave()
-
-    async def _leave(self) -> None:
-        async def leave() -> None:
-            await self.offsets.close()
-            await self.zookeeper.close()
-
-        await closeAll(Deferred.fromCoroutine(leave()))
+    async def __aexit__(self, *_error: object) -> None:
+        await closeAll(self.close())
 
     def warnOfProblems(self) -> None:
         """Print C{problems}."""
@@ -242,13 +244,11 @@ def _known(kind: str, names: list[str], found: list[str]) -> list[str]:
     return names or found
 
 
-class GroupMember:
+class GroupMember(ClusterSession):
     """
     A command as a member of a consumer group: of C{--group}, whose offsets stay, or of a group of
-    its own, which is deleted when the member leaves.
+    its own, which is deleted at the end. It prints what it cannot read at once.
 
-    @ivar zookeeper: the client, which C{consumer} connects.
-    @ivar reader: reads the cluster's nodes.
     @ivar consumer: the member.
     """
 
@@ -265,47 +265,40 @@ class GroupMember:
         @param pollMs: wait of a stream for messages, and of a fetcher that has found none.
         @param changes: more properties of the consumer.
         """
-        self._options = options
-        self._streams = streams
         self._isOwnGroup = options.group is None
         self._group = options.group or f"{prefix}-{SystemRandom().randrange(100_000)}"
+        timeout = str(options.timeoutMs)
         properties = {
             **options.access.asProperties(),
             "groupid": self._group,
             "zk.connect": options.zookeeper,
-            "zk.connectiontimeout.ms": str(options.timeoutMs),
-            "socket.timeout.ms": str(options.timeoutMs),
+            "zk.connectiontimeout.ms": timeout,
+            "socket.timeout.ms": timeout,
             "fetch.size": str(options.fetchSize),
             "fetcher.backoff.ms": str(pollMs),
             "consumer.timeout.ms": str(pollMs),
             **changes,
         }
         settings = ConsumerSettings.fromProperties(properties, streams.say)
-        self.zookeeper = ZookeeperClient.fromSettings(streams.reactor, settings)
+        super().__init__(options, streams)
         self.reader = ClusterMetadataReader(self.zookeeper, streams.say)
         self.consumer = ConsumerConnector(streams.reactor, settings, self.zookeeper)
 
+    async def _broker(self, number: int) -> BrokerRegistration:
+        """A broker may move while the member reads."""
+        return await self.reader.broker(number)
+
     async def connect(self) -> None:
-        """
-        Connect to ZooKeeper.
+        """Raises as L{ClusterSession.connect}."""
+        await super().connect()
+        await self.consumer.connect()
 
-        @raise pylogbroker.errors.ZookeeperError: ZooKeeper cannot be reached, or has no such
-            chroot.
-        """
-        options = self._options
-        await announceWait(
-            self._streams,
-            self.consumer.connect(),
-            f"ZooKeeper at {options.zookeeper}",
-            options.timeoutMs,
-        )
-
-    async def leave(self) -> None:
+    async def close(self) -> None:
         """Leave the group, delete a group of its own, and close."""
         await self.consumer.shutdown()
         if self._isOwnGroup and self.zookeeper.connected:
             await _deleteTree(self.zookeeper, GroupPaths(self._group).root)
-        await self.zookeeper.close()
+        await super().close()
 
 
 async def _deleteTree(zookeeper: IZookeeper, path: str) -> None:

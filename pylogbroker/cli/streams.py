@@ -10,18 +10,20 @@ Rejected: non-blocking mode. It belongs to the open file, which the shell shares
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TextIO
 
-from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReadDescriptor, IWriteDescriptor
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from pylogbroker.cli import CommandError
 from pylogbroker.errors import StorageError
+from pylogbroker.net.deferreds import Waiters
 from pylogbroker.types import escapeUnprintable
 
 READ_SIZE = 256 << 10
@@ -41,6 +43,10 @@ class Streams(NamedTuple):
     output: int
     errors: TextIO
     reactor: Any = None
+
+    def nowMs(self) -> int:
+        """Milliseconds since the epoch."""
+        return int(self.reactor.seconds() * 1000)
 
     def warn(self, text: str) -> None:
         """Print a line for people, with the program's name before it."""
@@ -78,9 +84,9 @@ def keepStandardDescriptors() -> None:
 class _Readiness:
     """A descriptor that a reactor watches until it is ready once."""
 
-    def __init__(self, descriptor: int, fired: Deferred[None]) -> None:
+    def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._fired: Deferred[None] | None = fired
+        self.waiters: Waiters[None] = Waiters()
 
     def fileno(self) -> int:
         return self._descriptor
@@ -89,19 +95,13 @@ class _Readiness:
         return f"descriptor {self._descriptor}"
 
     def doRead(self) -> None:
-        self._fire()
+        self.waiters.fire(None)
 
-    def doWrite(self) -> None:
-        self._fire()
+    doWrite = doRead
 
     def connectionLost(self, reason: Failure) -> None:
         """The peer is gone: the next read or write fails."""
-        self._fire()
-
-    def _fire(self) -> None:
-        fired, self._fired = self._fired, None
-        if fired is not None:
-            fired.callback(None)
+        self.doRead()
 
 
 def _isSlow(descriptor: int) -> bool:
@@ -118,11 +118,10 @@ async def _ready(descriptor: int, add: Any, remove: Any) -> None:
     """Wait until a descriptor is ready, by two methods such as C{addReader}, C{removeReader}."""
     if not _isSlow(descriptor):
         return
-    fired: Deferred[None] = Deferred()
-    readiness = _Readiness(descriptor, fired)
+    readiness = _Readiness(descriptor)
     add(readiness)
     try:
-        await fired
+        await readiness.waiters.wait()
     finally:
         remove(readiness)
 
@@ -169,6 +168,16 @@ def _write(descriptor: int, data: memoryview) -> int:
         ) from error
 
 
+@contextmanager
+def readable(path: str) -> Iterator[None]:
+    """Turn the error of a file that cannot be read into a L{CommandError} that names it."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CommandError(f"cannot read {path!r}: {reason}") from error
+
+
 def openInput(path: str, input: int) -> tuple[int, str]:
     """
     Open a file to read; C{-} is standard input.
@@ -178,11 +187,8 @@ def openInput(path: str, input: int) -> tuple[int, str]:
     """
     if path == "-":
         return input, "standard input"
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    return descriptor, path
+    with open(path, "rb", buffering=0) as file:
+        return os.dup(file.fileno()), path
 
 
 def inputSize(descriptor: int) -> int | None:
@@ -227,13 +233,14 @@ class LineDecoder:
             self._rest.clear()
         self._rest += rest
         sizeMax = self.sizeMax
+        isOverlong = len(self._rest) > sizeMax
         for index, line in enumerate(lines):
             if len(line) > sizeMax:
-                self.overlong = self.count + index + 1
+                isOverlong = True
                 del lines[index:]
                 break
         self.count += len(lines)
-        if self.overlong is None and len(self._rest) > sizeMax:
+        if isOverlong:
             self.overlong = self.count + 1
         return lines
 

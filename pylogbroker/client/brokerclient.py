@@ -24,11 +24,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from math import inf
 from random import SystemRandom
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from automat import TypeMachineBuilder
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.endpoints import (
@@ -37,7 +38,7 @@ from twisted.internet.endpoints import (
     TCP6ClientEndpoint,
     clientFromString,
 )
-from twisted.internet.interfaces import IAddress, IStreamClientEndpoint
+from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -53,8 +54,9 @@ from pylogbroker.errors import (
     WireError,
     copyForReraise,
 )
+from pylogbroker.net.deferreds import asDeferred, gatherAll
 from pylogbroker.net.ratelimitedlog import RateLimitedLogger
-from pylogbroker.net.socketendpoints import KINDS, PLAIN, PORT_MAX
+from pylogbroker.net.socketendpoints import KINDS, PLAIN, PORT_MAX, brokerEndpoint
 from pylogbroker.net.timer import Timer
 from pylogbroker.protocol.brokercalls import BrokerCall
 from pylogbroker.retry import Backoff
@@ -76,10 +78,12 @@ REPORT_AFTER_MS = 2_000
 """An attempt to connect that takes longer is reported in the log."""
 
 CALLER_COUNT_MAX = 10_000
+BROKER_COUNT_MAX = 10_000
 
 log = Logger()
 
 
+@dataclass(eq=False, slots=True)
 class _Caller:
     """
     A caller that waits for a connection.
@@ -88,54 +92,23 @@ class _Caller:
     @ivar deadlineMs: on the clock; infinite while its time does not run.
     """
 
-    __slots__ = ("deadlineMs", "isPatient", "timer", "waiter")
-
-    def __init__(self, waiter: Deferred[ClientConnection], isPatient: bool, timer: Timer) -> None:
-        self.waiter = waiter
-        self.isPatient = isPatient
-        self.deadlineMs = inf
-        self.timer = timer
+    waiter: Deferred[ClientConnection]
+    isPatient: bool
+    timer: Timer
+    deadlineMs: float = inf
 
 
-class _ConnectionFactory(Factory):
+class _QuietFactory(Factory):
     noisy = False
-
-    def __init__(self, build: Callable[[], ClientConnection]) -> None:
-        self._build = build
-
-    def buildProtocol(self, addr: IAddress | None) -> ClientConnection:
-        return self._build()
-
-
-class _ConnectEvents(Protocol):
-    def connect(self) -> None: ...
-
-    def hold(self, waitMs: float) -> None: ...
-
-    def due(self) -> None: ...
-
-    def made(self) -> None: ...
-
-    def failed(self) -> None: ...
-
-    def abandoned(self) -> None: ...
-
-    def ended(self) -> None: ...
-
-    def replace(self) -> None: ...
-
-    def replaced(self) -> None: ...
-
-    def follow(self) -> None: ...
-
-    def free(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class BrokerClient:
     """
     The client of one broker.
+
+    At most one of these exists at a time: an attempt to connect, a delay before the next attempt, a
+    connection, or the end of an older connection that must come first. Without any of them the
+    client is idle.
 
     @ivar name: the broker's, for texts.
     @ivar connectTimeoutMs: how long a caller waits for a connection, by default.
@@ -161,7 +134,11 @@ class BrokerClient:
         self.current: ClientConnection | None = None
         self._clock = reactor
         self._endpoint = clientEndpoint(reactor, endpoint)
-        self._limits = limits
+        self._factory = _QuietFactory.forProtocol(
+            partial(
+                ClientConnection, reactor, self.name, limits=limits, onEnd=self._connectionEnded
+            )
+        )
         self._backoff = Backoff(SystemRandom().random if random is None else random)
         self._dueAtMs = 0.0
         self._lastError: PylogbrokerError | None = None
@@ -171,12 +148,11 @@ class BrokerClient:
         self._blockedBy: object = None  # what has to be gone before there is a new connection
         self._madeAtMs = 0.0
         self._attempt: Deferred[Any] | None = None
-        self._timer = Timer(reactor)
+        self._holdTimer = Timer(reactor)
         self._reportTimer = Timer(reactor)
         self._isReported = False  # the outage, in the log
         self._rateLimitedLog = RateLimitedLogger(reactor, log)
         self._refusal: PylogbrokerError | None = None
-        self._machine = _connectMachine(self)
 
     def __repr__(self) -> str:
         return f"<BrokerClient {self.name} {self._connection}, {len(self._callers)} waiting>"
@@ -213,7 +189,8 @@ class BrokerClient:
         self._ensureConnection()
         return waiter
 
-    def call(self, call: BrokerCall[T], timeoutMs: float) -> Deferred[T]:
+    @asDeferred
+    async def call(self, call: BrokerCall[T], timeoutMs: float) -> T:
         """
         Send a request that may be sent twice.
 
@@ -223,9 +200,7 @@ class BrokerClient:
             when the answer cannot be decoded (the connection is cut); with what C{call.decode}
             raises. Can be cancelled.
         """
-        return Deferred.fromCoroutine(self._ask(call, self._nowMs() + timeoutMs, timeoutMs))
-
-    async def _ask(self, call: BrokerCall[T], deadlineMs: float, timeoutMs: float) -> T:
+        deadlineMs = self._nowMs() + timeoutMs
         connection = await self._connectionBefore(deadlineMs)
         try:
             body = await connection.request(call.frame, timeoutMs)
@@ -259,11 +234,21 @@ class BrokerClient:
                 caller.deadlineMs = inf
                 caller.timer.stop()
 
-    def _unblock(self) -> None:
-        self._blockedBy = None
-        for caller in self._callers:
-            if caller.isPatient:
-                self._limit(caller, self.connectTimeoutMs)
+    def _onGone(self, result: Any, before: object) -> Any:
+        """Connect again; after a replaced connection even without a caller."""
+        if self._old is before:
+            self._old = None
+        if self._blockedBy is before:
+            self._blockedBy = None
+            for caller in self._callers:
+                if caller.isPatient:
+                    self._limit(caller, self.connectTimeoutMs)
+            if isinstance(before, ClientConnection):
+                self._dueAtMs = self._nowMs()
+                self._attemptConnect()
+            else:
+                self._ensureConnection()
+        return result
 
     def _expire(self, caller: _Caller, timeoutMs: float) -> None:
         self._forget(caller)
@@ -278,7 +263,7 @@ class BrokerClient:
         caller.timer.stop()
         self._callers.remove(caller)
         if not self._callers:
-            self._machine.abandoned()
+            self._cancelAttempt()
 
     def _failCallers(self, callers: list[_Caller], reason: PylogbrokerError) -> None:
         for caller in callers:
@@ -294,17 +279,26 @@ class BrokerClient:
             caller.waiter.callback(self._connection)
         self.current = self._connection
 
-    def _ensureConnection(self) -> None:
-        waitMs = self._dueAtMs - self._nowMs()
-        if waitMs > 0:
-            self._machine.hold(waitMs)
-        else:
-            self._machine.connect()
-
     # -- connecting
 
+    def _ensureConnection(self) -> None:
+        """Connect for the callers, if the client is idle."""
+        if (
+            not self._callers
+            or self._connection is not None
+            or self._blockedBy is not None
+            or self._attempt is not None
+            or self._holdTimer.isRunning
+        ):
+            return
+        waitMs = self._dueAtMs - self._nowMs()
+        if waitMs > 0:
+            self._holdTimer.start(waitMs, self._attemptConnect)
+        else:
+            self._attemptConnect()
+
     def _attemptConnect(self) -> None:
-        self._attempt = attempt = self._endpoint.connect(_ConnectionFactory(self._build))
+        self._attempt = attempt = self._endpoint.connect(self._factory)
         timeoutMs = self.connectTimeoutMs
 
         def late(_result: object, _seconds: float) -> None:
@@ -316,11 +310,6 @@ class BrokerClient:
             )
         attempt.addTimeout(timeoutMs / 1000, self._clock, late)
         attempt.addCallbacks(self._attemptMade, self._attemptFailed, errbackArgs=(attempt,))
-
-    def _build(self) -> ClientConnection:
-        return ClientConnection(
-            self._clock, self.name, limits=self._limits, onEnd=self._connectionEnded
-        )
 
     def _report(self, error: object) -> None:
         self._reportTimer.stop()
@@ -336,33 +325,28 @@ class BrokerClient:
         self._attempt = self._lastError = None
         self._connection = connection
         self._madeAtMs = self._nowMs()
-        self._machine.made()
+        self._serve()
 
     def _attemptFailed(self, reason: Failure, attempt: Deferred[Any]) -> None:
         if attempt is not self._attempt:  # it was cancelled
             return
         self._reportTimer.stop()
         self._attempt = None
-        self._lastError = error = self._connectError(reason)
+        error = reason.value
+        if not isinstance(error, PylogbrokerError):
+            error = BrokerConnectionError(f"cannot connect to {self.name}: {error}")
+            error.__cause__ = reason.value
+        self._lastError = error
         self._dueAtMs = self._nowMs() + self._backoff.failed()
-        self._machine.failed()
         self._failCallers(
             [caller for caller in self._callers if caller.deadlineMs < self._dueAtMs], error
         )
         if self._callers:
             self._report(error)
-            self._ensureConnection()
-
-    def _connectError(self, reason: Failure) -> PylogbrokerError:
-        error = reason.value
-        if isinstance(error, PylogbrokerError):
-            return error
-        refused = BrokerConnectionError(f"cannot connect to {self.name}: {error}")
-        refused.__cause__ = error
-        return refused
+        self._ensureConnection()
 
     def _cancelAttempt(self) -> None:
-        self._timer.stop()
+        self._holdTimer.stop()
         self._reportTimer.stop()
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
@@ -386,7 +370,7 @@ class BrokerClient:
             self._dueAtMs += self._backoff.failed()
         else:
             self._backoff.succeeded()
-        self._machine.ended()
+        self._ensureConnection()
 
     # -- closing
 
@@ -401,19 +385,7 @@ class BrokerClient:
             return succeed(None)
         self._old = connection
         self._blockOn(connection)
-        self._machine.replace()
-        return (
-            connection.close()
-            .addBoth(self._forgetOld, connection)
-            .addBoth(self._replaced, connection)
-        )
-
-    def _replaced(self, result: Any, connection: ClientConnection) -> Any:
-        if self._blockedBy is connection:
-            self._unblock()
-            self._dueAtMs = self._nowMs()
-            self._machine.replaced()
-        return result
+        return connection.close().addBoth(self._onGone, connection)
 
     def connectAfter(self, end: Deferred[None]) -> None:
         """
@@ -423,13 +395,7 @@ class BrokerClient:
         @param end: fires, or fails, when it is gone.
         """
         self._blockOn(end)
-        self._machine.follow()
-        end.addBoth(self._otherGone, end)
-
-    def _otherGone(self, _result: Any, end: Deferred[None]) -> None:
-        if self._blockedBy is end:
-            self._unblock()
-            self._machine.free()
+        end.addBoth(self._onGone, end).addErrback(lambda _failure: None)
 
     def close(self, flush: bool = True, final: bool = True) -> Deferred[None]:
         """
@@ -444,12 +410,12 @@ class BrokerClient:
             self._refusal = closed
         connection = self._old = self._connection or self._old
         self._connection = self.current = self._blockedBy = None
-        self._machine.close()
+        self._cancelAttempt()
         self._failCallers(list(self._callers), closed)
         return (
             succeed(None)
             if connection is None
-            else connection.close(flush).addBoth(self._forgetOld, connection)
+            else connection.close(flush).addBoth(self._onGone, connection)
         )
 
     def abort(self) -> None:
@@ -465,69 +431,102 @@ class BrokerClient:
                 )
             )
 
-    def _forgetOld(self, result: Any, connection: ClientConnection) -> Any:
-        if self._old is connection:
-            self._old = None
+
+class BrokerClientPool:
+    """
+    Clients of many brokers, one for each endpoint.
+
+    A forgotten broker may return before its connection has ended, for example after an expired
+    session in ZooKeeper. Its new client connects only when the old connection is gone, so that no
+    write overtakes.
+
+    Rejected: not closing the connection at all. A grace time would be a guess, and a broker that
+    has moved or died would look the same.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        *,
+        connectTimeoutMs: float = CONNECT_TIMEOUT_MS,
+        limits: ConnectionLimits = DEFAULT_LIMITS,
+        random: Callable[[], float] | None = None,
+        template: str = "",
+    ) -> None:
+        """
+        @param template: makes an endpoint of C{host:port}; see
+            L{pylogbroker.net.socketendpoints.brokerEndpoint}.
+        """
+        self._make = partial(
+            BrokerClient, reactor, connectTimeoutMs=connectTimeoutMs, limits=limits, random=random
+        )
+        self._template = template
+        self._clients: dict[str, BrokerClient] = {}
+        self._leaving: dict[str, BrokerClient] = {}  # forgotten, and not gone yet
+        self._refusal: ClosedError | None = None
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def get(self, endpoint: str) -> BrokerClient:
+        """
+        The client of a broker. It connects on demand, after the connection of a forgotten one is
+        gone.
+
+        @param endpoint: see L{clientEndpoint}; the same string gives the same client.
+        @raise ConfigurationError: the endpoint cannot be read.
+        @raise BackpressureError: there are BROKER_COUNT_MAX clients.
+        @raise ClosedError: after C{close}.
+        """
+        if self._refusal is not None:
+            raise copyForReraise(self._refusal)
+        client = self._clients.get(endpoint)
+        if client is None:
+            if len(self._clients) >= BROKER_COUNT_MAX:
+                raise BackpressureError(f"there are ways to {len(self._clients)} brokers already")
+            client = self._clients[endpoint] = self._make(brokerEndpoint(self._template, endpoint))
+            before = self._leaving.get(endpoint)
+            if before is not None:
+                client.connectAfter(before.close())
+        return client
+
+    def forget(self, endpoint: str) -> Deferred[None]:
+        """
+        Close the connection of a broker that is gone or must be connected anew.
+
+        @return: as L{BrokerClient.close}.
+        """
+        client = self._clients.pop(endpoint, None)
+        if client is None:
+            return succeed(None)
+        closing = client.close()
+        if not closing.called:
+            self._leaving[endpoint] = client
+            closing.addBoth(self._left, endpoint)
+        return closing
+
+    def _left(self, result: Any, endpoint: str) -> Any:
+        del self._leaving[endpoint]
         return result
 
+    def abort(self) -> None:
+        """Cut all connections, also of forgotten brokers. C{close} then takes a moment."""
+        self._refuse()
+        for client in (*self._leaving.values(), *self._clients.values()):
+            client.abort()
 
-def _buildMachine() -> Callable[[BrokerClient], _ConnectEvents]:
-    """
-    The states: C{idle}, C{connecting}, C{holding} (too early for an attempt), C{connected},
-    C{replacing} (the old connection is being closed), C{following} (an earlier client's is).
-    """
-    builder = TypeMachineBuilder(_ConnectEvents, BrokerClient)
-    idle, connecting, holding = (
-        builder.state("idle"),
-        builder.state("connecting"),
-        builder.state("holding"),
-    )
-    connected, replacing, following = (
-        builder.state("connected"),
-        builder.state("replacing"),
-        builder.state("following"),
-    )
+    def _refuse(self) -> None:
+        self._refusal = ClosedError("the connections were closed")
 
-    @idle.upon(_ConnectEvents.connect).to(connecting)
-    @holding.upon(_ConnectEvents.due).to(connecting)
-    @replacing.upon(_ConnectEvents.replaced).to(connecting)
-    def begin(_machine: _ConnectEvents, client: BrokerClient) -> None:
-        client._attemptConnect()
-
-    @idle.upon(_ConnectEvents.hold).to(holding)
-    def hold(machine: _ConnectEvents, client: BrokerClient, waitMs: float) -> None:
-        client._timer.start(waitMs, machine.due)
-
-    @connecting.upon(_ConnectEvents.made).to(connected)
-    def serve(_machine: _ConnectEvents, client: BrokerClient) -> None:
-        client._serve()
-
-    @connected.upon(_ConnectEvents.ended).to(idle)
-    @following.upon(_ConnectEvents.free).to(idle)
-    def connectAgain(_machine: _ConnectEvents, client: BrokerClient) -> None:
-        if client._callers:
-            client._ensureConnection()
-
-    @connecting.upon(_ConnectEvents.abandoned).to(idle)
-    @connecting.upon(_ConnectEvents.close).to(idle)
-    @holding.upon(_ConnectEvents.abandoned).to(idle)
-    @holding.upon(_ConnectEvents.close).to(idle)
-    def cancelAttempt(_machine: _ConnectEvents, client: BrokerClient) -> None:
-        client._cancelAttempt()
-
-    connecting.upon(_ConnectEvents.failed).to(idle).returns(None)
-    connected.upon(_ConnectEvents.replace).to(replacing).returns(None)
-    idle.upon(_ConnectEvents.follow).to(following).returns(None)
-    for state in (idle, connected, replacing, following):
-        state.upon(_ConnectEvents.close).to(idle).returns(None)
-        state.upon(_ConnectEvents.abandoned).loop().returns(None)
-    for state in (connecting, holding, connected, replacing, following):
-        state.upon(_ConnectEvents.connect).loop().returns(None)
-        state.upon(_ConnectEvents.hold).loop().returns(None)
-    return builder.build()
-
-
-_connectMachine = _buildMachine()
+    @asDeferred
+    async def close(self) -> None:
+        """
+        @return: fires when all connections are gone, also of forgotten brokers; fails as
+            L{BrokerClient.close}.
+        """
+        self._refuse()
+        leaving = [client.close() for client in self._leaving.values()]
+        await gatherAll(leaving + [self.forget(endpoint) for endpoint in list(self._clients)])
 
 
 def clientEndpoint(reactor: Any, description: str | IStreamClientEndpoint) -> IStreamClientEndpoint:
@@ -544,7 +543,13 @@ def clientEndpoint(reactor: Any, description: str | IStreamClientEndpoint) -> IS
         return description
     plain = PLAIN.fullmatch(description)
     if plain is None:
-        return _fromTwistedString(reactor, description)
+        try:
+            return cast(IStreamClientEndpoint, clientFromString(reactor, description))
+        except (ValueError, TypeError, LookupError, OSError) as error:
+            raise ConfigurationError(
+                f"endpoint {description!r} is neither host:port nor a client endpoint string: "
+                f"{error}"
+            ) from error
     host, port = plain["v6"] or plain["host"], int(plain["port"])
     if host in KINDS:
         raise ConfigurationError(
@@ -559,12 +564,3 @@ def clientEndpoint(reactor: Any, description: str | IStreamClientEndpoint) -> IS
     if plain["v6"]:
         raise ConfigurationError(f"endpoint {description!r}: {host!r} is no IPv6 address")
     return HostnameEndpoint(reactor, host, port)
-
-
-def _fromTwistedString(reactor: Any, description: str) -> IStreamClientEndpoint:
-    try:
-        return cast(IStreamClientEndpoint, clientFromString(reactor, description))
-    except (ValueError, TypeError, LookupError, OSError) as error:
-        raise ConfigurationError(
-            f"endpoint {description!r} is neither host:port nor a client endpoint string: {error}"
-        ) from error

@@ -21,7 +21,7 @@ C{close} half-closes first where the transport can (TCP, not TLS) and waits for 
 its side, so that no reset overtakes written bytes (§11). This proves nothing: the broker may have
 closed for another reason a moment before.
 
-The life cycle, for all but frames, is a table at the end of this module.
+The life cycle, for all but frames, is that of L{_Phase}.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from __future__ import annotations
 import socket
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, NamedTuple, cast
-from typing import Protocol as TypingProtocol
 
-from automat import TypeMachineBuilder
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import (
@@ -95,59 +95,51 @@ class ConnectionLimits(NamedTuple):
 DEFAULT_LIMITS = ConnectionLimits()
 
 
+class _Phase(Enum):
+    """
+    The phase of a connection. Only an open one takes requests; all others have a C{refusal}.
+
+    C{OPEN} - close -> C{DRAINING} - all is written and answered -> C{FINISHING} - lost -> C{LOST};
+    from each of the first three, drop -> C{DROPPING} - lost -> C{LOST}.
+    """
+
+    OPEN = auto()
+    DRAINING = auto()
+    FINISHING = auto()
+    DROPPING = auto()
+    LOST = auto()
+
+
+@dataclass(eq=False, slots=True)
 class _Exchange:
     """
     A request frame and its caller.
 
     @ivar position: bytes that the transport has.
-    @ivar waiter: fires with the answer, or, without one, when the frame has left; L{None} without a
-        caller.
+    @ivar waiter: fires with the answer, or, without one, with L{None} when the frame has left;
+        L{None} without a caller.
     @ivar abandonedAt: when the caller went, seconds on the clock.
     @ivar sentCount: requests without an answer that were written before it.
     """
 
-    __slots__ = ("abandonedAt", "frame", "isAnswered", "position", "sentCount", "timer", "waiter")
+    frame: bytes
+    isAnswered: bool
+    position: int = 0
+    waiter: Deferred[Any] | None = None
+    timer: Timer | None = None
+    abandonedAt: float = 0.0
+    sentCount: int = 0
 
-    def __init__(self, frame: bytes, isAnswered: bool) -> None:
-        self.frame = frame
-        self.isAnswered = isAnswered
-        self.position = 0
-        self.waiter: Deferred[bytes] | None = None
-        self.timer: Timer | None = None
-        self.abandonedAt = 0.0
-        self.sentCount = 0
-
-    def takeWaiter(self) -> Deferred[bytes] | None:
+    def takeWaiter(self) -> Deferred[Any] | None:
         waiter, self.waiter = self.waiter, None
         if self.timer is not None:
             self.timer.stop()
         return waiter
 
-    def complete(self, body: bytes = b"") -> None:
+    def complete(self, result: bytes | Failure | None = None) -> None:
         waiter = self.takeWaiter()
         if waiter is not None:
-            waiter.callback(body)
-
-    def fail(self, reason: PylogbrokerError) -> None:
-        waiter = self.takeWaiter()
-        if waiter is not None:
-            waiter.errback(reason)
-
-
-def _nothing(_result: object) -> None:
-    """Discard a result."""
-
-
-class _ConnectionEvents(TypingProtocol):
-    def made(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def drained(self) -> None: ...
-
-    def drop(self, reason: PylogbrokerError) -> None: ...
-
-    def lost(self, reason: Failure) -> None: ...
+            waiter.callback(result)
 
 
 @implementer(IPushProducer)
@@ -198,7 +190,7 @@ class ClientConnection(Protocol):
         self._closeTimer = Timer(clock)
         self._closers: Waiters[None] = Waiters()
         self._closeFailure: PylogbrokerError | None = None
-        self._machine = _connectionLife(self)
+        self._phase = _Phase.OPEN
 
     def __repr__(self) -> str:
         state = "open" if self.refusal is None else str(self.refusal)
@@ -226,13 +218,13 @@ class ClientConnection(Protocol):
             or self.refusal is not None
             or len(frame) > WRITE_SIZE
         ):
-            return self._enqueue(_Exchange(frame, isAnswered=False)).addCallback(_nothing)
+            return self._enqueue(_Exchange(frame, isAnswered=False))
         self._sent()
         if self._write(frame):
             return succeed(None)
         exchange = _Exchange(frame, isAnswered=False)
         self._beingSent.append(exchange)
-        return self._newWaiter(exchange).addCallback(_nothing)
+        return self._newWaiter(exchange)
 
     def request(self, frame: bytes, timeoutMs: float) -> Deferred[bytes]:
         """
@@ -258,7 +250,7 @@ class ClientConnection(Protocol):
             and self._waitingSize + size <= limits.waitingSizeMax
         )
 
-    def _enqueue(self, exchange: _Exchange) -> Deferred[bytes]:
+    def _enqueue(self, exchange: _Exchange) -> Deferred[Any]:
         if self.refusal is not None:
             return fail(copyForReraise(self.refusal))
         if not self.canTake(len(exchange.frame)):
@@ -274,7 +266,7 @@ class ClientConnection(Protocol):
         self._pump()
         return waiter
 
-    def _newWaiter(self, exchange: _Exchange) -> Deferred[bytes]:
+    def _newWaiter(self, exchange: _Exchange) -> Deferred[Any]:
         exchange.waiter = Deferred(lambda _waiter: self._withdraw(exchange))
         return exchange.waiter
 
@@ -357,17 +349,15 @@ class ClientConnection(Protocol):
             transport.setTcpNoDelay(True)
             transport.setTcpKeepAlive(True)
         self._isTls = ISSLTransport.providedBy(transport)
-        self._sizeBuffers(getattr(transport, "socket", None))
-        transport.registerProducer(self, True)
-        self._machine.made()
-
-    def _sizeBuffers(self, made: Any) -> None:
+        made = getattr(transport, "socket", None)
         for option, size in (
             (socket.SO_SNDBUF, self.limits.sendBufferSize),
             (socket.SO_RCVBUF, self.limits.receiveBufferSize),
         ):
             if size and made is not None:
                 made.setsockopt(socket.SOL_SOCKET, option, size)
+        transport.registerProducer(self, True)
+        self.refusal = None
 
     def dataReceived(self, data: bytes) -> None:
         decoder = self._decoder
@@ -426,7 +416,17 @@ class ClientConnection(Protocol):
             self._stallTimer.start(stallMs, self.drop, reason)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self._machine.lost(reason)
+        isOrderly = isinstance(reason.value, ConnectionDone)
+        lost = ConnectionLostError(
+            f"{self.name} closed the connection, which is also how a broker refuses a request"
+            if isOrderly
+            else f"the connection to {self.name} was lost: {reason.getErrorMessage()}"
+        )
+        if self._phase is _Phase.DRAINING or (self._phase is _Phase.FINISHING and not isOrderly):
+            self._closeFailure = lost
+        self._phase = _Phase.LOST
+        self._end(lost)
+        self._fireClosers()
 
     # -- closing
 
@@ -448,16 +448,49 @@ class ClientConnection(Protocol):
                 self._refuse(closed)
                 self._failAll(closed)
         closing = self._closers.wait()
-        self._machine.close()
+        if self._phase is _Phase.OPEN:
+            self._phase = _Phase.DRAINING
+            closeMs = self.limits.closeMs
+            late = TimedOutError(
+                f"the connection to {self.name} could not be closed within {closeMs:g} ms; what "
+                "the broker has taken is unknown"
+            )
+            self._closeTimer.start(closeMs, self.drop, late)
+            self._refuse(ClosedError(f"the connection to {self.name} was closed"))
+            self._checkDrained()
+        elif self._phase is _Phase.LOST:
+            self._fireClosers()
         return closing
 
     def drop(self, reason: PylogbrokerError) -> None:
         """Cut the connection. Requests under way fail with C{reason}."""
-        self._machine.drop(reason)
+        if self._phase in (_Phase.DROPPING, _Phase.LOST):
+            return
+        if self._phase is not _Phase.OPEN:
+            self._closeFailure = reason
+        self._phase = _Phase.DROPPING
+        cast(ITCPTransport, self.transport).abortConnection()
+        self._end(reason)
 
     def _checkDrained(self) -> None:
-        if self.refusal is not None and not (self._waiting or self._beingSent or self._inFlight):
-            self._machine.drained()
+        if self._phase is not _Phase.DRAINING or self._waiting or self._beingSent or self._inFlight:
+            return
+        self._phase = _Phase.FINISHING
+        transport: Any = self.transport
+        transport.unregisterProducer()
+        if IHalfCloseableDescriptor.providedBy(transport) and not ISSLTransport.providedBy(
+            transport
+        ):
+            cast(Any, transport).loseWriteConnection()
+        else:
+            transport.loseConnection()
+
+    def _end(self, reason: PylogbrokerError) -> None:
+        self._decoder = None
+        for timer in (self._stallTimer, self._abandonedTimer, self._closeTimer):
+            timer.stop()
+        self._refuse(reason)
+        self._failAll(reason)
 
     def _refuse(self, reason: PylogbrokerError) -> None:
         if self.refusal is None:
@@ -471,133 +504,7 @@ class ClientConnection(Protocol):
         self._waiting.clear()
         self._waitingSize = 0
         for exchange in exchanges:
-            exchange.fail(reason)
-
-    # -- actions of the life cycle
-
-    def _beginClosing(self) -> None:
-        closeMs = self.limits.closeMs
-        late = TimedOutError(
-            f"the connection to {self.name} could not be closed within {closeMs:g} ms; what the "
-            "broker has taken is unknown"
-        )
-        self._closeTimer.start(closeMs, self.drop, late)
-        self._refuse(ClosedError(f"the connection to {self.name} was closed"))
-        self._checkDrained()
-
-    def _finish(self) -> None:
-        transport: Any = self.transport
-        transport.unregisterProducer()
-        if IHalfCloseableDescriptor.providedBy(transport) and not ISSLTransport.providedBy(
-            transport
-        ):
-            cast(Any, transport).loseWriteConnection()
-        else:
-            transport.loseConnection()
-
-    def _abort(self, reason: PylogbrokerError) -> None:
-        self._stopReading()
-        cast(ITCPTransport, self.transport).abortConnection()
-        self._refuse(reason)
-        self._failAll(reason)
-
-    def _stopReading(self) -> None:
-        self._decoder = None
-        self._stallTimer.stop()
-        self._abandonedTimer.stop()
-        self._closeTimer.stop()
-
-    def _disconnected(self, reason: PylogbrokerError) -> None:
-        self._stopReading()
-        self._refuse(reason)
-        self._failAll(reason)
-        self._fireClosers()
-
-    def _lostError(self, reason: Failure) -> ConnectionLostError:
-        if isinstance(reason.value, ConnectionDone):
-            return ConnectionLostError(
-                f"{self.name} closed the connection, which is also how a broker refuses a request"
-            )
-        return ConnectionLostError(
-            f"the connection to {self.name} was lost: {reason.getErrorMessage()}"
-        )
+            exchange.complete(Failure(reason))
 
     def _fireClosers(self) -> None:
         self._closers.fire(None if self._closeFailure is None else Failure(self._closeFailure))
-
-
-def _buildLife() -> Callable[[ClientConnection], _ConnectionEvents]:
-    """
-    The life cycle. Connections in the state C{open} take requests; all others have a C{refusal}.
-
-    C{new} - made -> C{open} - close -> C{draining} - drained -> C{finishing} - lost -> C{lost};
-    from each of these but the first, drop -> C{dropping} - lost -> C{lost}.
-    """
-    builder = TypeMachineBuilder(_ConnectionEvents, ClientConnection)
-    new, opened, draining = builder.state("new"), builder.state("open"), builder.state("draining")
-    finishing, dropping, lost = (
-        builder.state("finishing"),
-        builder.state("dropping"),
-        builder.state("lost"),
-    )
-
-    @new.upon(_ConnectionEvents.made).to(opened)
-    def open_(_machine: _ConnectionEvents, connection: ClientConnection) -> None:
-        connection.refusal = None
-
-    @opened.upon(_ConnectionEvents.close).to(draining)
-    def beginClosing(_machine: _ConnectionEvents, connection: ClientConnection) -> None:
-        connection._beginClosing()
-
-    @draining.upon(_ConnectionEvents.drained).to(finishing)
-    def finish(_machine: _ConnectionEvents, connection: ClientConnection) -> None:
-        connection._finish()
-
-    @opened.upon(_ConnectionEvents.drop).to(dropping)
-    def cut(
-        _machine: _ConnectionEvents, connection: ClientConnection, reason: PylogbrokerError
-    ) -> None:
-        connection._abort(reason)
-
-    @draining.upon(_ConnectionEvents.drop).to(dropping)
-    @finishing.upon(_ConnectionEvents.drop).to(dropping)
-    def cutShort(
-        _machine: _ConnectionEvents, connection: ClientConnection, reason: PylogbrokerError
-    ) -> None:
-        connection._closeFailure = reason
-        connection._abort(reason)
-
-    @opened.upon(_ConnectionEvents.lost).to(lost)
-    @dropping.upon(_ConnectionEvents.lost).to(lost)
-    def gone(_machine: _ConnectionEvents, connection: ClientConnection, reason: Failure) -> None:
-        connection._disconnected(connection._lostError(reason))
-
-    @draining.upon(_ConnectionEvents.lost).to(lost)
-    def goneEarly(
-        _machine: _ConnectionEvents, connection: ClientConnection, reason: Failure
-    ) -> None:
-        connection._closeFailure = connection._lostError(reason)
-        connection._disconnected(connection._closeFailure)
-
-    @finishing.upon(_ConnectionEvents.lost).to(lost)
-    def goneInOrder(
-        _machine: _ConnectionEvents, connection: ClientConnection, reason: Failure
-    ) -> None:
-        if not isinstance(reason.value, ConnectionDone):
-            connection._closeFailure = connection._lostError(reason)
-        connection._disconnected(connection._lostError(reason))
-
-    @lost.upon(_ConnectionEvents.close).loop()
-    def fireAtOnce(_machine: _ConnectionEvents, connection: ClientConnection) -> None:
-        connection._fireClosers()
-
-    for state in (draining, finishing, dropping):
-        state.upon(_ConnectionEvents.close).loop().returns(None)
-    for state in (finishing, dropping, lost):
-        state.upon(_ConnectionEvents.drained).loop().returns(None)
-    for state in (dropping, lost):
-        state.upon(_ConnectionEvents.drop).loop().returns(None)
-    return builder.build()
-
-
-_connectionLife = _buildLife()

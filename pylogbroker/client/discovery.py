@@ -48,7 +48,7 @@ from pylogbroker.errors import (
     ZookeeperTimeoutException,
 )
 from pylogbroker.interfaces import IZookeeper
-from pylogbroker.net.deferreds import gatherAll, gatherSettled
+from pylogbroker.net.deferreds import asDeferred, gatherAll, gatherSettled
 from pylogbroker.retry import READ_DELAYS, Backoff
 from pylogbroker.types import RANDOM_PARTITION, BrokerPartition
 from pylogbroker.zookeeper.ephemeral import createPersistent
@@ -63,7 +63,7 @@ class BrokerNode(NamedTuple):
     """
     The address of a broker.
 
-    @ivar endpoint: for L{pylogbroker.client.brokerclientpool.BrokerClientPool}.
+    @ivar address: for L{pylogbroker.client.brokerclient.BrokerClientPool}.
     """
 
     brokerId: int
@@ -71,7 +71,7 @@ class BrokerNode(NamedTuple):
     port: int
 
     @property
-    def endpoint(self) -> str:
+    def address(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -162,127 +162,10 @@ class StaticDiscovery:
         return lambda: None
 
 
-Begin = Callable[[], "tuple[Deferred[Any], Deferred[Any]]"]
 Apply = Callable[[Any, bool], Awaitable[None]]
 """
 Called with what was read, and whether it replaces all that was known (a new session) or is merged.
 """
-
-
-class _WatchedPath:
-    """
-    A path that is read again whenever its watch fires.
-
-    @ivar first: fires after the first reading. A failure then ends the watch.
-    """
-
-    def __init__(
-        self,
-        clock: Any,
-        path: str,
-        begin: Begin,
-        apply: Apply,
-        over: Callable[[_WatchedPath], None],
-        backoff: Backoff,
-    ) -> None:
-        """
-        @param begin: reads and watches: returns a Deferred of the value, and the watch.
-        @param over: called when the watch ends, unless it was stopped.
-        """
-        self.path = path
-        self.first: Deferred[None] = Deferred()
-        self._clock = clock
-        self._begin = begin
-        self._apply = apply
-        self._over = over
-        self._backoff = backoff
-        self._isStopped = False
-        self._running: Deferred[None] | None = None
-
-    def begin(self) -> None:
-        self._running = Deferred.fromCoroutine(self._follow())
-        self._running.addBoth(self._ended)
-
-    def stop(self) -> None:
-        self._isStopped = True
-        if self._running is not None:
-            self._running.cancel()
-
-    def _ended(self, result: Any) -> None:
-        if isinstance(result, Failure) and not result.check(CancelledError):
-            if self.first.called:
-                log.failure("Following {path} has ended", failure=result, path=self.path)
-            else:
-                self._fail(result)
-        elif not self.first.called:
-            self._fail(Failure(NoNodeException(f"{self.path}: there is no such node")))
-        if not self._isStopped:
-            self._over(self)
-
-    def _fail(self, failure: Failure) -> None:
-        self.first.addErrback(lambda _failure: None if self._isStopped else _failure)
-        self.first.errback(failure)
-
-    async def _follow(self) -> None:
-        isAnew = False
-        while True:
-            result, watch = self._begin()
-            isWatching = False
-            try:
-                await self._apply(await result, isAnew)
-                isAnew = False
-                self._backoff.succeeded()
-                if not self.first.called:
-                    self.first.callback(None)
-                isWatching = True
-                await watch
-                continue
-            except (NoNodeException, ClosingException):
-                return
-            except SessionExpiredException:
-                isAnew = True
-                if not self.first.called:
-                    raise
-                continue
-            except ZookeeperError as error:
-                if not self.first.called:
-                    raise
-                log.warn(
-                    "Reading {path} failed, trying again: {error}",
-                    path=self.path,
-                    error=error,
-                )
-            finally:
-                if not isWatching:
-                    watch.addErrback(lambda _failure: None)
-                    watch.cancel()
-            await deferLater(self._clock, self._backoff.failed() / 1000)
-
-
-async def connectDiscovery(
-    clock: Any,
-    zookeeper: IZookeeper,
-    connectTimeoutMs: int,
-    *,
-    readRetryCount: int = 3,
-    random: Callable[[], float] = lambda: 0.5,
-) -> ZookeeperDiscovery:
-    """
-    Connect a client and start a L{ZookeeperDiscovery}.
-
-    @param zookeeper: not connected; closed again after a failure.
-    @raise ZookeeperError: no connection came about, or a read failed.
-    """
-    try:
-        await zookeeper.connect(connectTimeoutMs)
-        discovery = ZookeeperDiscovery(
-            clock, zookeeper, readRetryCount=readRetryCount, random=random
-        )
-        await discovery.start()
-    except BaseException:
-        await zookeeper.close()
-        raise
-    return discovery
 
 
 class ZookeeperDiscovery:
@@ -299,7 +182,7 @@ class ZookeeperDiscovery:
         random: Callable[[], float] = lambda: 0.5,
     ) -> None:
         """
-        @param zookeeper: connected; its owner closes it, after C{stop}.
+        @param zookeeper: its owner closes it, after C{stop}.
         @param readRetryCount: further readings by C{lookUp} (C{zk.read.num.retries}).
         """
         self.version = 0
@@ -309,7 +192,7 @@ class ZookeeperDiscovery:
         self._readRetryCount = readRetryCount
         self._random = random
         self._listeners: list[Listener] = []
-        self._followed: dict[str, _WatchedPath] = {}
+        self._followed: dict[str, Deferred[None]] = {}
         self._registered: dict[str, dict[int, int]] = {}  # topic -> broker -> count, as last read
         self._known: dict[str, dict[int, int]] = {}  # the same, merged
         self._lists: dict[str, list[BrokerPartition]] = {}  # computed by C{partitions}
@@ -320,17 +203,31 @@ class ZookeeperDiscovery:
 
     # -- start and stop
 
-    def start(self) -> Deferred[None]:
-        """@return: fails with L{ZookeeperError}; nothing is watched then."""
-        return Deferred.fromCoroutine(self._start())
+    async def connect(self, timeoutMs: int) -> None:
+        """
+        Connect the client and start. A failure closes the client.
 
-    async def _start(self) -> None:
+        @raise ZookeeperError: no connection came about, or a read failed.
+        """
+        try:
+            await self._zookeeper.connect(timeoutMs)
+            await self.start()
+        except Exception:
+            await self._zookeeper.close()
+            raise
+
+    @asDeferred
+    async def start(self) -> None:
+        """
+        @return: fires when C{brokers} and C{partitions} are valid. The client must be connected.
+            Fails with L{ZookeeperError}; nothing is watched then.
+        """
         try:
             for path in (BROKER_IDS, BROKER_TOPICS):
                 await createPersistent(self._zookeeper, path)
             await self._follow(_IDS, self._applyIds)
             await self._follow(_TOPICS, self._applyTopics)
-        except BaseException:
+        except Exception:
             self.stop()
             raise
 
@@ -339,30 +236,69 @@ class ZookeeperDiscovery:
         self._isStopped = True
         followed, self._followed = self._followed, {}
         for each in followed.values():
-            each.stop()
+            each.cancel()
 
     def _follow(self, node: GetChildren[Any] | GetData[Any], apply: Apply) -> Deferred[None]:
-        path = node.path
-        if path in self._followed or self._isStopped:
+        """
+        Read a node, and again whenever its watch fires.
+
+        @return: fires after the first reading. A failure of that one ends the watch.
+        """
+        if node.path in self._followed or self._isStopped:
             return succeed(None)
-        zookeeper, warnings = self._zookeeper, self._reader.warnings
+        first: Deferred[None] = Deferred()
+        running = Deferred.fromCoroutine(self._readAndWatch(node, apply, first))
+        self._followed[node.path] = running
+        running.addBoth(self._notFollowed, node.path, first)
+        return first
 
-        def begin() -> tuple[Deferred[Any], Deferred[Any]]:
+    async def _readAndWatch(
+        self, node: GetChildren[Any] | GetData[Any], apply: Apply, first: Deferred[None]
+    ) -> None:
+        backoff = Backoff(self._random, READ_DELAYS)
+        isAnew = False
+        while True:
             if isinstance(node, GetChildren):
-                reading, watch = zookeeper.get_children_and_watch(path)
-                return reading.addCallback(node.decoded, warnings), watch
-            reading, watch = zookeeper.get_and_watch(path)
-            return reading.addCallback(lambda found: node.decoded(found[0], warnings)), watch
+                reading, watch = self._zookeeper.get_children_and_watch(node.path)
+            else:
+                found, watch = self._zookeeper.get_and_watch(node.path)
+                reading = found.addCallback(lambda dataAndStat: dataAndStat[0])
+            isRead = False
+            try:
+                await apply(node.decoded(await reading, self._reader.warnings), isAnew)
+                isAnew = False
+                backoff.succeeded()
+                if not first.called:
+                    first.callback(None)
+                isRead = True
+                await watch
+                continue
+            except (NoNodeException, ClosingException):
+                return
+            except ZookeeperError as error:
+                if not first.called:
+                    raise
+                if isinstance(error, SessionExpiredException):
+                    isAnew = True
+                    continue
+                log.warn(
+                    "Reading {path} failed, trying again: {error}", path=node.path, error=error
+                )
+            finally:
+                if not isRead:
+                    watch.addErrback(lambda _failure: None)
+                    watch.cancel()
+            await deferLater(self._clock, backoff.failed() / 1000)
 
-        followed = self._followed[path] = _WatchedPath(
-            self._clock, path, begin, apply, self._notFollowed, Backoff(self._random, READ_DELAYS)
-        )
-        followed.begin()
-        return followed.first
-
-    def _notFollowed(self, followed: _WatchedPath) -> None:
-        if self._followed.get(followed.path) is followed:
-            del self._followed[followed.path]
+    def _notFollowed(self, result: Any, path: str, first: Deferred[None]) -> None:
+        self._followed.pop(path, None)
+        hasFailed = isinstance(result, Failure) and not result.check(CancelledError)
+        failure = result if hasFailed else None
+        if not first.called:
+            missing = Failure(NoNodeException(f"{path}: there is no such node"))
+            first.callback(None if self._isStopped else failure or missing)
+        elif failure is not None:
+            log.failure("Following {path} has ended", failure=failure, path=path)
 
     async def _gatherPresent(self, readings: list[Deferred[None]]) -> None:
         for outcome in await gatherSettled(readings):
@@ -398,7 +334,7 @@ class ZookeeperDiscovery:
             for name, counts in self._registered.items():
                 if number in counts:
                     self._merge(name, {number: counts[number]})
-            log.info("Broker {number} is at {endpoint}", number=number, endpoint=broker.endpoint)
+            log.info("Broker {number} is at {address}", number=number, address=broker.address)
         for listener in list(self._listeners):
             listener(number, broker)
 
@@ -451,7 +387,8 @@ class ZookeeperDiscovery:
             self._lists[name] = found
         return found
 
-    def lookUp(self, name: str) -> Deferred[list[BrokerPartition]]:
+    @asDeferred
+    async def lookUp(self, name: str) -> list[BrokerPartition]:
         """
         The partitions of a topic. A topic without a broker gets partition 0 of every broker, which
         is remembered.
@@ -462,45 +399,35 @@ class ZookeeperDiscovery:
         @return: fails with L{NoBrokersError} when there is no broker after C{readRetryCount}
             further readings of everything, each after a longer delay; with L{ZookeeperError}.
         """
-        return Deferred.fromCoroutine(self._lookUp(name))
-
-    async def _lookUp(self, name: str) -> list[BrokerPartition]:
         backoff = Backoff(self._random, READ_DELAYS)
         retriesLeft = self._readRetryCount
-        read = self._readIds
+        read: Callable[[], Awaitable[None]] = self._readIds
         while not (found := self.partitions(name)):
-            error = await self._readFor(name, read)
-            if error is not None:
-                if not retriesLeft:
-                    raise error
-                retriesLeft -= 1
-                await deferLater(self._clock, backoff.failed() / 1000)
-                read = self._refresh
+            error: PylogbrokerError = NoBrokersError(f"there is no broker for topic {name}")
+            try:
+                await read()
+            except ZookeeperTimeoutException:
+                raise
+            except (ConnectionLossException, SessionExpiredException) as loss:
+                error = loss
+            else:
+                if self.brokers:
+                    if not self.partitions(name):
+                        self._merge(name, dict.fromkeys(self.brokers, 1))
+                    continue
+            if not retriesLeft:
+                raise error
+            retriesLeft -= 1
+            await deferLater(self._clock, backoff.failed() / 1000)
+            read = self.refresh
         return found
-
-    async def _readFor(
-        self, name: str, read: Callable[[], Awaitable[None]]
-    ) -> PylogbrokerError | None:
-        try:
-            await read()
-        except ZookeeperTimeoutException:
-            raise
-        except (ConnectionLossException, SessionExpiredException) as error:
-            return error
-        if not self.brokers:
-            return NoBrokersError(f"there is no broker for topic {name}")
-        if not self.partitions(name):
-            self._merge(name, dict.fromkeys(self.brokers, 1))
-        return None
 
     async def _readIds(self) -> None:
         await self._applyIds(await self._reader.node(_IDS), False)
 
-    def refresh(self) -> Deferred[None]:
+    @asDeferred
+    async def refresh(self) -> None:
         """@return: fails with L{ZookeeperError}."""
-        return Deferred.fromCoroutine(self._refresh())
-
-    async def _refresh(self) -> None:
         await self._readIds()
         for number in list(self.brokers):
             self._setBroker(number, await self._reader.value(brokerId(number), decodeBroker))

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
+from pylogbroker.client.discovery import BrokerNode
 from pylogbroker.client.simpleconsumer import ConsumerPool, SimpleConsumer
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.errors import ConnectionLostError, PylogbrokerError, RemoteError
@@ -51,8 +52,8 @@ class MessageAgeBounds(NamedTuple):
 UNKNOWN = MessageAgeBounds()
 
 
-Find = Callable[[int], Awaitable[BrokerRegistration]]
-"""Gives a broker's registration; fails with a L{PylogbrokerError} when it is unknown."""
+Find = Callable[[int], Awaitable[BrokerRegistration | BrokerNode]]
+"""Gives a broker's address; fails with a L{PylogbrokerError} when it is unknown."""
 
 
 class OffsetLookup:

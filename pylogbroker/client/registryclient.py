@@ -34,7 +34,6 @@ from pylogbroker.schemas.lru import SCHEMA_COUNT_MAX, LruCache
 from pylogbroker.schemas.rest import (
     ANSWER_SIZE_MAX,
     CACHED_SIZE_MAX,
-    MEDIA_TYPE,
     RegistryCall,
     compatibilityCall,
     findCall,
@@ -193,14 +192,10 @@ class RegistryClient:
                     f"{self._askedCount} questions to {self._url} are under way already"
                 )
             )
-        self._askedCount += 1
-        return Deferred.fromCoroutine(self._ask(call)).addBoth(self._answered)
-
-    def _answered(self, result: Any) -> Any:
-        self._askedCount -= 1
-        return result
+        return Deferred.fromCoroutine(self._ask(call))
 
     async def _ask(self, call: RegistryCall[T]) -> T:
+        self._askedCount += 1
         try:
             status, body = await Deferred.fromCoroutine(self._exchange(call)).addTimeout(
                 self._timeoutMs / 1000, self._reactor, self._late
@@ -209,19 +204,19 @@ class RegistryClient:
             raise
         except Exception as error:  # twisted.web's and twisted.internet's, of many kinds
             raise BrokerConnectionError(f"{self._url} cannot be asked: {_reason(error)}") from error
+        finally:
+            self._askedCount -= 1
         return call.decode(status, body)
 
     def _late(self, _result: object, _seconds: float) -> tuple[int, bytes]:
         raise TimedOutError(f"{self._url} did not answer within {self._timeoutMs:.0f} ms")
 
     async def _exchange(self, call: RegistryCall[T]) -> tuple[int, bytes]:
-        headers = {
-            b"Accept": [MEDIA_TYPE.encode()],
-            **({b"Content-Type": [MEDIA_TYPE.encode()]} if call.body else {}),
-        }
-        body = None if call.body is None else _Body(call.body)
         response = await self._agent.request(
-            call.method.encode(), (self._url + call.path).encode(), Headers(headers), body
+            call.method.encode(),
+            (self._url + call.path).encode(),
+            Headers({name: [value] for name, value in call.headers.items()}),
+            None if call.body is None else _Body(call.body),
         )
         collecting = _Collecting()
         response.deliverBody(collecting)

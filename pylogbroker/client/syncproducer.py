@@ -19,10 +19,11 @@ discarded unread bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from random import SystemRandom
 from typing import Any, TypeVar, overload
 
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.failure import Failure
 
@@ -36,7 +37,7 @@ from pylogbroker.errors import (
     WireError,
     copyForReraise,
 )
-from pylogbroker.net.deferreds import Waiters
+from pylogbroker.net.deferreds import Waiters, asDeferred
 from pylogbroker.protocol.brokercalls import (
     PAYLOAD_SIZE_MAX,
     BrokerCall,
@@ -62,6 +63,7 @@ CONFIRMATION_SIZE_MAX = 65_536
 """Bytes of an OFFSETS request at most."""
 
 
+@dataclass(eq=False, slots=True)
 class _UnackedSends:
     """
     The requests of one connection.
@@ -71,17 +73,17 @@ class _UnackedSends:
         request.
     """
 
-    __slots__ = ("connection", "lastPartition", "sentCount", "confirmedCount")
-
-    def __init__(self, connection: ClientConnection) -> None:
-        self.connection = connection
-        self.sentCount = 0
-        self.confirmedCount = 0
-        self.lastPartition: tuple[str, int] = ("", 0)
+    connection: ClientConnection
+    sentCount: int = 0
+    confirmedCount: int = 0
+    lastPartition: tuple[str, int] = ("", 0)
 
     @property
     def unconfirmedCount(self) -> int:
         return self.sentCount - self.confirmedCount
+
+    def confirm(self, count: int) -> None:
+        self.confirmedCount = max(self.confirmedCount, count)
 
 
 class SyncProducer:
@@ -197,7 +199,7 @@ class SyncProducer:
         if self._refusal is not None:
             return fail(copyForReraise(self._refusal))
         connection = self._client.current
-        if connection is None:
+        if connection is None:  # its Deferred may be called and still wait for that of the send
             return self._pending(self._sendLater(frame, where))
         sending = self._sendOver(connection, frame, where)
         return sending if sending.called else self._pending(sending)
@@ -215,11 +217,9 @@ class SyncProducer:
 
         def connected(result: Any) -> Any:
             self._waitingSize -= size
-            return (
-                self._sendOver(result, frame, where)
-                if isinstance(result, ClientConnection)
-                else result
-            )
+            if isinstance(result, ClientConnection):
+                return self._sendOver(result, frame, where)
+            return result
 
         return self._client.connection().addBoth(connected)
 
@@ -266,8 +266,7 @@ class SyncProducer:
     ) -> BrokerConnectionError:
         unknown = BrokerConnectionError(
             f"whether {self._client.name} took the last {unacked.unconfirmedCount} requests is "
-            "unknown: "
-            f"{cause}"
+            f"unknown: {cause}"
         )
         unknown.__cause__ = cause
         return unknown
@@ -296,11 +295,9 @@ class SyncProducer:
         @raise ValueError: C{partition} is negative: the broker would close the connection.
         """
         call = offsetsCall(topic, checkedPartition(partition), LATEST, 1)
-        return (
-            fail(copyForReraise(self._refusal))
-            if self._refusal is not None
-            else self._pending(Deferred.fromCoroutine(self._confirm(call)))
-        )
+        if self._refusal is not None:
+            return fail(copyForReraise(self._refusal))
+        return self._pending(Deferred.fromCoroutine(self._confirm(call)))
 
     async def _confirm(self, call: BrokerCall[list[int]]) -> int:
         connection = await self._client.connection()
@@ -316,7 +313,7 @@ class SyncProducer:
                 raise
             unknown = self._unknown(unacked, error)
             # The next call reports what was sent after this one.
-            unacked.confirmedCount = max(unacked.confirmedCount, count)
+            unacked.confirm(count)
             raise unknown from error
 
     async def _requestConfirmation(
@@ -326,17 +323,16 @@ class SyncProducer:
         try:
             (offset,) = call.decode(await unacked.connection.request(call.frame, self._timeoutMs))
         except RemoteError:  # an answer, too, and it proves as much
-            unacked.confirmedCount = max(unacked.confirmedCount, count)
+            unacked.confirm(count)
             raise
         except (WireError, ValueError) as error:
             reason = WireError(f"{self._client.name} did not answer with an offset: {error}")
             unacked.connection.drop(reason)
             raise reason from error
-        unacked.confirmedCount = max(unacked.confirmedCount, count)
+        unacked.confirm(count)
         return offset
 
     def _confirmBeforeClosing(self, unacked: _UnackedSends) -> None:
-
         def failed(reason: Failure) -> None:
             if not reason.check(RemoteError):
                 self._unknownOutcome = self._unknown(unacked, reason.value)
@@ -346,7 +342,8 @@ class SyncProducer:
             self._requestConfirmation(unacked, offsetsCall(topic, max(partition, 0), LATEST, 1))
         ).addErrback(failed)
 
-    def close(self) -> Deferred[None]:
+    @asDeferred
+    async def close(self) -> None:
         """
         Finish the sends, confirm them, and close. No call is taken any more.
 
@@ -355,18 +352,14 @@ class SyncProducer:
             when an earlier connection was lost with unconfirmed sends, whose fate is unknown.
         """
         self._refusal = ClosedError(f"the producer for {self._client.name} was closed")
-        idle = self._idle.wait() if self._pendingCount else succeed(None)
-        return idle.addCallback(self._finish)
-
-    def _finish(self, _nothing: None) -> Deferred[None]:
+        if self._pendingCount:
+            await self._idle.wait()
         unacked = self._unacked
         if unacked is not None and unacked.unconfirmedCount and unacked.connection.refusal is None:
             self._unacked = None
             self._confirmBeforeClosing(unacked)
         else:
             self._leave()
-        return self._client.close().addBoth(self._closed)
-
-    def _closed(self, _result: object) -> None:
+        await self._client.close().addErrback(lambda _failure: None)
         if self._unknownOutcome is not None:
             raise self._unknownOutcome

@@ -114,16 +114,12 @@ def ownershipFaults(
         for partition in sorted(partitions.get(topic, ())):
             owner = owners.get(PartitionId(topic, partition))
             if owner is None:
-                faults.append(OwnershipFault(topic, partition, None, "it has no owner"))
+                reason = "it has no owner"
             elif not _isThread(owner, threadCounts[topic]):
-                faults.append(
-                    OwnershipFault(
-                        topic,
-                        partition,
-                        owner,
-                        "the owner is no thread of a member that wants this topic",
-                    )
-                )
+                reason = "the owner is no thread of a member that wants this topic"
+            else:
+                continue
+            faults.append(OwnershipFault(topic, partition, owner, reason))
     return faults
 
 

@@ -20,6 +20,8 @@ from pylogbroker.cluster.znodes import decodeNumber, decodePartition
 from pylogbroker.errors import FormatError, InvalidNameError, ZnodeError
 from pylogbroker.types import BrokerPartition
 
+_GROUP_LINE = re.compile(rf"({CONSUMERS}/([^/]*)/offsets/([^/]*)/([^/]*)):([^:]*)")
+
 
 class GroupOffset(NamedTuple):
     """A group's offset for a partition."""
@@ -43,29 +45,23 @@ def decodeOffsetLine(line: str) -> GroupOffset:
     @param line: without its end.
     @raise ZnodeError: it is not valid.
     """
-    path, colon, number = line.rpartition(":")
-    steps = path.split("/")
-    if (
-        not colon
-        or len(steps) != 6
-        or f"/{steps[1]}" != CONSUMERS
-        or steps[0]
-        or steps[3] != "offsets"
-    ):
+    found = _GROUP_LINE.fullmatch(line)
+    if found is None:
         raise ZnodeError(
             repr(line[:200]),
-            repr(number[:20]),
+            repr(line.rpartition(":")[2][:20]),
             "a line is /consumers/<group>/offsets/<topic>/<broker>-<partition>:<offset>",
         )
+    path, group, topic, name, number = found.groups()
     offset = decodeNumber(path, number.encode("utf-8", "surrogateescape"))
     if offset < 0:
         raise ZnodeError(path, number, "an offset is not negative")
-    found = GroupOffset(steps[2], steps[4], decodePartition(path, steps[5]), offset)
+    decoded = GroupOffset(group, topic, decodePartition(path, name), offset)
     try:
-        found.path  # noqa: B018 - the names are looked at
+        decoded.path  # noqa: B018 - the names are looked at
     except InvalidNameError as error:
         raise ZnodeError(path, number, str(error)) from error
-    return found
+    return decoded
 
 
 def decodeOffsetLines(lines: Iterable[str]) -> list[GroupOffset]:

@@ -6,6 +6,8 @@ A name that is not one path segment is refused, before it can point elsewhere.
 
 from __future__ import annotations
 
+import re
+
 from pylogbroker.errors import InvalidNameError
 from pylogbroker.types import BrokerPartition
 
@@ -14,6 +16,9 @@ BROKER_TOPICS = "/brokers/topics"
 CONSUMERS = "/consumers"
 SINKS = "/pylogbroker/sinks"
 """Ours, not 0.7's: the children are queries that write to topics."""
+
+
+_FORBIDDEN = re.compile(r"[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 
 
 def pathSegment(kind: str, name: str) -> str:
@@ -25,15 +30,9 @@ def pathSegment(kind: str, name: str) -> str:
     """
     if name in ("", ".", ".."):
         raise InvalidNameError(f"{name!r} cannot be the name of a {kind}")
-    for character in name:
-        if (
-            character == "/"
-            or character < " "
-            or "\x7f" <= character <= "\x9f"
-            or "\ud800" <= character <= "\uf8ff"
-            or "\ufff0" <= character <= "\uffff"
-        ):
-            raise InvalidNameError(f"the name of a {kind}, {name!r}, has {character!r} in it")
+    found = _FORBIDDEN.search(name)
+    if found is not None:
+        raise InvalidNameError(f"the name of a {kind}, {name!r}, has {found[0]!r} in it")
     return name
 
 

@@ -7,11 +7,12 @@ Who may produce to which topics, and who may fetch them: a file with a rule a li
     *               fetch     public-*
     -               fetch     status
 
-I{Who} is the common name of the client's certificate; C{*} stands for every client, C{-} for a client
-without one. I{What} is C{produce}, C{fetch} or C{both}. A topic is a name, or the beginning of one with
-C{*} behind it. What no rule allows is not allowed. White space separates; quotes keep it together.
+I{Who} is the common name of the client's certificate; C{*} stands for every client, C{-} for a
+client without one. I{What} is C{produce}, C{fetch} or C{both}. A topic is a name, or the beginning
+of one with C{*} behind it. A request that no rule allows is refused. White space separates words;
+quotes keep it together.
 
-Who may do either may ask for offsets, too.
+A client with either right may also ask for offsets.
 """
 
 from __future__ import annotations
@@ -23,35 +24,17 @@ from pylogbroker.errors import ConfigurationError
 PRODUCE = "produce"
 FETCH = "fetch"
 RIGHTS = {"produce": (PRODUCE,), "fetch": (FETCH,), "both": (PRODUCE, FETCH)}
-EVERYBODY = "*"
-NOBODY = "-"
+EVERY_CLIENT = "*"
+WITHOUT_CERTIFICATE = "-"
 FILE_SIZE_MAX = 16 << 20
 
 
-class _Topics:
-    """Names, and beginnings of names."""
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-        self.beginnings: tuple[str, ...] = ()
-
-    def add(self, pattern: str) -> None:
-        if pattern.endswith("*"):
-            self.beginnings += (pattern[:-1],)
-        else:
-            self.names.add(pattern)
-
-    def has(self, topic: str) -> bool:
-        return topic in self.names or topic.startswith(self.beginnings)
-
-
 class AllowList:
-    """
-    The rules of a file.
-    """
+    """The rules of a file."""
 
     def __init__(self) -> None:
-        self._rules: dict[tuple[str, str], _Topics] = {}
+        self._topics: set[tuple[str, str, str]] = set()
+        self._prefixes: dict[tuple[str, str], tuple[str, ...]] = {}
 
     @classmethod
     def parse(cls, text: str) -> AllowList:
@@ -61,38 +44,42 @@ class AllowList:
         made = cls()
         for number, line in enumerate(text.splitlines(), 1):
             try:
-                words = shlex.split(line, comments=True)
+                if words := shlex.split(line, comments=True):
+                    made._add(words)
             except ValueError as error:
                 raise ValueError(f"line {number}: {error}") from error
-            if words:
-                made._add(number, words)
         return made
 
-    def _add(self, number: int, words: list[str]) -> None:
+    def _add(self, words: list[str]) -> None:
         if len(words) < 3:
-            raise ValueError(f"line {number}: a rule is NAME {'|'.join(RIGHTS)} TOPIC …")
+            raise ValueError(f"a rule is NAME {'|'.join(RIGHTS)} TOPIC …")
         name, right, *patterns = words
         if right not in RIGHTS:
-            raise ValueError(f"line {number}: {right!r} is none of {', '.join(RIGHTS)}")
+            raise ValueError(f"{right!r} is none of {', '.join(RIGHTS)}")
         for pattern in patterns:
             if "*" in pattern[:-1]:
-                raise ValueError(f"line {number}: {pattern!r}: * may stand at the end only")
+                raise ValueError(f"{pattern!r}: * may stand at the end only")
             for each in RIGHTS[right]:
-                self._rules.setdefault((name, each), _Topics()).add(pattern)
+                if pattern.endswith("*"):
+                    prefixes = self._prefixes.get((name, each), ())
+                    self._prefixes[name, each] = (*prefixes, pattern[:-1])
+                else:
+                    self._topics.add((name, each, pattern))
 
     def allows(self, name: str | None, right: str, topic: str) -> bool:
         """
         @param name: of the client's certificate; L{None} for a client without.
         @param right: L{PRODUCE} or L{FETCH}.
         """
-        # A certificate with one of the two signs for its name gets what everybody gets, and not
-        # what those without get.
-        own = NOBODY if name is None else name if name not in (EVERYBODY, NOBODY) else EVERYBODY
-        for who in (own, EVERYBODY):
-            topics = self._rules.get((who, right))
-            if topics is not None and topics.has(topic):
-                return True
-        return False
+        # A certificate whose name is one of the two signs gets the rights of every client only.
+        own = WITHOUT_CERTIFICATE if name is None else name
+        if name == WITHOUT_CERTIFICATE:
+            own = EVERY_CLIENT
+        return any(
+            (who, right, topic) in self._topics
+            or topic.startswith(self._prefixes.get((who, right), ()))
+            for who in (own, EVERY_CLIENT)
+        )
 
 
 def readAllowList(path: str) -> AllowList:

@@ -7,19 +7,22 @@ A producer's keys begin with C{audit.} and may stand in its own property file, b
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from pylogbroker.config.connectionsettings import BROKER_ENDPOINT, ZK_DIGEST
 from pylogbroker.config.keys import Settings, ownKey
 from pylogbroker.config.propertytypes import (
+    BOOLEAN,
     LONG_MAX,
-    Boolean,
+    NOT_EMPTY,
+    NULLABLE_TEXT,
+    POSITIVE,
+    TEXT,
+    TEXT_LIST,
     Integer,
-    Nullable,
     PropertyType,
-    Text,
-    TextList,
+    Warn,
     ZookeeperServers,
     isServer,
 )
@@ -27,16 +30,15 @@ from pylogbroker.errors import ConfigurationError
 
 AUDIT_TOPIC = "pylogbroker-audit"
 PREFIX = "audit."
-BROKER_PREFIX = "broker:"
-TABLE_PREFIX = "table:"
 _WEEK_MS = 7 * 24 * 3_600_000
 _WINDOW = Integer(1, _WEEK_MS)
-_POSITIVE = Integer(1)
 _MS = Integer(0, LONG_MAX)
-_TIER = re.compile(r"([^\s=|]+)=(\S+)")
-_EXPECTED = re.compile(r"(.*)@(\d{1,9}(?:,\d{1,9})*)", re.DOTALL)
+_TIER = re.compile(
+    r"(?P<name>[^\s=|]+)=(?:table:(?P<folder>\S*)|broker:(?P<brokers>\S*)"
+    r"|(?P<servers>\S+?)(?:@(?P<expected>\d{1,9}(?:,\d{1,9})*))?)"
+)
 
-AUDIT_TOPIC_KEY = ownKey("audit.topic", Text(empty=False), AUDIT_TOPIC, "The topic of the counts.")
+AUDIT_TOPIC_KEY = ownKey("audit.topic", NOT_EMPTY, AUDIT_TOPIC, "The topic of the counts.")
 
 
 class AuditedSettings(Settings):
@@ -52,27 +54,24 @@ class AuditedSettings(Settings):
     )
     auditIntervalMs = ownKey(
         "audit.interval.ms",
-        _POSITIVE,
+        POSITIVE,
         "10000",
         "The interval in milliseconds at which changed counts are published; unpublished "
         "counts are lost with the process.",
     )
     auditTier = ownKey(
-        "audit.tier",
-        Text(empty=False),
-        "live",
-        "The name of the tier that the producer publishes to.",
+        "audit.tier", NOT_EMPTY, "live", "The name of the tier that the producer publishes to."
     )
     auditHost = ownKey(
         "audit.host",
-        Nullable(Text()),
+        NULLABLE_TEXT,
         "",
         "The host name in envelopes and reports.",
         derived="the machine's",
     )
     auditEnvelope = ownKey(
         "audit.envelope",
-        Boolean(),
+        BOOLEAN,
         "true",
         "Wrap payloads in envelopes with time and host. Without envelopes, auditors need `timeof`.",
     )
@@ -104,36 +103,28 @@ def parseTier(text: str) -> TierAddress:
     found = _TIER.fullmatch(text.strip())
     if found is None:
         raise ConfigurationError(
-            f"{text!r} is not NAME=ZOOKEEPER-SERVERS, NAME={BROKER_PREFIX}HOST:PORT, nor NAME={TABLE_PREFIX}FOLDER"
+            f"{text!r} is not NAME=ZOOKEEPER-SERVERS, NAME=broker:HOST:PORT, nor NAME=table:FOLDER"
         )
-    name, where = found.groups()
-    if where.startswith(TABLE_PREFIX):
-        folder = where.removeprefix(TABLE_PREFIX)
+    name, folder, brokers, servers, expected = found.groups()
+    if servers:
+        try:
+            ZookeeperServers().parse(servers, lambda _sentence: None)
+        except ValueError as error:
+            raise ConfigurationError(f"{text!r}: {error}") from error
+        numbers = frozenset(map(int, expected.split(","))) if expected else frozenset[int]()
+        return TierAddress(name, servers, (), expected=numbers)
+    if folder is not None:
         if not folder:
             raise ConfigurationError(f"{text!r} names no folder")
         return TierAddress(name, "", (), folder)
-    if not where.startswith(BROKER_PREFIX):
-        named = _EXPECTED.fullmatch(where)
-        servers, numbers = named.groups() if named else (where, "")
-        expected = frozenset(int(number) for number in numbers.split(",") if number)
-        try:
-            return TierAddress(
-                name,
-                ZookeeperServers().parse(servers, lambda _sentence: None),
-                (),
-                expected=expected,
-            )
-        except ValueError as error:
-            raise ConfigurationError(f"{text!r}: {error}") from error
-    brokers = tuple(broker for broker in where.removeprefix(BROKER_PREFIX).split(",") if broker)
-    if not brokers:
+    addresses = tuple(filter(None, brokers.split(",")))
+    if not addresses:
         raise ConfigurationError(f"{text!r} names no broker")
-    for broker in brokers:
-        if not isServer(broker) and (
-            "[" in broker or broker.count(":") < 2
-        ):  # which could not be an endpoint string, either
+    for broker in addresses:
+        # An endpoint string has two colons at least.
+        if not isServer(broker) and ("[" in broker or broker.count(":") < 2):
             raise ConfigurationError(f"{text!r}: {broker!r} is not HOST:PORT")
-    return TierAddress(name, "", brokers)
+    return TierAddress(name, "", addresses)
 
 
 class TierList(PropertyType[tuple[TierAddress, ...]]):
@@ -142,9 +133,9 @@ class TierList(PropertyType[tuple[TierAddress, ...]]):
     name = "list"
     range = "separated by `|`"
 
-    def parse(self, text: str, warn: Callable[[str], None]) -> tuple[TierAddress, ...]:
+    def parse(self, text: str, warn: Warn) -> tuple[TierAddress, ...]:
         try:
-            return tuple(map(parseTier, TextList().parse(text, warn)))
+            return tuple(map(parseTier, TEXT_LIST.parse(text, warn)))
         except ConfigurationError as error:
             raise ValueError(str(error)) from error
 
@@ -166,7 +157,7 @@ class AuditorSettings(Settings):
     auditTopic = AUDIT_TOPIC_KEY
     topics = ownKey(
         "topics",
-        TextList(),
+        TEXT_LIST,
         "",
         "The topics to audit, with `|` between them. Empty: all topics that producers have "
         "reported.",
@@ -186,19 +177,19 @@ class AuditorSettings(Settings):
     )
     horizonMs = ownKey(
         "horizon.ms",
-        _POSITIVE,
+        POSITIVE,
         "86400000",
         "The age in milliseconds above which the auditor forgets a window.",
     )
     intervalMs = ownKey(
         "interval.ms",
-        _POSITIVE,
+        POSITIVE,
         "60000",
         "The interval in milliseconds at which the service reads and compares.",
     )
     timeOf = ownKey(
         "timeof",
-        Nullable(Text()),
+        NULLABLE_TEXT,
         "",
         "A dotted name of a function that takes a payload without an envelope and returns "
         "its time, in milliseconds since the epoch, or `None`.",
@@ -206,14 +197,14 @@ class AuditorSettings(Settings):
     )
     listen = ownKey(
         "listen",
-        Text(),
+        TEXT,
         "tcp:9464:interface=127.0.0.1",
         "The HTTP listener of the service, as a Twisted endpoint string: `/metrics`, "
         "`/audit.json`, `/audit.txt`. Empty: none.",
     )
     hosts = ownKey(
         "hosts",
-        TextList(),
+        TEXT_LIST,
         "",
         "Host names that clients may use for `listen`, with `|` between them, beside "
         "`localhost` and every IP address.",
@@ -231,16 +222,14 @@ class AuditorSettings(Settings):
     brokerEndpoint = BROKER_ENDPOINT
     timeoutMs = ownKey(
         "timeout.ms",
-        _POSITIVE,
+        POSITIVE,
         "30000",
         "The longest time for connecting, and for each answer of a broker or of ZooKeeper, "
         "in milliseconds.",
     )
 
     @classmethod
-    def complete(
-        cls, values: dict[str, Any], properties: Mapping[str, str], warn: Callable[[str], None]
-    ) -> None:
+    def complete(cls, values: dict[str, Any], properties: Mapping[str, str], warn: Warn) -> None:
         names = [tier.name for tier in values["tiers"]]
         if not names:
             raise ConfigurationError("tiers is empty: an auditor needs at least one tier to count")

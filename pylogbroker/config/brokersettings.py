@@ -10,7 +10,7 @@ C{topic.log.retention.size} works (gotcha 5), and unknown keys are reported (got
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +18,27 @@ from pylogbroker.config.allowlist import readAllowList
 from pylogbroker.config.connectionsettings import ZK_ACL, ZK_DIGEST
 from pylogbroker.config.keys import ConfigKey, Settings, ignoredKey, ownKey
 from pylogbroker.config.propertytypes import (
+    ANY_INTEGER,
+    BOOLEAN,
     LONG_MAX,
-    Boolean,
+    NOT_EMPTY,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SIZE,
+    TEXT,
+    TEXT_LIST,
+    TOPIC_MAP,
     EndpointTemplate,
     Host,
     Integer,
     Nullable,
-    Text,
-    TextList,
     TopicMap,
+    Warn,
     ZookeeperServers,
 )
 from pylogbroker.errors import ConfigurationError
 
 SAMPLE_NAME = "broker.properties"
-
-_POSITIVE = Integer(1)
-_SIZE = Integer(1, LONG_MAX)
 
 
 class BrokerSettings(Settings):
@@ -50,7 +54,7 @@ class BrokerSettings(Settings):
     # -- who and where
     brokerId = ConfigKey(
         "brokerid",
-        Integer(0),
+        NOT_NEGATIVE,
         None,
         "The broker's number, unique in its cluster.",
         isRequired=True,
@@ -79,7 +83,7 @@ class BrokerSettings(Settings):
     )
     listeners = ownKey(
         "listeners",
-        TextList(),
+        TEXT_LIST,
         "",
         "The endpoints to listen on, as Twisted endpoint strings with `|` between them: "
         "`tcp:9092:interface=127.0.0.1 | tls:9093:privateKey=key.pem:clientCAs=ca.pem`. "
@@ -89,7 +93,7 @@ class BrokerSettings(Settings):
     # -- ZooKeeper
     enableZookeeper = ConfigKey(
         "enable.zookeeper",
-        Boolean(),
+        BOOLEAN,
         "true",
         "Register the broker and its topics in ZooKeeper, where producers and consumers "
         "find them. Otherwise clients need the broker's address.",
@@ -103,43 +107,43 @@ class BrokerSettings(Settings):
     )
     zkSessionTimeoutMs = ConfigKey(
         "zk.sessiontimeout.ms",
-        _POSITIVE,
+        POSITIVE,
         "6000",
         "The session time-out in milliseconds: without a heartbeat for this time, ZooKeeper"
         " drops the broker's registration. The server limits the value.",
     )
     zkConnectionTimeoutMs = ConfigKey(
         "zk.connectiontimeout.ms",
-        _POSITIVE,
+        POSITIVE,
         None,
         "The longest wait for ZooKeeper at the start, in milliseconds; then the start fails.",
-        derived="`zk.sessiontimeout.ms`",
+        fallback=zkSessionTimeoutMs,
     )
     zkDigest = ZK_DIGEST
     zkAcl = ZK_ACL
     # -- connections
     socketSendBuffer = ConfigKey(
         "socket.send.buffer",
-        Integer(0),
+        NOT_NEGATIVE,
         "0",
         "SO_SNDBUF of each connection in bytes; 0 lets the kernel size it. (In 0.7: 102400.)",
     )
     socketReceiveBuffer = ConfigKey(
         "socket.receive.buffer",
-        Integer(0),
+        NOT_NEGATIVE,
         "0",
         "SO_RCVBUF of each connection in bytes; 0 lets the kernel size it. (In 0.7: 102400.)",
     )
     maxConnections = ownKey(
         "max.connections",
-        Integer(0),
+        NOT_NEGATIVE,
         "0",
         "The largest number of client connections; the broker closes further ones at once. "
         "0: limited by file descriptors only.",
     )
     frameDeadlineMs = ownKey(
         "frame.deadline.ms",
-        _POSITIVE,
+        POSITIVE,
         "120000",
         "The longest time that a large request may take to arrive, plus one second for each"
         " MiB, while other requests wait for its memory; then the broker closes its "
@@ -147,14 +151,14 @@ class BrokerSettings(Settings):
     )
     readerIdleMs = ownKey(
         "reader.idle.ms",
-        _POSITIVE,
+        POSITIVE,
         "120000",
         "The longest time that a client may leave a waiting response unread; then the "
         "broker closes the connection, because it pins deleted segments.",
     )
     allowFile = ownKey(
         "allow.file",
-        Text(),
+        TEXT,
         "",
         "A file of rules: the certificates, by common name, that may produce to and fetch "
         "from each topic. Empty: every client may do everything.",
@@ -162,74 +166,70 @@ class BrokerSettings(Settings):
     # -- requests
     maxSocketRequestBytes = ConfigKey(
         "max.socket.request.bytes",
-        _POSITIVE,
+        POSITIVE,
         "104857600",
         "The largest request in bytes; a larger one closes its connection.",
     )
     maxMessageSize = ConfigKey(
         "max.message.size",
-        Integer(0),
+        NOT_NEGATIVE,
         "1000000",
         "The largest payload of a top-level message in bytes. The broker drops and counts a"
         " request with a larger one; as in 0.7, the producer gets no error.",
     )
     maxTopicNameLength = ConfigKey(
         "max.topic.name.length",
-        _POSITIVE,
+        POSITIVE,
         "255",
         "The longest topic name in UTF-16 units. Name and partition number must also fit "
         "into a directory name of 255 bytes.",
     )
     maxRequestMemoryBytes = ownKey(
         "max.request.memory.bytes",
-        _SIZE,
+        SIZE,
         "268435456",
         "Memory for large requests that are still arriving, over all connections; the "
         "broker does not read from a connection that waits for it. At least "
         "`max.socket.request.bytes`.",
-        derived="`268435456`, or `max.socket.request.bytes` if that is more",
+        least=maxSocketRequestBytes,
     )
     maxDecompressedBytes = ownKey(
         "max.decompressed.bytes",
-        _SIZE,
+        SIZE,
         "67108864",
         "The largest decompressed size of one message set in bytes, over all levels; a "
         "larger set is refused.",
     )
     maxDecompressionMemoryBytes = ownKey(
         "max.decompression.memory.bytes",
-        _SIZE,
+        SIZE,
         "268435456",
         "Memory for decompression in bytes, over all connections; further sets wait for it."
         " At least `max.decompressed.bytes`.",
-        derived="`268435456`, or `max.decompressed.bytes` if that is more",
+        least=maxDecompressedBytes,
     )
     maxCompressionDepth = ownKey(
         "max.compression.depth",
-        _POSITIVE,
+        POSITIVE,
         "8",
         "The deepest nesting of compressed messages; a deeper set is refused.",
     )
     # -- the log
     logDir = ConfigKey(
-        "log.dir",
-        Text(empty=False),
-        None,
-        "The data directory; created if it is missing.",
-        isRequired=True,
+        "log.dir", NOT_EMPTY, None, "The data directory; created if it is missing.", isRequired=True
     )
     numPartitions = ConfigKey(
-        "num.partitions", _POSITIVE, "1", "The number of partitions of a topic on this broker."
+        "num.partitions", POSITIVE, "1", "The number of partitions of a topic on this broker."
     )
     topicPartitionCountMap = ConfigKey(
         "topic.partition.count.map",
-        TopicMap(),
+        TOPIC_MAP,
         "",
         "`num.partitions` for some topics: `topic1:3,topic2:4`.",
     )
     maxPartitions = ownKey(
         "max.partitions",
-        _POSITIVE,
+        POSITIVE,
         "10000",
         "The largest number of partitions that producers may create on this broker; a "
         "request that would exceed it is refused. Existing partitions are always served.",
@@ -241,49 +241,43 @@ class BrokerSettings(Settings):
         "The size in bytes above which a partition rolls to a new segment file.",
     )
     topicLogFileSize = ConfigKey(
-        "topic.log.file.size",
-        TopicMap(),
-        "",
-        "`log.file.size` for some topics: `topic1:1048576`.",
+        "topic.log.file.size", TOPIC_MAP, "", "`log.file.size` for some topics: `topic1:1048576`."
     )
     logRollHours = ConfigKey(
         "log.roll.hours",
-        Integer(1),
+        POSITIVE,
         "168",
         "The age in hours, from its first message, above which a segment file is rolled.",
     )
     topicLogRollHours = ConfigKey(
-        "topic.log.roll.hours",
-        TopicMap(),
-        "",
-        "`log.roll.hours` for some topics: `topic1:24`.",
+        "topic.log.roll.hours", TOPIC_MAP, "", "`log.roll.hours` for some topics: `topic1:24`."
     )
     # -- flushing
     logFlushInterval = ConfigKey(
         "log.flush.interval",
-        _POSITIVE,
+        POSITIVE,
         "500",
         "The number of messages after which a partition is flushed to disk. Consumers see "
         "only flushed messages.",
     )
     logDefaultFlushSchedulerIntervalMs = ConfigKey(
         "log.default.flush.scheduler.interval.ms",
-        _POSITIVE,
+        POSITIVE,
         "3000",
         "The interval in milliseconds at which the broker checks for partitions that are "
         "due for a flush.",
     )
     logDefaultFlushIntervalMs = ConfigKey(
         "log.default.flush.interval.ms",
-        Integer(),
+        ANY_INTEGER,
         None,
         "The longest time that a message waits for its flush, in milliseconds, rounded up "
         "to the next check.",
-        derived="`log.default.flush.scheduler.interval.ms`",
+        fallback=logDefaultFlushSchedulerIntervalMs,
     )
     topicFlushIntervalsMs = ConfigKey(
         "topic.flush.intervals.ms",
-        TopicMap(),
+        TOPIC_MAP,
         "",
         "`log.default.flush.interval.ms` for some topics: `topic1:1000,topic2:3000`.",
     )
@@ -296,20 +290,20 @@ class BrokerSettings(Settings):
     )
     maxUnflushedBytesPerPartition = ownKey(
         "max.unflushed.bytes.per.partition",
-        _SIZE,
+        SIZE,
         "67108864",
         "The largest number of unflushed bytes in a partition. Above it, a flush starts at "
         "once, and the producers of the partition wait until half of the bytes are flushed.",
     )
     maxUnflushedBytes = ownKey(
         "max.unflushed.bytes",
-        _SIZE,
+        SIZE,
         "268435456",
         "`max.unflushed.bytes.per.partition` for all partitions together.",
     )
     diskFullRetryMs = ownKey(
         "disk.full.retry.ms",
-        _POSITIVE,
+        POSITIVE,
         "1000",
         "The interval in milliseconds at which the broker retries a write that a full disk "
         "refused. Producers wait; no accepted message is lost.",
@@ -330,7 +324,7 @@ class BrokerSettings(Settings):
     )
     maxOpenSegments = ownKey(
         "max.open.segments",
-        _POSITIVE,
+        POSITIVE,
         "512",
         "The largest number of segment files that stay open for readers; the least recently"
         " read one is closed first.",
@@ -338,13 +332,13 @@ class BrokerSettings(Settings):
     # -- retention
     logRetentionHours = ConfigKey(
         "log.retention.hours",
-        Integer(1),
+        POSITIVE,
         "168",
         "The time in hours after its last message after which a segment file is deleted.",
     )
     topicLogRetentionHours = ConfigKey(
         "topic.log.retention.hours",
-        TopicMap(),
+        TOPIC_MAP,
         "",
         "`log.retention.hours` for some topics: `topic1:24`.",
     )
@@ -363,7 +357,7 @@ class BrokerSettings(Settings):
     )
     logCleanupIntervalMins = ConfigKey(
         "log.cleanup.interval.mins",
-        Integer(1),
+        POSITIVE,
         "10",
         "The interval in minutes at which the broker checks for segment files to delete; "
         "the first check is one minute after the start.",
@@ -371,13 +365,13 @@ class BrokerSettings(Settings):
     # -- looking in
     maxTopicCounters = ownKey(
         "max.topic.counters",
-        Integer(0),
+        NOT_NEGATIVE,
         "1000",
         "The largest number of topics with counters of their own; later topics share one set.",
     )
     httpListener = ownKey(
         "http.listener",
-        Text(),
+        TEXT,
         "",
         "The listener for Prometheus metrics and the console: a Twisted endpoint string, or"
         " a port such as `8067`. Without `interface=` it listens on 127.0.0.1, because it "
@@ -385,7 +379,7 @@ class BrokerSettings(Settings):
     )
     httpHosts = ownKey(
         "http.hosts",
-        TextList(),
+        TEXT_LIST,
         "",
         "Host names by which browsers may reach `http.listener`, with `|` between them, "
         "beside `localhost` and every IP address. Other Host headers are refused, because "
@@ -393,13 +387,13 @@ class BrokerSettings(Settings):
     )
     httpConsole = ownKey(
         "http.console",
-        Boolean(),
+        BOOLEAN,
         "true",
         "Serve the console on `http.listener`, and not only metrics.",
     )
     httpMessages = ownKey(
         "http.messages",
-        Boolean(),
+        BOOLEAN,
         None,
         "Let every user of the console read the messages of all topics; `allow.file` does "
         "not apply there.",
@@ -416,14 +410,14 @@ class BrokerSettings(Settings):
     )
     logRequests = ownKey(
         "log.requests",
-        Boolean(),
+        BOOLEAN,
         "false",
         "Log every request, as 0.7's logger `kafka.request.logger` does at TRACE. For "
         "debugging a client; logging costs more than the requests.",
     )
     metricsLogIntervalMs = ownKey(
         "metrics.log.interval.ms",
-        Integer(0),
+        NOT_NEGATIVE,
         "0",
         "The interval in milliseconds at which the broker logs its metrics, as an event "
         "with fields; 0: never.",
@@ -431,28 +425,26 @@ class BrokerSettings(Settings):
     # -- without effect
     numThreads = ignoredKey(
         "num.threads",
-        _POSITIVE,
+        POSITIVE,
         None,
         "0.7's network threads. Here one thread does the work; see `flush.threads` and "
         "`cold.read.threads`.",
     )
     monitoringPeriodSecs = ignoredKey(
         "monitoring.period.secs",
-        _POSITIVE,
+        POSITIVE,
         "600",
         "The window of 0.7's statistics. Counters here are running totals.",
     )
     zkSyncTimeMs = ignoredKey(
         "zk.synctime.ms",
-        Integer(),
+        ANY_INTEGER,
         "2000",
         "The largest lag of a ZooKeeper follower. 0.7.2's broker ignores it, too.",
     )
 
     @classmethod
-    def complete(
-        cls, values: dict[str, Any], properties: Mapping[str, str], warn: Callable[[str], None]
-    ) -> None:
+    def complete(cls, values: dict[str, Any], properties: Mapping[str, str], warn: Warn) -> None:
         values["zkConnect"] = values["zkConnect"].strip()
         if values["enableZookeeper"] and not values["zkConnect"]:
             raise ConfigurationError(
@@ -461,14 +453,6 @@ class BrokerSettings(Settings):
                 + " needs ZooKeeper's servers, such as zk.connect=localhost:2181; or set "
                 "enable.zookeeper=false"
             )
-        if values["zkConnectionTimeoutMs"] is None:
-            values["zkConnectionTimeoutMs"] = values["zkSessionTimeoutMs"]
-        if values["logDefaultFlushIntervalMs"] is None:
-            values["logDefaultFlushIntervalMs"] = values["logDefaultFlushSchedulerIntervalMs"]
-        cls.requireAtLeast(values, properties, cls.maxRequestMemoryBytes, cls.maxSocketRequestBytes)
-        cls.requireAtLeast(
-            values, properties, cls.maxDecompressionMemoryBytes, cls.maxDecompressedBytes
-        )
         if not values["listeners"]:
             values["listeners"] = (listener(values["port"], values["listenInterface"]),)
         if values["httpMessages"] is None:

@@ -8,22 +8,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pylogbroker.config.keys import Settings, ownKey
-from pylogbroker.config.properties import parseProperties, readProperties
+from pylogbroker.config.properties import Properties, readProperties
 from pylogbroker.config.propertytypes import EndpointTemplate, Enum, SecretText
 from pylogbroker.errors import ConfigurationError
 
 ZK_DIGEST = ownKey(
     "zk.digest", SecretText(), "",
-    "Name and password for ZooKeeper's scheme *digest*, `user:password`. Protect the file that holds them.",
+    "Name and password for ZooKeeper's scheme *digest*, `user:password`. "
+    "Protect the file that holds them.",
 )  # fmt: skip
 ZK_ACL = ownKey(
     "zk.acl", Enum({word: word for word in ("readable", "private", "open")}), "readable",
-    "With `zk.digest`, the rights of others on new nodes: `readable`, read them; `private`, none; `open`, all.",
+    "With `zk.digest`, the rights of others on new nodes: `readable`, read them; `private`, none; "
+    "`open`, all.",
 )  # fmt: skip
 BROKER_ENDPOINT = ownKey(
     "broker.endpoint", EndpointTemplate(), "",
     "The way to a broker, as a Twisted client endpoint string: "
-    "`tls:{host}:{port}:trustRoots=ca.d:certificate=cert.pem:privateKey=key.pem`. Empty: plain TCP.",
+    "`tls:{host}:{port}:trustRoots=ca.d:certificate=cert.pem:privateKey=key.pem`. "
+    "Empty: plain TCP.",
 )  # fmt: skip
 
 
@@ -47,7 +50,7 @@ class ConnectionSettings(Settings):
             unknown key.
         """
         own = {key.key for key in cls.keys}
-        properties = parseProperties("") if path is None else readProperties(path)
+        properties = Properties() if path is None else readProperties(path)
         for key in set(properties) - own:
             del properties[key]
         return cls.fromProperties(properties.withOverrides(changes), _refuse)

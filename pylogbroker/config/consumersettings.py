@@ -8,15 +8,24 @@ keys add limits that 0.7 lacks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pylogbroker.config.connectionsettings import BROKER_ENDPOINT, ZK_ACL, ZK_DIGEST
 from pylogbroker.config.keys import ConfigKey, Settings, ignoredKey, ownKey
-from pylogbroker.config.propertytypes import Boolean, Integer, Nullable, Text, ZookeeperServers
+from pylogbroker.config.propertytypes import (
+    ANY_INTEGER,
+    BOOLEAN,
+    NOT_EMPTY,
+    NOT_NEGATIVE,
+    NULLABLE_TEXT,
+    POSITIVE,
+    TEXT,
+    Integer,
+    Warn,
+    ZookeeperServers,
+)
 
-_POSITIVE = Integer(1)
-_NOT_NEGATIVE = Integer(0)
 _SIZE_MAX = Integer(1, 1 << 30)
 
 RESETS = ("smallest", "largest")
@@ -30,14 +39,14 @@ class ConsumerSettings(Settings):
     # -- who
     groupId = ConfigKey(
         "groupid",
-        Text(empty=False),
+        NOT_EMPTY,
         None,
         "The consumer group. Each message goes to one of its members.",
         isRequired=True,
     )
     consumerId = ConfigKey(
         "consumerid",
-        Nullable(Text()),
+        NULLABLE_TEXT,
         "",
         "A fixed id for this member, for tests. Two members with the same id block each other.",
         derived="made of host name, time and chance",
@@ -51,21 +60,21 @@ class ConsumerSettings(Settings):
     )
     zkSessionTimeoutMs = ConfigKey(
         "zk.sessiontimeout.ms",
-        _POSITIVE,
+        POSITIVE,
         "6000",
         "The session time-out in milliseconds: without a heartbeat for this time, other "
         "members take this one's partitions.",
     )
     zkConnectionTimeoutMs = ConfigKey(
         "zk.connectiontimeout.ms",
-        _POSITIVE,
+        POSITIVE,
         None,
         "The longest time for the first connection to ZooKeeper, in milliseconds.",
-        derived="`zk.sessiontimeout.ms`",
+        fallback=zkSessionTimeoutMs,
     )
     zkSyncTimeMs = ConfigKey(
         "zk.synctime.ms",
-        _NOT_NEGATIVE,
+        NOT_NEGATIVE,
         "2000",
         "The largest lag of a ZooKeeper follower: the default of `rebalance.backoff.ms`.",
     )
@@ -75,7 +84,7 @@ class ConsumerSettings(Settings):
     brokerEndpoint = BROKER_ENDPOINT
     socketTimeoutMs = ConfigKey(
         "socket.timeout.ms",
-        _POSITIVE,
+        POSITIVE,
         "30000",
         "The longest time that a broker may take to answer, in milliseconds. (In 0.7: no effect.)",
     )
@@ -94,7 +103,7 @@ class ConsumerSettings(Settings):
         "67108864",
         "The limit to which the fetch size doubles for a message larger than `fetch.size`. "
         "At least `fetch.size`.",
-        derived="`67108864`, or `fetch.size` if that is more",
+        least=fetchSize,
     )
     maxResponseBytes = ownKey(
         "max.response.bytes",
@@ -105,20 +114,20 @@ class ConsumerSettings(Settings):
     )
     fetcherBackoffMs = ConfigKey(
         "fetcher.backoff.ms",
-        _NOT_NEGATIVE,
+        NOT_NEGATIVE,
         "1000",
         "The pause in milliseconds after a fetch that brought nothing from any partition.",
     )
     queuedChunksMax = ConfigKey(
         "queuedchunks.max",
-        _POSITIVE,
+        POSITIVE,
         "10",
         "The largest number of chunks in a stream's queue; a chunk is the result of one "
         "fetch from one partition.",
     )
     maxQueuedBytes = ownKey(
         "max.queued.bytes",
-        Integer(1),
+        POSITIVE,
         "67108864",
         "The largest size of the chunks in a stream's queue, in bytes. An empty stream "
         "takes one chunk of any size.",
@@ -126,19 +135,19 @@ class ConsumerSettings(Settings):
     # -- positions
     autoCommitEnable = ConfigKey(
         "autocommit.enable",
-        Boolean(),
+        BOOLEAN,
         "true",
         "Commit offsets at an interval, in rebalances and on shutdown.",
     )
     autoCommitIntervalMs = ConfigKey(
         "autocommit.interval.ms",
-        _POSITIVE,
+        POSITIVE,
         "10000",
         "The interval of automatic commits, in milliseconds.",
     )
     autoOffsetReset = ConfigKey(
         "autooffset.reset",
-        Text(),
+        TEXT,
         "smallest",
         "The start without a stored offset, or with one that is out of range: `smallest` or"
         " `largest`. With any other value the stream raises an error.",
@@ -146,69 +155,63 @@ class ConsumerSettings(Settings):
     # -- sharing
     rebalanceRetriesMax = ConfigKey(
         "rebalance.retries.max",
-        _POSITIVE,
+        POSITIVE,
         "4",
         "The number of attempts after which a rebalance counts as failed. The member then "
         "continues with the partitions that it has, and retries with longer pauses.",
     )
     rebalanceBackoffMs = ConfigKey(
         "rebalance.backoff.ms",
-        _NOT_NEGATIVE,
+        NOT_NEGATIVE,
         None,
         "The pause between rebalance attempts, in milliseconds.",
-        derived="`zk.synctime.ms`",
+        fallback=zkSyncTimeMs,
     )
     # -- reading
     consumerTimeoutMs = ConfigKey(
         "consumer.timeout.ms",
-        Integer(),
+        ANY_INTEGER,
         "-1",
         "The longest time in milliseconds that an iterator waits for a message before it "
         "raises; negative: no limit.",
     )
     shallowIteratorEnable = ConfigKey(
         "shallowiterator.enable",
-        Boolean(),
+        BOOLEAN,
         "false",
         "Deliver compressed sets without decompressing them.",
     )
     # -- without effect
     mirrorTopicsWhitelist = ignoredKey(
         "mirror.topics.whitelist",
-        Text(),
+        TEXT,
         None,
         "A key of 0.7.0's embedded mirror. 0.7.2 ignores it, too.",
     )
     mirrorTopicsBlacklist = ignoredKey(
         "mirror.topics.blacklist",
-        Text(),
+        TEXT,
         None,
         "A key of 0.7.0's embedded mirror. 0.7.2 ignores it, too.",
     )
     mirrorConsumerNumthreads = ignoredKey(
         "mirror.consumer.numthreads",
-        _POSITIVE,
+        POSITIVE,
         None,
         "A key of 0.7.0's embedded mirror. 0.7.2 ignores it, too.",
     )
     backoffIncrementMs = ignoredKey(
         "backoff.increment.ms",
-        _NOT_NEGATIVE,
+        NOT_NEGATIVE,
         None,
         "0.7.0's name of `fetcher.backoff.ms`. 0.7.2 ignores it, too.",
     )
 
     @classmethod
-    def complete(
-        cls, values: dict[str, Any], properties: Mapping[str, str], warn: Callable[[str], None]
-    ) -> None:
-        if values["zkConnectionTimeoutMs"] is None:
-            values["zkConnectionTimeoutMs"] = values["zkSessionTimeoutMs"]
-        if values["rebalanceBackoffMs"] is None:
-            values["rebalanceBackoffMs"] = values["zkSyncTimeMs"]
-        cls.requireAtLeast(values, properties, cls.fetchSizeMax, cls.fetchSize)
+    def complete(cls, values: dict[str, Any], properties: Mapping[str, str], warn: Warn) -> None:
         if values["autoOffsetReset"] not in RESETS:
             warn(
-                f"autooffset.reset={values['autoOffsetReset']}: neither smallest nor largest: without a "
-                "stored offset, or with one that is out of range, the stream of the partition raises an error"
+                f"autooffset.reset={values['autoOffsetReset']}: neither smallest nor largest:"
+                " without a stored offset, or with one that is out of range, the stream of the"
+                " partition raises an error"
             )

@@ -11,16 +11,25 @@ L{Settings.fromProperties} reports every mistake in a file at once, each with it
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Generic, Self, TypeVar, overload
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, overload
 
 from pylogbroker.config.properties import Properties
-from pylogbroker.config.propertytypes import PropertyType
+from pylogbroker.config.propertytypes import PropertyType, Warn
 from pylogbroker.errors import ConfigurationError
 
 T = TypeVar("T")
 
 
+class EarlierKey(Protocol):
+    """A L{ConfigKey} as another one refers to it."""
+
+    key: str
+    name: str
+
+
+@dataclass(eq=False)
 class ConfigKey(Generic[T]):
     """
     One key of a property file, and the attribute of a L{Settings} object that holds its value.
@@ -28,45 +37,45 @@ class ConfigKey(Generic[T]):
     @ivar key: the key in the property file.
     @ivar type: the type of the value, with its range.
     @ivar default: the default, as text in a property file; L{None} if the key is required, or if
-        C{Settings.complete} derives the value.
+        another key gives the value.
     @ivar doc: the meaning, for operators.
     @ivar isKafkaKey: true if Kafka 0.7 has the key, with this meaning.
     @ivar isEffective: false if the key is accepted and ignored.
     @ivar isRequired: true if the file must give the key.
     @ivar derived: the source of a derived default, as Markdown for the reference page.
+    @ivar fallback: an earlier key, whose value is the default.
+    @ivar least: an earlier key, whose value is the smallest: the default rises to it, and a smaller
+        value in the file is an error.
     """
 
-    def __init__(
-        self,
-        key: str,
-        type: PropertyType[T],
-        default: str | None,
-        doc: str,
-        *,
-        isKafkaKey: bool = True,
-        isEffective: bool = True,
-        isRequired: bool = False,
-        derived: str = "",
-    ) -> None:
-        self.key = key
-        self.type = type
-        self.default = default
-        self.doc = doc
-        self.isKafkaKey = isKafkaKey
-        self.isEffective = isEffective
-        self.isRequired = isRequired
-        self.derived = derived
+    key: str
+    type: PropertyType[T]
+    default: str | None
+    doc: str
+    _: KW_ONLY
+    isKafkaKey: bool = True
+    isEffective: bool = True
+    isRequired: bool = False
+    derived: str = ""
+    fallback: EarlierKey | None = None
+    least: EarlierKey | None = None
 
-    def __set_name__(self, owner: type[object], name: str) -> None:
+    def __post_init__(self) -> None:
+        if self.fallback is not None:
+            self.derived = f"`{self.fallback.key}`"
+        elif self.least is not None:
+            self.derived = f"`{self.default}`, or `{self.least.key}` if that is more"
+
+    def __set_name__(self, owner: object, name: str) -> None:
         self.name = name
 
     @overload
-    def __get__(self, instance: None, owner: type[object]) -> ConfigKey[T]: ...
+    def __get__(self, instance: None, owner: object) -> ConfigKey[T]: ...
 
     @overload
-    def __get__(self, instance: object, owner: type[object]) -> T: ...
+    def __get__(self, instance: object, owner: object) -> T: ...
 
-    def __get__(self, instance: object, owner: type[object]) -> ConfigKey[T] | T:
+    def __get__(self, instance: object, owner: object) -> ConfigKey[T] | T:
         """The key itself, on the class. An instance holds the value in its C{__dict__}."""
         if instance is None:
             return self
@@ -89,13 +98,13 @@ class Settings:
     """
     The settings of one role: immutable values by the names of the class's keys.
 
-    @cvar keys: the keys, in the order of their declaration.
+    @cvar keys: inherited and own keys, in the order of their declaration.
     """
 
     keys: ClassVar[tuple[ConfigKey[Any], ...]] = ()
 
     def __init_subclass__(cls) -> None:
-        cls.keys = tuple(key for key in vars(cls).values() if isinstance(key, ConfigKey))
+        cls.keys += tuple(key for key in vars(cls).values() if isinstance(key, ConfigKey))
         for key in cls.keys:
             if key.name.lower() != key.key.replace(".", "").lower():
                 raise TypeError(f"{key.name} is not {key.key} in camelCase")
@@ -135,7 +144,7 @@ class Settings:
 
     @classmethod
     def fromProperties(
-        cls, properties: Mapping[str, str], warn: Callable[[str], None] = lambda message: None
+        cls, properties: Mapping[str, str], warn: Warn = lambda message: None
     ) -> Self:
         """
         Check a property file and convert its values.
@@ -147,15 +156,22 @@ class Settings:
             (unless secret) and the reason; or the keys that contradict each other.
         """
         values = cls._read(properties, warn)
+        for key in cls.keys:
+            if key.least is not None:
+                least = values[key.least.name]
+                if key.key in properties and values[key.name] < least:
+                    raise ConfigurationError(
+                        f"{key.key}={properties[key.key]}: must be at least {key.least.key}, "
+                        f"which is {least}"
+                    )
+                values[key.name] = max(values[key.name], least)
         cls.complete(values, properties, warn)
         return cls(values)
 
     @classmethod
-    def complete(
-        cls, values: dict[str, Any], properties: Mapping[str, str], warn: Callable[[str], None]
-    ) -> None:
+    def complete(cls, values: dict[str, Any], properties: Mapping[str, str], warn: Warn) -> None:
         """
-        Derive the defaults that depend on other keys, and check the keys that constrain each other.
+        Derive further defaults, and check the keys that constrain each other.
 
         @param values: values by name; L{None} for an absent key without a default. Changed in
             place.
@@ -163,7 +179,7 @@ class Settings:
         """
 
     @classmethod
-    def _read(cls, properties: Mapping[str, str], warn: Callable[[str], None]) -> dict[str, Any]:
+    def _read(cls, properties: Mapping[str, str], warn: Warn) -> dict[str, Any]:
         problems: list[str] = []
         known = {key.key for key in cls.keys}
         for name in properties:
@@ -189,31 +205,13 @@ class Settings:
                 problems.append(f"{key.key} is missing: {key.doc}")
             elif key.default is not None:
                 value = key.type.parse(key.default, lambda text: None)
+            elif key.fallback is not None:
+                value = values[key.fallback.name]
             if key.isEffective:
                 values[key.name] = value
         if problems:
             raise ConfigurationError("\n".join(problems))
         return values
-
-    @classmethod
-    def requireAtLeast(
-        cls,
-        values: dict[str, Any],
-        properties: Mapping[str, str],
-        key: ConfigKey[int],
-        least: ConfigKey[int],
-    ) -> None:
-        """
-        Raise a default to another key's value.
-
-        @raise ConfigurationError: the file gives a smaller value.
-        """
-        if key.key in properties and values[key.name] < values[least.name]:
-            raise ConfigurationError(
-                f"{key.key}={properties[key.key]}: must be at least {least.key}, "
-                f"which is {values[least.name]}"
-            )
-        values[key.name] = max(values[key.name], values[least.name])
 
 
 def _shown(properties: Mapping[str, str], key: str, isSecret: bool = False) -> str:

@@ -11,21 +11,26 @@ well as numbers, and unknown keys are reported (gotcha 24).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pylogbroker.config.connectionsettings import BROKER_ENDPOINT, ZK_ACL, ZK_DIGEST
 from pylogbroker.config.keys import ConfigKey, Settings, ignoredKey, ownKey
 from pylogbroker.config.propertytypes import (
-    LONG_MAX,
-    Boolean,
+    ANY_INTEGER,
+    BOOLEAN,
+    NOT_EMPTY,
+    NOT_NEGATIVE,
+    NULLABLE_TEXT,
+    POSITIVE,
+    SIZE,
+    TEXT,
     BrokerList,
     Enum,
     Integer,
-    Nullable,
     PropertyList,
-    Text,
     TopicList,
+    Warn,
     ZookeeperServers,
 )
 from pylogbroker.errors import ConfigurationError
@@ -37,9 +42,6 @@ DEFAULT_PARTITIONER = "kafka.producer.DefaultPartitioner"
 DEFAULT_ENCODER = "kafka.serializer.DefaultEncoder"
 STRING_ENCODER = "kafka.serializer.StringEncoder"
 
-_POSITIVE = Integer(1)
-_NOT_NEGATIVE = Integer(0)
-_SIZE = Integer(1, LONG_MAX)
 _BUFFER_SIZE = Integer(0, 1 << 30)
 
 
@@ -65,30 +67,27 @@ class ProducerSettings(Settings):
         "which picks the partition.",
     )
     zkSessionTimeoutMs = ConfigKey(
-        "zk.sessiontimeout.ms",
-        _POSITIVE,
-        "6000",
-        "ZooKeeper's session time-out in milliseconds.",
+        "zk.sessiontimeout.ms", POSITIVE, "6000", "ZooKeeper's session time-out in milliseconds."
     )
     zkConnectionTimeoutMs = ConfigKey(
         "zk.connectiontimeout.ms",
-        _POSITIVE,
+        POSITIVE,
         None,
         "The longest wait for ZooKeeper at the start, in milliseconds.",
-        derived="`zk.sessiontimeout.ms`",
+        fallback=zkSessionTimeoutMs,
     )
     zkDigest = ZK_DIGEST
     zkAcl = ZK_ACL
     zkReadNumRetries = ConfigKey(
         "zk.read.num.retries",
-        _NOT_NEGATIVE,
+        NOT_NEGATIVE,
         "3",
         "The number of times that the producer reads ZooKeeper again for a topic without a "
         "broker, or after a lost connection, before it fails.",
     )
     partitionerClass = ConfigKey(
         "partitioner.class",
-        Nullable(Text()),
+        NULLABLE_TEXT,
         "",
         "The partitioner: a dotted name of a function `(key, count)`, or of a class with a "
         "method `partition`. Not with `broker.list`.",
@@ -103,7 +102,7 @@ class ProducerSettings(Settings):
     )
     serializerClass = ConfigKey(
         "serializer.class",
-        Text(empty=False),
+        NOT_EMPTY,
         DEFAULT_ENCODER,
         "The encoder of values: `kafka.serializer.DefaultEncoder` for bytes, "
         "`kafka.serializer.StringEncoder` for text as UTF-8, or a dotted name of a function"
@@ -123,7 +122,7 @@ class ProducerSettings(Settings):
     )
     maxMessageSize = ConfigKey(
         "max.message.size",
-        _NOT_NEGATIVE,
+        NOT_NEGATIVE,
         "1000000",
         "The largest payload in bytes; a compressed set counts as one.",
     )
@@ -131,26 +130,26 @@ class ProducerSettings(Settings):
     brokerEndpoint = BROKER_ENDPOINT
     connectTimeoutMs = ConfigKey(
         "connect.timeout.ms",
-        _POSITIVE,
+        POSITIVE,
         "5000",
         "The longest time for connecting to a broker, in milliseconds; then the send fails.",
     )
     socketTimeoutMs = ConfigKey(
         "socket.timeout.ms",
-        _POSITIVE,
+        POSITIVE,
         "30000",
         "The longest time in milliseconds that a broker may read nothing, or leave a "
         "confirmation unanswered. (In 0.7.2: no effect.)",
     )
     reconnectInterval = ConfigKey(
         "reconnect.interval",
-        _POSITIVE,
+        POSITIVE,
         "30000",
         "The number of requests after which a connection is replaced.",
     )
     reconnectTimeIntervalMs = ConfigKey(
         "reconnect.time.interval.ms",
-        Integer(),
+        ANY_INTEGER,
         "10000000",
         "The age in milliseconds after which a connection is replaced; negative: never.",
     )
@@ -163,20 +162,20 @@ class ProducerSettings(Settings):
     # -- async mode
     queueTime = ConfigKey(
         "queue.time",
-        _POSITIVE,
+        POSITIVE,
         "5000",
         "Async: the longest time in milliseconds that a message waits for its batch to fill.",
     )
     queueSize = ConfigKey(
         "queue.size",
-        _POSITIVE,
+        POSITIVE,
         "10000",
         "The largest number of messages in the producer: queued, or sent and not yet "
         "written (or confirmed).",
     )
     queueEnqueueTimeoutMs = ConfigKey(
         "queue.enqueueTimeout.ms",
-        Integer(),
+        ANY_INTEGER,
         "-1",
         "With a full queue, a message fails at once (0, 0.7.2's default), waits without "
         "limit (negative), or waits for this time in milliseconds and then fails. At most "
@@ -184,46 +183,40 @@ class ProducerSettings(Settings):
     )
     queueBytes = ownKey(
         "queue.bytes",
-        _SIZE,
+        SIZE,
         "67108864",
         "`queue.size` in bytes of payload. A single larger message passes if the queue is empty.",
     )
     batchSize = ConfigKey(
-        "batch.size",
-        _POSITIVE,
-        "200",
-        "Async: the number of messages in a batch for one broker.",
+        "batch.size", POSITIVE, "200", "Async: the number of messages in a batch for one broker."
     )
     batchBytes = ownKey(
         "batch.bytes",
-        _SIZE,
+        SIZE,
         "16777216",
         "Async: the bytes of payload at which a batch is sent, however few messages it has.",
     )
     numRetries = ConfigKey(
         "num.retries",
-        _NOT_NEGATIVE,
+        NOT_NEGATIVE,
         "0",
         "Async: the number of times that a failed batch is sent again, to a partition that "
         "the topic then has. A retry can duplicate messages.",
     )
     eventHandler = ConfigKey(
         "event.handler",
-        Nullable(Text()),
+        NULLABLE_TEXT,
         "",
         "Async: a dotted name of a class that sends batches, with methods `init`, `handle` "
         "and `close`.",
         derived="the one that is built in",
     )
     eventHandlerProps = ConfigKey(
-        "event.handler.props",
-        PropertyList(),
-        "",
-        "The argument of the event handler's `init`.",
+        "event.handler.props", PropertyList(), "", "The argument of the event handler's `init`."
     )
     callbackHandler = ConfigKey(
         "callback.handler",
-        Nullable(Text()),
+        NULLABLE_TEXT,
         "",
         "Async: a dotted name of a class with the seven callbacks of 0.7's `CallbackHandler`.",
         derived="none",
@@ -237,7 +230,7 @@ class ProducerSettings(Settings):
     # -- knowing
     confirm = ownKey(
         "confirm",
-        Boolean(),
+        BOOLEAN,
         "false",
         "Send an OFFSETS request behind each produce request; its answer proves that the "
         "broker has processed the messages. Otherwise a message counts as sent when it is "
@@ -245,13 +238,13 @@ class ProducerSettings(Settings):
     )
     closeTimeoutMs = ownKey(
         "close.timeout.ms",
-        _POSITIVE,
+        POSITIVE,
         "30000",
         "The longest time for closing, in milliseconds; unsent messages then fail.",
     )
     topic = ownKey(
         "topic",
-        Nullable(Text()),
+        NULLABLE_TEXT,
         "",
         "The topic for bytes that are written to the producer as a Twisted `IConsumer`.",
         derived="none",
@@ -259,14 +252,14 @@ class ProducerSettings(Settings):
     # -- without effect
     zkSyncTimeMs = ignoredKey(
         "zk.synctime.ms",
-        Integer(),
+        ANY_INTEGER,
         "2000",
         "The largest lag of a ZooKeeper follower. A producer does not need it.",
     )
     host = ignoredKey(
-        "host", Text(), None, "A low-level producer's key. (0.7.2 sends everything there.)"
+        "host", TEXT, None, "A low-level producer's key. (0.7.2 sends everything there.)"
     )
-    port = ignoredKey("port", Text(), None, "A low-level producer's key.")
+    port = ignoredKey("port", TEXT, None, "A low-level producer's key.")
 
     @property
     def isAsync(self) -> bool:
@@ -274,28 +267,25 @@ class ProducerSettings(Settings):
         return self.producerType == ASYNC
 
     @classmethod
-    def complete(
-        cls, values: dict[str, Any], properties: Mapping[str, str], warn: Callable[[str], None]
-    ) -> None:
+    def complete(cls, values: dict[str, Any], properties: Mapping[str, str], warn: Warn) -> None:
         if values["zkConnect"] and values["brokerList"]:
             raise ConfigurationError(
-                "zk.connect and broker.list are both given: a producer finds its brokers by one of them"
+                "zk.connect and broker.list are both given: a producer finds its brokers by one of"
+                " them"
             )
         if not values["zkConnect"] and not values["brokerList"]:
             raise ConfigurationError(
-                "neither zk.connect nor broker.list is given: a producer needs one of them to find its "
-                "brokers"
+                "neither zk.connect nor broker.list is given: a producer needs one of them to find"
+                " its brokers"
             )
         if values["brokerList"] and values["partitionerClass"]:
             raise ConfigurationError(
-                f"partitioner.class={values['partitionerClass']} does not go with broker.list: there the "
-                "broker picks the partition, and keys mean nothing"
+                f"partitioner.class={values['partitionerClass']} does not go with broker.list:"
+                " there the broker picks the partition, and keys mean nothing"
             )
         for key in ("host", "port"):
             if key in properties:
                 warn(
-                    f"{key}={properties[key]}: has no effect; the brokers are those of zk.connect or "
-                    "broker.list"
+                    f"{key}={properties[key]}: has no effect; the brokers are those of zk.connect"
+                    " or broker.list"
                 )
-        if values["zkConnectionTimeoutMs"] is None:
-            values["zkConnectionTimeoutMs"] = values["zkSessionTimeoutMs"]

@@ -335,3 +335,17 @@ class BrokerList(PropertyType[tuple[BrokerAddress, ...]]):
                 warn(f"names broker {int(number)} twice; the last counts")
             found[int(number)] = BrokerAddress(int(number), host, int(port))
         return tuple(found.values())
+
+
+# -- the types that several roles use
+
+ANY_INTEGER = Integer()
+NOT_NEGATIVE = Integer(0)
+POSITIVE = Integer(1)
+SIZE = Integer(1, LONG_MAX)
+BOOLEAN = Boolean()
+TEXT = Text()
+NOT_EMPTY = Text(empty=False)
+NULLABLE_TEXT = Nullable(TEXT)
+TEXT_LIST = TextList()
+TOPIC_MAP = TopicMap()

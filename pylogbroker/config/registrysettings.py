@@ -5,9 +5,7 @@ The settings of a schema registry. 0.7 has none, so all keys are ours.
 from __future__ import annotations
 
 from pylogbroker.config.keys import Settings, ownKey
-from pylogbroker.config.propertytypes import Integer, Text, TextList
-
-_POSITIVE = Integer(1)
+from pylogbroker.config.propertytypes import NOT_EMPTY, POSITIVE, TEXT_LIST, Integer
 
 
 class RegistrySettings(Settings):
@@ -15,7 +13,7 @@ class RegistrySettings(Settings):
 
     broker = ownKey(
         "broker",
-        Text(empty=False),
+        NOT_EMPTY,
         None,
         "The broker that holds the schemas topic: `host:port`, or a Twisted client endpoint"
         " string: `tls:HOST:PORT:trustRoots=ca.d:certificate=cert.pem:privateKey=key.pem`.",
@@ -23,40 +21,40 @@ class RegistrySettings(Settings):
     )
     topic = ownKey(
         "topic",
-        Text(empty=False),
+        NOT_EMPTY,
         "_schemas",
         "The schemas topic; the registry uses its partition 0. The broker must keep it for ever.",
     )
     listen = ownKey(
         "listen",
-        Text(empty=False),
+        NOT_EMPTY,
         "tcp:8081:interface=127.0.0.1",
         "The HTTP listener, as a Twisted endpoint string, with `tls:` as for brokers; on "
         "the loopback interface unless it names one.",
     )
     hosts = ownKey(
         "hosts",
-        TextList(),
+        TEXT_LIST,
         "",
         "Host names that clients may use, with `|` between them, beside `localhost` and "
         "every IP address.",
     )
     timeoutMs = ownKey(
         "timeout.ms",
-        _POSITIVE,
+        POSITIVE,
         "10000",
         "The longest time in milliseconds until a change comes back from the topic, which "
         "includes the broker's flush.",
     )
     pollIntervalMs = ownKey(
         "poll.interval.ms",
-        _POSITIVE,
+        POSITIVE,
         "100",
         "The pause in milliseconds between reads of the topic when it brings nothing new.",
     )
     checkIntervalMs = ownKey(
         "check.interval.ms",
-        _POSITIVE,
+        POSITIVE,
         "60000",
         "The interval in milliseconds at which the registry checks that the topic still "
         "begins at the same offset.",

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 
 from pylogbroker.broker.service import BrokerService
@@ -22,9 +22,15 @@ from pylogbroker.client.offsetlookup import OffsetLookup
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.console.peek import ISource, OwnSource, RemoteSource
-from pylogbroker.errors import BrokerConnectionError, NoBrokersError, PylogbrokerError
+from pylogbroker.errors import (
+    BrokerConnectionError,
+    NoBrokersError,
+    PylogbrokerError,
+    describeError,
+)
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.metrics.brokermetrics import BrokerSnapshot, PartitionSnapshot
+from pylogbroker.net.deferreds import Waiters
 from pylogbroker.types import BrokerPartition, OffsetBounds, PartitionId
 
 T = TypeVar("T")
@@ -43,33 +49,30 @@ class TtlCache(Generic[T]):
         self._age = ageMs / 1000
         self._value: T | None = None
         self._until = 0.0
-        self._waiting: list[Deferred[T]] | None = None
+        self._isRefreshing = False
+        self._waiters: Waiters[T] = Waiters()
 
     def get(self) -> Deferred[T]:
         """@return: fires with the value; fails as the refresh does."""
-        waiting: Deferred[T] = Deferred()
         if self._value is not None and self._clock.seconds() < self._until:
-            waiting.callback(self._value)
-        elif self._waiting is not None:
-            self._waiting.append(waiting)
-        else:
-            self._waiting = [waiting]
-            begun = self._clock.seconds()
-            Deferred.fromCoroutine(self._take()).addBoth(self._over, begun)
+            return succeed(self._value)
+        waiting = self._waiters.wait()
+        if not self._isRefreshing:
+            self._isRefreshing = True
+            Deferred.fromCoroutine(self._refresh())
         return waiting
 
-    async def _take(self) -> T:
-        self._value = await self._gather()
-        return self._value
-
-    def _over(self, result: Any, begun: float) -> None:
-        if isinstance(result, Failure):
-            self._value = None  # an old value must not be served as a fresh one
+    async def _refresh(self) -> None:
+        begun = self._clock.seconds()
+        result: T | Failure
+        try:
+            self._value = result = await self._gather()
+        except Exception:
+            self._value, result = None, Failure()  # an old value must not be served as a fresh one
         now = self._clock.seconds()
         self._until = now + max(self._age, SHARE * (now - begun))
-        waiting, self._waiting = self._waiting or [], None
-        for each in waiting:
-            each.callback(result)  # a Failure is passed on as one
+        self._isRefreshing = False
+        self._waiters.fire(result)
 
 
 BROKER_COUNT_MAX = 100
@@ -101,35 +104,6 @@ class _Layout:
         self.problems: list[str] = []
 
 
-class _SeenBrokers:
-    """
-    The registrations and partitions of brokers as they were last seen. ZooKeeper drops both when a
-    broker ends; the page shows such a broker as down for L{DOWN_KEPT_MS}. At most
-    L{BROKER_COUNT_MAX} brokers and L{TOPIC_COUNT_MAX} topics.
-    """
-
-    def __init__(self) -> None:
-        self._brokers: dict[int, tuple[BrokerRegistration, dict[str, int], int]] = {}
-
-    def complete(self, layout: _Layout, nowMs: int) -> None:
-        """Remember the registered brokers, and add those that have disappeared to a layout."""
-        for number, registration in layout.brokers.items():
-            counts = {
-                topic: each[number] for topic, each in layout.counts.items() if number in each
-            }
-            self._brokers[number] = registration, counts, nowMs
-        for number, (registration, counts, seenMs) in list(self._brokers.items()):
-            if number in layout.brokers:
-                continue
-            if nowMs - seenMs > DOWN_KEPT_MS or len(self._brokers) > BROKER_COUNT_MAX:
-                del self._brokers[number]
-                continue
-            layout.down[number] = registration
-            for topic, count in counts.items():
-                if topic in layout.counts or len(layout.counts) < TOPIC_COUNT_MAX:
-                    layout.counts.setdefault(topic, {}).setdefault(number, count)
-
-
 Foreign = dict[PartitionId, "OffsetBounds | PylogbrokerError"]
 """Bounds of partitions on other brokers, or why they are not known."""
 
@@ -155,7 +129,7 @@ class ClusterView:
         self._zookeeper = zookeeper
         self._ends = OffsetLookup(reactor, self._find, TIMEOUT_MS, TIMEOUT_MS // 2, template)
         self._brokers: dict[int, BrokerRegistration] = {}
-        self._seen = _SeenBrokers()
+        self._seen: dict[int, tuple[BrokerRegistration, dict[str, int], int]] = {}
         self._layout = TtlCache(reactor, self._readLayout, 2_000)
         self._foreign = TtlCache(reactor, self._readForeign)
         self._foreignMs = 0
@@ -232,8 +206,31 @@ class ClusterView:
             layout.problems.append(f"{TOPIC_COUNT_MAX} of {len(topics)} topics are shown")
         layout.counts = await registries.partitionCounts(topics[:TOPIC_COUNT_MAX])
         self._brokers = layout.brokers
-        self._seen.complete(layout, self._nowMs())
+        self._addDown(layout)
         return layout
+
+    def _addDown(self, layout: _Layout) -> None:
+        """
+        Remember the registered brokers, and add those that have disappeared to a layout. ZooKeeper
+        drops registration and partitions when a broker ends; the page shows such a broker as down
+        for L{DOWN_KEPT_MS}. At most L{BROKER_COUNT_MAX} brokers and L{TOPIC_COUNT_MAX} topics.
+        """
+        nowMs = self._nowMs()
+        for number, registration in layout.brokers.items():
+            counts = {
+                topic: each[number] for topic, each in layout.counts.items() if number in each
+            }
+            self._seen[number] = registration, counts, nowMs
+        for number, (registration, counts, seenMs) in list(self._seen.items()):
+            if number in layout.brokers:
+                continue
+            if nowMs - seenMs > DOWN_KEPT_MS or len(self._seen) > BROKER_COUNT_MAX:
+                del self._seen[number]
+                continue
+            layout.down[number] = registration
+            for topic, count in counts.items():
+                if topic in layout.counts or len(layout.counts) < TOPIC_COUNT_MAX:
+                    layout.counts.setdefault(topic, {}).setdefault(number, count)
 
     async def _readForeign(self) -> Foreign:
         layout = await self._layout.get()
@@ -320,16 +317,15 @@ async def _readGroup(registries: ClusterMetadataReader, name: str) -> dict[str, 
         await registries.owners(group, ROW_COUNT_MAX),
         await registries.offsets(group, ROW_COUNT_MAX),
     )
-    rows = [
-        {
-            "topic": topic,
-            **partition._asdict(),
-            "owner": owners.get(PartitionId(topic, partition), ""),
-            "offset": offsets.get(PartitionId(topic, partition)),
-        }
-        for topic, partition in sorted({*owners, *offsets})[:ROW_COUNT_MAX]
-    ]
+    rows = {
+        place: _groupRow(place, owners.get(place, ""), offsets.get(place))
+        for place in sorted({*owners, *offsets})[:ROW_COUNT_MAX]
+    }
     return {"name": name, "members": members[:ROW_COUNT_MAX], "partitions": rows}
+
+
+def _groupRow(place: PartitionId, owner: str = "", offset: int | None = None) -> dict[str, Any]:
+    return {"topic": place.topic, **place.partition._asdict(), "owner": owner, "offset": offset}
 
 
 def _withLags(group: dict[str, Any], bounds: dict[PartitionId, OffsetBounds]) -> dict[str, Any]:
@@ -337,39 +333,24 @@ def _withLags(group: dict[str, Any], bounds: dict[PartitionId, OffsetBounds]) ->
     A group with end and lag of each partition of its topics, also of those without a stored offset:
     their lag counts from the start of the log.
     """
-    rows = {
-        PartitionId(row["topic"], BrokerPartition(row["broker"], row["partition"])): row
-        for row in group["partitions"]
-    }
+    rows: dict[PartitionId, dict[str, Any]] = dict(group["partitions"])
     topics = {place.topic for place in rows}
     for place in bounds:
         if place.topic in topics and place not in rows and len(rows) < ROW_COUNT_MAX:
-            rows[place] = {
-                "topic": place.topic,
-                **place.partition._asdict(),
-                "owner": "",
-                "offset": None,
-            }
+            rows[place] = _groupRow(place)
     found = []
     for place, row in sorted(rows.items(), key=lambda item: item[0]):
         start, end = bounds.get(place, (None, None))
         position = start if row["offset"] is None else row["offset"]
         lag = None if end is None or position is None else end - position
         found.append({**row, "end": end, "lag": lag})
+    # the owner of a partition is a member's id, "-", and a stream's number
+    busy = {row["owner"].rpartition("-")[0] for row in found}
     return {
         **group,
         "partitions": found,
-        "idleMembers": _idleMembers(group["members"], [row["owner"] for row in found]),
+        "idleMembers": [member for member in group["members"] if member not in busy],
     }
-
-
-def _idleMembers(members: list[str], owners: list[str]) -> list[str]:
-    """
-    The members that own no partition. The owner of a partition is a member's id, C{-}, and a
-    stream's number.
-    """
-    busy = {owner.rpartition("-")[0] for owner in owners}
-    return [member for member in members if member not in busy]
 
 
 # -- rows
@@ -393,7 +374,7 @@ def _foreignPartition(
     partition: BrokerPartition, found: OffsetBounds | PylogbrokerError
 ) -> dict[str, Any]:
     if isinstance(found, PylogbrokerError):
-        return {**partition._asdict(), "problem": _why(found)}
+        return {**partition._asdict(), "problem": describeError(found)}
     start, end = found
     return {
         **partition._asdict(),
@@ -405,36 +386,25 @@ def _foreignPartition(
     }
 
 
-def _why(error: PylogbrokerError) -> str:
-    return str(error) or type(error).__name__
-
-
 def _brokers(
     picture: BrokerSnapshot | None, layout: _Layout, foreign: Foreign
 ) -> list[dict[str, Any]]:
     problems = {
-        partition.broker: _why(found)
+        partition.broker: describeError(found)
         for (_topic, partition), found in foreign.items()
         if isinstance(found, PylogbrokerError)
     }
+    problems |= dict.fromkeys(layout.down, "down: its registration in ZooKeeper has gone")
     rows = {
         number: {
             "id": number,
             "endpoint": where.address,
             "isOwn": False,
-            "isRegistered": True,
+            "isRegistered": number in layout.brokers,
             "problem": problems.get(number, ""),
         }
-        for number, where in layout.brokers.items()
+        for number, where in {**layout.brokers, **layout.down}.items()
     }
-    for number, where in layout.down.items():
-        rows[number] = {
-            "id": number,
-            "endpoint": where.address,
-            "isOwn": False,
-            "isRegistered": False,
-            "problem": "down: its registration in ZooKeeper has gone",
-        }
     if picture is not None:
         told = rows.get(picture.brokerId)
         rows[picture.brokerId] = {

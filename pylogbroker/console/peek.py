@@ -22,30 +22,27 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
-from twisted.internet.defer import Deferred
-
 from pylogbroker.broker.service import BrokerService
-from pylogbroker.client.offsetlookup import bounds
+from pylogbroker.client.offsetlookup import bounds, singleOffset
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.errors import FormatError
 from pylogbroker.interfaces import CheckLimits
-from pylogbroker.records.compression import CODEC_NAMES
+from pylogbroker.records.compression import CODEC_NAMES, crc32
 from pylogbroker.records.messageset import DecompressionBudget, MessageSet, decompressedPayloads
-from pylogbroker.records.zlibbackend import crc32
 from pylogbroker.types import EARLIEST, LATEST, Message, OffsetBounds
 
 
 class ISource(Protocol):
     """
-    One broker as a source of messages. Deferreds fail with a
+    One broker as a source of messages. Its methods fail with a
     L{pylogbroker.errors.PylogbrokerError}.
     """
 
-    def read(self, topic: str, partition: int, offset: int, sizeMax: int) -> Deferred[bytes]:
+    def read(self, topic: str, partition: int, offset: int, sizeMax: int) -> Awaitable[bytes]:
         """Bytes of a message set from an offset."""
         ...
 
-    def bounds(self, topic: str, partition: int) -> Deferred[OffsetBounds]:
+    def bounds(self, topic: str, partition: int) -> Awaitable[OffsetBounds]:
         """The oldest offset, and the high watermark."""
         ...
 
@@ -54,18 +51,15 @@ class OwnSource:
     """The broker that serves the console."""
 
     def __init__(self, broker: BrokerService) -> None:
-        self._broker = broker
+        self.read = broker.read
+        self._offsetsBefore = broker.offsetsBefore
 
-    def read(self, topic: str, partition: int, offset: int, sizeMax: int) -> Deferred[bytes]:
-        return self._broker.read(topic, partition, offset, sizeMax)
-
-    def bounds(self, topic: str, partition: int) -> Deferred[OffsetBounds]:
-        return Deferred.fromCoroutine(self._bounds(topic, partition))
-
-    async def _bounds(self, topic: str, partition: int) -> OffsetBounds:
-        earliest = await self._broker.offsetsBefore(topic, partition, EARLIEST, 1)
-        latest = await self._broker.offsetsBefore(topic, partition, LATEST, 1)
-        return OffsetBounds((earliest or [0])[0], (latest or [0])[0])
+    async def bounds(self, topic: str, partition: int) -> OffsetBounds:
+        earliest, latest = [
+            singleOffset(await self._offsetsBefore(topic, partition, time, 1))
+            for time in (EARLIEST, LATEST)
+        ]
+        return OffsetBounds(earliest, latest)
 
 
 class RemoteSource:
@@ -75,17 +69,14 @@ class RemoteSource:
         """@param consumer: connected to it; its owner closes it."""
         self._consumer = consumer
 
-    def read(self, topic: str, partition: int, offset: int, sizeMax: int) -> Deferred[bytes]:
-        return self._consumer.fetch(topic, partition, offset, sizeMax).addCallback(self._data)
-
-    @staticmethod
-    def _data(found: MessageSet) -> bytes:
+    async def read(self, topic: str, partition: int, offset: int, sizeMax: int) -> bytes:
+        found = await self._consumer.fetch(topic, partition, offset, sizeMax)
         if found.error is not None:
             raise found.error
         return found.data
 
-    def bounds(self, topic: str, partition: int) -> Deferred[OffsetBounds]:
-        return Deferred.fromCoroutine(bounds(self._consumer, topic, partition))
+    async def bounds(self, topic: str, partition: int) -> OffsetBounds:
+        return await bounds(self._consumer, topic, partition)
 
 
 COUNT_MAX = 100
@@ -140,9 +131,9 @@ async def peek(
     size = READ_SIZE
     while True:
         data = await source.read(topic, partition, offset, size)
-        rows, reached, problem = await work(partial(_rows, data, offset, countMax))
-        if rows or len(data) < size or size >= READ_SIZE_MAX:
-            return PeekResult(rows, offset, reached, problem)
+        found: PeekResult = await work(partial(_rows, data, offset, countMax))
+        if found.messages or len(data) < size or size >= READ_SIZE_MAX:
+            return found
         size = READ_SIZE_MAX
 
 
@@ -225,20 +216,19 @@ def _isSound(data: bytes, position: int, behind: int) -> bool:
     return crc32(data[at + 4 : behind]) == int.from_bytes(data[at : at + 4], "big")
 
 
-def _rows(data: bytes, offset: int, countMax: int) -> tuple[list[dict[str, Any]], int, str]:
-    """Rows, their end, and the reason for stopping."""
+def _rows(data: bytes, offset: int, countMax: int) -> PeekResult:
     rows: list[dict[str, Any]] = []
     allowance = DecompressionBudget(LIMITS)
-    start = offset
+    reached, problem = offset, ""
     try:
-        for outer in MessageSet(data, offset).shallow():
-            rows += _opened(_Entry(outer.message, start, outer.nextOffset), allowance)
-            start = outer.nextOffset
+        for message, behind in MessageSet(data, offset).shallow():
+            rows += _opened(_Entry(message, reached, behind), allowance)
+            reached = behind
             if len(rows) >= countMax:
                 break
     except FormatError as error:
-        return rows, start, str(error) if data else ""
-    return rows, start, ""
+        problem = str(error) if data else ""
+    return PeekResult(rows, offset, reached, problem)
 
 
 class _Entry(NamedTuple):

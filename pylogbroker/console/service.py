@@ -1,5 +1,6 @@
 """
-A site as a Twisted service, and the site of a broker.
+A site as a Twisted service, the site of a broker, and the routes of the console: the page's files
+and its API.
 
 It listens before the broker touches anything, so that a taken port fails early, and stops listening
 before the broker stops.
@@ -8,32 +9,46 @@ before the broker stops.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
-from twisted.application.service import Service
-from twisted.internet.defer import Deferred, maybeDeferred
-from twisted.internet.endpoints import serverFromString
+from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from pylogbroker import __version__
 from pylogbroker.broker.service import BrokerService
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.console.cluster import ClusterView
-from pylogbroker.console.routes import pageRoutes
-from pylogbroker.errors import ConfigurationError
+from pylogbroker.console.peek import COUNT_MAX, Work, peek, peekLast
+from pylogbroker.errors import ConfigurationError, PylogbrokerError, describeError
 from pylogbroker.metrics.brokermetrics import brokerFamilies
 from pylogbroker.metrics.exposition import CONTENT_TYPE, Family, render
-from pylogbroker.net.httpserver import HttpResponse, HttpSite, Query, Route
-from pylogbroker.net.listeners import formatAddress, listenerDescription
+from pylogbroker.net.deferreds import asDeferred
+from pylogbroker.net.httpserver import (
+    BadRequestError,
+    HttpResponse,
+    HttpService,
+    HttpSite,
+    Query,
+    Route,
+    jsonReply,
+)
+from pylogbroker.net.listeners import formatAddress, listenerDescription, listenError
+
+PAGE = Path(__file__).with_name("page")
+FILES = (
+    ("/", "console.html", "text/html; charset=utf-8"),
+    ("/console.css", "console.css", "text/css; charset=utf-8"),
+    ("/console.js", "console.js", "text/javascript; charset=utf-8"),
+    ("/chart.js", "chart.js", "text/javascript; charset=utf-8"),
+    ("/icon.svg", "icon.svg", "image/svg+xml"),
+)
+_OFFSET_MAX = 2**63 - 1
 
 
-class ConsoleService(Service):
-    """
-    Serves a site.
-
-    @ivar port: the listening port; L{None} before and after.
-    """
+class ConsoleService(HttpService):
+    """Serves a site."""
 
     _log = Logger()
     name = "pylogbroker-console"
@@ -47,81 +62,51 @@ class ConsoleService(Service):
         called: str = "http.listener",
     ) -> None:
         """
-        @param listener: see L{listenerDescription}.
+        @param listener: see L{pylogbroker.net.listeners.listenerDescription}.
         @param view: closed when the service stops.
         @param called: the name of the setting, for errors.
         """
-        self._reactor = reactor
-        self._description = listenerDescription(listener)
-        self.web = web
+        setting = f"cannot listen on {listenerDescription(listener)!r} ({called})"
+        super().__init__(reactor, web, listener, setting)
         self._view = view
-        self._called = called
-        self.port: Any = None
 
-    def listen(self) -> Deferred[None]:
+    @asDeferred
+    async def listen(self) -> None:
         """
         Listen and serve.
 
-        @return: fails with L{ConfigurationError} if the port cannot be used.
+        @return: fires when the port is open. Fails with L{ConfigurationError} if the port cannot be
+            used.
         """
-        return Deferred.fromCoroutine(self._listen())
+        if self.port is None:
+            try:
+                self.port = await self.takePort()
+            except Exception as error:
+                raise ConfigurationError(f"{self._setting}: {listenError(error)}") from error
 
-    async def _listen(self) -> None:
-        if self.port is not None:
-            return
-        try:
-            self.port = await serverFromString(self._reactor, self._description).listen(self.web)
-        except Exception as error:
-            raise ConfigurationError(
-                f"cannot listen on {self._description!r} ({self._called}): {error}"
-            ) from error
+    def takePort(self) -> Deferred[Any]:
+        """As L{HttpService.takePort}; logs the address."""
+        return super().takePort().addCallback(self._onPort)
+
+    def _onPort(self, port: Any) -> Any:
         self._log.info(
-            "Metrics and console are served on {listener}",
-            listener=formatAddress(self.port.getHost()),
+            "Metrics and console are served on {listener}", listener=formatAddress(port.getHost())
         )
-
-    def privilegedStartService(self) -> None:
-        """
-        For twistd, before the reactor runs.
-
-        @raise ConfigurationError: the port cannot be had.
-        """
-        outcomes: list[Any] = []
-        self.listen().addBoth(outcomes.append)
-        if not outcomes:
-            raise ConfigurationError(
-                f"the endpoint in {self._called} needs a running reactor before it listens; twistd cannot wait for it"
-            )
-        if isinstance(outcomes[0], Failure):
-            outcomes[0].raiseException()
-
-    def stopService(self) -> Deferred[None]:
-        """
-        @return: fires with L{None} when the port is free and all connections are closed; never
-            fails.
-        """
-        return Deferred.fromCoroutine(self._stop())
+        return port
 
     async def _stop(self) -> None:
-        if self.running:
-            super().stopService()
-        port, self.port = self.port, None
-        if port is not None:
-            await maybeDeferred(port.stopListening)
-        self.web.closeAll()
+        await super()._stop()
         if self._view is not None:
             await self._view.close()
 
 
-def metricsRoute(broker: BrokerService) -> Route:
-    """The route of a broker's metrics."""
+def metricsRoute(collect: Callable[[], Iterable[Family]]) -> Route:
+    """
+    A route that serves metrics.
 
-    def metrics(query: Query) -> HttpResponse:
-        return HttpResponse(
-            200, CONTENT_TYPE, render(brokerFamilies(broker.picture(), __version__))
-        )
-
-    return metrics
+    @param collect: called for each scrape.
+    """
+    return lambda query: HttpResponse(200, CONTENT_TYPE, render(collect()))
 
 
 class MetricsService(ConsoleService):
@@ -139,12 +124,8 @@ class MetricsService(ConsoleService):
         @param collect: called for each scrape.
         @param hosts: allowed names in the Host header.
         """
-        routes: dict[str, Route] = {
-            "/metrics": lambda query: HttpResponse(200, CONTENT_TYPE, render(collect()))
-        }
-        super().__init__(
-            reactor, listener, HttpSite(reactor, routes, hosts, "hosts"), called="listener"
-        )
+        web = HttpSite(reactor, {"/metrics": metricsRoute(collect)}, hosts, "hosts")
+        super().__init__(reactor, listener, web, called="listener")
 
 
 def brokerConsole(
@@ -157,7 +138,7 @@ def brokerConsole(
     """
     if not settings.httpListener.strip():
         return None
-    routes: dict[str, Route] = {"/metrics": metricsRoute(broker)}
+    routes = {"/metrics": metricsRoute(lambda: brokerFamilies(broker.picture(), __version__))}
     view = None
     if settings.httpConsole:
         view = ClusterView(reactor, broker, lambda: broker.zookeeper, settings.brokerEndpoint)
@@ -165,3 +146,59 @@ def brokerConsole(
     return ConsoleService(
         reactor, settings.httpListener, HttpSite(reactor, routes, settings.httpHosts), view
     )
+
+
+def pageRoutes(reactor: Any, view: ClusterView, hasMessages: bool) -> dict[str, Route]:
+    """
+    @param reactor: its threads decode messages, one request after the other.
+    @param hasMessages: whether the console may show messages.
+    """
+    routes = {path: _file(name, kind) for path, name, kind in FILES}
+    routes["/api/state"] = lambda query: _state(view, hasMessages)
+    routes["/api/groups"] = lambda query: _groups(view)
+    if hasMessages:
+        turn = DeferredLock()
+
+        def work(decode: Callable[[], Any]) -> Deferred[Any]:
+            return turn.run(lambda: deferToThreadPool(reactor, reactor.getThreadPool(), decode))
+
+        routes["/api/messages"] = lambda query: _messages(view, query, work)
+    return routes
+
+
+def _file(name: str, kind: str) -> Route:
+    reply = HttpResponse(200, kind, (PAGE / name).read_bytes())
+    return lambda query: reply
+
+
+async def _state(view: ClusterView, hasMessages: bool) -> HttpResponse:
+    return jsonReply({**await view.state(), "version": __version__, "hasMessages": hasMessages})
+
+
+async def _groups(view: ClusterView) -> HttpResponse:
+    return jsonReply(await view.groups())
+
+
+async def _messages(view: ClusterView, query: Query, work: Work) -> HttpResponse:
+    topic = query.get("topic", "")
+    broker, partition = _number(query, "broker", 2**31 - 1), _number(query, "partition", 2**31 - 1)
+    count = max(1, min(_number(query, "count", COUNT_MAX, 20), COUNT_MAX))
+    try:
+        source = await view.source(broker)
+        if query.get("offset", "last") == "last":
+            found = await peekLast(source, topic, partition, count, work)
+        else:
+            found = await peek(
+                source, topic, partition, _number(query, "offset", _OFFSET_MAX), count, work
+            )
+        start, end = await source.bounds(topic, partition)
+    except PylogbrokerError as error:
+        raise BadRequestError(describeError(error)) from error
+    return jsonReply({**found._asdict(), "start": start, "end": end})
+
+
+def _number(query: Query, name: str, most: int, default: int | None = None) -> int:
+    text = query.get(name, "" if default is None else str(default))
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > most:
+        raise BadRequestError(f"{name} must be a number from 0 to {most}")
+    return int(text)

@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from pylogbroker.config.connectionsettings import PLAIN, ConnectionSettings
 from pylogbroker.console.cluster import ClusterView
-from pylogbroker.console.routes import pageRoutes
-from pylogbroker.console.service import ConsoleService
+from pylogbroker.console.service import ConsoleService, pageRoutes
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.interfaces import IZookeeper, SessionEvent
-from pylogbroker.metrics.exposition import CONTENT_TYPE, GAUGE, Family, Sample, render
+from pylogbroker.metrics.exposition import CONTENT_TYPE, Family, Sample, render, scalar
 from pylogbroker.net.httpserver import HttpResponse, HttpSite, Query
 from pylogbroker.zookeeper.client import ZookeeperClient
 
@@ -43,23 +43,33 @@ def lagFamilies(found: dict[str, Any]) -> list[Family]:
                 "broker": str(row["broker"]),
                 "partition": str(row["partition"]),
             },
-            row,
+            {**row, "isOwned": bool(row["owner"])},
         )
         for group in found["groups"]
         for row in group["partitions"]
     ]
+
+    def samples(key: str) -> list[Sample]:
+        return [Sample(row[key], labels) for labels, row in rows if row[key] is not None]
+
     return [
-        Family("pylogbroker_group_members", GAUGE, "Members of a consumer group.", [
-            Sample(len(group["members"]), {"group": group["name"]}) for group in found["groups"]
-        ]),
-        Family("pylogbroker_group_offset", GAUGE, "The offset that a group has stored.", [
-            Sample(row["offset"], labels) for labels, row in rows if row["offset"] is not None
-        ]),
-        Family("pylogbroker_group_lag_bytes", GAUGE, "How far a group is behind what can be read.", [
-            Sample(row["lag"], labels) for labels, row in rows if row["lag"] is not None
-        ]),
-        Family("pylogbroker_group_owned", GAUGE, "Whether a member owns the partition.", [Sample(int(bool(row["owner"])), labels) for labels, row in rows]),
-    ]  # fmt: skip
+        Family(
+            "pylogbroker_group_members",
+            "Members of a consumer group.",
+            [Sample(len(group["members"]), {"group": group["name"]}) for group in found["groups"]],
+        ),
+        Family(
+            "pylogbroker_group_offset", "The offset that a group has stored.", samples("offset")
+        ),
+        Family(
+            "pylogbroker_group_lag_bytes",
+            "How far a group is behind what can be read.",
+            samples("lag"),
+        ),
+        Family(
+            "pylogbroker_group_owned", "Whether a member owns the partition.", samples("isOwned")
+        ),
+    ]
 
 
 class ClusterConsole(ConsoleService):
@@ -91,23 +101,21 @@ class ClusterConsole(ConsoleService):
         self._make = zookeeper or (lambda: ZookeeperClient.fromSettings(reactor, access, servers))
         self._servers = servers
         self.zookeeper: IZookeeper | None = None
-        self._connecting: Deferred[None] | None = None
-        self._retry: Any = None
-        self._isOver = False
+        self._connecting: Deferred[Any] | None = None
         self._cluster = ClusterView(reactor, None, lambda: self.zookeeper, access.brokerEndpoint)
         routes = pageRoutes(reactor, self._cluster, hasMessages)
-        routes["/metrics"] = lambda query: Deferred.fromCoroutine(self._metrics(query))
+        routes["/metrics"] = self._metrics
         super().__init__(
             reactor, listener, HttpSite(reactor, routes, hosts, "--host"), self._cluster, "--listen"
         )
 
     async def _metrics(self, query: Query) -> HttpResponse:
         isConnected = self.zookeeper is not None and self.zookeeper.connected
-        connected = Family(
+        connected = scalar(
             "pylogbroker_console_zookeeper_connected",
-            GAUGE,
-            "Whether the console has a connection to ZooKeeper. Without it there are no other metrics.",
-            [Sample(int(isConnected))],
+            "Whether the console has a connection to ZooKeeper. Without it there are no other"
+            " metrics.",
+            isConnected,
         )
         groups = await self._cluster.groups()
         return HttpResponse(200, CONTENT_TYPE, render([connected, *lagFamilies(groups)]))
@@ -115,30 +123,27 @@ class ClusterConsole(ConsoleService):
     def startService(self) -> None:
         """Serve, and connect to ZooKeeper."""
         super().startService()
-        self._tryConnecting()
-
-    def _tryConnecting(self) -> None:
-        self._retry = None
         self._connecting = Deferred.fromCoroutine(self._connect())
+        self._connecting.addErrback(lambda failure: failure.trap(CancelledError))
 
     async def _connect(self) -> None:
-        client = self._make()
-        client.add_session_listener(self._sessionChanged)
-        self.zookeeper = client
-        try:
-            await client.connect(CONNECT_TIMEOUT_MS)
-        except PylogbrokerError as error:
-            if not self._isOver:
+        while True:
+            self.zookeeper = client = self._make()
+            client.add_session_listener(self._sessionChanged)
+            try:
+                await client.connect(CONNECT_TIMEOUT_MS)
+                return
+            except PylogbrokerError as error:
                 self._log.warn(
                     "ZooKeeper at {servers} cannot be reached: {error}. It is tried again",
                     servers=self._servers,
                     error=error,
                 )
                 client.close()
-                self._retry = self._reactor.callLater(RETRY_MS / 1000, self._tryConnecting)
+            await deferLater(self._reactor, RETRY_MS / 1000)
 
     def _sessionChanged(self, event: SessionEvent) -> None:
-        if self._isOver:
+        if not self.running:
             return
         if event is SessionEvent.CONNECTED:
             self._log.info("Connected to ZooKeeper at {servers}", servers=self._servers)
@@ -149,10 +154,8 @@ class ClusterConsole(ConsoleService):
             )
 
     async def _stop(self) -> None:
-        self._isOver = True
-        if self._retry is not None:
-            self._retry.cancel()
-            self._retry = None
+        if self._connecting is not None:
+            self._connecting.cancel()
         await super()._stop()
         if self.zookeeper is not None:
             isConnected = self.zookeeper.connected

@@ -11,7 +11,6 @@ import socket
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from random import Random, SystemRandom
-from types import TracebackType
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
@@ -45,7 +44,7 @@ from pylogbroker.interfaces import IZookeeper
 from pylogbroker.metrics.clientmetrics import consumerFamilies
 from pylogbroker.metrics.counters import ConsumerCounters
 from pylogbroker.metrics.exposition import Family
-from pylogbroker.net.deferreds import Waiters
+from pylogbroker.net.deferreds import Waiters, asDeferred
 from pylogbroker.net.socketendpoints import brokerEndpoint
 from pylogbroker.types import PartitionId
 from pylogbroker.zookeeper.client import ZookeeperClient
@@ -124,7 +123,7 @@ class ConsumerConnector:
         )
         self._isConnected = False
         self._subscription: ISubscription | None = None
-        self._autoCommit = LoopingCall(self._commitByClock)
+        self._autoCommit = LoopingCall(self._commitAndLog, self._positionedPartitions)
         self._autoCommit.clock = reactor
         self._isShutDown = False
         self._trigger: Any = None
@@ -177,18 +176,14 @@ class ConsumerConnector:
 
     # -- joining
 
-    def connect(self) -> Deferred[ConsumerConnector]:
+    @asDeferred
+    async def connect(self) -> ConsumerConnector:
         """
         Connect to ZooKeeper. Other members do not see this one before it has streams.
 
         @return: fires with this connector. Fails with L{ZookeeperError} after
             C{zk.connectiontimeout.ms}, or when the chroot does not exist.
         """
-        return Deferred.fromCoroutine(self._connect())
-
-    start = connect
-
-    async def _connect(self) -> ConsumerConnector:
         if self._member.isStopped:
             raise ConsumerStateError(f"{self.consumerId} was shut down")
         if not self._isConnected:
@@ -197,6 +192,8 @@ class ConsumerConnector:
                 await self._zookeeper.connect(self._settings.zkConnectionTimeoutMs)
             self._isConnected = True
         return self
+
+    start = connect
 
     def createMessageStreams(
         self, topicCounts: Mapping[str, int], decode: Callable[[bytes], Any] | None = None
@@ -328,9 +325,6 @@ class ConsumerConnector:
         except CommitFailedError as error:
             self._log.warn("{error}", error=error)
 
-    def _commitByClock(self) -> Deferred[None]:
-        return Deferred.fromCoroutine(self._commitAndLog(self._positionedPartitions))
-
     def seek(self, partition: PartitionId, offset: int) -> None:
         """
         Discard a partition's queue, reload its stored offset, and go on at C{offset}. Does nothing
@@ -351,13 +345,7 @@ class ConsumerConnector:
         @return: fires when that is done or has failed; does not fail.
         """
         if not self._member.isStopped:
-            leaving = Deferred.fromCoroutine(self._shutdown(self._member.stop()))
-            leaving.addErrback(
-                lambda failure: self._log.failure(
-                    "A shutdown failed unexpectedly: this is a bug", failure
-                )
-            )
-            leaving.addCallback(self._finishShutdown)
+            Deferred.fromCoroutine(self._shutdown())
         return succeed(None) if self._isShutDown else self._shutdownWaiters.wait()
 
     def shutdownBeforeStop(self) -> None:
@@ -374,38 +362,34 @@ class ConsumerConnector:
         self._trigger = None
         return self.shutdown()
 
-    def _finishShutdown(self, _result: object) -> None:
+    async def _shutdown(self) -> None:
+        try:
+            self._member.stop()
+            if self._autoCommit.running:
+                self._autoCommit.stop()
+            for stream in self._streams.values():
+                stream.end()
+            await self._member.leave(isSessionOver=self._ownsZookeeper)
+            await self._fetchers.stop()
+            if self._ownsZookeeper:
+                await self._zookeeper.close()
+            self._member.failJoin(ClosedError(f"{self.consumerId} was shut down"))
+        except Exception:
+            self._log.failure("A shutdown failed unexpectedly: this is a bug")
         self._isShutDown = True
         trigger, self._trigger = self._trigger, None
         if trigger is not None:
             self._clock.removeSystemEventTrigger(trigger)
         self._shutdownWaiters.fire(None)
 
-    async def _shutdown(self, joined: Deferred[None] | None) -> None:
-        if self._autoCommit.running:
-            self._autoCommit.stop()
-        for stream in self._streams.values():
-            stream.end()
-        await self._member.leave(isSessionOver=self._ownsZookeeper)
-        await self._fetchers.stop()
-        if self._ownsZookeeper:
-            await self._zookeeper.close()
-        if joined is not None:
-            joined.errback(ClosedError(f"{self.consumerId} was shut down"))
-
     async def __aenter__(self) -> ConsumerConnector:
         if IReactorCore.providedBy(self._clock):
             self.shutdownBeforeStop()
         try:
-            return await self._connect()
-        except BaseException:
+            return await self.connect()
+        except Exception:
             await self.shutdown()
             raise
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_exception: object) -> None:
         await self.shutdown()

@@ -63,7 +63,7 @@ class PartitionFetchState:
     """
     A partition that is fetched into a stream.
 
-    @ivar offset: the next fetch offset; L{None} until known.
+    @ivar offset: the next fetch offset; L{None} until known, and when the partition is left alone.
     @ivar sizeMax: bytes to request.
     @ivar isStored: whether nothing was fetched yet at a stored C{offset}.
     @ivar isPositioned: whether its position is known and worth a commit.
@@ -78,16 +78,9 @@ class PartitionFetchState:
     notBeforeMs: float = 0
     isStored: bool = False
     isPositioned: bool = False
-    isStopped: bool = False
     seeking: Deferred[None] | None = None
     reported: tuple[int | None, str] | None = None
     readErrorOffset: int | None = None
-
-    def delay(self, nowMs: float) -> float:
-        """Delay the next fetch after an error. Returns the milliseconds."""
-        waitMs = self.backoff.failed()
-        self.notBeforeMs = nowMs + waitMs
-        return waitMs
 
 
 class Fetcher:
@@ -184,9 +177,8 @@ class Fetcher:
         self._isStopped = True
         self._timer.stop()
         self.remove(list(self._states))
-        fetching, self._fetching = self._fetching, None
-        if fetching is not None:
-            fetching.cancel()
+        if self._fetching is not None:
+            self._fetching.cancel()
         return self._consumer.close()
 
     def _onReadError(
@@ -198,9 +190,8 @@ class Fetcher:
         """
         if self._states.get(state.partition) is not state:
             return
-        state.offset = offset
         if state.readErrorOffset == offset:
-            state.isStopped = True
+            state.offset = None
             self._log.error(
                 "{partition} cannot be read at offset {offset}, and is left alone while this "
                 "member has it",
@@ -208,9 +199,9 @@ class Fetcher:
                 offset=offset,
             )
             return
-        state.readErrorOffset = offset
+        state.offset = state.readErrorOffset = offset
         self._reportOnce(state, error)
-        state.delay(self._nowMs())
+        self._delay(state)
         self.wake()
 
     # -- requests
@@ -230,16 +221,17 @@ class Fetcher:
         due = [
             state.notBeforeMs
             for state in self._states.values()
-            if state.notBeforeMs > nowMs and state.offset is not None and not state.isStopped
+            if state.notBeforeMs > nowMs and state.offset is not None
         ]
         if due:
             self._timer.start(min(due) - nowMs, self.wake)
 
-    def _choose(self, nowMs: float) -> list[PartitionFetchState]:
-        chosen: list[PartitionFetchState] = []
+    def _choose(self, nowMs: float) -> list[tuple[PartitionFetchState, int]]:
+        """The partitions to fetch now, each with its size, which is reserved."""
+        chosen: list[tuple[PartitionFetchState, int]] = []
         size = 0
         for state in self._states.values():
-            if state.offset is None or state.isStopped or state.notBeforeMs > nowMs:
+            if state.offset is None or state.notBeforeMs > nowMs:
                 continue
             if not state.stream.hasCapacity:
                 state.stream.whenCapacity(self.wake)
@@ -250,13 +242,12 @@ class Fetcher:
             ):
                 break
             state.stream.reserve(state.sizeMax)
-            chosen.append(state)
-        for state in chosen:
+            chosen.append((state, state.sizeMax))
+        for state, _sizeMax in chosen:
             self._states.move_to_end(state.partition)
         return chosen
 
-    def _fetch(self, chosen: list[PartitionFetchState]) -> None:
-        reserved = [(state, state.sizeMax) for state in chosen]
+    def _fetch(self, reserved: list[tuple[PartitionFetchState, int]]) -> None:
         fetching: Deferred[Any] = self._consumer.multifetch(
             [
                 (
@@ -385,11 +376,17 @@ class Fetcher:
         return False
 
     def _fail(self, state: PartitionFetchState, error: PylogbrokerError) -> None:
-        state.delay(self._nowMs())
+        self._delay(state)
         if self._reportOnce(state, error):
             state.stream.fail(
                 state.partition, withPosition(error, state.partition, state.offset or 0)
             )
+
+    def _delay(self, state: PartitionFetchState) -> float:
+        """Delay a partition's next fetch after an error. Returns the milliseconds."""
+        waitMs = state.backoff.failed()
+        state.notBeforeMs = self._nowMs() + waitMs
+        return waitMs
 
     def _reportOnce(self, state: PartitionFetchState, error: PylogbrokerError) -> bool:
         """
@@ -419,11 +416,7 @@ class Fetcher:
         lostOffset = state.offset if isLost else None
         state.offset, state.isStored = None, False
         state.seeking = Deferred.fromCoroutine(self._seekUntilFound(state, lostOffset))
-        state.seeking.addErrback(self._notFound)
-
-    def _notFound(self, failure: Failure) -> None:
-        if not failure.check(CancelledError):
-            self._log.failure("Finding a start offset failed unexpectedly: this is a bug", failure)
+        state.seeking.addErrback(lambda failure: failure.trap(CancelledError))
 
     async def _seekUntilFound(self, state: PartitionFetchState, lostOffset: int | None) -> None:
         while True:
@@ -433,7 +426,7 @@ class Fetcher:
             except CancelledError:
                 raise
             except Exception as error:
-                waitMs = state.delay(self._nowMs())
+                waitMs = self._delay(state)
                 self._log.warn(
                     "The start offset of {partition} is not known yet: {error}",
                     partition=state.partition,
@@ -454,7 +447,6 @@ class Fetcher:
             lostOffset = found  # 0.7.2 stores -1 when it could not ask the broker
         time = RESET_TIMES.get(policy)
         if time is None:
-            state.isStopped = True
             reason = (
                 "there is no stored offset"
                 if lostOffset is None

@@ -61,24 +61,23 @@ class FetcherManager:
         self._streams = streams
         self._name = name
         self.counters = ConsumerCounters()
-        self._fetchers: dict[int, tuple[BrokerRegistration, Fetcher]] = {}
+        self._fetchers: dict[int, Fetcher] = {}
+        self._addresses: dict[int, str] = {}
         # Brokers that were reported in the log, with their registrations then.
         self._reported: dict[int, BrokerRegistration | None] = {}
 
     def __repr__(self) -> str:
-        fetchers = ", ".join(repr(fetcher) for _broker, fetcher in self._fetchers.values())
+        fetchers = ", ".join(repr(fetcher) for fetcher in self._fetchers.values())
         return f"<FetcherManager of {self._name}: {fetchers or 'none'}>"
 
     @property
     def partitions(self) -> list[PartitionId]:
-        return [each for _broker, fetcher in self._fetchers.values() for each in fetcher.partitions]
+        return [each for fetcher in self._fetchers.values() for each in fetcher.partitions]
 
     @property
     def positionedPartitions(self) -> list[PartitionId]:
         return [
-            each
-            for _broker, fetcher in self._fetchers.values()
-            for each in fetcher.positionedPartitions
+            each for fetcher in self._fetchers.values() for each in fetcher.positionedPartitions
         ]
 
     def fetch(self, assignment: Assignment, brokers: Mapping[int, BrokerRegistration]) -> None:
@@ -87,12 +86,11 @@ class FetcherManager:
         for partition in assignment:
             byBroker.setdefault(partition.partition.broker, []).append(partition)
         for number in self._fetchers.keys() - byBroker.keys():
-            _broker, fetcher = self._fetchers.pop(number)
-            fetcher.stop()
+            self._fetchers.pop(number).stop()
         for number, partitions in byBroker.items():
             self._connect(number, brokers.get(number), len(partitions))
-            if number in self._fetchers:
-                _broker, fetcher = self._fetchers[number]
+            fetcher = self._fetchers.get(number)
+            if fetcher is not None:
                 fetcher.remove([each for each in fetcher.partitions if each not in assignment])
                 for partition in partitions:
                     fetcher.add(partition, self._streamOf(partition.topic, assignment[partition]))
@@ -102,7 +100,7 @@ class FetcherManager:
         return self._streams.get((topic, index)) or self._streams["", index]
 
     def _connect(self, number: int, broker: BrokerRegistration | None, count: int) -> None:
-        before, fetcher = self._fetchers.get(number, (None, None))
+        fetcher = self._fetchers.get(number)
         if broker is None:
             if fetcher is None:
                 self._report(
@@ -113,7 +111,7 @@ class FetcherManager:
                     count,
                 )
             return
-        if before is not None and (before.host, before.port) == (broker.host, broker.port):
+        if fetcher is not None and self._addresses[number] == broker.address:
             return
         try:
             consumer = self._consumerOf(broker)
@@ -122,13 +120,13 @@ class FetcherManager:
             self._report(text, number, broker, error)
             return
         self._reported.pop(number, None)
+        self._addresses[number] = broker.address
         if fetcher is None:
-            fetcher = Fetcher(
+            self._fetchers[number] = Fetcher(
                 self._clock, consumer, self._settings, self._offsets, self._random, self.counters
             )
         else:
             fetcher.moveTo(consumer)
-        self._fetchers[number] = broker, fetcher
 
     def _report(
         self, text: str, number: int, broker: BrokerRegistration | None, detail: object
@@ -139,29 +137,28 @@ class FetcherManager:
 
     def _consumerOf(self, broker: BrokerRegistration) -> SimpleConsumer:
         settings = self._settings
-        limits = ConnectionLimits(
-            responseSizeMax=max(settings.maxResponseBytes, settings.fetchSizeMax)
-            + _MULTIFETCH_OVERHEAD,
-            receiveBufferSize=settings.socketBufferSize,
-        )
         return SimpleConsumer(
             self._clock,
             self._endpointFor(broker),
             timeoutMs=settings.socketTimeoutMs,
-            limits=limits,
+            limits=ConnectionLimits(
+                responseSizeMax=max(settings.maxResponseBytes, settings.fetchSizeMax)
+                + _MULTIFETCH_OVERHEAD,
+                receiveBufferSize=settings.socketBufferSize,
+            ),
             random=self._random.random,
         )
 
     def remove(self, partitions: Collection[PartitionId]) -> None:
-        for _broker, fetcher in self._fetchers.values():
+        for fetcher in self._fetchers.values():
             fetcher.remove(partitions)
 
     def seek(self, partition: PartitionId, offset: int) -> None:
         found = self._fetchers.get(partition.partition.broker)
         if found is not None:
-            found[1].seek(partition, offset)
+            found.seek(partition, offset)
 
     async def stop(self) -> None:
         """Stop fetching, and close all connections; does not fail."""
-        await gatherSettled([fetcher.stop() for _broker, fetcher in self._fetchers.values()])
+        await gatherSettled([fetcher.stop() for fetcher in self._fetchers.values()])
         self._fetchers.clear()

@@ -15,6 +15,7 @@ What must be true:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from itertools import compress
 from typing import Any, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -32,12 +33,7 @@ from pylogbroker.errors import (
     NoNodeException,
 )
 from pylogbroker.interfaces import IZookeeper, Stat
-from pylogbroker.net.deferreds import (
-    BATCH_COUNT_MAX,
-    batched,
-    gatherInBatches,
-    gatherSettled,
-)
+from pylogbroker.net.deferreds import gatherInBatches
 from pylogbroker.types import BrokerPartition, PartitionId
 from pylogbroker.zookeeper.ephemeral import ConflictError, claim
 
@@ -94,23 +90,19 @@ class GroupWatches:
         return path in self._armed
 
     async def _arm(self, path: str, result: Awaitable[T], fired: Deferred[Any]) -> T:
+        def over(event: object) -> None:
+            if self._armed.get(path) is fired:
+                del self._armed[path]
+            if not isinstance(event, Failure):
+                self._changed()
+
         self._armed[path] = fired
-        fired.addCallbacks(
-            self._fired, self._ended, callbackArgs=(path, fired), errbackArgs=(path, fired)
-        )
+        fired.addBoth(over)
         try:
             return await result
-        except BaseException:
+        except Exception:
             self.cancel(path)
             raise
-
-    def _fired(self, _event: object, path: str, fired: Deferred[Any]) -> None:
-        self._ended(None, path, fired)
-        self._changed()
-
-    def _ended(self, _failure: Failure | None, path: str, fired: Deferred[Any]) -> None:
-        if self._armed.get(path) is fired:
-            del self._armed[path]
 
     def cancel(self, path: str) -> None:
         fired = self._armed.get(path)
@@ -122,8 +114,11 @@ class GroupWatches:
             self.cancel(path)
 
 
-class GroupStateReader:
-    """Reads members, topics and brokers for one member, and watches all that may change."""
+class GroupNodes:
+    """
+    A group's nodes as one member reads and writes them: the member's registration, what its
+    assignment depends on, and the owner nodes of its partitions. All that may change is watched.
+    """
 
     _log = Logger()
 
@@ -135,12 +130,30 @@ class GroupStateReader:
         consumerId: str,
     ) -> None:
         self._zookeeper = zookeeper
+        self._watches = watches
         self._paths = groupPaths
         self._consumerId = consumerId
+        self._path = groupPaths.consumer(consumerId)
         self._reader = ClusterMetadataReader(zookeeper, self._warn, watches.children)
 
     def _warn(self, text: str) -> None:
         self._log.error("{consumerId}: {text}", consumerId=self._consumerId, text=text)
+
+    async def register(self, subscription: ISubscription) -> None:
+        """
+        Create the member's node, which the other members see.
+
+        @raise pylogbroker.errors.ZookeeperError: see L{claim}.
+        """
+        await claim(self._zookeeper, self._path, subscription.encode())
+
+    async def unregister(self) -> None:
+        """
+        Delete the member's node if it is still our session's.
+
+        @raise pylogbroker.errors.ZookeeperError: a request failed.
+        """
+        await self._deleteIfOwned(self._path)
 
     async def read(self, subscription: ISubscription) -> GroupState:
         """
@@ -155,8 +168,7 @@ class GroupStateReader:
         found = await self._reader.members(self._paths)
         members = {name: member.subscription for name, member in found.items()}
         if self._consumerId not in members:
-            path = self._paths.consumer(self._consumerId)
-            await claim(self._zookeeper, path, subscription.encode())
+            await self.register(subscription)
         members[self._consumerId] = subscription
         brokers = await self._reader.brokers()
         counts = await self._reader.partitionCounts(wanted)
@@ -196,25 +208,9 @@ class GroupStateReader:
             return False
         return True
 
+    # -- the owner nodes of partitions
 
-class PartitionOwners:
-    """The owner nodes of one member's partitions, each with its consumer thread and a watch."""
-
-    _log = Logger()
-
-    def __init__(
-        self,
-        zookeeper: IZookeeper,
-        watches: GroupWatches,
-        groupPaths: paths.GroupPaths,
-        consumerId: str,
-    ) -> None:
-        self._zookeeper = zookeeper
-        self._watches = watches
-        self._paths = groupPaths
-        self._consumerId = consumerId
-
-    def _path(self, partition: PartitionId) -> str:
+    def _ownerPath(self, partition: PartitionId) -> str:
         return self._paths.owner(partition.topic, partition.partition)
 
     async def claim(self, assignment: Assignment) -> frozenset[PartitionId]:
@@ -225,12 +221,12 @@ class PartitionOwners:
         @raise pylogbroker.errors.ZookeeperError: at least one request failed.
         """
         claimed = await gatherInBatches(self._claimOne, assignment.items())
-        return _where(assignment, claimed)
+        return frozenset(compress(assignment, claimed))
 
     async def _claimOne(self, item: tuple[PartitionId, str]) -> bool:
         partition, thread = item
         try:
-            await claim(self._zookeeper, self._path(partition), thread.encode())
+            await claim(self._zookeeper, self._ownerPath(partition), thread.encode())
         except ConflictError as conflict:
             self._log.debug(
                 "{consumerId}: {partition} is not free: {conflict}",
@@ -249,11 +245,11 @@ class PartitionOwners:
         @raise pylogbroker.errors.ZookeeperError: at least one request failed.
         """
         owned = await gatherInBatches(self._isOwned, assignment.items())
-        return frozenset(assignment) - _where(assignment, owned)
+        return frozenset(assignment).difference(compress(assignment, owned))
 
     async def _isOwned(self, item: tuple[PartitionId, str]) -> bool:
         partition, thread = item
-        path = self._path(partition)
+        path = self._ownerPath(partition)
         if self._watches.isArmed(path):
             return True
         found = await self._watches.node(path)
@@ -271,37 +267,27 @@ class PartitionOwners:
 
         @raise pylogbroker.errors.ZookeeperError: at least one request failed.
         """
-        failures: list[Failure] = []
-        for some in batched(assignment.items(), BATCH_COUNT_MAX):
-            failures += [
-                outcome
-                for outcome in await gatherSettled([self._releaseOne(item) for item in some])
-                if isinstance(outcome, Failure)
-            ]
-            if any(failure.check(CancelledError) for failure in failures):
-                break
-        if failures:
-            failures[0].raiseException()
+        for error in await gatherInBatches(self._releaseOne, assignment.items()):
+            if error is not None:
+                raise error
 
-    async def _releaseOne(self, item: tuple[PartitionId, str]) -> None:
+    async def _releaseOne(self, item: tuple[PartitionId, str]) -> Exception | None:
         partition, thread = item
-        path = self._path(partition)
+        path = self._ownerPath(partition)
         self._watches.cancel(path)
-        await self.deleteIfOwned(path, thread.encode())
+        try:
+            await self._deleteIfOwned(path, thread.encode())
+        except CancelledError:
+            raise
+        except Exception as error:  # the other partitions are released all the same
+            return error
+        return None
 
-    async def deleteIfOwned(self, path: str, data: bytes | None = None) -> None:
-        """
-        Delete a node if it is still our session's.
-
-        @param data: what we wrote; a node with other data stays.
-        """
+    async def _deleteIfOwned(self, path: str, data: bytes | None = None) -> None:
+        """@param data: what we wrote; a node with other data stays."""
         try:
             found, stat = await self._zookeeper.get(path)
             if stat.ephemeralOwner == self._zookeeper.session_id and data in (None, found):
                 await self._zookeeper.delete(path, stat.version)
         except (NoNodeException, BadVersionException):
             pass
-
-
-def _where(assignment: Assignment, flags: list[bool]) -> frozenset[PartitionId]:
-    return frozenset(partition for partition, flag in zip(assignment, flags, strict=True) if flag)

@@ -20,7 +20,7 @@ from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.subscription import ISubscription
 from pylogbroker.config.consumersettings import ConsumerSettings
 from pylogbroker.consumer.fetchermanager import FetcherManager
-from pylogbroker.consumer.groupstate import GroupStateReader, GroupWatches, PartitionOwners
+from pylogbroker.consumer.groupstate import GroupNodes, GroupWatches
 from pylogbroker.consumer.offsetstores import ConsumedOffsets
 from pylogbroker.consumer.rebalance import (
     Assignment,
@@ -42,9 +42,9 @@ from pylogbroker.consumer.rebalance import (
 )
 from pylogbroker.errors import PylogbrokerError, RebalanceFailedError, ZookeeperError
 from pylogbroker.interfaces import IZookeeper, SessionEvent
+from pylogbroker.net.deferreds import Waiters
 from pylogbroker.net.timer import Timer
 from pylogbroker.types import PartitionId
-from pylogbroker.zookeeper.ephemeral import claim
 
 Commit = Callable[[Callable[[], Collection[PartitionId]]], Awaitable[None]]
 """Stores the positions of partitions as far as possible; does not fail."""
@@ -71,15 +71,12 @@ class Member:
         self._settings = settings
         self._zookeeper = zookeeper
         self._consumerId = consumerId
-        groupPaths = GroupPaths(settings.groupId)
-        self._path = groupPaths.consumer(consumerId)
         self._fetchers = fetchers
         self._offsets = offsets
         self._commit = commit
         self._rebalance = Rebalance(consumerId, settings.rebalanceRetriesMax)
-        self._watches = GroupWatches(zookeeper, self._changed)
-        self._reader = GroupStateReader(zookeeper, self._watches, groupPaths, consumerId)
-        self._owners = PartitionOwners(zookeeper, self._watches, groupPaths, consumerId)
+        self._watches = GroupWatches(zookeeper, lambda: self._execute(self._rebalance.changed()))
+        self._nodes = GroupNodes(zookeeper, self._watches, GroupPaths(settings.groupId), consumerId)
         self._subscription: ISubscription | None = None
         self._running: Deferred[EffectResult] | None = None
         self._cancelCount = 0
@@ -87,7 +84,7 @@ class Member:
         # Released and perhaps not committed yet, with the session in which that was.
         self._uncommitted: dict[PartitionId, int] = {}
         self._backOffTimer = Timer(clock)
-        self._joined: Deferred[None] | None = None
+        self._joined: Waiters[None] = Waiters()
         self._finished: Deferred[None] | None = None
         self._removeListener: Callable[[], None] | None = None
 
@@ -111,7 +108,7 @@ class Member:
         self._subscription = subscription
         self._removeListener = self._zookeeper.add_session_listener(self._sessionChanged)
         try:
-            await claim(self._zookeeper, self._path, subscription.encode())
+            await self._nodes.register(subscription)
         except ZookeeperError:
             if not self.isStopped:
                 self._removeListener()
@@ -125,22 +122,19 @@ class Member:
         @return: fires when this member first has its partitions. Fails with L{RebalanceFailedError}
             after C{rebalance.retries.max} attempts; the member keeps trying.
         """
-        joined: Deferred[None] = Deferred(lambda _joined: setattr(self, "_joined", None))
-        self._joined = joined
+        joined = self._joined.wait()
         self._execute(self._rebalance.started())
         return joined
 
-    def stop(self) -> Deferred[None] | None:
-        """
-        Stop rebalancing; call C{leave} next.
-
-        @return: the Deferred of C{join}, if it has not fired; the caller must fire it.
-        """
+    def stop(self) -> None:
+        """Stop rebalancing; call C{leave} next, then C{failJoin}."""
         self.isStopped = True
         self._backOffTimer.stop()
         self._cancelRunning()
-        joined, self._joined = self._joined, None
-        return joined
+
+    def failJoin(self, error: PylogbrokerError) -> None:
+        """Fail the Deferred of C{join}, if it has not fired."""
+        self._joined.fire(Failure(error))
 
     async def leave(self, isSessionOver: bool) -> None:
         """
@@ -156,7 +150,7 @@ class Member:
             self._removeListener()
             if not isSessionOver:
                 try:
-                    await self._owners.deleteIfOwned(self._path)
+                    await self._nodes.unregister()
                 except ZookeeperError as error:
                     self._log.warn(
                         "{consumerId} stays registered until its session ends: {error}",
@@ -190,7 +184,7 @@ class Member:
     async def _registerAgain(self, subscription: ISubscription) -> None:
         while True:
             try:
-                await claim(self._zookeeper, self._path, subscription.encode())
+                await self._nodes.register(subscription)
                 break
             except ZookeeperError as error:
                 self._log.warn(
@@ -203,12 +197,6 @@ class Member:
         self._execute(self._rebalance.connected())
 
     # -- effects
-
-    def _changed(self) -> None:
-        self._execute(self._rebalance.changed())
-
-    def _backoffElapsed(self) -> None:
-        self._execute(self._rebalance.backoffElapsed())
 
     def _execute(self, effects: list[Effect]) -> None:
         isFetching = False
@@ -234,9 +222,8 @@ class Member:
                     self._backOffTimer.stop()
                 case Leave() if self._finished is not None:
                     self._finished.callback(None)
-        if isFetching and self._joined is not None:
-            joined, self._joined = self._joined, None
-            joined.callback(None)
+        if isFetching:
+            self._joined.fire(None)
 
     def _run(self, effect: Coroutine[Any, Any, EffectResult]) -> None:
         self._running = running = Deferred.fromCoroutine(effect)
@@ -281,11 +268,9 @@ class Member:
             reason=effect.reason,
             waitMs=waitMs,
         )
-        self._backOffTimer.start(waitMs, self._backoffElapsed)
-        joined = self._joined
-        if isLast and joined is not None and not isFetching:
-            self._joined = None
-            joined.errback(
+        self._backOffTimer.start(waitMs, lambda: self._execute(self._rebalance.backoffElapsed()))
+        if isLast and not isFetching:
+            self.failJoin(
                 RebalanceFailedError(
                     f"{self._consumerId}: {effect.attempt} attempts to rebalance failed, the last "
                     f"one: {effect.reason}"
@@ -294,8 +279,8 @@ class Member:
 
     async def _readGroup(self) -> EffectResult:
         assert self._subscription is not None
-        state = await self._reader.read(self._subscription)
-        return GroupRead(state, await self._owners.missing(self._rebalance.owned))
+        state = await self._nodes.read(self._subscription)
+        return GroupRead(state, await self._nodes.missing(self._rebalance.owned))
 
     async def _release(self, assignment: Assignment) -> EffectResult:
         if assignment:
@@ -315,7 +300,7 @@ class Member:
                     # A cancelled commit may end as if it had succeeded. The next owner takes a
                     # partition without an owner node for one whose position is stored.
                     raise CancelledError()
-            await self._owners.release(assignment)
+            await self._nodes.release(assignment)
             self._offsets.forget(
                 [each for each in assignment if self._uncommitted.pop(each, None) is not None]
             )
@@ -335,4 +320,4 @@ class Member:
         ]
 
     async def _claim(self, assignment: Assignment) -> EffectResult:
-        return Claimed(await self._owners.claim(assignment))
+        return Claimed(await self._nodes.claim(assignment))

@@ -12,7 +12,7 @@ was. Any other offset is a later owner's, and takes precedence.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from random import Random, SystemRandom
 from typing import Protocol
@@ -20,11 +20,12 @@ from typing import Protocol
 from twisted.internet.defer import CancelledError, Deferred, DeferredLock, succeed
 from twisted.logger import Logger
 
+from pylogbroker.client.clustermetadata import ClusterMetadataReader
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.znodes import decodeNumber, encodeNumber
-from pylogbroker.errors import NoNodeException, OffsetConflictError, ZnodeError, ZookeeperError
+from pylogbroker.errors import OffsetConflictError, ZookeeperError
 from pylogbroker.interfaces import IZookeeper
-from pylogbroker.net.deferreds import gatherAll, gatherInBatches
+from pylogbroker.net.deferreds import asDeferred, gatherInBatches
 from pylogbroker.types import BrokerPartition, PartialBatchOffset, PartitionId, consumedCount
 from pylogbroker.zookeeper.ephemeral import write
 
@@ -97,70 +98,59 @@ class ZookeeperOffsetStore:
     def __init__(self, zookeeper: IZookeeper, group: str) -> None:
         self._zookeeper = zookeeper
         self._paths = GroupPaths(group)
+        self._reader = ClusterMetadataReader(zookeeper, self._warn)
+
+    def _warn(self, text: str) -> None:
+        self._log.error("An unreadable stored offset is ignored: {error}", error=text)
 
     def load(self, partition: PartitionId) -> Deferred[int | None]:
-        return Deferred.fromCoroutine(self._load(partition))
-
-    async def _load(self, partition: PartitionId) -> int | None:
         path = self._paths.offset(partition.topic, partition.partition)
-        try:
-            data, _stat = await self._zookeeper.get(path)
-            return decodeNumber(path, data)
-        except NoNodeException:
-            return None
-        except ZnodeError as error:
-            self._log.error("An unreadable stored offset is ignored: {error}", error=error)
-            return None
+        return Deferred.fromCoroutine(self._reader.value(path, decodeNumber))
 
-    def missing(self, partitions: Iterable[PartitionId]) -> Deferred[list[PartitionId]]:
+    @asDeferred
+    async def missing(self, partitions: Iterable[PartitionId]) -> list[PartitionId]:
         """
         @param partitions: those whose offsets this member has stored.
         @return: fires with those whose offsets were deleted. Fails with L{ZookeeperError}.
         """
-        return Deferred.fromCoroutine(self._missing(partitions))
-
-    async def _missing(self, partitions: Iterable[PartitionId]) -> list[PartitionId]:
         byTopic: dict[str, list[PartitionId]] = {}
         for partition in partitions:
             byTopic.setdefault(partition.topic, []).append(partition)
-        stored = await gatherInBatches(self._storedNames, byTopic)
+        stored = await gatherInBatches(
+            lambda topic: self._reader.children(self._paths.topicOffsets(topic)), byTopic
+        )
         return [
             partition
-            for names, wanted in zip(stored, byTopic.values(), strict=True)
+            for names, wanted in zip(map(frozenset, stored), byTopic.values(), strict=True)
             for partition in wanted
             if str(partition.partition) not in names
         ]
 
-    async def _storedNames(self, topic: str) -> set[str]:
-        try:
-            return set(await self._zookeeper.get_children(self._paths.topicOffsets(topic)))
-        except NoNodeException:
-            return set()
-
-    def commit(self, offsets: Mapping[PartitionId, int]) -> Deferred[dict[PartitionId, int]]:
-        return Deferred.fromCoroutine(self._commit(offsets))
-
-    async def _commit(self, offsets: Mapping[PartitionId, int]) -> dict[PartitionId, int]:
+    @asDeferred
+    async def commit(self, offsets: Mapping[PartitionId, int]) -> dict[PartitionId, int]:
+        outcomes = await gatherInBatches(self._write, offsets.items(), WRITE_COUNT_MAX)
         errors: dict[PartitionId, ZookeeperError] = {}
-        left = iter(offsets.items())
-        await gatherAll(
-            [self._writeAll(left, errors) for _lane in range(min(len(offsets), WRITE_COUNT_MAX))]
-        )
+        for partition, error in zip(offsets, outcomes, strict=True):
+            if isinstance(error, ZookeeperError):
+                errors[partition] = error
+            elif error is not None:
+                raise error
         if errors:
             self._report(offsets, errors)
         return {
             partition: offset for partition, offset in offsets.items() if partition not in errors
         }
 
-    async def _writeAll(
-        self, left: Iterator[tuple[PartitionId, int]], errors: dict[PartitionId, ZookeeperError]
-    ) -> None:
-        for partition, offset in left:
-            path = self._paths.offset(partition.topic, partition.partition)
-            try:
-                await write(self._zookeeper, path, encodeNumber(offset))
-            except ZookeeperError as error:
-                errors[partition] = error
+    async def _write(self, item: tuple[PartitionId, int]) -> Exception | None:
+        partition, offset = item
+        path = self._paths.offset(partition.topic, partition.partition)
+        try:
+            await write(self._zookeeper, path, encodeNumber(offset))
+        except CancelledError:
+            raise
+        except Exception as error:  # the other offsets are stored all the same
+            return error
+        return None
 
     def _report(
         self, offsets: Mapping[PartitionId, int], errors: Mapping[PartitionId, ZookeeperError]
@@ -383,15 +373,13 @@ class ConsumedOffsets:
                 if self._stored.get(partition) != _exact(offset)
             }
             failed = await self._write(moved)
-            missing = await self._missing([each for each in offsets if each not in moved])
+            try:
+                missing = await missingOffsets(
+                    self._store, [each for each in offsets if each not in moved]
+                )
+            except ZookeeperError:
+                missing = []  # the next commit asks again
             return failed + await self._write({each: offsets[each] for each in missing})
-
-    async def _missing(self, partitions: list[PartitionId]) -> list[PartitionId]:
-        """None if that fails, since the next commit asks again."""
-        try:
-            return await missingOffsets(self._store, partitions) if partitions else []
-        except ZookeeperError:
-            return []
 
     async def put(self, partition: PartitionId, offset: int) -> None:
         """Store an offset at once. A failure is only logged."""

@@ -55,7 +55,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from pylogbroker.cluster.assignment import assign
+from pylogbroker.cluster.assignment import assign, threadCountsByTopic
 from pylogbroker.cluster.subscription import ISubscription
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.types import BrokerPartition, PartitionId
@@ -270,26 +270,27 @@ class Rebalance:
 
     def completed(self, result: EffectResult) -> list[Effect]:
         """The last effect with a result was executed, or failed."""
-        if self.state is State.STOPPING:
-            self.state, self.owned = State.STOPPED, {}
-            return [Leave()]
-        if isinstance(result, Failed):
-            if self.state is State.CLAIMING:
-                self._uncertain.update(_without(self._wanted, self.owned))
-            self._uncertain.update(self._releasing)
-            self._dropReleased()
-            return self._backOff(result.reason)
-        if self.state is State.READING and isinstance(result, GroupRead):
-            return self._groupRead(result.state, result.missing)
-        if self.state is State.RELEASING and isinstance(result, Released):
-            return self._released()
-        if self.state is State.CLAIMING and isinstance(result, Claimed):
-            return self._claimed(result.partitions)
-        if self.state is State.RELEASING_PARTIAL and isinstance(result, Released):
-            self._dropReleased()
-            if self._isChanged:
-                return self._read()
-            return self._backOff("other members have not released yet what is ours")
+        match self.state, result:
+            case State.STOPPING, _:
+                self.state, self.owned = State.STOPPED, {}
+                return [Leave()]
+            case _, Failed(reason):
+                if self.state is State.CLAIMING:
+                    self._uncertain.update(_without(self._wanted, self.owned))
+                self._uncertain.update(self._releasing)
+                self._dropReleased()
+                return self._backOff(reason)
+            case State.READING, GroupRead(state, missing):
+                return self._groupRead(state, missing)
+            case State.RELEASING, Released():
+                return self._released()
+            case State.CLAIMING, Claimed(partitions):
+                return self._claimed(partitions)
+            case State.RELEASING_PARTIAL, Released():
+                self._dropReleased()
+                if self._isChanged:
+                    return self._read()
+                return self._backOff("other members have not released yet what is ours")
         raise ValueError(f"{result} came in state {self.state.value}")
 
     # -- steps
@@ -373,15 +374,10 @@ def computeAssignment(consumerId: str, state: GroupState) -> Assignment | None:
     """
     if consumerId not in state.members:
         return None
-    counts = {
-        member: subscription.streamCounts(state.topics)
-        for member, subscription in state.members.items()
-    }
     assignment: Assignment = {}
-    for topic in counts[consumerId]:
-        threadCounts = {
-            member: wanted[topic] for member, wanted in counts.items() if topic in wanted
-        }
+    for topic, threadCounts in threadCountsByTopic(state.members, state.topics).items():
+        if consumerId not in threadCounts:
+            continue
         for thread, partitions in assign(state.topics.get(topic, ()), threadCounts).items():
             if thread.rpartition("-")[0] == consumerId:
                 assignment.update({PartitionId(topic, each): thread for each in partitions})

@@ -21,13 +21,16 @@ over messages or lists (L{MessageStream.batches}), a Twisted push producer
 from __future__ import annotations
 
 from collections import ChainMap, deque
-from collections.abc import Callable, Collection, Generator, Iterator, MutableMapping
+from collections.abc import Callable, Collection, Iterator, MutableMapping
 from itertools import dropwhile
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.interfaces import IPushProducer
+from twisted.internet.threads import blockingCallFromThread
+from twisted.python.failure import Failure
+from zope.interface import implementer
 
-from pylogbroker.consumer.streamreaders import BatchIterator, BlockingIterator, PipeProducer
 from pylogbroker.errors import (
     ConsumerStateError,
     ConsumerTimeoutError,
@@ -35,6 +38,7 @@ from pylogbroker.errors import (
     PylogbrokerError,
 )
 from pylogbroker.metrics.counters import ConsumerCounters
+from pylogbroker.net.timer import Timer
 from pylogbroker.records.messageset import MessageSet
 from pylogbroker.types import BrokerPartition, PartitionId, consumedCount
 
@@ -42,6 +46,10 @@ CHUNK_COUNT_MAX = 10
 QUEUED_SIZE_MAX = 64 << 20
 BATCH_COUNT_MAX = 1_000
 """Messages in a list of L{MessageStream.batches} by default."""
+THREAD_COUNT_MAX = 100
+"""Messages that a plain thread gets from the reactor's thread at a time."""
+DELIVERY_COUNT_MAX = 1_000
+"""Messages handed to a receiver in one reactor turn."""
 
 
 class ConsumedMessage(NamedTuple):
@@ -147,7 +155,7 @@ class MessageStream:
         @param timeoutMs: a reader's wait before L{ConsumerTimeoutError}; negative: for ever.
         """
         self.name = name
-        self.positions = positions
+        self.positions = self._readPositions = positions
         self.isEnded = False
         self._clock = clock
         self._decode = decode
@@ -163,10 +171,9 @@ class MessageStream:
         self._epoch = 0  # grows with each drop and reset
         self._droppedAt: dict[PartitionId, int] = {}
         self._resetAt: dict[PartitionId, tuple[int, int]] = {}  # epoch, offset
-        self._current: tuple[Chunk, Generator[ConsumedMessage, None, int]] | None = None
-        self._unreported: tuple[Exception, PolledBatch] | None = (
-            None  # behind a list that was delivered
-        )
+        self._current: tuple[Chunk, Iterator[ConsumedMessage]] | None = None
+        # The error behind a list that was delivered.
+        self._unreported: tuple[Exception, PolledBatch] | None = None
         self._wakeReader: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
@@ -245,13 +252,10 @@ class MessageStream:
 
     # -- the reader's side
 
-    def take(
-        self, positions: MutableMapping[PartitionId, int] | None = None
-    ) -> ConsumedMessage | None:
+    def take(self) -> ConsumedMessage | None:
         """
         The next message, if there is one now. Its partition's position moves behind it.
 
-        @param positions: moved in place of those of the stream.
         @raise PylogbrokerError: a partition cannot be read; the next call goes on with the others.
         @raise Exception: the decoder raised it; the next call goes on behind that message.
         """
@@ -259,64 +263,61 @@ class MessageStream:
             (error, batch), self._unreported = self._unreported, None
             self.acknowledge(batch)
             raise error
-        if positions is None:
-            positions = self.positions
         while True:
-            if self._current is None:
+            current = self._current
+            if current is None:
                 if not self._queue:
                     return None
-                self._open(self._queue.popleft(), positions)
+                self._open(self._queue.popleft())
                 continue
-            chunk, messages = self._current
             try:
-                message = next(messages)
-            except StopIteration as ended:
-                # If the position is elsewhere, a batch that is not acknowledged is behind it.
-                if positions.get(chunk.partition) == ended.value:
-                    positions[chunk.partition] = chunk.end
+                message = next(current[1])
+            except StopIteration:
                 self._current = None
                 continue
             except PylogbrokerError as reason:
-                raise self._failChunk(chunk, positions[chunk.partition], reason) from reason
-            positions[chunk[0]] = message[3]
+                raise self._failChunk(current[0], reason) from reason
             if self._decode is None:
                 return message
             return message._replace(value=self._decode(message.value))
 
-    def _open(
-        self, item: Chunk | _Fault | _Reset, positions: MutableMapping[PartitionId, int]
-    ) -> None:
+    def _open(self, item: Chunk | _Fault | _Reset) -> None:
         if isinstance(item, _Fault):
             raise item.error
         if isinstance(item, _Reset):
-            positions[item.partition] = item.offset
+            self._readPositions[item.partition] = item.offset
             return
-        self._current = item, self._messages(item, positions.get(item.partition, -1))
+        self._current = item, self._messages(item)
         self.release(item.size)
 
-    def _messages(self, chunk: Chunk, position: int) -> Generator[ConsumedMessage, None, int]:
-        """The hot loop. Returns the last message's next offset."""
-        messages = chunk.messages
+    def _messages(self, chunk: Chunk) -> Iterator[ConsumedMessage]:
+        """The hot loop. It moves the position behind each message that it yields."""
+        messages, place = chunk.messages, chunk.partition
         if self._isShallow:
             payloads: Iterator[tuple[bytes, int]] = (
                 (each.message.payload, each.nextOffset) for each in messages.shallow()
             )
         else:
+            position = self._readPositions.get(place, -1)
             payloads = (
                 _unconsumed(messages, position) if self._tracksIntraBatch else messages.payloads()
             )
-        topic, partition = chunk.partition
+        topic, partition = place
         make = tuple.__new__  # half the cost of calling the class
         count, nextOffset = 0, messages.baseOffset
         try:
             for payload, nextOffset in payloads:
                 count += 1
+                self._readPositions[place] = nextOffset
                 yield make(ConsumedMessage, (payload, topic, partition, nextOffset))
+            # If the position is elsewhere, a batch that is not acknowledged is behind it.
+            if self._readPositions.get(place) == nextOffset:
+                self._readPositions[place] = chunk.end
         finally:
             self._counters.topic(topic).messageCount += count
-        return nextOffset
 
-    def _failChunk(self, chunk: Chunk, offset: int, error: PylogbrokerError) -> PylogbrokerError:
+    def _failChunk(self, chunk: Chunk, error: PylogbrokerError) -> PylogbrokerError:
+        offset = self._readPositions[chunk.partition]
         self.drop((chunk.partition,))
         chunk.onReadError(offset, error)
         return withPosition(error, chunk.partition, offset)
@@ -327,27 +328,21 @@ class MessageStream:
         Returns fewer than C{countMax}, or none, at the queue's end or before an error.
         """
         moved: dict[PartitionId, int] = {}
-        positions = ChainMap(moved, self.positions)
+        self._readPositions = ChainMap(moved, self.positions)
         messages: list[ConsumedMessage] = []
         error: Exception | None = None
         try:
-            while len(messages) < countMax and (message := self.take(positions)) is not None:
+            while len(messages) < countMax and (message := self.take()) is not None:
                 messages.append(message)
         except Exception as reason:
             error = reason
-        partitions = {PartitionId(each.topic, each.partition) for each in messages}
-        if messages and error is not None:
-            return PolledBatch(messages, error, moved, self._epoch)
-        self.positions.update(
-            {
-                partition: offset
-                for partition, offset in moved.items()
-                if partition not in partitions
-            }
-        )
-        return PolledBatch(
-            messages, error, {partition: moved[partition] for partition in partitions}, self._epoch
-        )
+        finally:
+            self._readPositions = self.positions
+        if not messages or error is None:
+            read = {PartitionId(each.topic, each.partition) for each in messages}
+            for partition in moved.keys() - read:
+                self.positions[partition] = moved.pop(partition)
+        return PolledBatch(messages, error, moved, self._epoch)
 
     async def nextBatch(self, countMax: int) -> PolledBatch:
         """
@@ -375,23 +370,25 @@ class MessageStream:
             ):
                 self.positions[partition] = offset
 
-    def deliver(self, batch: PolledBatch) -> None:
+    def deliver(self, batch: PolledBatch) -> list[ConsumedMessage]:
         """
         Move the positions behind a batch's messages, but not behind its error, which is raised to
         the next reader first.
+
+        @raise Exception: the batch's error, if it has no messages.
         """
-        if batch.messages and batch.error is not None:
-            self.acknowledge(
-                batch._replace(
-                    positions={
-                        PartitionId(each.topic, each.partition): each.nextOffset
-                        for each in batch.messages
-                    }
-                )
+        messages, error = batch.messages, batch.error
+        if messages and error is not None:
+            self._unreported = error, batch
+            batch = batch._replace(
+                positions={
+                    PartitionId(each.topic, each.partition): each.nextOffset for each in messages
+                }
             )
-            self._unreported = batch.error, batch._replace(messages=[])
-        else:
-            self.acknowledge(batch)
+        self.acknowledge(batch)
+        if not messages and error is not None:
+            raise error
+        return messages
 
     def wasDropped(self, partition: PartitionId, epoch: int) -> bool:
         return self._droppedAt.get(partition, 0) > epoch
@@ -486,11 +483,7 @@ class MessageStream:
             Fails with L{ConsumerStateError} or what C{registerProducer} raised: the receiver gets
             nothing.
         """
-        pipe = PipeProducer(self, receiver, self._clock)
-        try:
-            return pipe.start()
-        except Exception:
-            return fail()
+        return maybeDeferred(PipeProducer(self, receiver, self._clock).start)
 
     def blocking(self, reactor: Any) -> BlockingIterator:
         """
@@ -498,6 +491,174 @@ class MessageStream:
         consumer is shut down, which must precede the reactor's stop (C{shutdownBeforeStop}).
         """
         return BlockingIterator(self, reactor)
+
+
+class BatchIterator:
+    """
+    An asynchronous iterator over lists of messages. Positions move behind a whole list when it is
+    handed out, and behind an error that follows it when any reader has raised it.
+    """
+
+    def __init__(self, stream: MessageStream, countMax: int) -> None:
+        self._stream = stream
+        self._countMax = countMax
+
+    def __aiter__(self) -> BatchIterator:
+        return self
+
+    async def __anext__(self) -> list[ConsumedMessage]:
+        """
+        @raise StopAsyncIteration: the consumer was shut down.
+        @raise ConsumerTimeoutError: none came in time; the reader may ask again.
+        @raise PylogbrokerError: as C{take} of the stream, behind the messages before the error.
+        """
+        return self._stream.deliver(await self._stream.nextBatch(self._countMax))
+
+
+@implementer(IPushProducer)
+class PipeProducer:
+    """Pushes a stream's messages into a receiver until the receiver pauses it."""
+
+    def __init__(self, stream: MessageStream, receiver: Any, clock: Any) -> None:
+        self._stream = stream
+        self._receiver = receiver
+        self._isPaused = False
+        self._turn = Timer(clock)
+        self._done: Deferred[None] = Deferred(lambda _done: self._end())
+
+    def start(self) -> Deferred[None]:
+        """
+        Become the stream's reader and the receiver's producer.
+
+        @return: as C{pipeTo} of the stream.
+        @raise Exception: the stream has another reader, or the receiver refuses.
+        """
+        self._stream.attach(self._wake)
+        try:
+            self._receiver.registerProducer(self, True)
+        except Exception:
+            self._leave()  # not _end: the producer that is registered is another one
+            raise
+        self._wake()
+        return self._done
+
+    def _wake(self) -> None:
+        if (
+            not self._turn.isRunning
+            and (not self._isPaused or self._stream.isEnded)
+            and not self._done.called
+        ):
+            self._turn.start(0, self._deliver)
+
+    def _deliver(self) -> None:
+        try:
+            for _count in range(DELIVERY_COUNT_MAX):
+                if self._isPaused or (message := self._stream.take()) is None:
+                    break
+                self._receiver.write(message)
+            else:
+                self._wake()
+                return
+        except Exception:
+            self._finish(Failure())
+            return
+        if self._stream.isEnded:
+            self._finish(None)
+
+    def _finish(self, result: Any) -> None:
+        self._end()
+        if not self._done.called:
+            self._done.callback(result)
+
+    def _end(self) -> None:
+        if self._leave():
+            self._receiver.unregisterProducer()
+
+    def _leave(self) -> bool:
+        self._turn.stop()
+        return self._stream.detach(self._wake)
+
+    def pauseProducing(self) -> None:
+        self._isPaused = True
+
+    def resumeProducing(self) -> None:
+        self._isPaused = False
+        self._wake()
+
+    def stopProducing(self) -> None:
+        self._isPaused = True
+        if not self._done.called:
+            self._finish(None)
+
+
+class BlockingIterator:
+    """
+    Messages for a plain thread, which fetches them from the reactor's thread in batches.
+
+    A message's position moves when the thread gets it. After a drop the thread gets no more of the
+    partition, but the next owner may repeat a message handed out in that moment. After a reset it
+    gets the rest of the batch without moving the position. A reset behind messages of the batch
+    takes effect with the last of them.
+    """
+
+    def __init__(self, stream: MessageStream, reactor: Any) -> None:
+        self._stream = stream
+        self._reactor = reactor
+        # Each message with its partition, and where that partition's position moves.
+        self._messages: deque[tuple[ConsumedMessage, PartitionId, int] | Exception] = deque()
+        self._batch: PolledBatch | None = None
+
+    def __iter__(self) -> BlockingIterator:
+        return self
+
+    def __next__(self) -> ConsumedMessage:
+        """
+        Blocks until there is a message.
+
+        @raise StopIteration: the consumer was shut down.
+        @raise ConsumerTimeoutError: none came in time.
+        @raise PylogbrokerError: as C{take} of the stream.
+        """
+        stream = self._stream
+        while not stream.isEnded:
+            if self._batch is None or not self._messages:
+                self._batch = self._poll()
+                continue
+            item = self._messages.popleft()
+            if isinstance(item, Exception):
+                raise item
+            message, partition, position = item
+            epoch = self._batch.epoch
+            if not stream.wasDropped(partition, epoch):
+                stream.positions[partition] = position
+                offset = stream.resetOffset(partition, epoch)
+                if offset is not None:
+                    stream.positions[partition] = offset
+                return message
+        raise StopIteration
+
+    def _poll(self) -> PolledBatch | None:
+        done, self._batch = self._batch, None
+        try:
+            batch = cast(
+                "PolledBatch", blockingCallFromThread(self._reactor, self._nextBatch, done)
+            )
+        except StopAsyncIteration:
+            return None
+        # The position moves behind an error only when the error was raised.
+        ends = dict(batch.positions) if batch.error is None else {}
+        for message in reversed(batch.messages):
+            partition = PartitionId(message.topic, message.partition)
+            self._messages.appendleft((message, partition, ends.pop(partition, message.nextOffset)))
+        if batch.error is not None:
+            self._messages.append(batch.error)
+        return batch
+
+    async def _nextBatch(self, done: PolledBatch | None) -> PolledBatch:
+        """On the reactor's thread. All of C{done} is handed out; positions move behind it."""
+        if done is not None:
+            self._stream.acknowledge(done)
+        return await self._stream.nextBatch(THREAD_COUNT_MAX)
 
 
 def decodeText(payload: bytes) -> str:

@@ -38,8 +38,9 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Iterable
-from types import TracebackType
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 
 from pylogbroker.errors import (
     DirectoryLockedError,
@@ -48,7 +49,6 @@ from pylogbroker.errors import (
     TableBusyError,
     TableError,
 )
-from pylogbroker.interfaces import IFileSystem
 from pylogbroker.lake.manifest import MANIFEST_SIZE_MAX, RunManifest, decodeManifest
 from pylogbroker.lake.table import (
     LOCK,
@@ -94,27 +94,27 @@ def localPath(text: str) -> str:
     return text.rstrip("/") or "/"
 
 
-def checkStaged(table: Table, fileSystem: IFileSystem, manifest: RunManifest) -> None:
+def checkStaged(table: Table, manifest: RunManifest) -> None:
     """@raise TableError: a staged file of the manifest is missing, or has another size."""
     for each in manifest.added:
         path = table.path(STAGING, manifest.runId, each.staged)
-        status = fileSystem.status(path)
+        status = table.fileSystem.status(path)
         if status is None or status.size != each.size:
             found = "is gone" if status is None else f"has {status.size} bytes, not {each.size}"
             raise TableError(path, f"it {found}; {TAKEN_FOR_DEAD}")
 
 
-def checkNames(table: Table, fileSystem: IFileSystem, manifest: RunManifest) -> None:
+def checkNames(table: Table, manifest: RunManifest) -> None:
     """
     Check that no file of this run or a later one is already published. A table copied with
     manifests older than the files has such files; its rows would be duplicates.
 
     @raise TableError: there is one.
     """
-    for folder in sorted({each.path.rpartition("/")[0] for each in manifest.added}):
-        if fileSystem.status(table.path(folder)) is None:
+    for folder in sorted({os.path.dirname(each.path) for each in manifest.added}):
+        if table.fileSystem.status(table.path(folder)) is None:
             continue
-        for name in fileSystem.list(table.path(folder)):
+        for name in table.fileSystem.list(table.path(folder)):
             if (runNumber(name) or 0) >= manifest.number:
                 raise TableError(
                     table.path(folder, name),
@@ -127,9 +127,9 @@ class TableWriter:
     The only writer of a table, as a context manager. Entering it first completes an unfinished run.
     """
 
-    def __init__(self, table: Table, fileSystem: IFileSystem) -> None:
+    def __init__(self, table: Table) -> None:
         self.table = table
-        self._files = fileSystem
+        self._files = table.fileSystem
         self._release: Callable[[], None] = lambda: None
 
     def __enter__(self) -> TableWriter:
@@ -153,21 +153,25 @@ class TableWriter:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._release()
 
     def staging(self, runId: str) -> str:
         """The folder for a run's files; the caller creates it."""
         return self.table.path(STAGING, runId)
 
-    def discard(self, runId: str) -> None:
-        """Remove the files of a failed run. The next run removes those of late tasks."""
-        self._remove(self.staging(runId))
+    @contextmanager
+    def newRun(self, startedMs: int) -> Iterator[str]:
+        """
+        The id of a run, as a context manager that stages its files. If that fails, the files are
+        removed; the next run removes those of late tasks.
+        """
+        runId = f"{startedMs}-{uuid.uuid4().hex}"
+        try:
+            yield runId
+        except BaseException:
+            self._discard(runId)
+            raise
 
     # -- committing
 
@@ -195,29 +199,25 @@ class TableWriter:
 
     def _prepared(self, manifest: RunManifest) -> bytes:
         try:
-            data = self._encoded(manifest)
-            checkNames(self.table, self._files, manifest)
-            checkStaged(self.table, self._files, manifest)
+            name = self.table.path(MANIFESTS, manifestName(manifest.number))
+            data = manifest.encode()
+            if len(data) > MANIFEST_SIZE_MAX:
+                raise TableError(
+                    name,
+                    f"it would have {len(data)} bytes, more than {MANIFEST_SIZE_MAX};"
+                    " nothing was committed",
+                )
+            decodeManifest(name, data)
+            checkNames(self.table, manifest)
+            checkStaged(self.table, manifest)
             self._syncStaged(manifest)
         except TableError:
-            self.discard(manifest.runId)
+            self._discard(manifest.runId)
             raise
         except StorageError as error:
             if error.errno == errno.ENOENT:
                 raise TableError(error.path, f"it is gone; {TAKEN_FOR_DEAD}") from error
             raise
-        return data
-
-    def _encoded(self, manifest: RunManifest) -> bytes:
-        name = self.table.path(MANIFESTS, manifestName(manifest.number))
-        data = manifest.encode()
-        if len(data) > MANIFEST_SIZE_MAX:
-            raise TableError(
-                name,
-                f"it would have {len(data)} bytes, more than {MANIFEST_SIZE_MAX};"
-                " nothing was committed",
-            )
-        decodeManifest(name, data)
         return data
 
     def _link(self, manifest: RunManifest, data: bytes) -> None:
@@ -227,13 +227,13 @@ class TableWriter:
         )
         self._write(temporary, data)
         try:
-            checkStaged(self.table, self._files, manifest)
+            checkStaged(self.table, manifest)
             self._files.link(temporary, final)
         except (StorageError, TableError) as error:
             self._drop(temporary)
             if self._lastIf(manifest.runId) is not None:
                 return  # the link succeeded, and a network file system lost the answer
-            self.discard(manifest.runId)
+            self._discard(manifest.runId)
             code = error.errno if isinstance(error, StorageError) else None
             if code == errno.EEXIST:
                 raise TableBusyError(
@@ -252,31 +252,25 @@ class TableWriter:
             self._files.remove(path)
 
     def _write(self, path: str, data: bytes) -> None:
-        file = self._files.open(path, create=True)
-        try:
+        with closing(self._files.open(path, create=True)) as file:
             view = memoryview(data)
             while view:
                 view = view[file.writeAt(len(data) - len(view), [bytes(view)]) :]
             file.sync()
-        finally:
-            file.close()
 
     def _syncStaged(self, manifest: RunManifest) -> None:
         paths = [f"{self.staging(manifest.runId)}/{each.staged}" for each in manifest.added]
         for path in paths:
-            file = self._files.open(path, write=False)
-            try:
+            with closing(self._files.open(path, write=False)) as file:
                 file.sync()
-            finally:
-                file.close()
-        folders = [path.rpartition("/")[0] for path in paths]
+        folders = list(map(os.path.dirname, paths))
         if manifest.removed:  # the staging folder shows that the removal may be unfinished
             self._files.makeDirectories(self.staging(manifest.runId))
             folders.append(self.staging(manifest.runId))
         self._syncUp(folders)
 
     def _syncUp(self, folders: Iterable[str]) -> None:
-        found = {self.table.folder.rpartition("/")[0] or "/"}
+        found = {os.path.dirname(self.table.folder)}
         for folder in folders:
             while len(folder) >= len(self.table.folder):
                 found.add(folder)
@@ -288,19 +282,28 @@ class TableWriter:
 
     def _publish(self, manifest: RunManifest) -> None:
         finals = [self.table.path(each.path) for each in manifest.added]
-        for folder in sorted({path.rpartition("/")[0] for path in finals}):
+        for folder in sorted(set(map(os.path.dirname, finals))):
             self._files.makeDirectories(folder)
         for each, final in zip(manifest.added, finals, strict=True):
             status = self._files.status(final)
             if status is None:
-                self._linkStaged(manifest, each.staged, final)
+                try:
+                    self._files.link(f"{self.staging(manifest.runId)}/{each.staged}", final)
+                except StorageError as error:
+                    if error.errno == errno.ENOENT:
+                        raise TableError(
+                            final,
+                            f"run {manifest.number} has committed this file, which is neither"
+                            f" published nor staged in {manifest.runId}",
+                        ) from error
+                    raise
             elif status.size != each.size:
                 raise TableError(
                     final,
                     f"it has {status.size} bytes, and run {manifest.number} has committed"
                     f" {each.size}: another program has written it",
                 )
-        self._syncUp([path.rpartition("/")[0] for path in finals])
+        self._syncUp(map(os.path.dirname, finals))
         removed = [
             path
             for path in map(self.table.path, manifest.removed)
@@ -308,20 +311,8 @@ class TableWriter:
         ]
         for path in removed:
             self._files.remove(path)
-        self._syncUp([path.rpartition("/")[0] for path in removed])
-        self._remove(self.staging(manifest.runId))
-
-    def _linkStaged(self, manifest: RunManifest, staged: str, final: str) -> None:
-        try:
-            self._files.link(f"{self.staging(manifest.runId)}/{staged}", final)
-        except StorageError as error:
-            if error.errno == errno.ENOENT:
-                raise TableError(
-                    final,
-                    f"run {manifest.number} has committed this file, which is neither published"
-                    f" nor staged in {manifest.runId}",
-                ) from error
-            raise
+        self._syncUp(map(os.path.dirname, removed))
+        self._discard(manifest.runId)
 
     def _recover(self) -> None:
         # A run may have crashed just after its commit. Its manifest must be on disk before its
@@ -339,8 +330,11 @@ class TableWriter:
         folder, aside = self.staging(runId), self.staging(runId) + _ASIDE
         last = self._lastIf(runId)
         if last is None:
+            # In this order, so that a live run finds one of the two missing, or has committed.
             try:
-                self._moveAside(runId, folder, aside)
+                if self._files.status(aside) is None:
+                    self._files.rename(folder, aside)
+                self._drop(self._temporary(runId))
             except StorageError:  # a later run tries again
                 return
             last = self._lastIf(runId)
@@ -355,15 +349,10 @@ class TableWriter:
 
     def _lastIf(self, runId: str) -> RunManifest | None:
         last = self.table.last()
-        return last if last is not None and last.runId == runId else None
+        return last if last.runId == runId else None
 
-    def _moveAside(self, runId: str, folder: str, aside: str) -> None:
-        """
-        In this order, so that a live run finds one of the two missing, or has committed before.
-        """
-        if self._files.status(aside) is None:
-            self._files.rename(folder, aside)
-        self._drop(self._temporary(runId))
+    def _discard(self, runId: str) -> None:
+        self._remove(self.staging(runId))
 
     def _remove(self, path: str) -> None:
         try:

@@ -101,7 +101,20 @@ def _start(
     notes: list[str],
 ) -> int:
     if wanted is not None:
-        return _wantedStart(partition, position, bounds, wanted, notes)
+        offset = {EARLIEST: bounds.start, LATEST: bounds.end}.get(wanted, wanted)
+        if offset > bounds.end:
+            raise LoadError(
+                f"{partition}: the log ends at {bounds.end}, and cannot be loaded from {offset}"
+            )
+        if offset < bounds.start:
+            notes.append(
+                f"{partition}: the oldest message is at {bounds.start};"
+                f" the load begins there, not at {offset}"
+            )
+            offset = bounds.start
+        if position is not None and offset > position:
+            notes.append(f"{partition}: offsets {position} to {offset} are skipped, as requested")
+        return offset
     if position is None:
         return bounds.start
     if position > bounds.end:
@@ -116,29 +129,6 @@ def _start(
         raise LoadError(f"{lost}; with failOnDataLoss=false the load continues behind them")
     notes.append(lost)
     return bounds.start
-
-
-def _wantedStart(
-    partition: PartitionId,
-    position: int | None,
-    bounds: OffsetBounds,
-    wanted: int,
-    notes: list[str],
-) -> int:
-    offset = {EARLIEST: bounds.start, LATEST: bounds.end}.get(wanted, wanted)
-    if offset > bounds.end:
-        raise LoadError(
-            f"{partition}: the log ends at {bounds.end}, and cannot be loaded from {offset}"
-        )
-    if offset < bounds.start:
-        notes.append(
-            f"{partition}: the oldest message is at {bounds.start};"
-            f" the load begins there, not at {offset}"
-        )
-        offset = bounds.start
-    if position is not None and offset > position:
-        notes.append(f"{partition}: offsets {position} to {offset} are skipped, as requested")
-    return offset
 
 
 def advancePositions(

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pylogbroker.errors import TableError
-from pylogbroker.types import BrokerPartition, PartitionId
+from pylogbroker.types import BrokerPartition, PartitionId, byTopic
 
 MANIFEST_SIZE_MAX = 256 << 20
 WINDOW_COUNT_MAX = 200_000
@@ -133,39 +133,29 @@ class RunManifest:
         return sum(each.size for each in self.added)
 
     def asDocument(self) -> dict[str, Any]:
-        positions: dict[str, dict[str, int]] = {}
-        for (topic, partition), offset in sorted(self.positions.items()):
-            positions.setdefault(topic, {})[str(partition)] = offset
         topics: dict[str, list[str]] = {}  # many topics have the same columns
         for topic, columns in sorted(self.columns.items()):
             topics.setdefault(columns, []).append(topic)
         return {
             "manifest": VERSION,
-            "number": self.number,
-            "runId": self.runId,
-            "kind": self.kind,
-            "startedMs": self.startedMs,
-            "eventTime": self.eventTime,
+            **vars(self),
             "rowCount": self.rowCount,
             "replacedCount": self.replacedCount,
-            "logSize": self.logSize,
             "size": self.size,
             "ranges": [
                 {**each._asdict(), "partition": str(each.partition)} for each in self.ranges
             ],
-            "positions": positions,
+            "positions": byTopic(self.positions),
             "added": [each._asdict() for each in self.added],
-            "removed": list(self.removed),
-            "windowMs": self.windowMs,
-            "windows": [list(each) for each in self.windows],
-            "arrivals": dict(self.arrivals),
-            "leftOutCount": self.leftOutCount,
             "columns": [{"columns": columns, "topics": some} for columns, some in topics.items()],
-            "notes": list(self.notes),
         }
 
     def encode(self) -> bytes:
         return json.dumps(self.asDocument()).encode() + b"\n"
+
+
+NO_RUN = RunManifest(0, "/", LOAD, 0, "", (), {}, (), (), 1, (), {})
+"""Stands for the last run of a table without runs. No staging folder can have its id."""
 
 
 def decodeManifest(name: str, data: bytes) -> RunManifest:
@@ -187,7 +177,10 @@ def decodeManifest(name: str, data: bytes) -> RunManifest:
             found["kind"],
             found["startedMs"],
             found["eventTime"],
-            tuple(map(_range, _list(found["ranges"]))),
+            tuple(
+                LoadedRange(**{**each, "partition": _partition(each["partition"])})
+                for each in _list(found["ranges"])
+            ),
             {
                 PartitionId(topic, _partition(text)): offset
                 for topic, offsets in found["positions"].items()
@@ -222,13 +215,8 @@ def _list(found: Any) -> list[Any]:
     return found
 
 
-def _range(found: Mapping[str, Any]) -> LoadedRange:
-    return LoadedRange(**{**found, "partition": _partition(found["partition"])})
-
-
 def _partition(text: str) -> BrokerPartition:
-    broker, _dash, partition = text.partition("-")
-    return BrokerPartition(int(broker), int(partition))
+    return BrokerPartition(*map(int, text.split("-")))
 
 
 def _check(manifest: RunManifest) -> None:
@@ -244,8 +232,9 @@ def _check(manifest: RunManifest) -> None:
         manifest.windowMs,
         manifest.leftOutCount,
         manifest.logSize,
+        *manifest.positions.values(),
+        *manifest.arrivals.values(),
     ]
-    numbers += [*manifest.positions.values(), *manifest.arrivals.values()]
     numbers += [number for each in (*manifest.ranges, *manifest.added) for number in each[2:]]
     numbers += [number for each in manifest.windows for number in (each.startMs, each.rowCount)]
     if any(type(number) is not int for number in numbers):

@@ -23,11 +23,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from urllib.parse import unquote
 
 from pylogbroker.errors import StorageError, TableError
 from pylogbroker.interfaces import IFileSystem
-from pylogbroker.lake.manifest import MANIFEST_SIZE_MAX, RunManifest, decodeManifest
+from pylogbroker.lake.manifest import MANIFEST_SIZE_MAX, NO_RUN, RunManifest, decodeManifest
 
 MANIFESTS = "_manifests"
 STAGING = "_staging"
@@ -78,22 +79,23 @@ class Table:
     A table, which need not exist.
 
     @ivar folder: an absolute path.
+    @ivar fileSystem: the files of its machine.
     """
 
     def __init__(self, folder: str, fileSystem: IFileSystem) -> None:
         self.folder = folder
-        self._files = fileSystem
+        self.fileSystem = fileSystem
 
     def path(self, *steps: str) -> str:
         return "/".join((self.folder, *steps))
 
     def manifestCount(self) -> int:
         """@raise TableError: a manifest is missing among the others."""
-        if self._files.status(self.path(MANIFESTS)) is None:
+        if self.fileSystem.status(self.path(MANIFESTS)) is None:
             return 0
         names = {
             name
-            for name in self._files.list(self.path(MANIFESTS))
+            for name in self.fileSystem.list(self.path(MANIFESTS))
             if name.endswith(".json") and not name.startswith((".", "_"))
         }
         missing = {manifestName(number + 1) for number in range(len(names))} - names
@@ -108,21 +110,18 @@ class Table:
     def manifest(self, number: int) -> RunManifest:
         """@raise TableError: the run's manifest cannot be read."""
         path = self.path(MANIFESTS, manifestName(number))
-        file = self._files.open(path, write=False)
-        try:
+        with closing(self.fileSystem.open(path, write=False)) as file:
             if file.size() > MANIFEST_SIZE_MAX:
                 raise TableError(path, f"it has {file.size()} bytes, more than {MANIFEST_SIZE_MAX}")
             manifest = decodeManifest(path, file.readAt(0, MANIFEST_SIZE_MAX))
-        finally:
-            file.close()
         if manifest.number != number:
             raise TableError(path, f"it says that it is number {manifest.number}")
         return manifest
 
-    def last(self) -> RunManifest | None:
-        """The last run's manifest, or L{None}."""
+    def last(self) -> RunManifest:
+        """The last run's manifest, or L{NO_RUN}."""
         count = self.manifestCount()
-        return self.manifest(count) if count else None
+        return self.manifest(count) if count else NO_RUN
 
     def since(self, timeMs: int, after: int = 0) -> Iterator[RunManifest]:
         """
@@ -150,22 +149,22 @@ class Table:
                 if self.last() == last:
                     raise
                 continue
-            if self.manifestCount() == (last.number if last else 0):
+            if self.manifestCount() == last.number:
                 return sorted(found)
         raise TableError(self.folder, f"it changed {LIST_COUNT_MAX} times while it was listed")
 
-    def _committed(self, last: RunManifest | None) -> set[str]:
+    def _committed(self, last: RunManifest) -> set[str]:
         found = {self.path(each) for each in self.published()}
-        number = last.number if last is not None else 0
-        unknown = min((path for path in found if (runNumber(path) or 0) > number), default=None)
-        if unknown is not None and self.manifestCount() == number:
-            raise TableError(unknown, unknownFileMessage(number))
-        if last is not None:
-            found -= {self.path(each) for each in last.removed}
-            for each in last.added:
-                final = self.path(each.path)
-                isPublished = self._files.status(final) is not None
-                found.add(final if isPublished else self.path(STAGING, last.runId, each.staged))
+        unknown = min(
+            (path for path in found if (runNumber(path) or 0) > last.number), default=None
+        )
+        if unknown is not None and self.manifestCount() == last.number:
+            raise TableError(unknown, unknownFileMessage(last.number))
+        found -= {self.path(each) for each in last.removed}
+        for each in last.added:
+            final = self.path(each.path)
+            isPublished = self.fileSystem.status(final) is not None
+            found.add(final if isPublished else self.path(STAGING, last.runId, each.staged))
         return found
 
     def published(self) -> Iterator[str]:
@@ -187,9 +186,9 @@ class Table:
 
     def _names(self, below: str, prefix: str) -> list[str]:
         folder = self.path(below.rstrip("/")) if below else self.folder
-        if self._files.status(folder) is None:
+        if self.fileSystem.status(folder) is None:
             return []
-        return sorted(name for name in self._files.list(folder) if name.startswith(prefix))
+        return sorted(name for name in self.fileSystem.list(folder) if name.startswith(prefix))
 
     def _below(self, folder: str, levels: tuple[str, ...]) -> Iterator[str]:
         if not levels:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pylogbroker.metrics.exposition import COUNTER, GAUGE, Family, Sample
+from pylogbroker.metrics.exposition import Family, Sample, families, scalar
 
 
 class PartitionSnapshot(NamedTuple):
@@ -132,6 +132,20 @@ _TOPIC_FIGURES = (
     ),
     ("failed_fetch_total", "failedFetchCount", "Fetches that were answered with an error."),
 )
+_PARTITION_FIGURES = (
+    ("size_bytes", "size", "Flushed bytes in all segments."),
+    ("segments", "segmentCount", "Segment files."),
+    ("start_offset", "startOffset", "The oldest offset that can be read."),
+    (
+        "visible_offset",
+        "highWatermark",
+        "Where reading ends; the offset in the partition's lifetime.",
+    ),
+    ("end_offset", "logEndOffset", "The offset that the next message gets."),
+    ("unflushed_bytes", "unflushedSize", "Bytes appended and not yet flushed."),
+    ("appended_messages_total", "appendedCount", "Messages appended since the start."),
+    ("failed", "isFailed", "Whether the partition is out of service."),
+)
 
 
 def brokerFamilies(picture: BrokerSnapshot, version: str) -> list[Family]:
@@ -140,244 +154,187 @@ def brokerFamilies(picture: BrokerSnapshot, version: str) -> list[Family]:
 
     @param version: of pylogbroker.
     """
-    return [*_process(picture, version), *_requests(picture), *_connections(picture), *_topics(picture), *_partitions(picture), *_flushes(picture),
-            *_pushingBack(picture)]  # fmt: skip
-
-
-def _one(name: str, kind: str, value: float, sentence: str) -> Family:
-    return Family(f"pylogbroker_{name}", kind, sentence, (Sample(value),))
-
-
-def _by(
-    label: str, name: str, kind: str, values: Iterable[tuple[str, float]], sentence: str
-) -> Family:
-    return Family(
-        f"pylogbroker_{name}",
-        kind,
-        sentence,
-        [Sample(value, {label: key}) for key, value in values],
+    requests, connections, flushes = (
+        picture.counters[name] for name in ("requests", "connections", "flushes")
     )
-
-
-def _process(picture: BrokerSnapshot, version: str) -> Iterable[Family]:
-    yield Family(
-        "pylogbroker_info",
-        GAUGE,
-        "Which broker this is.",
-        (Sample(1, {"broker": str(picture.brokerId), "version": version}),),
-    )
-    yield Family(
-        "process_start_time_seconds",
-        GAUGE,
-        "When the broker began to serve, since the epoch.",
-        (Sample(picture.startedMs / _MS),),
-    )
-    yield Family(
-        "process_cpu_seconds_total",
-        COUNTER,
-        "Time of processors that the process has used.",
-        (Sample(picture.cpuSeconds),),
-    )
+    heldBack = {"disk": 0, "flush": 0, "roll": 0}
+    for each in picture.holding:
+        heldBack[each.reason] += each.requestCount
+    process = [
+        scalar(
+            "pylogbroker_info",
+            "Which broker this is.",
+            1,
+            {"broker": str(picture.brokerId), "version": version},
+        ),
+        scalar(
+            "process_start_time_seconds",
+            "When the broker began to serve, since the epoch.",
+            picture.startedMs / _MS,
+        ),
+        scalar(
+            "process_cpu_seconds_total",
+            "Time of processors that the process has used.",
+            picture.cpuSeconds,
+        ),
+    ]
     if picture.memorySize:
-        yield Family(
-            "process_resident_memory_bytes",
-            GAUGE,
-            "Memory of the process.",
-            (Sample(picture.memorySize),),
+        process.append(
+            scalar("process_resident_memory_bytes", "Memory of the process.", picture.memorySize)
         )
     if picture.isRegistered is not None:
-        yield _one(
-            "registered",
-            GAUGE,
-            int(picture.isRegistered),
-            "Whether the broker and all its topics are entered in ZooKeeper.",
+        process.append(
+            scalar(
+                "pylogbroker_registered",
+                "Whether the broker and all its topics are entered in ZooKeeper.",
+                picture.isRegistered,
+            )
         )
-
-
-def _requests(picture: BrokerSnapshot) -> Iterable[Family]:
-    requests, connections = picture.counters["requests"], picture.counters["connections"]
-    kinds = ("produce", "fetch", "offsets")
-    yield _by("kind", "requests_total", COUNTER, [(kind, requests[f"{kind}Count"]) for kind in kinds],
-              "Requests carried out, whether they went well or not. Several in one (MULTIPRODUCE, MULTIFETCH) count once.")  # fmt: skip
-    yield _by("kind", "request_seconds_total", COUNTER, [("produce", requests["produceSeconds"]), ("fetch", requests["fetchSeconds"])],
-              "Time that requests took that did not fail, waiting included, sending the answer not.")  # fmt: skip
-    yield _by("kind", "request_longest_seconds", GAUGE, [("produce", requests["longestProduceSeconds"]), ("fetch", requests["longestFetchSeconds"])],
-              "The longest time since the start; of produce requests that arrived together, the time of all of them.")  # fmt: skip
-    yield _one("read_bytes_total", COUNTER, connections["readSize"], "Bytes received from clients.")
-    yield _one(
-        "reads_total",
-        COUNTER,
-        connections["readCount"],
-        "Reads from sockets in which they were received.",
-    )
-    yield _one("written_bytes_total", COUNTER, requests["writtenSize"], "Bytes sent to clients.")
-    yield _one(
-        "writes_total",
-        COUNTER,
-        requests["writeCount"],
-        "Writes to sockets in which they were sent.",
-    )
-
-
-def _connections(picture: BrokerSnapshot) -> Iterable[Family]:
-    connections = picture.counters["connections"]
-    yield _one("connections", GAUGE, connections["openCount"], "Clients that are connected.")
-    yield _one(
-        "connections_most",
-        GAUGE,
-        connections["openCountMax"],
-        "The most at a time since the start.",
-    )
-    yield _one(
-        "connections_opened_total",
-        COUNTER,
-        connections["openedCount"],
-        "Connections that were accepted.",
-    )
-    yield _by("reason", "connections_cut_total", COUNTER, [(reason, connections[f"{reason}Count"]) for reason in ("refused", "malformed", "slow")],
-              "Connections that were cut: too many of them; bytes that are no request, or a request that had to be refused; "
-              "too slow with a request or an answer.")  # fmt: skip
-    yield _one(
-        "foreign_connections_total",
-        COUNTER,
-        connections["foreignCount"],
-        "Of the malformed ones, those that looked like another protocol.",
-    )
-
-
-def _topics(picture: BrokerSnapshot) -> Iterable[Family]:
-    counters = picture.counters
-    for name, counter, sentence in _TOPIC_FIGURES:
-        yield _one(
-            name, COUNTER, counters["allTopics"][counter], f"{sentence} All topics together."
-        )
-    others: Mapping[str, int] = counters["otherTopics"]
-    for name, counter, sentence in _TOPIC_FIGURES:
-        values = [(topic, numbers[counter]) for topic, numbers in counters["topics"].items()]
-        if others[counter]:
-            values.append(("", others[counter]))
-        yield _by(
-            "topic",
-            f"topic_{name}",
-            COUNTER,
-            values,
-            f"{sentence} No topic: all those together that are beyond max.topic.counters.",
-        )
-
-
-def _partitions(picture: BrokerSnapshot) -> Iterable[Family]:
-    labels = [
-        {"topic": each.topic, "partition": str(each.partition)} for each in picture.partitions
+    return [
+        *process,
+        _by(
+            "kind",
+            "pylogbroker_requests_total",
+            "Requests carried out, whether they went well or not."
+            " MULTIPRODUCE and MULTIFETCH count once.",
+            {kind: requests[f"{kind}Count"] for kind in ("produce", "fetch", "offsets")},
+        ),
+        _by(
+            "kind",
+            "pylogbroker_request_seconds_total",
+            "Time of requests that did not fail, with their waits, without sending the response.",
+            {kind: requests[f"{kind}Seconds"] for kind in ("produce", "fetch")},
+        ),
+        _by(
+            "kind",
+            "pylogbroker_request_longest_seconds",
+            "The longest time of a request since the start; produce requests that arrived together"
+            " count as one.",
+            {
+                "produce": requests["longestProduceSeconds"],
+                "fetch": requests["longestFetchSeconds"],
+            },
+        ),
+        scalar(
+            "pylogbroker_read_bytes_total",
+            "Bytes received from clients.",
+            connections["readSize"],
+        ),
+        scalar(
+            "pylogbroker_reads_total",
+            "Reads from sockets that received bytes from clients.",
+            connections["readCount"],
+        ),
+        scalar(
+            "pylogbroker_written_bytes_total", "Bytes sent to clients.", requests["writtenSize"]
+        ),
+        scalar(
+            "pylogbroker_writes_total", "Writes of responses to sockets.", requests["writeCount"]
+        ),
+        scalar("pylogbroker_connections", "Clients that are connected.", connections["openCount"]),
+        scalar(
+            "pylogbroker_connections_most",
+            "The most clients connected at a time since the start.",
+            connections["openCountMax"],
+        ),
+        scalar(
+            "pylogbroker_connections_opened_total",
+            "Connections that were accepted.",
+            connections["openedCount"],
+        ),
+        _by(
+            "reason",
+            "pylogbroker_connections_cut_total",
+            "Connections that the broker closed: refused (too many), malformed (bytes that are no"
+            " request, or a request that had to be refused), slow (with a request or a response).",
+            {reason: connections[f"{reason}Count"] for reason in ("refused", "malformed", "slow")},
+        ),
+        scalar(
+            "pylogbroker_foreign_connections_total",
+            "Malformed connections whose bytes looked like another protocol.",
+            connections["foreignCount"],
+        ),
+        *_topics(picture.counters),
+        scalar("pylogbroker_partitions", "Partitions of this broker.", picture.partitionCount),
+        scalar(
+            "pylogbroker_failed_partitions",
+            "Partitions out of service.",
+            sum(bool(each.failure) for each in picture.partitions) + len(picture.failures),
+        ),
+        *families(
+            "pylogbroker_partition",
+            _PARTITION_FIGURES,
+            [
+                (
+                    {"topic": each.topic, "partition": str(each.partition)},
+                    {**each._asdict(), "isFailed": bool(each.failure)},
+                )
+                for each in picture.partitions
+            ],
+        ),
+        scalar("pylogbroker_flushes_total", "Flushes that succeeded.", flushes["count"]),
+        scalar(
+            "pylogbroker_flush_failures_total",
+            "Flushes that failed; each took a partition out of service.",
+            flushes["failedCount"],
+        ),
+        scalar(
+            "pylogbroker_flush_seconds_total",
+            "Time that flushes took, on all threads together.",
+            flushes["totalMs"] / _MS,
+        ),
+        scalar(
+            "pylogbroker_flush_longest_seconds",
+            "The longest flush since the start.",
+            flushes["longestMs"] / _MS,
+        ),
+        scalar(
+            "pylogbroker_unflushed_bytes",
+            "Bytes appended and not yet flushed, all partitions together.",
+            picture.unflushedSize,
+        ),
+        scalar(
+            "pylogbroker_unflushed_limit_bytes",
+            "Unflushed bytes above which producers wait (max.unflushed.bytes).",
+            picture.unflushedSizeMax,
+        ),
+        scalar(
+            "pylogbroker_request_memory_bytes",
+            "Memory that was granted to requests that are arriving or being carried out.",
+            picture.requestMemorySize,
+        ),
+        _by(
+            "reason",
+            "pylogbroker_waiting_connections",
+            "Clients that wait, by reason: flush (too much is unflushed), disk (it is full), roll,"
+            " memory (for requests), reader (the client does not take its answer), work (a worker"
+            " thread).",
+            dict(sorted(picture.waitingCounts.items())),
+        ),
+        _by(
+            "reason",
+            "pylogbroker_held_back_requests",
+            "Produce requests that are held back, by reason: flush, disk, roll.",
+            heldBack,
+        ),
     ]
 
-    def of(name: str, kind: str, values: Iterable[float], sentence: str) -> Family:
-        return Family(
-            f"pylogbroker_partition_{name}",
-            kind,
-            sentence,
-            [Sample(value, label) for value, label in zip(values, labels, strict=True)],
+
+def _by(label: str, name: str, sentence: str, values: Mapping[str, float]) -> Family:
+    return Family(name, sentence, [Sample(value, {label: key}) for key, value in values.items()])
+
+
+def _topics(counters: Mapping[str, Any]) -> Iterable[Family]:
+    for name, counter, sentence in _TOPIC_FIGURES:
+        total = counters["allTopics"][counter]
+        yield scalar(f"pylogbroker_{name}", f"{sentence} All topics together.", total)
+    for name, counter, sentence in _TOPIC_FIGURES:
+        values = {topic: numbers[counter] for topic, numbers in counters["topics"].items()}
+        if others := counters["otherTopics"][counter]:
+            values[""] = others
+        yield _by(
+            "topic",
+            f"pylogbroker_topic_{name}",
+            f"{sentence} No topic: all topics beyond max.topic.counters.",
+            values,
         )
-
-    pictures: tuple[PartitionSnapshot, ...] = picture.partitions
-    yield _one("partitions", GAUGE, picture.partitionCount, "Partitions that there are.")
-    yield _one(
-        "failed_partitions",
-        GAUGE,
-        sum(bool(each.failure) for each in pictures) + len(picture.failures),
-        "Partitions out of service.",
-    )
-    yield of(
-        "size_bytes", GAUGE, (each.size for each in pictures), "Flushed bytes in all segments."
-    )
-    yield of("segments", GAUGE, (each.segmentCount for each in pictures), "Segment files.")
-    yield of(
-        "start_offset",
-        GAUGE,
-        (each.startOffset for each in pictures),
-        "The oldest offset that can be read.",
-    )
-    yield of(
-        "visible_offset",
-        GAUGE,
-        (each.highWatermark for each in pictures),
-        "Where reading ends; the offset in the partition's lifetime.",
-    )
-    yield of(
-        "end_offset",
-        GAUGE,
-        (each.logEndOffset for each in pictures),
-        "The offset that the next message gets.",
-    )
-    yield of(
-        "unflushed_bytes",
-        GAUGE,
-        (each.unflushedSize for each in pictures),
-        "Bytes appended and not yet flushed.",
-    )
-    yield of(
-        "appended_messages_total",
-        COUNTER,
-        (each.appendedCount for each in pictures),
-        "Messages appended since the start.",
-    )
-    yield of(
-        "failed",
-        GAUGE,
-        (int(bool(each.failure)) for each in pictures),
-        "Whether the partition is out of service.",
-    )
-
-
-def _flushes(picture: BrokerSnapshot) -> Iterable[Family]:
-    flushes = picture.counters["flushes"]
-    yield _one("flushes_total", COUNTER, flushes["count"], "Flushes that succeeded.")
-    yield _one(
-        "flush_failures_total",
-        COUNTER,
-        flushes["failedCount"],
-        "Flushes that failed; each took a partition out of service.",
-    )
-    yield _one(
-        "flush_seconds_total",
-        COUNTER,
-        flushes["totalMs"] / _MS,
-        "Time that flushes took, on all threads together.",
-    )
-    yield _one(
-        "flush_longest_seconds",
-        GAUGE,
-        flushes["longestMs"] / _MS,
-        "The longest flush since the start.",
-    )
-
-
-def _pushingBack(picture: BrokerSnapshot) -> Iterable[Family]:
-    yield _one(
-        "unflushed_bytes",
-        GAUGE,
-        picture.unflushedSize,
-        "Bytes appended and not yet flushed, all partitions together.",
-    )
-    yield _one(
-        "unflushed_limit_bytes",
-        GAUGE,
-        picture.unflushedSizeMax,
-        "Above it producers wait (max.unflushed.bytes).",
-    )
-    yield _one(
-        "request_memory_bytes",
-        GAUGE,
-        picture.requestMemorySize,
-        "Memory that was granted to requests that are arriving or being carried out.",
-    )
-    yield _by("reason", "waiting_connections", GAUGE, sorted(picture.waitingCounts.items()), "Clients that wait, by reason: flush (too much is unflushed), "
-              "disk (it is full), roll, memory (for requests), reader (the client does not take its answer), work (a worker is at it).")  # fmt: skip
-    yield _by("reason", "held_back_requests", GAUGE, _summed((each.reason, each.requestCount) for each in picture.holding),
-              "Produce requests that are held back, by reason: flush, disk, roll.")  # fmt: skip
-
-
-def _summed(values: Iterable[tuple[str, int]]) -> list[tuple[str, float]]:
-    sums = {"disk": 0, "flush": 0, "roll": 0}
-    for key, value in values:
-        sums[key] += value
-    return list(sums.items())

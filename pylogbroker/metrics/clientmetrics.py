@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pylogbroker.metrics.counters import ConsumerCounters
-from pylogbroker.metrics.exposition import COUNTER, GAUGE, Family, Sample
+from pylogbroker.metrics.exposition import Family, families
 
 _US = 1_000_000
 
@@ -22,7 +22,7 @@ _PRODUCER_FIGURES = (
     (
         "dropped_messages_total",
         "droppedCount",
-        "Of the failed, those for which the queue had no room.",
+        "Failed messages for which the queue had no room.",
     ),
     ("unknown_messages_total", "unknownCount", "Messages whose outcome is not known."),
     (
@@ -33,9 +33,30 @@ _PRODUCER_FIGURES = (
     (
         "repeated_messages_total",
         "repeatedCount",
-        "Of the retried, those that may be in the log twice.",
+        "Retried messages that may be in the log twice.",
     ),
     ("requests_total", "batchCount", "Requests, or batches, that were given to a connection."),
+    ("queued_messages", "queuedCount", "Messages that wait or are under way."),
+    ("queued_bytes", "queuedSize", "Bytes of the messages that wait or are under way."),
+)
+_CONSUMER_FIGURES = (
+    ("fetches_total", "fetchCount", "Fetch requests that were answered."),
+    ("failed_fetches_total", "failedCount", "Fetch requests that were not answered."),
+    ("fetch_seconds_total", "fetchSeconds", "Time from fetch requests to their responses."),
+    (
+        "fetch_longest_seconds",
+        "longestSeconds",
+        "The longest time from a fetch request to its response since the start.",
+    ),
+    ("owned_partitions", "ownedCount", "Partitions that this member owns."),
+)
+_CONSUMER_TOPIC_FIGURES = (
+    (
+        "messages_total",
+        "messageCount",
+        "Messages delivered to the application; those of one response are counted together.",
+    ),
+    ("bytes_total", "fetchedSize", "Bytes of message sets fetched."),
 )
 
 
@@ -53,26 +74,8 @@ def producerFamilies(
     @param queuedSize: their bytes.
     @param labels: distinguish this producer from others.
     """
-    told = dict(labels or {})
-    families = [
-        Family(f"pylogbroker_producer_{name}", COUNTER, sentence, (Sample(counters[key], told),))
-        for name, key, sentence in _PRODUCER_FIGURES
-    ]
-    return [
-        *families,
-        Family(
-            "pylogbroker_producer_queued_messages",
-            GAUGE,
-            "Messages that wait or are under way.",
-            (Sample(queuedCount, told),),
-        ),
-        Family(
-            "pylogbroker_producer_queued_bytes",
-            GAUGE,
-            "Bytes of these.",
-            (Sample(queuedSize, told),),
-        ),
-    ]
+    values = {**counters, "queuedCount": queuedCount, "queuedSize": queuedSize}
+    return families("pylogbroker_producer", _PRODUCER_FIGURES, [(labels or {}, values)])
 
 
 def consumerFamilies(
@@ -84,39 +87,18 @@ def consumerFamilies(
     @param ownedCount: partitions that the member owns.
     @param labels: distinguish this consumer from others.
     """
-    told = dict(labels or {})
-    fetches = counters.fetches
-
-    def one(name: str, kind: str, value: float, sentence: str) -> Family:
-        return Family(f"pylogbroker_consumer_{name}", kind, sentence, (Sample(value, told),))
-
-    def each(name: str, counter: str, sentence: str) -> Family:
-        samples = [
-            Sample(getattr(numbers, counter), {**told, "topic": topic})
-            for topic, numbers in sorted(counters.topics.items())
-        ]
-        return Family(f"pylogbroker_consumer_{name}", COUNTER, sentence, samples)
-
+    fetches, labels = counters.fetches, labels or {}
+    values = {
+        **fetches.snapshot(),
+        "fetchSeconds": fetches.fetchUs / _US,
+        "longestSeconds": fetches.longestUs / _US,
+        "ownedCount": ownedCount,
+    }
+    topics = [
+        ({**labels, "topic": topic}, numbers.snapshot())
+        for topic, numbers in sorted(counters.topics.items())
+    ]
     return [
-        one("fetches_total", COUNTER, fetches.fetchCount, "Fetch requests that were answered."),
-        one("failed_fetches_total", COUNTER, fetches.failedCount, "Fetch requests that were not."),
-        one(
-            "fetch_seconds_total",
-            COUNTER,
-            fetches.fetchUs / _US,
-            "Time from the request to the answer.",
-        ),
-        one(
-            "fetch_longest_seconds",
-            GAUGE,
-            fetches.longestUs / _US,
-            "The longest such time since the start.",
-        ),
-        one("owned_partitions", GAUGE, ownedCount, "Partitions that this member has."),
-        each(
-            "messages_total",
-            "messageCount",
-            "Messages handed out to the application; those of one answer are counted together.",
-        ),
-        each("bytes_total", "fetchedSize", "Bytes of message sets fetched."),
+        *families("pylogbroker_consumer", _CONSUMER_FIGURES, [(labels, values)]),
+        *families("pylogbroker_consumer", _CONSUMER_TOPIC_FIGURES, topics),
     ]

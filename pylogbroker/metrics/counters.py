@@ -15,16 +15,14 @@ one thread.
 
 from __future__ import annotations
 
-from typing import Self
-
 NAME_LENGTH_MAX = 255
 """
-Of a topic that is counted by itself. No directory holds a longer one; but who asks for it may send
-names of 32 KiB, thousands of them.
+Characters of the name of a separately counted topic. No directory holds a longer one, but a client
+may request thousands of names of 32 KiB.
 """
 
 
-class _Counted:
+class Counters:
     """Numeric slots that start at 0."""
 
     __slots__: tuple[str, ...] = ()
@@ -37,13 +35,8 @@ class _Counted:
         """The numbers by name."""
         return {name: getattr(self, name) for name in self.__slots__}
 
-    def add(self, other: Self) -> None:
-        """Add another counter's numbers."""
-        for name in self.__slots__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
 
-
-class TopicCounters(_Counted):
+class TopicCounters(Counters):
     """
     The counters of a topic (C{kafka.BrokerTopicStat.<topic>}), or of all topics beyond the limit.
 
@@ -70,7 +63,7 @@ class TopicCounters(_Counted):
     failedFetchCount: int
 
 
-class RequestCounters(_Counted):
+class RequestCounters(Counters):
     """
     The requests (C{kafka.SocketServerStats}).
 
@@ -91,9 +84,16 @@ class RequestCounters(_Counted):
     """
 
     __slots__ = (
-        "fetchCount", "fetchSeconds", "longestFetchSeconds", "longestProduceSeconds", "offsetsCount", "produceCount", "produceSeconds", "writeCount",
+        "fetchCount",
+        "fetchSeconds",
+        "longestFetchSeconds",
+        "longestProduceSeconds",
+        "offsetsCount",
+        "produceCount",
+        "produceSeconds",
+        "writeCount",
         "writtenSize",
-    )  # fmt: skip
+    )
 
     produceCount: int
     fetchCount: int
@@ -118,7 +118,7 @@ class RequestCounters(_Counted):
             self.longestFetchSeconds = seconds
 
 
-class ConnectionCounters(_Counted):
+class ConnectionCounters(Counters):
     """
     The connections.
 
@@ -167,7 +167,7 @@ class ConnectionCounters(_Counted):
         self.openCount -= 1
 
 
-class FlushCounters(_Counted):
+class FlushCounters(Counters):
     """
     The flushes of all partitions (C{kafka.LogFlushStats}).
 
@@ -192,7 +192,7 @@ class FlushCounters(_Counted):
             self.longestMs = durationMs
 
 
-class FetchCounters(_Counted):
+class FetchCounters(Counters):
     """
     The fetches of a consumer (C{kafka.SimpleConsumerStats}).
 
@@ -218,7 +218,7 @@ class FetchCounters(_Counted):
             self.longestUs = us
 
 
-class ConsumerTopicCounters(_Counted):
+class ConsumerTopicCounters(Counters):
     """
     The counters of a topic at a consumer (C{kafka.ConsumerTopicStat.<topic>}).
 
@@ -300,15 +300,15 @@ class BrokerCounters:
         C{otherTopics} by name, and C{topics} with such a dictionary for each topic (spec-0.7
         metrics §2).
         """
-        total = TopicCounters()
-        total.add(self.otherTopics)
-        for counters in self.topics.values():
-            total.add(counters)
+        topics = {name: counters.snapshot() for name, counters in self.topics.items()}
+        others = self.otherTopics.snapshot()
         return {
             "requests": self.requests.snapshot(),
             "connections": self.connections.snapshot(),
             "flushes": self.flushes.snapshot(),
-            "allTopics": total.snapshot(),
-            "otherTopics": self.otherTopics.snapshot(),
-            "topics": {name: counters.snapshot() for name, counters in self.topics.items()},
+            "allTopics": {
+                name: sum(each[name] for each in (others, *topics.values())) for name in others
+            },
+            "otherTopics": others,
+            "topics": topics,
         }

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pylogbroker.metrics.counters import NAME_LENGTH_MAX
-from pylogbroker.metrics.exposition import COUNTER, GAUGE, Family, Sample
+from pylogbroker.metrics.counters import NAME_LENGTH_MAX, Counters
+from pylogbroker.metrics.exposition import Family, Sample, families
 
 TOPIC_COUNT_MAX = 1_000
 
 
-class MirroredTopic:
+class MirroredTopic(Counters):
     """
     One topic, or all topics beyond the limit.
 
@@ -28,8 +28,8 @@ class MirroredTopic:
 
     __slots__ = ("messageCount", "size")
 
-    def __init__(self) -> None:
-        self.messageCount = self.size = 0
+    messageCount: int
+    size: int
 
 
 class StuckMessage(NamedTuple):
@@ -66,9 +66,20 @@ class MirrorCounters:
     """
 
     __slots__ = (
-        "commitCount", "confirmedCount", "confirmedSize", "faultCount", "givenBackCount", "givenBackSize", "otherTopics", "repeatedCount",
-        "retriedCount", "stuck", "takenCount", "takenSize", "topics",
-    )  # fmt: skip
+        "commitCount",
+        "confirmedCount",
+        "confirmedSize",
+        "faultCount",
+        "givenBackCount",
+        "givenBackSize",
+        "otherTopics",
+        "repeatedCount",
+        "retriedCount",
+        "stuck",
+        "takenCount",
+        "takenSize",
+        "topics",
+    )
 
     def __init__(self) -> None:
         self.takenCount = self.takenSize = self.confirmedCount = self.confirmedSize = 0
@@ -111,80 +122,81 @@ class MirrorCounters:
         mirrored.messageCount += count
         mirrored.size += size
 
-    def snapshot(self) -> dict[str, object]:
+    def snapshot(self) -> dict[str, Any]:
         """
         A copy of all counters: C{topics} holds a dictionary for each topic, C{stuck} one for each
         message.
         """
-        numbers: dict[str, object] = {
-            name: getattr(self, name)
-            for name in self.__slots__
-            if name not in ("stuck", "topics", "otherTopics")
+        return {
+            **{name: getattr(self, name) for name in self.__slots__},
+            "underWayCount": self.underWayCount,
+            "underWaySize": self.underWaySize,
+            "stuck": [
+                {**each.labels, "offset": each.offset, "size": each.size}
+                for each in self.stuck.values()
+            ],
+            "topics": {name: each.snapshot() for name, each in self.topics.items()},
+            "otherTopics": self.otherTopics.snapshot(),
         }
-        numbers["underWayCount"], numbers["underWaySize"] = self.underWayCount, self.underWaySize
-        numbers["stuck"] = [
-            {**each.labels, "offset": each.offset, "size": each.size}
-            for each in self.stuck.values()
-        ]
-        numbers["topics"] = {
-            name: {"messageCount": each.messageCount, "size": each.size}
-            for name, each in self.topics.items()
-        }
-        numbers["otherTopics"] = {
-            "messageCount": self.otherTopics.messageCount,
-            "size": self.otherTopics.size,
-        }
-        return numbers
 
 
 STUCK_COUNT_MAX = 1_000
 """Messages that are named one by one."""
 
 _FIGURES = (
-    ("taken_messages_total", COUNTER, "takenCount", "Messages taken from the sources."),
-    ("taken_bytes_total", COUNTER, "takenSize", "Bytes of payload of these."),
+    ("taken_messages_total", "takenCount", "Messages taken from the sources."),
+    ("taken_bytes_total", "takenSize", "Bytes of payload taken from the sources."),
     (
         "confirmed_messages_total",
-        COUNTER,
         "confirmedCount",
         "Messages that the target has confirmed.",
     ),
-    ("confirmed_bytes_total", COUNTER, "confirmedSize", "Bytes of payload of these."),
+    ("confirmed_bytes_total", "confirmedSize", "Bytes of payload that the target has confirmed."),
     (
         "given_back_messages_total",
-        COUNTER,
         "givenBackCount",
-        "Messages that were taken, and forgotten behind one that is stuck; they are taken again.",
+        "Messages that were discarded behind a stuck one; they are taken again.",
     ),
-    ("given_back_bytes_total", COUNTER, "givenBackSize", "Bytes of payload of these."),
-    ("under_way_messages", GAUGE, "underWayCount", "Messages taken, and not confirmed yet."),
-    ("under_way_bytes", GAUGE, "underWaySize", "Bytes of payload of these."),
+    (
+        "given_back_bytes_total",
+        "givenBackSize",
+        "Bytes of payload that were discarded behind a stuck message.",
+    ),
+    ("under_way_messages", "underWayCount", "Messages taken, and not confirmed yet."),
+    ("under_way_bytes", "underWaySize", "Bytes of payload taken, and not confirmed yet."),
     (
         "retried_messages_total",
-        COUNTER,
         "retriedCount",
         "Messages that were sent once more, each time counted.",
     ),
     (
         "repeated_messages_total",
-        COUNTER,
         "repeatedCount",
-        "Of the retried, those that the target may have twice.",
+        "Retried messages that the target may have twice.",
     ),
-    ("faults_total", COUNTER, "faultCount", "Times that a source partition could not be read on."),
-    ("commits_total", COUNTER, "commitCount", "Offsets of the sources that were stored."),
+    ("faults_total", "faultCount", "Times that a source partition could not be read on."),
+    ("commits_total", "commitCount", "Offsets of the sources that were stored."),
+    (
+        "stuck_messages",
+        "stuckCount",
+        "Messages that the target refuses. The messages behind them wait.",
+    ),
 )
 _STUCK_FIGURES = (
-    (
-        "stuck_offset",
-        "offset",
-        "The offset, in the source, of a message that the target does not take.",
-    ),
-    ("stuck_bytes", "size", "Bytes of payload of that message."),
+    ("stuck_offset", "offset", "The offset, in the source, of a message that the target refuses."),
+    ("stuck_bytes", "size", "Bytes of payload of a message that the target refuses."),
 )
 _TOPIC_FIGURES = (
-    ("topic_messages_total", "messageCount", "Messages that the target has confirmed."),
-    ("topic_bytes_total", "size", "Bytes of payload that the target has confirmed."),
+    (
+        "topic_messages_total",
+        "messageCount",
+        "Messages that the target has confirmed. No topic: all topics beyond the limit.",
+    ),
+    (
+        "topic_bytes_total",
+        "size",
+        "Bytes of payload that the target has confirmed. No topic: all topics beyond the limit.",
+    ),
 )
 
 
@@ -197,36 +209,25 @@ def mirrorFamilies(
     @param sources: (group, ZooKeeper servers, whether the mirror owns its partitions) of each
         source.
     """
-    return [
-        *(Family(f"pylogbroker_mirror_{name}", kind, sentence, (Sample(getattr(counters, counter)),)) for name, kind, counter, sentence in _FIGURES),
-        Family("pylogbroker_mirror_stuck_messages", GAUGE, "Messages that the target does not take. What is behind them waits.", [Sample(len(counters.stuck))]),
-        *(Family(f"pylogbroker_mirror_{name}", GAUGE, sentence, _stuck(counters, field)) for name, field, sentence in _STUCK_FIGURES),
-        *_topics(counters),
-        Family(
-            "pylogbroker_mirror_source_joined", GAUGE, "Whether the mirror is a member of the source's group, and has its share of the partitions.",
-            [Sample(int(isOwning), {"group": group, "zookeeper": servers}) for group, servers, isOwning in sources],
-        ),
-    ]  # fmt: skip
-
-
-def _stuck(counters: MirrorCounters, field: str) -> list[Sample]:
-    return [
-        Sample(getattr(each, field), dict(each.labels))
-        for each in islice(counters.stuck.values(), STUCK_COUNT_MAX)
+    values = {**counters.snapshot(), "stuckCount": len(counters.stuck)}
+    stuck = [
+        (each.labels, each._asdict()) for each in islice(counters.stuck.values(), STUCK_COUNT_MAX)
     ]
-
-
-def _topics(counters: MirrorCounters) -> Iterable[Family]:
-    counted = sorted(counters.topics.items())
+    topics = [({"topic": topic}, each) for topic, each in sorted(values["topics"].items())]
     if counters.otherTopics.messageCount:
-        counted.append(("", counters.otherTopics))
-    for name, counter, sentence in _TOPIC_FIGURES:
-        samples = [
-            Sample(getattr(mirrored, counter), {"topic": topic}) for topic, mirrored in counted
-        ]
-        yield Family(
-            f"pylogbroker_mirror_{name}",
-            COUNTER,
-            f"{sentence} No topic: all those together that are beyond the limit.",
-            samples,
-        )
+        topics.append(({"topic": ""}, values["otherTopics"]))
+    prefix = "pylogbroker_mirror"
+    return [
+        *families(prefix, _FIGURES, [({}, values)]),
+        *families(prefix, _STUCK_FIGURES, stuck),
+        *families(prefix, _TOPIC_FIGURES, topics),
+        Family(
+            "pylogbroker_mirror_source_joined",
+            "Whether the mirror is a member of the source's group, and has its share of the"
+            " partitions.",
+            [
+                Sample(isOwning, {"group": group, "zookeeper": servers})
+                for group, servers, isOwning in sources
+            ],
+        ),
+    ]

@@ -13,9 +13,11 @@ of the reactor, so that a commit sees both or neither.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred, fail
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
@@ -37,19 +39,19 @@ PIPELINE_COUNT_MAX = 1_000
 """Idle pipelines that are kept."""
 
 
+@dataclass(eq=False, slots=True)
 class _OpenBatch:
-    """A batch that still grows."""
+    """
+    A batch that still grows.
 
-    __slots__ = ("ends", "isWhole", "nextOffset", "payloads", "size", "start")
+    @ivar start: behind the previous message; L{None} if it is not known.
+    @ivar ends: the next offset of each message.
+    """
 
-    def __init__(self, nextOffset: int | None) -> None:
-        """@param nextOffset: behind the previous message; L{None} if it is not known."""
-        self.payloads: list[bytes] = []
-        self.ends: list[int] = []
-        self.start = nextOffset
-        self.size = 0
-        self.nextOffset = nextOffset
-        self.isWhole = False
+    start: int | None
+    payloads: list[bytes] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    size: int = 0
 
 
 class Forwarder:
@@ -111,7 +113,9 @@ class Forwarder:
                 except StopAsyncIteration:
                     return
                 except PylogbrokerError as error:
-                    self._fault(error)
+                    # A partition that cannot be read; the others continue.
+                    self._counters.faultCount += 1
+                    self._log.error("{stream}: {error}", stream=stream.name, error=error)
                 except CancelledError:
                     raise
                 except Exception:
@@ -124,11 +128,6 @@ class Forwarder:
         except CancelledError:
             if not self._isStopped:
                 raise
-
-    def _fault(self, error: PylogbrokerError) -> None:
-        """Count and log a partition that cannot be read; the others continue."""
-        self._counters.faultCount += 1
-        self._log.error("{stream}: {error}", stream=self._stream.name, error=error)
 
     def _takeAvailable(self, first: ConsumedMessage) -> None:
         """
@@ -169,14 +168,12 @@ class Forwarder:
                 batch = found
             size = len(payload)
             if batch.payloads and batch.size + size > sizeMax:
-                full, batch = batch, _OpenBatch(batch.nextOffset)
+                full, batch = batch, _OpenBatch(batch.ends[-1])
                 openBatches[partitionId] = batch
                 self._dispatch(partitionId, full)
             batch.payloads.append(payload)
             batch.ends.append(nextOffset)
             batch.size += size
-            batch.isWhole = batch.nextOffset is not None and nextOffset != batch.nextOffset
-            batch.nextOffset = nextOffset
             if len(batch.payloads) >= countMax:
                 full, batch = batch, _OpenBatch(nextOffset)
                 openBatches[partitionId] = batch
@@ -184,66 +181,58 @@ class Forwarder:
                 if not target.inFlight.isReady:
                     return
 
-    def _dispatch(self, partitionId: PartitionId, openBatches: _OpenBatch) -> None:
-        count, size = len(openBatches.payloads), openBatches.size
-        assert openBatches.nextOffset is not None
-        start = (
-            self._resumed.pop(partitionId, self._tracker.confirmed(partitionId))
-            if openBatches.start is None
-            else openBatches.start
-        )
-        batch_ = self._tracker.register(partitionId, openBatches.nextOffset, openBatches.isWhole)
+    def _dispatch(self, partitionId: PartitionId, openBatch: _OpenBatch) -> None:
+        payloads, ends, size = openBatch.payloads, openBatch.ends, openBatch.size
+        count, inFlight = len(payloads), self._target.inFlight
+        start = openBatch.start
+        before = ends[-2] if count > 1 else start
+        if start is None:
+            start = self._resumed.pop(partitionId, self._tracker.confirmed(partitionId))
+        isWhole = before is not None and ends[-1] != before
+        registered = self._tracker.register(partitionId, ends[-1], isWhole)
         self._counters.taken(count, size)
-        self._target.inFlight.add(count, size)
+        inFlight.add(count, size)
+
+        def release() -> None:
+            inFlight.release(count, size)
+            inFlight.notify()
 
         def onConfirmed() -> None:
-            self._tracker.confirm(batch_)
+            self._tracker.confirm(registered)
             self._counters.confirmed(partitionId.topic, count, size)
-            self._target.inFlight.release(count, size)
-            self._target.inFlight.notify()
+            release()
             self._dropIdle(partitionId)
 
         def onRejected() -> None:
-            if self._tracker.discardAfter(partitionId, batch_):
-                again = (
-                    batch_.nextOffset or 0
-                )  # a source that has begun anew meanwhile is read from there on
-                self._resumed[partitionId] = again
+            if self._tracker.discardAfter(partitionId, registered):
+                # A source that has begun anew meanwhile is read from its start.
+                again = self._resumed[partitionId] = registered.nextOffset or 0
                 self._seek(partitionId, again)
 
         def onDiscarded() -> None:
             self._counters.givenBack(count, size)
-            self._target.inFlight.release(count, size)
-            self._target.inFlight.notify()
+            release()
 
         self._pipeline(partitionId).add(
-            Batch(
-                openBatches.payloads,
-                start,
-                openBatches.ends,
-                size,
-                onConfirmed,
-                onRejected,
-                onDiscarded,
-            )
+            Batch(payloads, start, ends, size, onConfirmed, onRejected, onDiscarded)
         )
 
     def _pipeline(self, partitionId: PartitionId) -> PartitionPipeline:
         pipeline = self._pipelines.get(partitionId)
         if pipeline is None:
-            target = self._target
 
             def send(payloads: list[bytes]) -> Deferred[None]:
-                try:
-                    fixedTarget = self._fixedTarget(partitionId)
-                except (
-                    PylogbrokerError
-                ) as error:  # it is tried again, in order; to send it anywhere would scatter it
-                    return fail(error)
-                return target.send(partitionId.topic, payloads, fixedTarget)
+                return self._target.send(
+                    partitionId.topic, payloads, self._fixedTarget(partitionId)
+                )
 
             pipeline = self._pipelines[partitionId] = PartitionPipeline(
-                partitionId, self._clock, self._random, send, self._counters, self._origin
+                partitionId,
+                self._clock,
+                self._random,
+                partial(maybeDeferred, send),
+                self._counters,
+                self._origin,
             )
         return pipeline
 

@@ -29,14 +29,17 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from twisted.internet.defer import DeferredLock
 from twisted.logger import Logger
 
+from pylogbroker.client.clustermetadata import ClusterMetadataReader
+from pylogbroker.cluster.metadata import GetChildren
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.znodes import decodePartition, decodeText
 from pylogbroker.errors import (
@@ -64,6 +67,7 @@ Ends = Mapping[BrokerPartition, int]
 """Of a topic's partitions in the target: where each ended."""
 
 
+@dataclass
 class OffsetSyncTable:
     """
     The syncs of one source partition.
@@ -73,13 +77,8 @@ class OffsetSyncTable:
     @ivar entries: (source offset, ends) in the order of the source offsets, which differ.
     """
 
-    def __init__(
-        self, fixedTarget: BrokerPartition | None = None, entries: Iterable[tuple[int, Ends]] = ()
-    ) -> None:
-        self.fixedTarget = fixedTarget
-        self.entries: list[tuple[int, dict[BrokerPartition, int]]] = [
-            (offset, dict(ends)) for offset, ends in entries
-        ]
+    fixedTarget: BrokerPartition | None = None
+    entries: list[tuple[int, dict[BrokerPartition, int]]] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return f"<OffsetSyncTable to {self.fixedTarget or 'any'}, {len(self.entries)} entries>"
@@ -195,10 +194,7 @@ def translate(
     """
     found: dict[PartitionId, int] = {}
     topics = {partitionId.topic for partitionId in positions}
-    for partitionId in {
-        *positions,
-        *(partitionId for partitionId in tables if partitionId.topic in topics),
-    }:
+    for partitionId in {*positions, *(each for each in tables if each.topic in topics)}:
         table = tables.get(partitionId, OffsetSyncTable())
         ends = table.lookUp(positions.get(partitionId, 0))
         concerned = {*targets.get(partitionId.topic, ()), *(ends or ())}
@@ -212,6 +208,7 @@ def translate(
 
 
 _ROUNDS_MAX = 10
+_log = Logger()
 
 
 @dataclass(slots=True)
@@ -244,9 +241,6 @@ async def readTable(zookeeper: IZookeeper, path: str) -> tuple[OffsetSyncTable, 
         return OffsetSyncTable(), stat.version
 
 
-_log = Logger()
-
-
 class ZookeeperOffsetSyncStore:
     """The tables of one source."""
 
@@ -270,7 +264,7 @@ class ZookeeperOffsetSyncStore:
         self._recording = DeferredLock()
 
     def __repr__(self) -> str:
-        return f"<Tables, {len(self._owned)} partitions>"
+        return f"<ZookeeperOffsetSyncStore, {len(self._owned)} partitions>"
 
     def fixedTarget(self, partitionId: PartitionId) -> BrokerPartition | None:
         """
@@ -298,7 +292,7 @@ class ZookeeperOffsetSyncStore:
         @raise pylogbroker.errors.PylogbrokerError: its fixed target cannot be found.
         """
         self._owned.pop(partitionId, None)
-        path = self._paths.mirrored(partitionId.topic, partitionId.partition)
+        path = self._paths.mirrored(*partitionId)
         for _round in range(_ROUNDS_MAX):
             table, version = await readTable(self._zookeeper, path)
             if self._isKeeping != (table.fixedTarget is not None):
@@ -320,16 +314,8 @@ class ZookeeperOffsetSyncStore:
     async def _chooseFixedTarget(self, topic: str) -> BrokerPartition:
         """The target partition with the fewest source partitions."""
         partitions = await self._target.ensureTopic(topic)
-        counts = dict.fromkeys(partitions, 0)
-        root = self._paths.topicMirrored(topic)
-        try:
-            names = await self._zookeeper.get_children(root)
-        except NoNodeException:
-            names = []
-        for name in names:
-            table, _version = await readTable(self._zookeeper, f"{root}/{name}")
-            if table.fixedTarget in counts:
-                counts[table.fixedTarget] += 1
+        tables = await readTables(self._zookeeper, self._paths.group, [topic])
+        counts = Counter(table.fixedTarget for table in tables.values())
         return min(partitions, key=lambda partition: counts[partition])
 
     async def _write(self, path: str, table: OffsetSyncTable, version: int) -> int:
@@ -357,44 +343,32 @@ class ZookeeperOffsetSyncStore:
         @raise ZookeeperError: some tables could not be written; the next call retries them.
         """
         async with self._recording:
-            await self._record(partitionIds, positions)
-
-    async def _record(
-        self, partitionIds: Iterable[PartitionId], positions: Mapping[PartitionId, int]
-    ) -> None:
-        owned = {
-            partitionId: self._owned[partitionId]
-            for partitionId in partitionIds
-            if partitionId in self._owned
-        }
-        ends = await self._target.ends({partitionId.topic for partitionId in owned})
-        # From here to the end of the loop nothing may come in between: nothing is handed on while
-        # we look how much was.
-        changed = []
-        for partitionId, each in owned.items():
-            readBoundary = self._tracker.readBoundary(partitionId, positions.get(partitionId))
-            if self._owned.get(partitionId) is not each or readBoundary is None:
-                continue
-            found = ends.get(partitionId.topic, {})
-            if each.table.fixedTarget is not None:
+            owned = {each: self._owned[each] for each in partitionIds if each in self._owned}
+            ends = await self._target.ends({partitionId.topic for partitionId in owned})
+            # From here to the end of the loop nothing may come in between: nothing is handed on
+            # while we look how much was.
+            changed = []
+            for partitionId, each in owned.items():
+                readBoundary = self._tracker.readBoundary(partitionId, positions.get(partitionId))
+                if self._owned.get(partitionId) is not each or readBoundary is None:
+                    continue
                 found = {
                     partition: end
-                    for partition, end in found.items()
-                    if partition == each.table.fixedTarget
+                    for partition, end in ends.get(partitionId.topic, {}).items()
+                    if each.table.fixedTarget in (None, partition)
                 }
-            if found and (each.table.record(readBoundary, found) or each.unconfirmed is not None):
-                changed.append((partitionId, each))
-        for partitionId, each in changed:
-            if (
-                not await self._rewrite(
-                    self._paths.mirrored(partitionId.topic, partitionId.partition), each
-                )
-                and self._owned.get(partitionId) is each
-            ):
+                if found and (
+                    each.table.record(readBoundary, found) or each.unconfirmed is not None
+                ):
+                    changed.append((partitionId, each))
+            for partitionId, each in changed:
+                path = self._paths.mirrored(*partitionId)
+                if await self._rewrite(path, each) or self._owned.get(partitionId) is not each:
+                    continue
                 del self._owned[partitionId]
                 _log.warn(
-                    "{partitionId}: another mirror has taken it over, or its table of offsets was changed: it "
-                    "is not written any more",
+                    "{partitionId}: another mirror has taken it over, or its table of offsets was "
+                    "changed: it is not written any more",
                     partitionId=partitionId,
                 )
 
@@ -423,20 +397,14 @@ async def readTables(
     @raise ZookeeperError: they cannot be read.
     """
     groupPaths = GroupPaths(group)
+    reader = ClusterMetadataReader(
+        zookeeper, lambda text: _log.warn("{text}. It is left out", text=text)
+    )
     found = {}
     for topic in topics:
-        root = groupPaths.topicMirrored(topic)
-        try:
-            names = await zookeeper.get_children(root)
-        except NoNodeException:
-            continue
-        for name in names:
-            try:
-                partition = decodePartition(f"{root}/{name}", name)
-            except ZnodeError as error:
-                _log.warn("{error}. It is left out", error=error)
-                continue
-            found[PartitionId(topic, partition)], _version = await readTable(
-                zookeeper, f"{root}/{name}"
-            )
+        for partition in await reader.node(
+            GetChildren(groupPaths.topicMirrored(topic), decodePartition)
+        ):
+            path = groupPaths.mirrored(topic, partition)
+            found[PartitionId(topic, partition)], _version = await readTable(zookeeper, path)
     return found

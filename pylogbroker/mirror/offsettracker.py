@@ -12,36 +12,32 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from twisted.internet.defer import (
-    CancelledError,
-    Deferred,
-    DeferredList,
-    TimeoutError,  # noqa: A004
-    succeed,
-)
+from twisted.internet.defer import Deferred, TimeoutError  # noqa: A004
 
 from pylogbroker.consumer.offsetstores import IOffsetStore, missingOffsets
+from pylogbroker.net.deferreds import Waiters, asDeferred, gatherAll
 from pylogbroker.types import PartitionId
 
 
+@dataclass(eq=False, slots=True)
 class InFlightBatch:
     """
     One registered batch.
 
     @ivar nextOffset: behind its last message; L{None} once the source has restarted.
+    @ivar waiters: wait until this batch and all before it are confirmed.
     """
 
-    __slots__ = ("tracker", "isDone", "nextOffset", "waiters")
-
-    def __init__(self, tracker: PartitionTracker, nextOffset: int) -> None:
-        self.tracker = tracker
-        self.nextOffset: int | None = nextOffset
-        self.isDone = False
-        self.waiters: list[Deferred[None]] = []
+    tracker: PartitionTracker
+    nextOffset: int | None
+    isDone: bool = False
+    waiters: Waiters[None] = field(default_factory=Waiters)
 
 
+@dataclass(eq=False, slots=True)
 class PartitionTracker:
     """
     One source partition while this mirror owns it.
@@ -53,20 +49,11 @@ class PartitionTracker:
     @ivar inFlight: the registered batches in order; the first is unconfirmed.
     """
 
-    __slots__ = ("confirmed", "readBoundary", "inFlight", "handed", "isBegun")
-
-    def __init__(self, offset: int | None, isBegun: bool) -> None:
-        self.confirmed = offset
-        self.isBegun = isBegun
-        self.readBoundary: int | None = None
-        self.handed: int | None = None
-        self.inFlight: deque[InFlightBatch] = deque()
-
-    def withdraw(self, waiter: Deferred[None]) -> None:
-        """Remove a cancelled waiter."""
-        for batch in self.inFlight:
-            if waiter in batch.waiters:
-                batch.waiters.remove(waiter)
+    confirmed: int | None
+    isBegun: bool
+    handed: int | None = None
+    readBoundary: int | None = None
+    inFlight: deque[InFlightBatch] = field(default_factory=deque)
 
 
 class OffsetTracker:
@@ -76,7 +63,7 @@ class OffsetTracker:
         self._partitions: dict[PartitionId, PartitionTracker] = {}
 
     def __repr__(self) -> str:
-        return f"<Ledger, {len(self._partitions)} partitions>"
+        return f"<OffsetTracker, {len(self._partitions)} partitions>"
 
     def reset(self, partitionId: PartitionId) -> None:
         """
@@ -121,13 +108,12 @@ class OffsetTracker:
         """The target has confirmed a batch."""
         batch.isDone = True
         tracker, inFlight = batch.tracker, batch.tracker.inFlight
-        waiters: list[Deferred[None]] = []
+        confirmed = []
         while inFlight and inFlight[0].isDone:
-            first = inFlight.popleft()
-            tracker.confirmed = first.nextOffset
-            waiters += first.waiters
-        for waiter in waiters:
-            waiter.callback(None)
+            confirmed.append(inFlight.popleft())
+            tracker.confirmed = confirmed[-1].nextOffset
+        for each in confirmed:
+            each.waiters.fire(None)
 
     def discardAfter(self, partitionId: PartitionId, batch: InFlightBatch) -> bool:
         """
@@ -137,7 +123,7 @@ class OffsetTracker:
         """
         tracker = batch.tracker
         while tracker.inFlight[-1] is not batch:
-            batch.waiters += tracker.inFlight.pop().waiters
+            batch.waiters.wait().addCallback(tracker.inFlight.pop().waiters.fire)
         tracker.handed = batch.nextOffset
         tracker.readBoundary = None
         return self._partitions.get(partitionId) is tracker
@@ -178,36 +164,19 @@ class OffsetTracker:
             return None
         return position if tracker.handed is None else tracker.readBoundary
 
-    def whenConfirmed(self, partitionIds: Iterable[PartitionId]) -> Deferred[None]:
+    def whenConfirmed(self, partitionIds: Iterable[PartitionId]) -> Deferred[list[None]]:
         """
         @return: fires when all batches of these partitions that are in flight now are confirmed;
             does not fail. Can be cancelled.
         """
-        waiting: list[Deferred[None]] = []
-        for partitionId in partitionIds:
-            tracker = self._partitions.get(partitionId)
-            if tracker is not None and tracker.inFlight:
-                waiter: Deferred[None] = Deferred(tracker.withdraw)
-                tracker.inFlight[-1].waiters.append(waiter)
-                waiting.append(waiter)
-        if not waiting:
-            return succeed(None)
-
-        def cancel(all_: Deferred[None]) -> None:
-            all_.errback(CancelledError())
-            for each in waiting:
-                if not each.called:
-                    each.addErrback(lambda _failure: None)
-                    each.cancel()
-
-        everything: Deferred[None] = Deferred(cancel)
-
-        def over(_results: object) -> None:
-            if not everything.called:
-                everything.callback(None)
-
-        DeferredList(waiting).addCallback(over)
-        return everything
+        trackers = [self._partitions.get(partitionId) for partitionId in partitionIds]
+        return Deferred.fromCoroutine(
+            gatherAll(
+                tracker.inFlight[-1].waiters.wait()
+                for tracker in trackers
+                if tracker is not None and tracker.inFlight
+            )
+        )
 
 
 COMMIT_TIMEOUT_MS = 5_000
@@ -246,14 +215,12 @@ class ConfirmedOffsetStore:
         self._onCommit = onCommit
         self._timeoutMs = timeoutMs
 
-    def load(self, partitionId: PartitionId) -> Deferred[int | None]:
+    @asDeferred
+    async def load(self, partitionId: PartitionId) -> int | None:
         """
         The stored offset, once every earlier batch of the partition is confirmed (otherwise it
         would be sent twice).
         """
-        return Deferred.fromCoroutine(self._load(partitionId))
-
-    async def _load(self, partitionId: PartitionId) -> int | None:
         await self._tracker.whenConfirmed([partitionId])
         self._tracker.reset(partitionId)
         await self._onTake(partitionId)
@@ -265,21 +232,19 @@ class ConfirmedOffsetStore:
         """The partitions whose stored offsets were deleted."""
         return missingOffsets(self._store, partitions)
 
-    def commit(self, positions: Mapping[PartitionId, int]) -> Deferred[dict[PartitionId, int]]:
+    @asDeferred
+    async def commit(self, positions: Mapping[PartitionId, int]) -> dict[PartitionId, int]:
         """
         Store the confirmed part.
 
         @return: fires with the stored offsets.
         """
-        return Deferred.fromCoroutine(self._commit(positions))
-
-    async def _commit(self, positions: Mapping[PartitionId, int]) -> dict[PartitionId, int]:
-        whenConfirmed = self._tracker.whenConfirmed(positions)
-        if not whenConfirmed.called:
-            try:
-                await whenConfirmed.addTimeout(self._timeoutMs / 1000, self._clock)
-            except TimeoutError:
-                pass
+        try:
+            await self._tracker.whenConfirmed(positions).addTimeout(
+                self._timeoutMs / 1000, self._clock
+            )
+        except TimeoutError:
+            pass
         found = {
             partitionId: self._tracker.committableOffset(partitionId, position)
             for partitionId, position in positions.items()

@@ -20,11 +20,13 @@ resent as it is.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -36,35 +38,69 @@ from pylogbroker.errors import (
 )
 from pylogbroker.metrics.mirrormetrics import MirrorCounters, StuckMessage
 from pylogbroker.net.timer import Timer
-from pylogbroker.retry import RESEND_DELAYS, Backoff, Outage
+from pylogbroker.retry import RESEND_DELAYS, Backoff
 from pylogbroker.types import PartitionId
 
-
-def loggedOutage(random: Callable[[], float], sentence: str) -> Outage:
-    """
-    The failures of one operation, with a warning at the first failure and whenever the reason
-    changes, and a line when they are over.
-
-    @param random: returns numbers in [0, 1).
-    @param sentence: the failing operation, for the log.
-    """
-    return Outage(
-        Backoff(random, RESEND_DELAYS),
-        lambda error: log.warn(
-            "{sentence}: {error}. It is tried again until it works", sentence=sentence, error=error
-        ),
-        lambda: log.info("Over: {sentence}", sentence=sentence),
-    )
-
+T = TypeVar("T")
 
 log = Logger()
 
 
+class Outage:
+    """
+    Repeated failures of one operation. The log has a warning at the first failure and whenever the
+    reason changes, and a line when they are over.
+    """
+
+    def __init__(self, random: Callable[[], float], sentence: str) -> None:
+        """
+        @param random: returns numbers in [0, 1).
+        @param sentence: the failing operation, for the log.
+        """
+        self._backoff = Backoff(random, RESEND_DELAYS)
+        self._sentence = sentence
+        self._reported: str | None = None
+
+    def failed(self, error: BaseException) -> float:
+        """Record a failed attempt. Returns the milliseconds to wait before the next one."""
+        if self._reported != str(error):
+            self._reported = str(error)
+            log.warn(
+                "{sentence}: {error}. It is tried again until it works",
+                sentence=self._sentence,
+                error=error,
+            )
+        return self._backoff.failed()
+
+    def succeeded(self) -> None:
+        """Record a success."""
+        if self._reported is not None:
+            self._reported = None
+            log.info("Over: {sentence}", sentence=self._sentence)
+        self._backoff.succeeded()
+
+
+async def retryForever(clock: Any, work: Callable[[], Awaitable[T]], outage: Outage) -> T:
+    """
+    Call a function until it succeeds.
+
+    @raise Exception: what the function raises that is no L{PylogbrokerError}.
+    """
+    while True:
+        try:
+            result = await work()
+        except PylogbrokerError as error:
+            await deferLater(clock, outage.failed(error) / 1000)
+        else:
+            outage.succeeded()
+            return result
+
+
+@dataclass(eq=False, slots=True)
 class Batch:
     """
     Messages of one source partition.
 
-    @ivar number: the order in the pipeline; parts have one more digit.
     @ivar start: the source offset from which a reader gets the first message; for one in a
         compressed set, the offset of the set. L{None} for the first message ever read of a
         partition.
@@ -74,37 +110,17 @@ class Batch:
     @ivar onRejected: called when the target refuses one of the messages: the messages behind this
         batch are to be read again after it.
     @ivar onDiscarded: called once, instead of C{onConfirmed}, for a batch behind a rejected one.
+    @ivar number: the order in the pipeline; parts have one more digit.
     """
 
-    __slots__ = (
-        "ends",
-        "onDiscarded",
-        "number",
-        "payloads",
-        "onConfirmed",
-        "size",
-        "start",
-        "onRejected",
-    )
-
-    def __init__(
-        self,
-        payloads: list[bytes],
-        start: int | None,
-        ends: Sequence[int],
-        size: int,
-        onConfirmed: Callable[[], None],
-        onRejected: Callable[[], None],
-        onDiscarded: Callable[[], None],
-    ) -> None:
-        self.payloads = payloads
-        self.start = start
-        self.ends = ends
-        self.size = size
-        self.onConfirmed = onConfirmed
-        self.onRejected = onRejected
-        self.onDiscarded = onDiscarded
-        self.number: tuple[int, ...] = ()
+    payloads: list[bytes]
+    start: int | None
+    ends: Sequence[int]
+    size: int
+    onConfirmed: Callable[[], None]
+    onRejected: Callable[[], None]
+    onDiscarded: Callable[[], None]
+    number: tuple[int, ...] = ()
 
     def parts(self) -> list[Batch]:
         """
@@ -114,13 +130,8 @@ class Batch:
         count = len(self.payloads)
         largest = max(range(count), key=lambda index: len(self.payloads[index]))
         isOdd = len(self.payloads[largest]) * count > 2 * self.size
-        ranges = [
-            each
-            for each in pairwise(
-                (0, largest, largest + 1, count) if isOdd else (0, count // 2, count)
-            )
-            if each[0] < each[1]
-        ]
+        cuts = (0, largest, largest + 1, count) if isOdd else (0, count // 2, count)
+        ranges = [(start, end) for start, end in pairwise(cuts) if start < end]
         left = len(ranges)
 
         def onConfirmed() -> None:
@@ -132,29 +143,18 @@ class Batch:
         parts = []
         for index, (start, end) in enumerate(ranges):
             payloads = self.payloads[start:end]
-            begin = self.ends[start - 1] if start else self.start
-            part = Batch(
-                payloads,
-                begin,
-                self.ends[start:end],
-                sum(map(len, payloads)),
-                onConfirmed,
-                self.onRejected,
-                self.onDiscarded,
+            parts.append(
+                replace(
+                    self,
+                    payloads=payloads,
+                    start=self.ends[start - 1] if start else self.start,
+                    ends=self.ends[start:end],
+                    size=sum(map(len, payloads)),
+                    onConfirmed=onConfirmed,
+                    number=(*self.number, index),
+                )
             )
-            part.number = (*self.number, index)
-            parts.append(part)
         return parts
-
-
-def _isRefused(error: PylogbrokerError) -> bool:
-    """
-    Whether the content may be the cause: the message is too large, or the connection ended where
-    the confirmation should have been.
-    """
-    return isinstance(error, MessageTooLargeError) or (
-        isinstance(error, UnknownOutcomeError) and isinstance(error.__cause__, ConnectionLostError)
-    )
 
 
 class PartitionPipeline:
@@ -173,11 +173,11 @@ class PartitionPipeline:
         @param send: sends payloads in one request.
         @param origin: labels of the source in metrics.
         """
-        self._place = partitionId
+        self._partitionId = partitionId
         self._origin = origin
         self._send = send
         self._counters = counters
-        self._outage = loggedOutage(random, f"Messages of {partitionId} cannot be sent")
+        self._outage = Outage(random, f"Messages of {partitionId} cannot be sent")
         self._timer = Timer(clock)
         self._number = 0
         self._inFlight: dict[Batch, None] = {}
@@ -213,33 +213,34 @@ class PartitionPipeline:
         batch.onConfirmed()
         if self._isProbing and not self._failed:
             self._isProbing = False
-            waiting, self._waiting = self._waiting, deque()
-            for index, each in enumerate(waiting):
-                if self._failed or self._timer.isRunning:  # in the very act of sending
-                    self._waiting.extend(list(waiting)[index:])
-                    break
-                self._begin(each)
+            while self._waiting and not (self._failed or self._timer.isRunning):
+                self._begin(self._waiting.popleft())
         self._continue()
 
     def _notConfirmed(self, failure: Failure, batch: Batch) -> None:
         del self._inFlight[batch]
-        if not failure.check(PylogbrokerError, CancelledError):
-            log.failure("Sending failed unexpectedly; it is retried", failure)
-        error = (
-            failure.value
-            if isinstance(failure.value, PylogbrokerError)
-            else UnknownOutcomeError(repr(failure.value))
+        error = failure.value
+        if not isinstance(error, PylogbrokerError):
+            if not isinstance(error, CancelledError):
+                log.failure("Sending failed unexpectedly; it is retried", failure)
+            error = UnknownOutcomeError(repr(error))
+        isTooLarge = isinstance(error, MessageTooLargeError)
+        # Whether the content may be the cause: also if the connection ended where the confirmation
+        # should have been.
+        isRefused = isTooLarge or (
+            isinstance(error, UnknownOutcomeError)
+            and isinstance(error.__cause__, ConnectionLostError)
         )
         count = len(batch.payloads)
         self._counters.retriedCount += count
         if isinstance(error, UnknownOutcomeError):
             self._counters.repeatedCount += count
         isAlone = self._isProbing
-        if count > 1 and _isRefused(error) and (isAlone or isinstance(error, MessageTooLargeError)):
+        if count > 1 and isRefused and (isAlone or isTooLarge):
             self._failed += batch.parts()
         else:
             self._failed.append(batch)
-            if isAlone and _isRefused(error):
+            if isAlone and isRefused:
                 self._reportStuck(batch, error)
         self._error = error
         self._continue()
@@ -248,22 +249,24 @@ class PartitionPipeline:
         """Log a message that was refused alone, once."""
         if batch in self._counters.stuck:
             return
-        topic, partition = self._place
-        end, size = batch.ends[0], batch.size
+        topic, partition = self._partitionId
+        start, end, size = batch.start, batch.ends[0], batch.size
         labels = {
             **self._origin,
             "topic": topic,
             "broker": str(partition.broker),
             "partition": str(partition.partition),
         }
-        self._counters.stuck[batch] = StuckMessage(
-            labels, end if batch.start is None else batch.start, size
-        )
+        self._counters.stuck[batch] = StuckMessage(labels, end if start is None else start, size)
         log.error(
-            "{partitionId}: the target does not take the message {where} of the source, of {size} bytes; what is behind it waits: {error}. If it is too "
-            "large, raise max.message.size of the target's brokers and of the mirror; docs/mirror.md says how to leave it out",
-            partitionId=self._place, where=f"that ends at offset {end}" if batch.start is None else f"at offset {batch.start}", size=size, error=error,
-        )  # fmt: skip
+            "{partitionId}: the target does not take the message {where} of the source, of {size} "
+            "bytes; what is behind it waits: {error}. If it is too large, raise max.message.size "
+            "of the target's brokers and of the mirror; docs/mirror.md says how to leave it out",
+            partitionId=self._partitionId,
+            where=f"that ends at offset {end}" if start is None else f"at offset {start}",
+            size=size,
+            error=error,
+        )
         self._discardBehind(batch)
 
     def _discardBehind(self, batch: Batch) -> None:

@@ -1,16 +1,22 @@
 """
-A mirror as a Twisted service. A module of its own, since an application can run this service
-without C{twistd}.
+A mirror as a Twisted service, and its settings. A module of its own, since an application can run
+this service without C{twistd}.
 
 It starts without its clusters, and retries until they are there. It stops in this order: it takes
 no more messages; the target confirms those in flight, for at most C{close.timeout.ms}; it commits
 offsets and leaves the groups; it closes the producers. Unconfirmed messages are not committed and
 are sent again later.
+
+The settings are the property files of the sources and the target, and the options of the command
+(spec-0.7 tools §7). Some keys can have only one value in a mirror. It sets them, and warns if a
+file asks for another value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from twisted.application.service import Service
@@ -19,14 +25,140 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from pylogbroker.cluster.subscription import WildcardSubscription
+from pylogbroker.config.consumersettings import ConsumerSettings
+from pylogbroker.config.producersettings import DEFAULT_ENCODER, SYNC, ProducerSettings
+from pylogbroker.errors import ConfigurationError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.metrics.exposition import Family
 from pylogbroker.metrics.mirrormetrics import MirrorCounters, mirrorFamilies
-from pylogbroker.mirror.settings import MirrorSettings
 from pylogbroker.mirror.sourcecluster import SourceCluster
 from pylogbroker.mirror.target import TargetCluster
+from pylogbroker.net.deferreds import gatherSettled
 
 REPORT_SECONDS = 60
+STREAM_COUNT_MAX = 1_000
+PRODUCER_COUNT_MAX = 1_000
+
+_CONSUMERS = {
+    "autocommit.enable": (
+        "false",
+        "offsets are committed, as far as the target has confirmed what is before them",
+    ),
+    "shallowiterator.enable": (
+        "true",
+        "compressed sets are opened, and compressed again as compression.codec of the target says",
+    ),
+}
+_PRODUCERS = {
+    "confirm": (
+        "false",
+        "offsets of the sources are committed only for what the target has confirmed",
+    ),
+    "queue.enqueueTimeout.ms": ("0", "the sources wait while the queue is full"),
+}
+"""What a file may say to no effect, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorSettings:
+    """
+    The settings of a mirror.
+
+    @ivar consumers: of each source.
+    @ivar producer: of the target.
+    @ivar topics: the mirrored topics.
+    @ivar streamCount: streams of each source.
+    @ivar producerCount: connections to each target broker.
+    @ivar isKeeping: whether a source partition always goes to the same target partition, in order.
+    """
+
+    consumers: tuple[ConsumerSettings, ...]
+    producer: ProducerSettings
+    topics: WildcardSubscription
+    streamCount: int = 1
+    producerCount: int = 1
+    isKeeping: bool = False
+
+    @classmethod
+    def fromProperties(
+        cls,
+        consumers: Sequence[Mapping[str, str]],
+        producer: Mapping[str, str],
+        topics: WildcardSubscription,
+        warn: Callable[[str], None],
+        *,
+        streamCount: int = 1,
+        producerCount: int = 1,
+        isKeeping: bool = False,
+    ) -> MirrorSettings:
+        """
+        Check property files.
+
+        @param warn: called with a sentence for each key without effect.
+        @raise ConfigurationError: a key is missing or wrong, or two contradict each other.
+        """
+        if not consumers:
+            raise ConfigurationError("a mirror needs a source at least")
+        if not 1 <= streamCount <= STREAM_COUNT_MAX:
+            raise ConfigurationError(f"{streamCount} streams: 1 to {STREAM_COUNT_MAX} are possible")
+        if not 1 <= producerCount <= PRODUCER_COUNT_MAX:
+            raise ConfigurationError(
+                f"{producerCount} producers: 1 to {PRODUCER_COUNT_MAX} are possible"
+            )
+        sources = tuple(_source(properties, warn) for properties in consumers)
+        if len({(each.zkConnect, each.groupId) for each in sources}) < len(sources):
+            raise ConfigurationError(
+                "a source is given twice, with the same zk.connect and groupid; for more streams "
+                "of one there is --num-streams"
+            )
+        _warnOf(producer, _PRODUCERS, warn)
+        target = ProducerSettings.fromProperties(producer, warn)
+        if target.zkConnect and any(each.zkConnect == target.zkConnect for each in sources):
+            raise ConfigurationError(
+                f"zk.connect={target.zkConnect} is a source and the target: it would mirror what "
+                "it has mirrored, for ever"
+            )
+        if isKeeping and not target.zkConnect:
+            raise ConfigurationError(
+                "with broker.list the brokers pick partitions: to keep partitions, the target must "
+                "be given by zk.connect"
+            )
+        if target.callbackHandler or target.eventHandler:
+            raise ConfigurationError(
+                "callback.handler and event.handler do not go with a mirror, which passes bytes "
+                "on as they are"
+            )
+        if target.serializerClass != DEFAULT_ENCODER:  # as in 0.7.2's own producer.properties
+            warn(
+                f"serializer.class={target.serializerClass}: has no effect on a mirror, which "
+                "passes bytes on as they are"
+            )
+        target = target.replace(
+            producerType=SYNC,
+            confirm=True,
+            queueEnqueueTimeoutMs=-1,
+            serializerClass=DEFAULT_ENCODER,
+        )
+        return cls(sources, target, topics, streamCount, producerCount, isKeeping)
+
+
+def _warnOf(
+    properties: Mapping[str, str], odd: Mapping[str, tuple[str, str]], warn: Callable[[str], None]
+) -> None:
+    for key, (value, sentence) in odd.items():
+        if properties.get(key) == value:
+            warn(f"{key}={value}: has no effect on a mirror: {sentence}")
+
+
+def _source(properties: Mapping[str, str], warn: Callable[[str], None]) -> ConsumerSettings:
+    _warnOf(properties, _CONSUMERS, warn)
+    settings = ConsumerSettings.fromProperties(properties, warn)
+    if not settings.zkConnect:
+        raise ConfigurationError("zk.connect is missing: a source is found by its ZooKeeper")
+    return settings.replace(
+        autoCommitEnable=True, shallowIteratorEnable=False, consumerTimeoutMs=-1
+    )
 
 
 class MirrorService(Service):
@@ -62,11 +194,17 @@ class MirrorService(Service):
         )
         self.sources = [
             SourceCluster(
-                reactor, consumer, settings.topics, settings.streamCount, self.target, self.counters, settings.isKeeping,
-                None if sourceZookeepers is None else lambda index=index: sourceZookeepers(index),  # type: ignore[misc]
+                reactor,
+                consumer,
+                settings.topics,
+                settings.streamCount,
+                self.target,
+                self.counters,
+                settings.isKeeping,
+                None if sourceZookeepers is None else partial(sourceZookeepers, index),
             )
             for index, consumer in enumerate(settings.consumers)
-        ]  # fmt: skip
+        ]
         self._starting: Deferred[None] | None = None
         self._reporting = LoopingCall(self._report)
         self._reporting.clock = reactor
@@ -94,22 +232,13 @@ class MirrorService(Service):
 
     async def _start(self) -> None:
         await self.target.connect()
-        running = [Deferred.fromCoroutine(source.run()) for source in self.sources]
-        for each in running:
-            each.addErrback(self._logBug)
-        try:
-            await DeferredList(running)
-        except CancelledError:
-            for each in running:
-                each.cancel()
-            raise
+        await gatherSettled(
+            Deferred.fromCoroutine(source.run()).addErrback(self._logBug) for source in self.sources
+        )
 
     def _logBug(self, failure: Failure) -> None:
         if not failure.check(CancelledError):
-            self._log.failure(
-                "The mirror failed unexpectedly at its start: this is a bug",
-                failure,
-            )
+            self._log.failure("The mirror failed unexpectedly at its start: this is a bug", failure)
 
     def _report(self) -> None:
         if self.counters.confirmedCount != self._reportedCount:
@@ -119,10 +248,14 @@ class MirrorService(Service):
     def _logCounters(self, what: str) -> None:
         counters = self.counters
         self._log.info(
-            "{what}: {confirmedCount} messages ({confirmedSize} bytes) confirmed, {underWayCount} under way, {repeatedCount} possibly twice",
-            what=what, confirmedCount=counters.confirmedCount, confirmedSize=counters.confirmedSize, underWayCount=counters.underWayCount,
+            "{what}: {confirmedCount} messages ({confirmedSize} bytes) confirmed, "
+            "{underWayCount} under way, {repeatedCount} possibly twice",
+            what=what,
+            confirmedCount=counters.confirmedCount,
+            confirmedSize=counters.confirmedSize,
+            underWayCount=counters.underWayCount,
             repeatedCount=counters.repeatedCount,
-        )  # fmt: skip
+        )
 
     def stopService(self) -> Deferred[None]:
         """
@@ -150,9 +283,11 @@ class MirrorService(Service):
                 await idle.addTimeout(timeoutMs / 1000, self._reactor)
             except TimeoutError:
                 self._log.error(
-                    "The target has not confirmed {underWayCount} messages within {timeoutMs} ms. They are not committed, and come again",
-                    underWayCount=self.counters.underWayCount, timeoutMs=timeoutMs,
-                )  # fmt: skip
+                    "The target has not confirmed {underWayCount} messages within {timeoutMs} ms. "
+                    "They are not committed, and come again",
+                    underWayCount=self.counters.underWayCount,
+                    timeoutMs=timeoutMs,
+                )
         await DeferredList([Deferred.fromCoroutine(source.leave()) for source in self.sources])
         await self.target.close()
         self._logCounters("Stopped")

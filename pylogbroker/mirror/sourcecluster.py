@@ -9,6 +9,7 @@ Mirrors with the same C{groupid} share the partitions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from random import SystemRandom
 from typing import Any
 
@@ -28,9 +29,8 @@ from pylogbroker.metrics.mirrormetrics import MirrorCounters
 from pylogbroker.mirror.forwarder import Forwarder
 from pylogbroker.mirror.offsetsyncs import ZookeeperOffsetSyncStore
 from pylogbroker.mirror.offsettracker import ConfirmedOffsetStore, OffsetTracker
-from pylogbroker.mirror.pipeline import loggedOutage
+from pylogbroker.mirror.pipeline import Outage, retryForever
 from pylogbroker.mirror.target import TargetCluster
-from pylogbroker.net.deferreds import retryForever
 from pylogbroker.types import PartitionId
 from pylogbroker.zookeeper.client import ZookeeperClient
 
@@ -59,18 +59,15 @@ class SourceCluster:
         self._target = target
         self._counters = counters
         self._isKeeping = isKeeping
-        self._makeZookeeper = zookeeper or self._client
+        self._makeZookeeper = zookeeper or partial(ZookeeperClient.fromSettings, reactor, settings)
         self._zookeeper: IZookeeper | None = None
         self._consumer: ConsumerConnector | None = None
         self._syncs: ZookeeperOffsetSyncStore | None = None
         self._forwarders: list[Forwarder] = []
         self._positions: Mapping[PartitionId, int] = {}
         self._work: list[Deferred[None]] = []
-        self._recording = LoopingCall(self._record)
+        self._recording = LoopingCall(lambda: Deferred.fromCoroutine(self.record()))
         self._recording.clock = reactor
-
-    def _client(self) -> IZookeeper:
-        return ZookeeperClient.fromSettings(self._reactor, self._settings)
 
     def __repr__(self) -> str:
         return f"the source at {self._settings.zkConnect} (group {self._settings.groupId})"
@@ -82,20 +79,18 @@ class SourceCluster:
 
     async def run(self) -> None:
         """Join the group, with retries, and start to forward. Can be cancelled."""
-        streams = await retryForever(
-            self._reactor,
-            self._join,
-            loggedOutage(SystemRandom().random, f"{self!r} is not there yet"),
-        )
+        outage = Outage(SystemRandom().random, f"{self!r} is not there yet")
+        forwarders = await retryForever(self._reactor, self._join, outage)
         self._log.info(
             "{source}: mirroring {pattern}", source=self, pattern=self._topics.encode().decode()
         )
         self._recording.start(self._settings.autoCommitIntervalMs / 1000, now=True).addErrback(
             self._logBug
         )
-        self._work = [Deferred.fromCoroutine(forwarder.run()) for forwarder in streams]
-        for work in self._work:
-            work.addErrback(self._logBug)
+        self._work = [
+            Deferred.fromCoroutine(forwarder.run()).addErrback(self._logBug)
+            for forwarder in forwarders
+        ]
 
     async def _join(self) -> list[Forwarder]:
         """One attempt to connect and to join the group."""
@@ -118,7 +113,7 @@ class SourceCluster:
             consumer = ConsumerConnector(self._reactor, settings, zookeeper, store)
             await consumer.connect()
             streams = await consumer.createMessageStreamsByFilter(self._topics, self._streamCount)
-        except BaseException:
+        except Exception:  # not GeneratorExit: an abandoned attempt must not wait
             if consumer is not None:
                 await consumer.shutdown()
             await zookeeper.close()
@@ -131,8 +126,19 @@ class SourceCluster:
         )
         origin = {"group": settings.groupId, "zookeeper": settings.zkConnect}
         self._forwarders = [
-            Forwarder(self._reactor, random, stream, self._target, tracker, self._counters, syncs.fixedTarget, origin, consumer.seek) for stream in streams
-        ]  # fmt: skip
+            Forwarder(
+                self._reactor,
+                random,
+                stream,
+                self._target,
+                tracker,
+                self._counters,
+                syncs.fixedTarget,
+                origin,
+                consumer.seek,
+            )
+            for stream in streams
+        ]
         return self._forwarders
 
     def _countCommits(self, offsets: Mapping[PartitionId, int]) -> None:
@@ -140,14 +146,7 @@ class SourceCluster:
 
     def _logBug(self, failure: Failure) -> None:
         if not failure.check(CancelledError):
-            self._log.failure(
-                "{source} stopped unexpectedly: this is a bug",
-                failure,
-                source=self,
-            )
-
-    def _record(self) -> Deferred[None]:
-        return Deferred.fromCoroutine(self.record())
+            self._log.failure("{source} stopped unexpectedly: this is a bug", failure, source=self)
 
     async def record(self) -> None:
         """

@@ -6,33 +6,29 @@ The target may be unavailable at any time, also at the start; the mirror retries
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
+from functools import partial
 from random import SystemRandom
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.client.clustermetadata import ClusterMetadataReader
-from pylogbroker.client.discovery import (
-    BrokerNode,
-    IDiscovery,
-    ZookeeperDiscovery,
-    connectDiscovery,
-)
-from pylogbroker.client.simpleconsumer import ConsumerPool, SimpleConsumer
+from pylogbroker.client.discovery import BrokerNode, ZookeeperDiscovery
+from pylogbroker.client.offsetlookup import OffsetLookup
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.errors import NoBrokersError, TimedOutError
 from pylogbroker.interfaces import IZookeeper
-from pylogbroker.mirror.pipeline import loggedOutage
-from pylogbroker.net.deferreds import gatherSettled, retryForever
+from pylogbroker.mirror.pipeline import Outage, retryForever
+from pylogbroker.net.deferreds import gatherSettled
 from pylogbroker.net.socketendpoints import brokerEndpoint
 from pylogbroker.producer.inflight import InFlightMessageLimiter
 from pylogbroker.producer.producer import Producer, ProducerData
-from pylogbroker.types import LATEST, BrokerPartition
+from pylogbroker.types import BrokerPartition, PartitionId
 from pylogbroker.zookeeper.client import ZookeeperClient
 
 TOPIC_TIMEOUT_MS = 10_000
@@ -41,45 +37,28 @@ TOPIC_TIMEOUT_MS = 10_000
 _POLL_MS = 100
 
 
-class _Shared:
+class _SharedDiscovery:
     """One discovery for several producers. None of them starts or stops it."""
 
     isStatic = False
 
-    def __init__(self, discovery: IDiscovery) -> None:
+    def __init__(self, discovery: ZookeeperDiscovery) -> None:
         self._discovery = discovery
+        self.brokers = discovery.brokers
+        self.partitions = discovery.partitions
+        self.lookUp = discovery.lookUp
+        self.refresh = discovery.refresh
+        self.listen = discovery.listen
 
     @property
     def version(self) -> int:
         return self._discovery.version
 
-    @property
-    def brokers(self) -> Mapping[int, BrokerNode]:
-        return self._discovery.brokers
-
     def start(self) -> Deferred[None]:
-        return self._discovery.refresh() if not self._discovery.brokers else _done()
+        return succeed(None) if self.brokers else self.refresh()
 
     def stop(self) -> None:
         pass
-
-    def partitions(self, name: str) -> list[BrokerPartition]:
-        return self._discovery.partitions(name)
-
-    def lookUp(self, name: str) -> Deferred[list[BrokerPartition]]:
-        return self._discovery.lookUp(name)
-
-    def refresh(self) -> Deferred[None]:
-        return self._discovery.refresh()
-
-    def listen(self, listener: Any) -> Callable[[], None]:
-        return self._discovery.listen(listener)
-
-
-def _done() -> Deferred[None]:
-    done: Deferred[None] = Deferred()
-    done.callback(None)
-    return done
 
 
 class TargetCluster:
@@ -104,15 +83,19 @@ class TargetCluster:
         self._reactor = reactor
         self._settings = settings
         self._producerCount = producerCount
-        self._makeZookeeper = zookeeper or self._client
+        self._makeZookeeper = zookeeper or partial(ZookeeperClient.fromSettings, reactor, settings)
         self._zookeeper: IZookeeper | None = None
         self._discovery: ZookeeperDiscovery | None = None
         self._producers: list[Producer] = []
         self._turn = 0
-        self._consumers = ConsumerPool(
-            reactor, settings.socketTimeoutMs, settings.connectTimeoutMs, settings.brokerEndpoint
+        self._offsets = OffsetLookup(
+            reactor,
+            self._broker,
+            settings.socketTimeoutMs,
+            settings.connectTimeoutMs,
+            settings.brokerEndpoint,
         )
-        self._known: dict[tuple[str, BrokerPartition], int] = {}
+        self._ends: dict[PartitionId, int] = {}
         self.inFlight = InFlightMessageLimiter(
             reactor,
             producerCount * settings.queueSize,
@@ -128,9 +111,6 @@ class TargetCluster:
             else settings.batchBytes
         )
 
-    def _client(self) -> IZookeeper:
-        return ZookeeperClient.fromSettings(self._reactor, self._settings)
-
     def __repr__(self) -> str:
         where = self._settings.zkConnect or ",".join(
             f"{each.host}:{each.port}" for each in self._settings.brokerList
@@ -142,14 +122,14 @@ class TargetCluster:
     async def connect(self) -> None:
         """Connect, with retries until it succeeds."""
         if self._settings.zkConnect:
-            outage = loggedOutage(SystemRandom().random, f"{self!r} is not there yet")
+            outage = Outage(SystemRandom().random, f"{self!r} is not there yet")
             await retryForever(self._reactor, self._find, outage)
         # The room is smaller than any one producer's queue; so that nothing is ever refused there.
         own = self._settings.replace(
             queueSize=2 * self._producerCount * self._settings.queueSize,
             queueBytes=2 * self._producerCount * self._settings.queueBytes,
         )
-        discovery = None if self._discovery is None else _Shared(self._discovery)
+        discovery = None if self._discovery is None else _SharedDiscovery(self._discovery)
         partitioner = None if self._discovery is None else self._indexOf
         self._producers = [
             Producer(
@@ -157,24 +137,26 @@ class TargetCluster:
                 own,
                 discovery=discovery,
                 partitioner=partitioner,
-                isLoggingFailures=False,  # the routes log what cannot be sent, once
+                isLoggingFailures=False,  # the pipelines log what cannot be sent, once
             )
             for _number in range(self._producerCount)
         ]
 
     async def _find(self) -> None:
         zookeeper = self._makeZookeeper()
-        settings, random = self._settings, SystemRandom().random
-        timeoutMs, retryCount = settings.zkConnectionTimeoutMs, settings.zkReadNumRetries
-        self._discovery = await connectDiscovery(
-            self._reactor, zookeeper, timeoutMs, readRetryCount=retryCount, random=random
+        discovery = ZookeeperDiscovery(
+            self._reactor,
+            zookeeper,
+            readRetryCount=self._settings.zkReadNumRetries,
+            random=SystemRandom().random,
         )
-        self._zookeeper = zookeeper
+        await discovery.connect(self._settings.zkConnectionTimeoutMs)
+        self._zookeeper, self._discovery = zookeeper, discovery
 
     async def close(self) -> None:
         """Close everything. The outcome of messages in flight is then unknown."""
         await gatherSettled([producer.close() for producer in self._producers])
-        await self._consumers.close()
+        await self._offsets.close()
         if self._discovery is not None:
             self._discovery.stop()
         if self._zookeeper is not None:
@@ -223,31 +205,23 @@ class TargetCluster:
             return {}
         found: dict[str, dict[BrokerPartition, int]] = {topic: {} for topic in topics}
         requested = [
-            (topic, partition)
+            PartitionId(topic, partition)
             for topic in topics
             for partition in self._discovery.partitions(topic)
         ]
-        for (topic, partition), answer in zip(
-            requested, await gatherSettled([self._end(*each) for each in requested]), strict=True
-        ):
-            if not isinstance(answer, Failure):
-                self._known[topic, partition] = answer
-            if (topic, partition) in self._known:
-                found[topic][partition] = self._known[topic, partition]
+        ends = await gatherSettled([self._offsets.end(*each) for each in requested])
+        for each, end in zip(requested, ends, strict=True):
+            if not isinstance(end, Failure):
+                self._ends[each] = end
+            if each in self._ends:
+                found[each.topic][each.partition] = self._ends[each]
         return found
 
-    async def _end(self, topic: str, partition: BrokerPartition) -> int:
-        offsets = await self._consumer(partition.broker).getOffsetsBefore(
-            topic, partition.partition, LATEST, 1
-        )
-        return offsets[0] if offsets else 0
-
-    def _consumer(self, number: int) -> SimpleConsumer:
+    async def _broker(self, number: int) -> BrokerNode:
         assert self._discovery is not None
-        broker = self._discovery.brokers.get(number)
-        if broker is None:
+        if number not in self._discovery.brokers:
             raise NoBrokersError(f"broker {number} is not there")
-        return self._consumers.get(broker.endpoint)
+        return self._discovery.brokers[number]
 
     # -- a topic that is new
 
@@ -258,24 +232,24 @@ class TargetCluster:
 
         @raise PylogbrokerError: it cannot be found out now.
         """
-        found = await self._registered(topic)
-        if found:
-            return found
-        assert self._discovery is not None
-        for broker in list(self._discovery.brokers.values()):
-            await self._create(topic, broker)
-        for _look in range(TOPIC_TIMEOUT_MS // _POLL_MS):
+        for look in range(1 + TOPIC_TIMEOUT_MS // _POLL_MS):
             found = await self._registered(topic)
             if found:
                 return found
-            await deferLater(self._reactor, _POLL_MS / 1000)
+            if look:
+                await deferLater(self._reactor, _POLL_MS / 1000)
+                continue
+            assert self._discovery is not None
+            for broker in list(self._discovery.brokers.values()):
+                await self._create(topic, broker)
         raise TimedOutError(
-            f"no broker of the target has entered topic {topic} in ZooKeeper within {TOPIC_TIMEOUT_MS} ms"
+            f"no broker of the target has entered topic {topic} in ZooKeeper within "
+            f"{TOPIC_TIMEOUT_MS} ms"
         )
 
     async def _create(self, topic: str, broker: BrokerNode) -> None:
         """A broker creates a topic when something is produced to it, were it nothing."""
-        endpoint = brokerEndpoint(self._settings.brokerEndpoint, broker.endpoint)
+        endpoint = brokerEndpoint(self._settings.brokerEndpoint, broker.address)
         producer = SyncProducer(
             self._reactor,
             endpoint,

@@ -8,19 +8,17 @@ caller bounds the number; L{gatherInBatches} does it where a cluster determines 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from functools import wraps
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredList
-from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
-
-from pylogbroker.errors import PylogbrokerError
-from pylogbroker.retry import Outage
 
 T = TypeVar("T")
 A = TypeVar("A")
+P = ParamSpec("P")
 
 Work = Deferred[T] | Coroutine[Any, Any, T]
 
@@ -28,6 +26,18 @@ BATCH_COUNT_MAX = 100
 """
 The requests that a L{pylogbroker.zookeeper.client.ZookeeperClient} has in flight; more only wait.
 """
+
+
+def asDeferred(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Deferred[T]]:
+    """
+    A decorator of coroutine functions: a call starts the coroutine and returns its Deferred.
+    """
+
+    @wraps(function)
+    def start(*args: P.args, **kwargs: P.kwargs) -> Deferred[T]:
+        return Deferred.fromCoroutine(function(*args, **kwargs))
+
+    return start
 
 
 async def gatherSettled(works: Iterable[Work[T]]) -> list[T | Failure]:
@@ -79,23 +89,6 @@ def batched(items: Iterable[A], countMax: int) -> Iterator[list[A]]:
     left = iter(items)
     while some := list(islice(left, countMax)):
         yield some
-
-
-async def retryForever(clock: Any, work: Callable[[], Awaitable[T]], outage: Outage) -> T:
-    """
-    Call a function until it succeeds.
-
-    @param outage: gives the delays, and reports.
-    @raise Exception: what the function raises that is no L{PylogbrokerError}.
-    """
-    while True:
-        try:
-            result = await work()
-        except PylogbrokerError as error:
-            await deferLater(clock, outage.failed(error) / 1000)
-        else:
-            outage.succeeded()
-            return result
 
 
 class Waiters(Generic[T]):

@@ -1,5 +1,6 @@
 """
-L{HttpSite}: an HTTP server with limits, over a table of paths or one function for all requests.
+L{HttpSite}: an HTTP server with limits, over a table of paths or one function for all requests; and
+L{HttpService}, which serves a site.
 
 What must be true, without passwords: a request to a site that only shows data changes nothing; no
 page of another origin can read an answer, or change anything, through a user's browser; no client
@@ -25,14 +26,17 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, cast
 
+from twisted.application.service import Service
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web import http
+
+from pylogbroker.net.listeners import listenerDescription, listenNow, serverEndpoint
 
 CONNECTION_COUNT_MAX = 64
 IDLE_SECONDS = 60
@@ -87,7 +91,7 @@ class BadRequestError(Exception):
 
 
 Query = Mapping[str, str]
-Route = Callable[[Query], "HttpResponse | Deferred[HttpResponse]"]
+Route = Callable[[Query], "HttpResponse | Awaitable[HttpResponse]"]
 
 
 def jsonReply(value: object, status: int = 200, kind: str = "application/json") -> HttpResponse:
@@ -177,7 +181,7 @@ class _Request(http.Request):
         except UnicodeDecodeError:
             raise BadRequestError("what is asked for is not UTF-8") from None
         kind = (
-            (self.requestHeaders.getRawHeaders(b"Content-Type") or [b""])[-1]
+            (self.getHeader(b"Content-Type") or b"")
             .decode("latin-1")
             .partition(";")[0]
             .strip()
@@ -198,9 +202,7 @@ class _Request(http.Request):
             self._reply(jsonReply({"error": str(failure.value)}, 400))
         else:
             self._log.failure(
-                "A request for {path} failed unexpectedly",
-                failure,
-                path=self.path[:200],
+                "A request for {path} failed unexpectedly", failure, path=self.path[:200]
             )
             self._reply(textReply("This did not work: the log says why.", 500))
 
@@ -282,7 +284,7 @@ class HttpSite(Factory):
         self._connectionCountMax = connectionCountMax
         self.connections: dict[Any, None] = {}
 
-    def answer(self, asked: HttpRequest) -> HttpResponse | Deferred[HttpResponse]:
+    def answer(self, asked: HttpRequest) -> HttpResponse | Awaitable[HttpResponse]:
         """Answer a request, by default from the table. It may raise L{BadRequestError}."""
         if asked.method not in ("GET", "HEAD"):
             return textReply("There is only GET here.", 405)
@@ -307,3 +309,52 @@ class HttpSite(Factory):
     def closeAll(self) -> None:
         for channel in list(self.connections):
             channel.transport.abortConnection()
+
+
+class HttpService(Service):
+    """
+    A site as a Twisted service. It takes its port before the reactor runs, so that a taken port
+    fails the start.
+
+    @ivar web: the site.
+    @ivar port: the listening port; L{None} before the start and after the end.
+    """
+
+    def __init__(self, reactor: Any, web: HttpSite, listener: str, setting: str) -> None:
+        """
+        @param listener: see L{listenerDescription}.
+        @param setting: names the endpoint, for errors.
+        """
+        self.web = web
+        self.port: Any = None
+        self._reactor = reactor
+        self._description = listenerDescription(listener)
+        self._setting = setting
+
+    def privilegedStartService(self) -> None:
+        """
+        Listen.
+
+        @raise ConfigurationError: the listener is not an endpoint, or cannot be used.
+        """
+        super().privilegedStartService()
+        if self.port is None:
+            self.port = listenNow(self.takePort, self._setting)
+
+    def takePort(self) -> Deferred[Any]:
+        """
+        @return: fires with the listening port; fails as the endpoint does.
+        @raise Exception: what L{serverEndpoint} raises.
+        """
+        return serverEndpoint(self._reactor, self._description).listen(self.web)  # type: ignore[no-any-return]
+
+    def stopService(self) -> Deferred[None]:
+        """@return: fires when the port is free and all connections are closed; does not fail."""
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        await maybeDeferred(super().stopService)
+        port, self.port = self.port, None
+        if port is not None:
+            await maybeDeferred(port.stopListening)
+        self.web.closeAll()

@@ -22,12 +22,12 @@ from twisted.internet.error import CannotListenError
 from twisted.python.failure import Failure
 
 from pylogbroker.errors import ConfigurationError
+from pylogbroker.net.socketendpoints import PORT_MAX, splitEndpoint
 
 BACKLOG = 1024
 LOOPBACK = "127.0.0.1"
 _LOOPBACKS = {"tcp": LOOPBACK, "ssl": LOOPBACK, "tls": LOOPBACK, "tcp6": r"\:\:1"}
 _KEYS = frozenset(("interface", "privateKey", "certKey", "clientCAs", "backlog"))
-_PIECES = re.compile(r"((?:[^:\\]|\\.)*)(?::|$)", re.DOTALL)
 
 
 def serverEndpoint(reactor: Any, description: str) -> Any:
@@ -57,28 +57,22 @@ def serverEndpoint(reactor: Any, description: str) -> Any:
 
 
 def _parse(description: str) -> tuple[int, dict[str, str]]:
-    pieces = [re.sub(r"\\(.)", r"\1", piece) for piece in _split(description)][1:]
+    _kind, port, *pieces = splitEndpoint(description)
     options: dict[str, str] = {}
-    for piece in pieces[1:]:
+    for piece in pieces:
         key, equals, value = piece.partition("=")
         if not equals or key not in _KEYS:
             raise ConfigurationError(
                 f"{piece!r} is none of {', '.join(f'{key}=' for key in sorted(_KEYS))}"
             )
         options[key] = value
-    port = pieces[0] if pieces else ""
-    if not (port.isascii() and port.isdigit() and int(port) <= 65_535):
+    if not (port.isascii() and port.isdigit() and int(port) <= PORT_MAX):
         raise ConfigurationError(f"{port!r} is no port; tls:PORT:privateKey=FILE is right")
     if not options.get("backlog", "1").isdigit():
         raise ConfigurationError(f"backlog={options['backlog']} is no number")
     if "privateKey" not in options:
         raise ConfigurationError("privateKey= is missing")
     return int(port), options
-
-
-def _split(description: str) -> list[str]:
-    pieces = _PIECES.findall(description)
-    return pieces[:-1] if pieces and description and not description.endswith(":") else pieces
 
 
 def listenerDescription(text: str) -> str:

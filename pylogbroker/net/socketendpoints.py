@@ -59,7 +59,7 @@ def endpoint(description: str) -> Endpoint:
             _host(description, plain["host"] or plain["v6"], bool(plain["v6"])),
             _port(description, plain["port"]),
         )
-    kind, *parts = _split(description)
+    kind, *parts = splitEndpoint(description)
     named = dict(part.split("=", 1) for part in parts if "=" in part)
     given = [part for part in parts if "=" not in part]
     known = _TLS_PARTS if kind == "tls" else ()
@@ -79,7 +79,8 @@ def endpoint(description: str) -> Endpoint:
     )
 
 
-def _split(description: str) -> list[str]:
+def splitEndpoint(description: str) -> list[str]:
+    """The parts of an endpoint string between its colons, without backslashes."""
     return [_ESCAPE.sub(r"\1", part) for part in _PART.findall(f"{description}:")]
 
 

@@ -92,7 +92,11 @@ class PartitionBatch:
         assert accumulator is not None
         accumulator.count = count = accumulator.count + 1
         accumulator.size = size = accumulator.size + size
-        if count >= accumulator.countMax or size >= accumulator.sizeMax or not accumulator.isTiming:
+        if (
+            count >= accumulator.countMax
+            or size >= accumulator.sizeMax
+            or accumulator.timer is None
+        ):
             accumulator.check()
 
     def select(self, indexes: Iterable[int]) -> PartitionBatch:
@@ -133,6 +137,7 @@ class BatchAccumulator:
     @ivar size: bytes collected.
     @ivar countMax: messages that trigger a dispatch.
     @ivar sizeMax: bytes that trigger a dispatch.
+    @ivar timer: of the next dispatch by time.
     """
 
     def __init__(
@@ -153,13 +158,13 @@ class BatchAccumulator:
         self.count = self.size = 0
         self.countMax = countMax
         self.sizeMax = sizeMax
-        self.isTiming = self.isClosed = False
+        self.isClosed = False
         self._clock = clock
         self._queueTime = queueTimeMs / 1000
         self._dispatch = dispatch
         self._onPoll = onPoll
         self._batches: dict[tuple[str, int], PartitionBatch] = {}
-        self._timer: IDelayedCall | None = None
+        self.timer: IDelayedCall | None = None
         self._lastDispatch = clock.seconds()
         if onPoll is not None:
             self._startTimer()
@@ -191,7 +196,7 @@ class BatchAccumulator:
     def check(self) -> None:
         if self.count >= self.countMax or self.size >= self.sizeMax:
             self.flush()
-        elif self.count and not self.isTiming:
+        elif self.count and self.timer is None:
             self._startTimer()
 
     def _startTimer(self) -> None:
@@ -199,13 +204,12 @@ class BatchAccumulator:
         late = now - self._lastDispatch
         if late >= self._queueTime:  # empty polls have passed meanwhile
             self._lastDispatch = now - late % self._queueTime
-        self.isTiming = True
-        self._timer = self._clock.callLater(
+        self.timer = self._clock.callLater(
             self._lastDispatch + self._queueTime - now, self._onTimer
         )
 
     def _onTimer(self) -> None:
-        self.isTiming, self._timer = False, None
+        self.timer = None
         if self._onPoll is not None:
             self._onPoll()
         self.flush()
@@ -221,9 +225,9 @@ class BatchAccumulator:
     def _take(self) -> list[PartitionBatch]:
         batches, self._batches = [batch.close() for batch in self._batches.values()], {}
         self.count = self.size = 0
-        if self._timer is not None:
-            self._timer.cancel()
-            self.isTiming, self._timer = False, None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
         return batches
 
     def close(self) -> list[PartitionBatch]:

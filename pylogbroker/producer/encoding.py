@@ -13,6 +13,7 @@ Payloads are encoded one by one first, so that a bad value fails alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pylogbroker.config.producersettings import DEFAULT_ENCODER, STRING_ENCODER
@@ -62,31 +63,28 @@ ENCODERS: Mapping[str, Encoder] = {DEFAULT_ENCODER: defaultEncoder, STRING_ENCOD
 _BYTES = {bytes}
 
 
+@dataclass(frozen=True, slots=True)
 class Encoding:
-    """The encoder and codec of one producer."""
+    """
+    The encoder and codec of one producer.
 
-    def __init__(
-        self, encoder: Encoder, codec: int, compressedTopics: Collection[str], payloadSizeMax: int
-    ) -> None:
-        """
-        @param compressedTopics: topics to compress; empty for all.
-        @param payloadSizeMax: bytes of the payload of a top-level message.
-        """
-        self._encoder = encoder
-        self._codec = codec
-        self._compressedTopics = compressedTopics
-        self._payloadSizeMax = payloadSizeMax
+    @ivar compressedTopics: topics to compress; empty for all.
+    @ivar payloadSizeMax: bytes of the payload of a top-level message.
+    """
+
+    encoder: Encoder
+    codec: int
+    compressedTopics: Collection[str]
+    payloadSizeMax: int
 
     def codecFor(self, topic: str) -> int:
-        if self._compressedTopics and topic not in self._compressedTopics:
-            return NONE
-        return self._codec
+        isCompressed = not self.compressedTopics or topic in self.compressedTopics
+        return self.codec if isCompressed else NONE
 
     def payload(self, value: Any) -> bytes:
         """@raise EncodingError: the encoder raised an exception, or did not return bytes."""
-        encoder = self._encoder
         try:
-            payload = encoder(value)
+            payload = self.encoder(value)
         except PylogbrokerError:
             raise
         except Exception as error:  # the application's own encoder
@@ -95,27 +93,11 @@ class Encoding:
             raise EncodingError(f"the encoder gave {type(payload).__name__}, not bytes")
         return payload
 
-    def payloads(self, values: Sequence[Any], topic: str) -> list[bytes | PylogbrokerError]:
-        isMeasured = self.codecFor(topic) == NONE
-        found: list[bytes | PylogbrokerError] = []
-        for value in values:
-            try:
-                payload = self.payload(value)
-                if isMeasured and len(payload) > self._payloadSizeMax:
-                    raise MessageTooLargeError(
-                        f"a payload for {topic} has {len(payload)} bytes, "
-                        f"{self._payloadSizeMax} are allowed"
-                    )
-                found.append(payload)
-            except PylogbrokerError as error:
-                found.append(error)
-        return found
-
     def arePlain(self, values: Sequence[Any], topic: str) -> bool:
-        if self._encoder is not defaultEncoder or set(map(type, values)) - _BYTES:
+        if self.encoder is not defaultEncoder or set(map(type, values)) - _BYTES:
             return False
         return (
-            self.codecFor(topic) != NONE or max(map(len, values), default=0) <= self._payloadSizeMax
+            self.codecFor(topic) != NONE or max(map(len, values), default=0) <= self.payloadSizeMax
         )
 
     def encode(
@@ -128,9 +110,20 @@ class Encoding:
         """
         if self.arePlain(values, topic):
             return self.pack(values, topic)
-        found = self.payloads(values, topic)
-        refused = {at: each for at, each in enumerate(found) if isinstance(each, PylogbrokerError)}
-        payloads = {at: each for at, each in enumerate(found) if isinstance(each, bytes)}
+        isMeasured = self.codecFor(topic) == NONE
+        refused: dict[int, PylogbrokerError] = {}
+        payloads: dict[int, bytes] = {}
+        for index, value in enumerate(values):
+            try:
+                payload = self.payload(value)
+                if isMeasured and len(payload) > self.payloadSizeMax:
+                    raise MessageTooLargeError(
+                        f"a payload for {topic} has {len(payload)} bytes, "
+                        f"{self.payloadSizeMax} are allowed"
+                    )
+                payloads[index] = payload
+            except PylogbrokerError as error:
+                refused[index] = error
         data, tooLarge = self.pack(list(payloads.values()), topic)
         indexes = list(payloads)
         return data, refused | {indexes[at]: error for at, error in tooLarge.items()}
@@ -153,12 +146,12 @@ class Encoding:
         Make one set of payloads, in as few wrappers as the size limit allows.
 
         @return: the set, and the error of each payload that is too large, compressed and
-            uncompressed, by index. Without compression L{payloads} has checked the sizes.
+            uncompressed, by index. Without compression L{encode} has checked the sizes.
         """
         codec = self.codecFor(topic)
         if codec == NONE:
             return encodeSet(payloads, codec), {}
-        sizeMax = self._payloadSizeMax
+        sizeMax = self.payloadSizeMax
         made: list[bytes] = []
         refused: dict[int, MessageTooLargeError] = {}
         pending = [(0, len(payloads))]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
@@ -24,14 +25,12 @@ WAITING_COUNT_MAX = 250_000
 """Messages that may wait for capacity. Each takes some 600 bytes besides its own."""
 
 
+@dataclass(slots=True, eq=False)
 class _Waiting:
-    __slots__ = ("call", "count", "size", "timer")
-
-    def __init__(self, count: int, size: int, call: Any) -> None:
-        self.count = count
-        self.size = size
-        self.call = call
-        self.timer: Timer | None = None
+    count: int
+    size: int
+    call: Any
+    timer: Timer
 
 
 class InFlightMessageLimiter:
@@ -100,14 +99,13 @@ class InFlightMessageLimiter:
             text = f"{self.waitingCount} messages of {self._waitingSize} bytes wait for capacity"
             self._onRefused(call, QueueFullError(f"{self._fullText()}, and {text} already"))
             return
-        waiting = _Waiting(count, size, call)
+        waiting = _Waiting(count, size, call, Timer(self._clock))
         self._waiting[waiting] = None
         self.waitingCount += count
         self._waitingSize += size
         self._updateReady()
         if timeoutMs > 0:
             reason = QueueFullError(f"{self._fullText()}, for {timeoutMs} ms")
-            waiting.timer = Timer(self._clock)
             waiting.timer.start(timeoutMs, self._expire, waiting, reason)
 
     def _fits(self, count: int, size: int) -> bool:
@@ -123,8 +121,7 @@ class InFlightMessageLimiter:
 
     def _stopWaiting(self, waiting: _Waiting) -> None:
         del self._waiting[waiting]
-        if waiting.timer is not None:
-            waiting.timer.stop()
+        waiting.timer.stop()
         self.waitingCount -= waiting.count
         self._waitingSize -= waiting.size
         self._updateReady()

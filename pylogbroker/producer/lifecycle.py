@@ -33,6 +33,7 @@ class DiscoveryStartup:
     C{broker.list} is known at once.
 
     @ivar discovery: L{None} before it is made.
+    @ivar refusal: why L{start} fails from now on.
     """
 
     def __init__(
@@ -53,53 +54,49 @@ class DiscoveryStartup:
         if discovery is None and settings.brokerList:
             discovery = StaticDiscovery(settings.brokerList)
         self.discovery = discovery
-        self.isStarted = False
+        self.refusal: PylogbrokerError | None = None
+        self._isStarting = self._isStarted = False
         self._reactor = reactor
         self._settings = settings
         self._onStarted = onStarted
         self._random = random
         self._zookeeper = zookeeper
         self._ownZookeeper: Any = None
-        self._isStarting = False
         self._starting: Deferred[None] | None = None
         self._waiters: Waiters[None] = Waiters()
-        self._refusal: PylogbrokerError | None = None
         if discovery is not None and discovery.isStatic:
             onStarted(discovery)
-            self.isStarted = True
+            self._isStarted = True
 
     def start(self) -> Deferred[None]:
         """
         @return: fires when the discovery has started. Fails with
-            L{pylogbroker.errors.ZookeeperError}, or after L{refuse} with its reason.
+            L{pylogbroker.errors.ZookeeperError}, or with C{refusal}.
         """
-        if self.isStarted:
+        if self._isStarted:
             return succeed(None)
-        if self._isStarting:
-            return self._waiters.wait()
-        if self._refusal is not None:
-            return fail(copyForReraise(self._refusal))
-        self._isStarting = True
+        if not self._isStarting and self.refusal is not None:
+            return fail(copyForReraise(self.refusal))
         waiter = self._waiters.wait()
-        self._starting = Deferred.fromCoroutine(self._start())
-        self._starting.addBoth(self._ended)
+        if not self._isStarting:
+            self._isStarting = True  # at once: the application's discovery may use the producer
+            self._starting = Deferred.fromCoroutine(self._start())
+            self._starting.addBoth(self._ended)
         return waiter
 
     async def _start(self) -> None:
         discovery = self.discovery
-        if discovery is None:
-            discovery = ZookeeperDiscovery(
-                self._reactor,
-                self._zookeeper or await self._connect(),
-                readRetryCount=self._settings.zkReadNumRetries,
-                random=self._random,
-            )
         try:
+            if discovery is None:
+                discovery = ZookeeperDiscovery(
+                    self._reactor,
+                    self._zookeeper or await self._connect(),
+                    readRetryCount=self._settings.zkReadNumRetries,
+                    random=self._random,
+                )
             await discovery.start()
-        except BaseException:
-            own, self._ownZookeeper = self._ownZookeeper, None
-            if own is not None:
-                await own.close()
+        except Exception:
+            await self.close()
             raise
         self.discovery = discovery
         self._onStarted(discovery)
@@ -116,11 +113,8 @@ class DiscoveryStartup:
 
     def _ended(self, result: Any) -> None:
         self._isStarting = False
-        self.isStarted = not isinstance(result, Failure)
+        self._isStarted = not isinstance(result, Failure)
         self._waiters.fire(result)
-
-    def refuse(self, reason: PylogbrokerError) -> None:
-        self._refusal = reason
 
     def cancel(self) -> None:
         if self._isStarting and self._starting is not None:
@@ -131,8 +125,9 @@ class DiscoveryStartup:
             self.discovery.stop()
 
     async def close(self) -> None:
-        if self._ownZookeeper is not None:
-            await self._ownZookeeper.close()
+        own, self._ownZookeeper = self._ownZookeeper, None
+        if own is not None:
+            await own.close()
 
 
 class GracefulShutdown:
@@ -144,6 +139,7 @@ class GracefulShutdown:
     L{awaitOrAbort}.
 
     @ivar isAborted: whether the time was over before everything was sent.
+    @ivar timeoutMs: for all of it, in milliseconds.
     """
 
     def __init__(
@@ -163,7 +159,7 @@ class GracefulShutdown:
         """
         self.isAborted = False
         self._reactor = reactor
-        self._timeoutMs = timeoutMs
+        self.timeoutMs = timeoutMs
         self._begin = begin
         self._close = close
         self._abort = abort
@@ -200,17 +196,18 @@ class GracefulShutdown:
         if self._trigger is not None:
             trigger, self._trigger = self._trigger, None
             self._reactor.removeSystemEventTrigger(trigger)
+        if timeoutMs is not None:
+            self.timeoutMs = timeoutMs
         self._begin()
-        if timeoutMs is None:
-            timeoutMs = self._timeoutMs
         timer = Timer(self._reactor)
-        timer.start(timeoutMs, self._onTimeout, timeoutMs)
+        timer.start(self.timeoutMs, self._onTimeout)
         Deferred.fromCoroutine(self._close()).addBoth(self._closed, timer)
         return waiter
 
-    def _onTimeout(self, timeoutMs: float) -> None:
+    def _onTimeout(self) -> None:
         self.isAborted = True
-        self._abort(TimedOutError(f"the producer could not be closed within {timeoutMs:g} ms"))
+        text = f"the producer could not be closed within {self.timeoutMs:g} ms"
+        self._abort(TimedOutError(text))
         if self._awaited is not None:
             self._awaited.cancel()
 

@@ -23,10 +23,10 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.logger import ILogObserver, LogEvent, formatEventAsClassicLogText
 from twisted.python.failure import Failure
-from zope.interface import implementer
+from zope.interface import provider
 
 from pylogbroker.errors import ConfigurationError, TimedOutError
 from pylogbroker.net.deferreds import Waiters
@@ -108,6 +108,7 @@ class LogPublisher:
 
         @param make: returns the record's text; L{None} skips it uncounted.
         """
+        payload = None
         try:
             made = make()
             if made is None:
@@ -116,12 +117,11 @@ class LogPublisher:
                 made.encode("utf-8", "backslashreplace") if isinstance(made, str) else bytes(made)
             )
         except Exception:  # arguments that do not fit the format, or whose repr fails
-            with self._lock:
-                self.leftOutCount += 1
-            return
+            pass
         with self._lock:
             if (
-                self._isClosed
+                payload is None
+                or self._isClosed
                 or self._count >= self._countMax
                 or self._size + len(payload) > self._sizeMax
             ):
@@ -142,30 +142,18 @@ class LogPublisher:
         try:
             while waiting:
                 batch = [waiting.popleft() for _ in range(min(BATCH_COUNT, len(waiting)))]
-                try:
-                    sending = self._producer.send(self._topic, batch)
-                except Exception:  # a fault of the producer must not stop the log
-                    sending = Deferred()
-                    sending.errback(Failure())
-                sending.addCallbacks(
-                    self._sent, self._failed, callbackArgs=(batch,), errbackArgs=(batch,)
-                )
+                # a fault of the producer must not stop the log
+                sending = maybeDeferred(self._producer.send, self._topic, batch)
+                sending.addBoth(self._onSent, batch)
         finally:
             self._sendingThread = before
 
-    def _sent(self, _result: object, batch: list[bytes]) -> None:
+    def _onSent(self, result: object, batch: list[bytes]) -> None:
         with self._lock:
-            self.sentCount += len(batch)
-        self._release(batch)
-
-    def _failed(self, _failure: Failure, batch: list[bytes]) -> None:
-        """The producer has logged the reason."""
-        with self._lock:
-            self.leftOutCount += len(batch)
-        self._release(batch)
-
-    def _release(self, batch: list[bytes]) -> None:
-        with self._lock:
+            if isinstance(result, Failure):  # the producer has logged it
+                self.leftOutCount += len(batch)
+            else:
+                self.sentCount += len(batch)
             self._count -= len(batch)
             self._size -= sum(map(len, batch))
             isIdle = not self._count
@@ -196,38 +184,25 @@ class LogPublisher:
 
     def observer(
         self, textOf: Callable[[LogEvent], str | bytes | None] = formatEventAsClassicLogText
-    ) -> LogObserver:
+    ) -> ILogObserver:
         """
-        An observer for L{twisted.logger}.
+        An observer for L{twisted.logger}, which publishes events. A C{FilteringLogObserver} before
+        it chooses levels.
 
         @param textOf: the record of an event; L{None} skips it. C{twisted.logger.eventAsJSON} keeps
             all fields.
         """
-        return LogObserver(self, textOf)
 
+        def observe(event: LogEvent) -> None:
+            def make() -> str | bytes | None:
+                text = textOf(event)
+                return text.rstrip("\n") if isinstance(text, str) else text
 
-@implementer(ILogObserver)
-class LogObserver:
-    """
-    Publishes the events of L{twisted.logger}; see L{LogPublisher.observer}. A
-    C{FilteringLogObserver} before it chooses levels.
-    """
+            if not self.isQuiet(str(event.get("log_namespace") or "")):
+                self.publish(make)
 
-    def __init__(
-        self, publisher: LogPublisher, textOf: Callable[[LogEvent], str | bytes | None]
-    ) -> None:
-        self._publisher = publisher
-        self._textOf = textOf
-
-    def __call__(self, event: LogEvent) -> None:
-        if self._publisher.isQuiet(str(event.get("log_namespace") or "")):
-            return
-
-        def make() -> str | bytes | None:
-            text = self._textOf(event)
-            return text.rstrip("\n") if isinstance(text, str) else text
-
-        self._publisher.publish(make)
+        observer: ILogObserver = provider(ILogObserver)(observe)
+        return observer
 
 
 class KafkaLogHandler(logging.Handler):

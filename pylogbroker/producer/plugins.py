@@ -17,6 +17,7 @@ left out. Only the counters and the log report the outcome of an added message.
 from __future__ import annotations
 
 import importlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -32,7 +33,7 @@ from pylogbroker.producer.inflight import InFlightMessageLimiter
 from pylogbroker.types import RANDOM_PARTITION
 
 if TYPE_CHECKING:
-    from pylogbroker.producer.brokersender import BrokerSender, RequestSender
+    from pylogbroker.producer.sender import BrokerSender, RequestSender
 
 log = Logger()
 
@@ -179,9 +180,9 @@ def itemEncoder(encoder: Encoder) -> Encoder:
 
 def groupByPartition(items: Iterable[QueueItem]) -> list[list[int]]:
     """The indexes of messages by topic and partition, in order of first appearance."""
-    groups: dict[tuple[str, int], list[int]] = {}
+    groups: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     for index, item in enumerate(items):
-        groups.setdefault((item.topic, item.partition), []).append(index)
+        groups[item.topic, item.partition].append(index)
     return list(groups.values())
 
 
@@ -220,10 +221,10 @@ class HandlerRunner:
             for value, key in zip(batch.values, batch.keys, strict=True)
         ]
         batch.values = items
-        first = items[0]
+        first, indexes = items[0], range(len(items))
         if all(item.topic == first.topic and item.key is first.key for item in items):
-            return [_ofItems(batch, range(len(items)))]
-        return [_ofItems(batch, [index]) for index in range(len(items))]
+            return [_ofItems(batch, indexes)]
+        return [_ofItems(batch, [index]) for index in indexes]
 
     def afterEnqueue(self, batches: Sequence[PartitionBatch], isAdded: bool) -> None:
         for batch in batches:
@@ -234,21 +235,30 @@ class HandlerRunner:
                     log.failure("The handler's afterEnqueue failed")
 
     def collect(self, sender: BrokerSender, batch: PartitionBatch) -> None:
+        afterDequeuing = self._callbackHandler.afterDequeuingExistingData
         for index, item in enumerate(batch.values):
             item.partition = batch.partition
-            self._poll(sender, batch.select([index]), item)
+            self._add(sender, batch.select([index]), afterDequeuing, item)
 
     def poll(self, sender: BrokerSender) -> None:
-        self._poll(sender, PartitionBatch(""), None)
+        afterDequeuing = self._callbackHandler.afterDequeuingExistingData
+        self._add(sender, PartitionBatch(""), afterDequeuing, None)
 
-    def _poll(self, sender: BrokerSender, polled: PartitionBatch, item: QueueItem | None) -> None:
+    def addLastBatch(self, sender: BrokerSender) -> None:
+        self._add(sender, PartitionBatch(""), self._callbackHandler.lastBatchBeforeClose)
+
+    def _add(
+        self,
+        sender: BrokerSender,
+        batch: PartitionBatch,
+        exchange: Callable[..., Sequence[QueueItem]],
+        *arguments: QueueItem | None,
+    ) -> None:
+        """Add messages to the sender's batch as the handler's method exchanges them."""
         try:
-            polled = self._exchange(polled, self._callbackHandler.afterDequeuingExistingData(item))
+            batch = self._exchange(batch, exchange(*arguments))
         except Exception:  # the application's own
-            log.failure("The handler's afterDequeuingExistingData failed")
-        self._addMixed(sender, polled)
-
-    def _addMixed(self, sender: BrokerSender, batch: PartitionBatch) -> None:
+            log.failure("The handler's {method} failed", method=exchange.__name__)
         batch.topic, batch.partition = "", RANDOM_PARTITION
         if batch.values:
             sender.accumulator.addWhole(batch)
@@ -302,22 +312,15 @@ class HandlerRunner:
             failure = Failure(error)
         self._completions.complete([batch], failure)
 
-    def addLastBatch(self, sender: BrokerSender) -> None:
-        try:
-            items = self._callbackHandler.lastBatchBeforeClose()
-            self._addMixed(sender, self._exchange(PartitionBatch(""), items))
-        except Exception:  # the application's own
-            log.failure("The handler's lastBatchBeforeClose failed")
-
     def _exchange(self, before: PartitionBatch, after: Iterable[QueueItem]) -> PartitionBatch:
         """Messages of C{before} that the handler left out succeed."""
-        rows: dict[int, list[int]] = {}
+        rows: defaultdict[int, list[int]] = defaultdict(list)
         for index, item in enumerate(before.values):
-            rows.setdefault(id(item), []).append(index)
+            rows[id(item)].append(index)
         exchanged = PartitionBatch(before.topic, before.partition)
         addedSizes = []
         for item in list(after):
-            indexes = rows.get(id(item))
+            indexes = rows[id(item)]
             if indexes:
                 index = indexes.pop(0)
                 size, waiter = before.sizes[index], before.waiters[index]

@@ -3,7 +3,7 @@ The producer: publishes messages to the brokers of a cluster (spec-0.7 producer)
 
 In sync mode a call makes one request per broker. In async mode messages collect in batches per
 broker. L{Deferred}s fire when the request is written or, with C{confirm}, confirmed: the protocol
-has no acknowledgement (L{pylogbroker.producer.brokersender}).
+has no acknowledgement (L{pylogbroker.producer.sender}).
 
 What must be true:
 
@@ -14,9 +14,8 @@ What must be true:
   - Only C{num.retries} sends a message twice, and then the log says so.
 
 A message passes C{producer} (acceptance) → C{inflight} (capacity) → C{routing} (broker and
-partition) → C{accumulator} (batch) → C{brokersender} with C{encoding} (request, connection) →
-C{completion} (outcome). C{sender} handles brokers that come and go, retries, and sync calls to
-several brokers.
+partition) → C{accumulator} (batch) → C{sender} with C{encoding} (request, connection) →
+C{completion} (outcome). C{sender} also handles brokers that come and go, and retries.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogbroker.client.brokerclientpool import BrokerClientPool
+from pylogbroker.client.brokerclient import BrokerClientPool
 from pylogbroker.client.connection import ConnectionLimits
 from pylogbroker.client.discovery import IDiscovery
 from pylogbroker.cluster.partitioner import Partitioner, defaultPartitioner
@@ -255,7 +254,6 @@ class Producer:
             random,
             self._handlers,
         )
-        self._brokerSenders = self._sender.brokers
         self._shutdown = GracefulShutdown(
             reactor,
             settings.closeTimeoutMs,
@@ -411,16 +409,14 @@ class Producer:
     def _onAdmitted(self, call: _Call) -> None:
         if isinstance(call, tuple):
             self._append(*call)
-        elif self._isAsync:
-            self._routeGroups(call)
-        else:
-            self._sender.sendSync(call)
-
-    def _routeGroups(self, groups: list[PartitionBatch]) -> None:
+            return
         if self._handlers is not None:
-            self._handlers.afterEnqueue(groups, True)
-        for group in groups:
-            self._sender.run(self._routeGroup(group))
+            self._handlers.afterEnqueue(call, True)
+        if self._isAsync:
+            for group in call:
+                self._routeGroup(group)
+        else:
+            self._sender.run(self._sender.sendSync(call))
 
     # -- routing
 
@@ -434,7 +430,9 @@ class Producer:
                     index = int(self._random() * route.count) if route.count > 1 else 0
                 else:
                     found = route.indexes.get(key) if type(key) is str else None
-                    index = route.choose(topic, key) if found is None else found
+                    if found is None:
+                        found = self._router.indexOn(route, topic, key)
+                    index = found
                 if self._isAsync:
                     batch = route.batches[index]
                     if not batch.isOpen:
@@ -443,31 +441,36 @@ class Producer:
                     return
                 if topic not in self._sender.holds:
                     number, partition = route.partitions[index]
-                    sender = self._brokerSenders.get(number) or self._sender.get(number)
+                    sender = self._sender.get(number)
                     batch = PartitionBatch.of(topic, (value,), key, waiter)
                     batch.partition = partition
-                    sender.sendSync([batch])
+                    self._sender.start(sender.sendSync([batch]))
                     return
         except Exception as error:  # the application's own discovery or partitioner
             failed = PartitionBatch.of(topic, (value,), key, waiter)
             self._completions.complete([failed], Failure(error))
             return
-        group = PartitionBatch.of(topic, (value,), key, waiter)
-        if self._isAsync:
-            self._sender.run(self._routeGroup(group))
-        else:
-            self._sender.sendSync([group])
+        self._onAdmitted([PartitionBatch.of(topic, (value,), key, waiter)])
 
     def _openBatch(self, topic: str, route: TopicRoute, index: int) -> PartitionBatch:
         number, partition = route.partitions[index]
         accumulator = route.batches[index].accumulator
         if accumulator is None or accumulator.isClosed:
-            sender = self._brokerSenders.get(number) or self._sender.get(number)
-            accumulator = sender.accumulator
+            accumulator = self._sender.get(number).accumulator
         batch = route.batches[index] = accumulator.open(topic, partition)
         return batch
 
-    async def _routeGroup(self, group: PartitionBatch) -> None:
+    def _routeGroup(self, group: PartitionBatch) -> None:
+        try:
+            chosen = self._router.chooseNow(group.topic, group.keys[0])
+            if chosen is None:
+                self._sender.run(self._routeLater(group))
+            else:
+                self._collect(group, *chosen)
+        except Exception as error:  # as above
+            self._completions.complete([group], Failure(error))
+
+    async def _routeLater(self, group: PartitionBatch) -> None:
         try:
             self._collect(group, *await self._router.lookUp(group.topic, group.keys[0]))
         except Exception as error:  # as above
@@ -592,7 +595,7 @@ class Producer:
     def _beginClose(self) -> None:
         self._refusal = ClosedError("the producer was closed")
         self._isQuick = False
-        self._startup.refuse(self._refusal)
+        self._startup.refusal = self._refusal
         self._flowControl.end()
         self._turnTimer.stop()
         self._onTurn(0)
@@ -629,7 +632,7 @@ class Producer:
         await self._shutdown.awaitOrAbort(self._limiter.whenIdle())
 
     def _abort(self, reason: TimedOutError) -> None:
-        self._router.stop()
+        self._router.isStopped = True
         self._limiter.refuseAll(reason)
         self._sender.abort(reason)
         self._connectionPool.abort()

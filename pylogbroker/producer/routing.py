@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogbroker.client.discovery import BrokerNode, IDiscovery
+from pylogbroker.client.discovery import BrokerNode, IDiscovery, StaticDiscovery
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.partitioner import (
     REMEMBERED_COUNT_MAX,
@@ -47,42 +48,21 @@ log = Logger()
 _CLOSED = PartitionBatch("")
 
 
+@dataclass(slots=True)
 class TopicRoute:
     """
     The partitions of a topic at one version of the discovery.
 
+    @ivar count: of partitions.
     @ivar batches: for each partition its last batch, which may be closed.
+    @ivar indexes: cached results of L{TopicRouter.indexOn}, by key.
     """
 
-    __slots__ = ("_router", "batches", "count", "indexes", "partitions", "version")
-
-    def __init__(
-        self, partitions: list[BrokerPartition], version: int, router: TopicRouter
-    ) -> None:
-        self.version = version
-        self.partitions = partitions
-        self.count = len(partitions)
-        self.batches = [_CLOSED] * self.count
-        self.indexes: dict[str, int] = {}
-        self._router = router
-
-    def choose(self, topic: str, key: Any) -> int:
-        """
-        The index of the partition for a key.
-
-        @raise InvalidPartitionError: see L{TopicRouter.choose}.
-        """
-        router = self._router
-        index = router.index(topic, key, self.count)
-        if (
-            type(key) is str
-            and router.isSteady
-            and len(key) <= REMEMBERED_LENGTH_MAX
-            and key not in self.indexes
-        ):
-            self.indexes[key] = index
-            router.remember(self.indexes, key)
-        return index
+    version: int
+    partitions: list[BrokerPartition]
+    count: int
+    batches: list[PartitionBatch]
+    indexes: dict[str, int]
 
 
 class TopicRouter:
@@ -90,7 +70,6 @@ class TopicRouter:
     Routes messages by topic and key.
 
     @ivar routes: by topic; may be outdated.
-    @ivar isSteady: whether a text key's partition depends only on the partition count.
     """
 
     def __init__(
@@ -105,11 +84,12 @@ class TopicRouter:
         @param random: numbers from 0 up to, not including, 1.
         """
         self.routes: dict[str, TopicRoute] = {}
-        self.isStopped = self.isSteady = False
+        self.isStopped = False
+        self._isSteady = False  # whether a text key's partition depends only on the count
         self._start = start
         self._partitioner = partitioner
         self._random = random
-        self._discovery: IDiscovery | None = None
+        self._discovery: IDiscovery = StaticDiscovery(())
         self._topics: set[str] = set()  # valid names
         self._lines: dict[str, Waiters[None]] = {}  # calls that wait, by topic
         self._lookUps: dict[Deferred[None], None] = {}
@@ -117,7 +97,7 @@ class TopicRouter:
 
     def use(self, discovery: IDiscovery) -> None:
         self._discovery = discovery
-        self.isSteady = self._partitioner is defaultPartitioner and not discovery.isStatic
+        self._isSteady = self._partitioner is defaultPartitioner and not discovery.isStatic
 
     def node(self, number: int) -> BrokerNode:
         """
@@ -125,7 +105,7 @@ class TopicRouter:
 
         @raise NoBrokersError: the broker is not alive.
         """
-        node = None if self._discovery is None else self._discovery.brokers.get(number)
+        node = self._discovery.brokers.get(number)
         if node is None:
             raise NoBrokersError(f"broker {number} is not alive")
         return node
@@ -141,15 +121,14 @@ class TopicRouter:
         @raise pylogbroker.errors.InvalidNameError: it is not a valid name.
         """
         self._checkTopic(topic)
-        discovery = self._discovery
-        if discovery is None or topic in self._lines:
-            return None
-        version, partitions = discovery.version, discovery.partitions(topic)
-        if not partitions:
+        version, partitions = self._discovery.version, self._discovery.partitions(topic)
+        if not partitions or topic in self._lines:
             return None
         route = self.routes.get(topic)
         if route is None or route.version != version:
-            route = self.routes[topic] = TopicRoute(partitions, version, self)
+            count = len(partitions)
+            route = TopicRoute(version, partitions, count, [_CLOSED] * count, {})
+            self.routes[topic] = route
         return route
 
     def _checkTopic(self, topic: str) -> None:
@@ -177,8 +156,6 @@ class TopicRouter:
         @raise pylogbroker.errors.InvalidKeyError: the default partitioner does not take such keys.
         """
         discovery = self._discovery
-        if discovery is None:
-            return None
         partitions = discovery.partitions(topic)
         if avoid is not None and (key is None or discovery.isStatic):
             partitions = [each for each in partitions if each.broker != avoid] or partitions
@@ -186,7 +163,7 @@ class TopicRouter:
 
     def index(self, topic: str, key: Any, count: int) -> int:
         """Choose one of C{count} partitions, at least one; raises as L{choose}."""
-        if key is None or (self._discovery is not None and self._discovery.isStatic):
+        if key is None or self._discovery.isStatic:
             return int(self._random() * count) if count > 1 else 0
         try:
             index: Any = self._partitioner(key, count)
@@ -203,11 +180,28 @@ class TopicRouter:
             )
         return index
 
-    def remember(self, indexes: dict[str, int], key: str) -> None:
-        self._remembered.append((indexes, key))
-        if len(self._remembered) > REMEMBERED_COUNT_MAX:
-            oldIndexes, oldKey = self._remembered.popleft()
-            oldIndexes.pop(oldKey, None)
+    def indexOn(self, route: TopicRoute, topic: str, key: Any) -> int:
+        """The index of the partition for a key, which the route caches; raises as L{choose}."""
+        index, indexes = self.index(topic, key, route.count), route.indexes
+        isText = type(key) is str and len(key) <= REMEMBERED_LENGTH_MAX
+        if isText and self._isSteady and key not in indexes:
+            indexes[key] = index
+            self._remembered.append((indexes, key))
+            if len(self._remembered) > REMEMBERED_COUNT_MAX:
+                oldIndexes, oldKey = self._remembered.popleft()
+                oldIndexes.pop(oldKey, None)
+        return index
+
+    def chooseNow(
+        self, topic: str, key: Any, avoid: int | None = None, isTheirTurn: bool = False
+    ) -> BrokerPartition | None:
+        """Choose a partition without waiting; L{None}, C{avoid} and errors as of L{lookUp}."""
+        if self.isStopped:
+            raise ClosedError("the producer was closed")
+        self._checkTopic(topic)
+        if self._lines and topic in self._lines and not isTheirTurn:
+            return None
+        return self.choose(topic, key, avoid)
 
     # -- later
 
@@ -224,13 +218,9 @@ class TopicRouter:
         @raise ClosedError: after L{stop} or L{cancel}.
         @raise PylogbrokerError: as L{choose}, or starting or looking up fails.
         """
-        if self.isStopped:
-            raise ClosedError("the producer was closed")
-        self._checkTopic(topic)
-        if isTheirTurn or topic not in self._lines:
-            chosen = self.choose(topic, key, avoid)
-            if chosen is not None:
-                return chosen
+        chosen = self.chooseNow(topic, key, avoid, isTheirTurn)
+        if chosen is not None:
+            return chosen
         try:
             await self._waitInLine(topic)
             chosen = self.choose(topic, key, avoid)
@@ -251,30 +241,25 @@ class TopicRouter:
         lookUp = Deferred.fromCoroutine(self._serveLine(topic))
         if not lookUp.called:
             self._lookUps[lookUp] = None
-        lookUp.addBoth(lambda _result: self._lookUps.pop(lookUp, None))
+            lookUp.addBoth(lambda _result: self._lookUps.pop(lookUp))
         return turn
 
     async def _serveLine(self, topic: str) -> None:
-        failure = None
         try:
             await self._start()
-            assert self._discovery is not None
             await self._discovery.lookUp(topic)
-        except (PylogbrokerError, CancelledError) as error:
-            failure = Failure(error)
-        except Exception as error:  # the application's own discovery
-            log.failure("Looking up {topic} failed", topic=topic)
-            failure = Failure(NoBrokersError(f"looking up {topic} failed: {error!r}"))
-        if failure is not None:
-            self._lines.pop(topic).fire(failure)  # a callback that asks again begins a new line
+        except Exception as error:
+            reason: Exception = error
+            if not isinstance(error, PylogbrokerError | CancelledError):
+                log.failure("Looking up {topic} failed", topic=topic)  # the application's own
+                reason = NoBrokersError(f"looking up {topic} failed: {error!r}")
+            # a callback that asks again begins a new line
+            self._lines.pop(topic).fire(Failure(reason))
             return
         line = self._lines[topic]
         while len(line):
             line.fire(None)
         del self._lines[topic]
-
-    def stop(self) -> None:
-        self.isStopped = True
 
     def cancel(self) -> None:
         for lookUp in list(self._lookUps):

@@ -4,7 +4,6 @@ C{twistd pylogbroker-auditor}: the auditor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from twisted.application.service import IService
@@ -26,16 +25,16 @@ class Options(PropertyOptions):
     synopsis = "[options] --config FILE [--set KEY=VALUE ...]"
     longdesc = (
         "Counts what is in clusters and compares it with what producers say they have sent. "
-        "Example: twistd -n pylogbroker-auditor --config etc/auditor.properties"
+        "Example: twistd -n --pidfile= pylogbroker-auditor --config etc/auditor.properties"
     )
+    read = staticmethod(AuditorSettings.fromProperties)
     timeOf: TimeOf | None = None
 
-    def read(self, properties: Mapping[str, str], warn: Callable[[str], None]) -> AuditorSettings:
-        """The settings of an auditor, with the function that C{timeof} names."""
-        settings = AuditorSettings.fromProperties(properties, warn)
-        if settings.timeOf is not None:
-            self.timeOf = loadPlugin("timeof", settings.timeOf, {}, "timeOf")
-        return settings
+    def postOptions(self) -> None:
+        """Read the file, and load the function that C{timeof} names."""
+        super().postOptions()
+        if self.settings.timeOf is not None:
+            self.timeOf = loadPlugin("timeof", self.settings.timeOf, {}, "timeOf")
 
 
 class TwistdAuditorService(TwistdLifecycle, AuditorService):

@@ -5,7 +5,6 @@ clean-shutdown marker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from twisted.application.service import IService
@@ -25,10 +24,7 @@ class Options(PropertyOptions):
         "--config etc/broker.properties --set port=9093"
     )
     optParameters = [["config", "c", None, "The property file, with Kafka's property names."]]
-
-    def read(self, properties: Mapping[str, str], warn: Callable[[str], None]) -> BrokerSettings:
-        """The settings of a broker."""
-        return BrokerSettings.fromProperties(properties, warn)
+    read = staticmethod(BrokerSettings.fromProperties)
 
 
 class TwistdBrokerService(TwistdLifecycle, HttpServiceMixin, BrokerService):

@@ -15,7 +15,6 @@ from twisted.python import usage
 from pylogbroker.config.connectionsettings import ConnectionSettings
 from pylogbroker.config.propertytypes import ZookeeperServers
 from pylogbroker.console.standalone import ClusterConsole
-from pylogbroker.errors import ConfigurationError
 from pylogbroker.programs.lifecycle import ProgramOptions, TwistdLifecycle
 
 LISTENER = "8067"
@@ -27,7 +26,7 @@ class Options(ProgramOptions):
     synopsis = "[options] --zookeeper HOST:PORT[,HOST:PORT...][/CHROOT]"
     longdesc = (
         "Serves a page that shows a cluster and changes nothing. Example: "
-        "twistd -n pylogbroker-console --zookeeper localhost:2181 --listen 8067"
+        "twistd -n --pidfile= pylogbroker-console --zookeeper localhost:2181 --listen 8067"
     )
     optParameters = [
         ["zookeeper", "z", None, "ZooKeeper's servers, as in zk.connect."],
@@ -46,23 +45,18 @@ class Options(ProgramOptions):
     ]
     optFlags = [["no-messages", None, "Do not show messages."]]
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.hosts: list[str] = []
-        self.changes: list[str] = []
-
     def opt_host(self, name: str) -> None:
         """A host name of the page beside localhost and any IP address. Can be repeated."""
-        self.hosts.append(name)
+        self.setdefault("host", []).append(name)
 
     def opt_set(self, change: str) -> None:
         """zk.digest or broker.endpoint as KEY=VALUE; overrides the file. Can be repeated."""
-        self.changes.append(change)
+        self.setdefault("set", []).append(change)
 
     opt_s = opt_set
 
     def postOptions(self) -> None:
-        """Check the options. Raises L{usage.UsageError}."""
+        """Check the options."""
         super().postOptions()
         if not (self["zookeeper"] or "").strip():
             raise usage.UsageError("--zookeeper HOST:PORT is missing")
@@ -70,10 +64,7 @@ class Options(ProgramOptions):
             ZookeeperServers().parse(self["zookeeper"], lambda _sentence: None)
         except ValueError as error:
             raise usage.UsageError(f"--zookeeper {self['zookeeper']}: {error}") from error
-        try:
-            self.access = ConnectionSettings.read(self["config"], self.changes)
-        except ConfigurationError as error:
-            raise usage.UsageError(str(error)) from error
+        self.access = ConnectionSettings.read(self["config"], self.get("set", ()))
 
 
 class TwistdConsole(TwistdLifecycle, ClusterConsole):
@@ -88,7 +79,7 @@ def makeService(options: Options) -> IService:
         reactor,
         options["listen"],
         options["zookeeper"],
-        tuple(options.hosts),
+        tuple(options.get("host", ())),
         not options["no-messages"],
         access=options.access,
     )

@@ -24,6 +24,7 @@ from pylogbroker.broker.service import BrokerService
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.console.service import ConsoleService, brokerConsole
 from pylogbroker.interfaces import IZookeeper
+from pylogbroker.net.deferreds import asDeferred
 
 
 class EmbeddedBroker:
@@ -57,58 +58,45 @@ class EmbeddedBroker:
         self.service = BrokerService(reactor, self.settings, zookeeper=zookeeper)
         self.console: ConsoleService | None = brokerConsole(reactor, self.settings, self.service)
 
-    def start(self) -> Deferred[None]:
+    @asDeferred
+    async def start(self) -> None:
         """
         @return: fires with L{None} when clients are served. Fails with
             L{pylogbroker.errors.ConfigurationError} (a port is taken),
             L{pylogbroker.errors.StorageError} (the directory cannot be used), or
             L{pylogbroker.errors.ZookeeperError}.
         """
-        return Deferred.fromCoroutine(self._start())
-
-    async def _start(self) -> None:
         if self._trigger is not None:
             raise RuntimeError("a broker is started once")
         self._trigger = self._reactor.addSystemEventTrigger(
             "before", "shutdown", self._stopBeforeEnd
         )
         try:
-            await self._startAll()
-        except BaseException:
-            self._forgetEnd()
+            if self.console is not None:
+                await self.console.listen()
+            await self.service.start()
+        except Exception:
+            await self._stopConsole()
             raise
 
-    async def _startAll(self) -> None:
-        if self.console is None:
-            await self.service.start()
-            return
-        await self.console.listen()
-        try:
-            await self.service.start()
-        except BaseException:
+    async def _stopConsole(self) -> None:
+        trigger, self._trigger = self._trigger, None
+        if trigger is not None:
+            self._reactor.removeSystemEventTrigger(trigger)
+        if self.console is not None:
             await self.console.stopService()
-            raise
 
-    def stop(self) -> Deferred[None]:
+    @asDeferred
+    async def stop(self) -> None:
         """
         @return: fires with L{None} when all data is flushed and all files are closed.
         """
-        return Deferred.fromCoroutine(self._stop())
+        await self._stopConsole()
+        await self.service.stopService()
 
     def _stopBeforeEnd(self) -> Deferred[None]:
         self._trigger = None  # fired: it cannot be removed
         return self.stop()
-
-    def _forgetEnd(self) -> None:
-        trigger, self._trigger = self._trigger, None
-        if trigger is not None:
-            self._reactor.removeSystemEventTrigger(trigger)
-
-    async def _stop(self) -> None:
-        self._forgetEnd()
-        if self.console is not None:
-            await self.console.stopService()
-        await self.service.stopService()
 
     @property
     def host(self) -> str:

@@ -30,7 +30,6 @@ from functools import partial
 from typing import Any
 
 from twisted.application.service import IService
-from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import (
     FilteringLogObserver,
@@ -41,11 +40,11 @@ from twisted.logger import (
     globalLogPublisher,
 )
 from twisted.python import usage
-from twisted.python.failure import Failure
 
 from pylogbroker.broker.kafka07 import REQUEST_LOG as REQUESTS
 from pylogbroker.config.properties import readProperties
 from pylogbroker.errors import ConfigurationError, PylogbrokerError
+from pylogbroker.net.deferreds import asDeferred
 
 NOTIFY_SOCKET = "NOTIFY_SOCKET"
 ROOT = "root"
@@ -68,26 +67,24 @@ def readLevels(path: str, warn: Callable[[str], None]) -> Levels:
     levels: dict[str, Any] = {"": DEFAULT}
     for namespace, name in properties.items():
         place = properties.location(namespace)
-        if name.strip().lower() not in names:
+        level = names.get(name.strip().lower())
+        if level is None:
             raise ConfigurationError(
                 f"{place}: {namespace}={name}: must be one of {', '.join(names)}"
             )
         if namespace.partition(".")[0] == _OURS and not _exists(namespace):
             warn(f"{place}: {namespace}: nothing is logged under that name")
-        levels["" if namespace == ROOT else namespace] = names[name.strip().lower()]
+        levels["" if namespace == ROOT else namespace] = level
     return levels
 
 
 def _exists(namespace: str) -> bool:
     module, _, name = namespace.rpartition(".")
-    return namespace == REQUESTS or _isModule(
-        module if name.lstrip("_")[:1].isupper() else namespace
-    )
-
-
-def _isModule(name: str) -> bool:
+    isClass = name.lstrip("_")[:1].isupper()
     try:
-        return importlib.util.find_spec(name) is not None
+        return namespace == REQUESTS or (
+            importlib.util.find_spec(module if isClass else namespace) is not None
+        )
     except ImportError:  # what is before the last dot is no package
         return False
 
@@ -104,7 +101,7 @@ class LogLevels:
 
     def begin(self, publisher: LogPublisher) -> None:
         """Put a filter before each present observer of a publisher."""
-        self._set(self._levels)
+        self._set()
         trace: list[tuple[Any, Any]] = []
         # A publisher names its observers only in the trace of an event.
         Logger(self._log.namespace, observer=publisher).info(
@@ -117,10 +114,10 @@ class LogLevels:
     def change(self, levels: Levels) -> None:
         """Use new levels."""
         self._levels = levels
-        self._set(levels)
+        self._set()
         self._log.info("Log levels: {levels}", levels=str(self))
 
-    def keep(self, error: BaseException | None) -> None:
+    def keep(self, error: BaseException) -> None:
         """Log that the file could not be read again."""
         self._log.error("The log levels stay as they were: {error}", error=error)
 
@@ -128,11 +125,11 @@ class LogLevels:
         """Log a warning about the file."""
         self._log.warn("{sentence}", sentence=sentence)
 
-    def _set(self, levels: Levels) -> None:
+    def _set(self) -> None:
         self._predicate.clearLogLevels()
         # A change of levels is logged, whatever they are.
         self._predicate.setLogLevelForNamespace(self._log.namespace, DEFAULT)
-        for namespace, level in levels.items():
+        for namespace, level in self._levels.items():
             self._predicate.setLogLevelForNamespace(namespace, level)
 
     def __str__(self) -> str:
@@ -147,10 +144,7 @@ def warn(sentence: str) -> None:
 
 
 def printStartupError(
-    kind: type[BaseException],
-    error: BaseException,
-    traceback: object,
-    isLogShown: bool = False,
+    kind: type[BaseException], error: BaseException, traceback: object, isLogShown: bool = False
 ) -> None:
     """
     Print an error on standard error and in the log, which twistd has put in place of C{sys.stderr}.
@@ -216,9 +210,9 @@ class ProgramOptions(usage.Options):
         """
         try:
             super().parseOptions(options)
-        except usage.UsageError as error:
+        except (usage.UsageError, PylogbrokerError) as error:
             if self.parent is None:
-                raise
+                raise usage.UsageError(str(error)) from error
             raise SystemExit(f"pylogbroker: {error}") from error
 
     def configure(self, service: Any) -> IService:
@@ -228,14 +222,10 @@ class ProgramOptions(usage.Options):
         return service  # type: ignore[no-any-return]
 
     def postOptions(self) -> None:
-        """Read the file. Raises L{usage.UsageError}."""
+        """Read the file. C{parseOptions} turns errors into usage errors."""
         path = self["log-levels"]
-        if path is None:
-            return
-        try:
+        if path is not None:
             self.logLevels = LogLevels(os.path.abspath(path), readLevels(path, warn))
-        except PylogbrokerError as error:
-            raise usage.UsageError(str(error)) from error
 
 
 class PropertyOptions(ProgramOptions):
@@ -248,31 +238,24 @@ class PropertyOptions(ProgramOptions):
     optParameters = [["config", "c", None, "The property file."]]
     settings: Any
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.changes: list[str] = []
-
     def opt_set(self, change: str) -> None:
         """A property that overrides the file's, as KEY=VALUE. Can be repeated."""
-        self.changes.append(change)
+        self.setdefault("set", []).append(change)
 
     opt_s = opt_set
 
-    def read(self, properties: Mapping[str, str], warn: Callable[[str], None]) -> Any:
-        """Make the settings. Subclasses override it."""
+    @staticmethod
+    def read(properties: Mapping[str, str], warn: Callable[[str], None]) -> Any:
+        """Make the settings. Subclasses name their settings' C{fromProperties}."""
         raise NotImplementedError
 
     def postOptions(self) -> None:
-        """Read the file. Raises L{usage.UsageError}."""
+        """Read the file."""
         super().postOptions()
         if self["config"] is None:
             raise usage.UsageError("--config FILE is missing")
-        try:
-            self.settings = self.read(
-                readProperties(self["config"], warn).withOverrides(self.changes), warn
-            )
-        except PylogbrokerError as error:
-            raise usage.UsageError(str(error)) from error
+        properties = readProperties(self["config"], warn).withOverrides(self.get("set", ()))
+        self.settings = self.read(properties, warn)
 
 
 class HttpServiceMixin:
@@ -291,13 +274,12 @@ class HttpServiceMixin:
             self.site.privilegedStartService()
         super().privilegedStartService()  # type: ignore[misc]
 
-    def stopService(self) -> Deferred[None]:
+    @asDeferred
+    async def stopService(self) -> None:
         """@return: fires when both have stopped."""
-        if self.site is None:
-            return super().stopService()  # type: ignore[no-any-return, misc]
-        return self.site.stopService().addCallback(  # type: ignore[no-any-return]
-            lambda _: super(HttpServiceMixin, self).stopService()  # type: ignore[misc]
-        )
+        if self.site is not None:
+            await self.site.stopService()
+        await super().stopService()  # type: ignore[misc]
 
 
 class TwistdLifecycle:
@@ -340,20 +322,20 @@ class TwistdLifecycle:
             signal.signal(number, lambda *_: self._reactor.callFromThread(self._stopReactor))
         notifySystemd("READY=1")
 
-    def _readLevels(self, logLevels: LogLevels) -> None:
+    @asDeferred
+    async def _readLevels(self, logLevels: LogLevels) -> None:
         """Read the file again, on a thread."""
 
         def warn(sentence: str) -> None:
             self._reactor.callFromThread(logLevels.warn, sentence)
 
-        def failed(failure: Failure) -> None:
-            failure.trap(PylogbrokerError)
-            logLevels.keep(failure.value)
-
-        reading = deferToThreadPool(
-            self._reactor, self._reactor.getThreadPool(), readLevels, logLevels.path, warn
-        )
-        reading.addCallbacks(logLevels.change, failed)
+        pool = self._reactor.getThreadPool()
+        try:
+            levels = await deferToThreadPool(self._reactor, pool, readLevels, logLevels.path, warn)
+        except PylogbrokerError as error:
+            logLevels.keep(error)
+        else:
+            logLevels.change(levels)
 
     def endInFailure(self, error: PylogbrokerError) -> None:
         """

@@ -9,12 +9,10 @@ from typing import Any
 from twisted.application.service import IService
 from twisted.python import usage
 
-from pylogbroker.cluster.subscription import WildcardSubscription, blacklist, whitelist
+from pylogbroker.cluster.subscription import blacklist, whitelist
 from pylogbroker.config.properties import readProperties
 from pylogbroker.console.service import MetricsService
-from pylogbroker.errors import PylogbrokerError
-from pylogbroker.mirror.service import MirrorService
-from pylogbroker.mirror.settings import MirrorSettings
+from pylogbroker.mirror.service import MirrorService, MirrorSettings
 from pylogbroker.programs.lifecycle import HttpServiceMixin, ProgramOptions, TwistdLifecycle, warn
 
 
@@ -27,7 +25,7 @@ class Options(ProgramOptions):
     )
     longdesc = (
         "Copies topics of one or more clusters into another, as they grow. Example: "
-        "twistd -n pylogbroker-mirror --consumer etc/mirror-consumer.properties "
+        "twistd -n --pidfile= pylogbroker-mirror --consumer etc/mirror-consumer.properties "
         "--producer etc/mirror-producer.properties --whitelist 'clicks|views.*'"
     )
     optParameters = [
@@ -51,46 +49,33 @@ class Options(ProgramOptions):
         ]
     ]
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.consumers: list[str] = []
-        self.hosts: list[str] = []
-
     def opt_host(self, name: str) -> None:
         """A host name of /metrics beside localhost and any IP address. Can be repeated."""
-        self.hosts.append(name)
+        self.setdefault("host", []).append(name)
 
     def opt_consumer(self, path: str) -> None:
         """The property file of a source cluster. Can be repeated."""
-        self.consumers.append(path)
+        self.setdefault("consumer", []).append(path)
 
     opt_c = opt_consumer
 
     def postOptions(self) -> None:
-        """Read the files. Raises L{usage.UsageError}."""
+        """Read the files."""
         super().postOptions()
-        if not self.consumers or self["producer"] is None:
+        if "consumer" not in self or self["producer"] is None:
             raise usage.UsageError("--consumer FILE and --producer FILE are needed")
         if (self["whitelist"] is None) == (self["blacklist"] is None):
             raise usage.UsageError("either --whitelist or --blacklist is needed, and not both")
-        try:
-            self.settings = MirrorSettings.fromProperties(
-                [readProperties(path, warn) for path in self.consumers],
-                readProperties(self["producer"], warn),
-                self._topics(),
-                warn,
-                streamCount=self["num-streams"],
-                producerCount=self["num-producers"],
-                isKeeping=bool(self["keep-partitions"]),
-            )
-        except PylogbrokerError as error:
-            raise usage.UsageError(str(error)) from error
-
-    def _topics(self) -> WildcardSubscription:
-        return (
-            whitelist(self["whitelist"])
-            if self["whitelist"] is not None
-            else blacklist(self["blacklist"])
+        self.settings = MirrorSettings.fromProperties(
+            [readProperties(path, warn) for path in self["consumer"]],
+            readProperties(self["producer"], warn),
+            blacklist(self["blacklist"])
+            if self["whitelist"] is None
+            else whitelist(self["whitelist"]),
+            warn,
+            streamCount=self["num-streams"],
+            producerCount=self["num-producers"],
+            isKeeping=bool(self["keep-partitions"]),
         )
 
 
@@ -106,6 +91,6 @@ def makeService(options: Options) -> IService:
     listener = options["listen"].strip()
     if listener:
         service.site = MetricsService(
-            reactor, listener, service.metricFamilies, tuple(options.hosts)
+            reactor, listener, service.metricFamilies, tuple(options.get("host", ()))
         )
     return options.configure(service)

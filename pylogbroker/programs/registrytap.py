@@ -4,7 +4,6 @@ C{twistd pylogbroker-registry}: the schema registry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from twisted.application.service import IService
@@ -27,12 +26,9 @@ class Options(PropertyOptions):
     synopsis = "[options] --config FILE [--set KEY=VALUE ...]"
     longdesc = (
         "Keeps schemas in a topic, and serves them to registry clients. Example: "
-        "twistd -n pylogbroker-registry --config etc/registry.properties"
+        "twistd -n --pidfile= pylogbroker-registry --config etc/registry.properties"
     )
-
-    def read(self, properties: Mapping[str, str], warn: Callable[[str], None]) -> RegistrySettings:
-        """The settings of a registry."""
-        return RegistrySettings.fromProperties(properties, warn)
+    read = staticmethod(RegistrySettings.fromProperties)
 
 
 class TwistdRegistryService(TwistdLifecycle, RegistryService):

@@ -65,14 +65,14 @@ def _messageSet(part: tuple[int, bytes], topic: str, partition: int, offset: int
     )
 
 
-def _checkAnswerSize(size: int, responseSizeMax: int) -> None:
+def _checkAnswerSize(sizesMax: Iterable[int], headerSize: int, responseSizeMax: int) -> None:
+    size = CODE_SIZE
+    for sizeMax in sizesMax:
+        if sizeMax < 0:
+            raise ValueError(f"sizeMax is {sizeMax}")
+        size += headerSize + sizeMax
     if size > responseSizeMax:
         raise ValueError(f"the answer may have {size} bytes; {responseSizeMax} are accepted")
-
-
-def _checkSizeMax(sizeMax: int) -> None:
-    if sizeMax < 0:
-        raise ValueError(f"sizeMax is {sizeMax}")
 
 
 def fetchCall(
@@ -82,8 +82,7 @@ def fetchCall(
     @raise ValueError: C{sizeMax} is negative (0.7.2 answers that with a broken frame), or the
         answer might be larger than is accepted.
     """
-    _checkSizeMax(sizeMax)
-    _checkAnswerSize(CODE_SIZE + sizeMax, responseSizeMax)
+    _checkAnswerSize((sizeMax,), 0, responseSizeMax)
     return BrokerCall(
         encodeFetch(topic, partition, offset, sizeMax),
         lambda body: _messageSet(decodeFetch(body), topic, partition, offset),
@@ -97,13 +96,7 @@ def multiFetchCall(
     @raise ValueError: as L{fetchCall}, for all together; or there are more than a request can hold.
     """
     ranges = list(fetches)
-    for _topic, _partition, _offset, sizeMax in ranges:
-        _checkSizeMax(sizeMax)
-    _checkAnswerSize(
-        CODE_SIZE
-        + sum(SET_HEADER_SIZE + sizeMax for _topic, _partition, _offset, sizeMax in ranges),
-        responseSizeMax,
-    )
+    _checkAnswerSize((each[3] for each in ranges), SET_HEADER_SIZE, responseSizeMax)
 
     def decode(body: bytes) -> list[MessageSet]:
         parts = decodeMultiFetch(body)
@@ -146,42 +139,24 @@ def encodeMessages(messages: Messages, codec: int, payloadSizeMax: int) -> bytes
     """
     if isinstance(messages, bytes | bytearray | memoryview):
         data = wrapCompressed(codec, bytes(messages))
-        if len(data) > payloadSizeMax:
-            _checkEntries(data, payloadSizeMax)
-        return data
-    payloads = list(messages)
-    data = encodeSet(payloads, codec)
-    if len(data) > payloadSizeMax:
-        if codec == NONE:
-            _checkPayloads(payloads, payloadSizeMax)
-        else:
-            _checkEntries(data, payloadSizeMax)
+        mayExceed = True
+    else:
+        payloads = list(messages)
+        data = encodeSet(payloads, codec)
+        mayExceed = codec != NONE or max(map(len, payloads), default=0) > payloadSizeMax
+    if mayExceed and len(data) > payloadSizeMax:
+        _checkEntries(data, payloadSizeMax)
     return data
-
-
-def _tooLarge(what: str, size: int, payloadSizeMax: int, position: int) -> MessageTooLargeError:
-    return MessageTooLargeError(
-        f"the payload of {what} has {size} bytes, {payloadSizeMax} are allowed", position
-    )
-
-
-def _checkPayloads(payloads: list[bytes], payloadSizeMax: int) -> None:
-    for index, payload in enumerate(payloads):
-        if len(payload) > payloadSizeMax:
-            raise _tooLarge(
-                f"message {index}", len(payload), payloadSizeMax, len(encodeSet(payloads[:index]))
-            )
 
 
 def _checkEntries(data: bytes, payloadSizeMax: int) -> None:
     position = 0
     for index, (message, behind) in enumerate(MessageSet(data).shallow()):
-        if len(message.payload) > payloadSizeMax:
-            raise _tooLarge(
-                "the compressed batch" if message.codec else f"message {index}",
-                len(message.payload),
-                payloadSizeMax,
-                position,
+        size = len(message.payload)
+        if size > payloadSizeMax:
+            what = "the compressed batch" if message.codec else f"message {index}"
+            raise MessageTooLargeError(
+                f"the payload of {what} has {size} bytes, {payloadSizeMax} are allowed", position
             )
         position = behind
 

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pylogbroker.interfaces import CheckLimits
-from pylogbroker.records.compression import NONE
+from pylogbroker.records.compression import NONE, crc32
 from pylogbroker.records.messageset import (
     DEFAULT_LIMITS,
     HEADER_SIZE_0,
@@ -29,8 +29,6 @@ from pylogbroker.records.messageset import (
     decompressedPayloads,
     readEntry,
 )
-from pylogbroker.records.zlibbackend import crc32
-from pylogbroker.types import Message
 
 
 class ColumnBatch(NamedTuple):
@@ -68,11 +66,14 @@ def columnBatches(
         if found is None:
             return
         message, behind = found
-        yield (
-            _single(message, baseOffset + position, baseOffset + behind)
+        payloads = (
+            [message.payload]
             if message.codec == NONE
-            else _opened(message, position, behind, baseOffset, limits)
+            else list(decompressedPayloads(message, DecompressionBudget(limits), 0, position))
         )
+        offset, nextOffset, count = baseOffset + position, baseOffset + behind, len(payloads)
+        nextOffsets = [offset] * (count - 1) + [nextOffset] * (count > 0)
+        yield ColumnBatch(payloads, [offset] * count, nextOffsets, nextOffset)
         position = behind
 
 
@@ -96,20 +97,6 @@ def _plainColumns(data: bytes, position: int, baseOffset: int) -> tuple[ColumnBa
         del payloads[count:], edges[count + 1 :]
     offsets = [baseOffset + edge for edge in edges]
     return ColumnBatch(payloads, offsets[:-1], offsets[1:], offsets[-1]), edges[-1]
-
-
-def _single(message: Message, offset: int, nextOffset: int) -> ColumnBatch:
-    return ColumnBatch([message.payload], [offset], [nextOffset], nextOffset)
-
-
-def _opened(
-    message: Message, position: int, behind: int, baseOffset: int, limits: CheckLimits
-) -> ColumnBatch:
-    payloads = list(decompressedPayloads(message, DecompressionBudget(limits), 0, position))
-    offset, nextOffset, count = baseOffset + position, baseOffset + behind, len(payloads)
-    return ColumnBatch(
-        payloads, [offset] * count, [offset] * (count - 1) + [nextOffset] * (count > 0), nextOffset
-    )
 
 
 def completeEntriesSize(data: bytes) -> int:

@@ -29,8 +29,7 @@ from pylogbroker.errors import (
     UnknownMagicError,
 )
 from pylogbroker.interfaces import CheckLimits
-from pylogbroker.records.compression import CODEC_NAMES, NONE, compress, decompress
-from pylogbroker.records.zlibbackend import crc32
+from pylogbroker.records.compression import CODEC_NAMES, NONE, compress, crc32, decompress
 from pylogbroker.types import Message, MessageAndOffset, PartialBatchOffset
 
 SIZE_FIELD_SIZE = 4
@@ -345,11 +344,12 @@ class MessageSet:
         if first is None:
             raise InvalidMessageSizeError(f"{end} bytes, less than a size field")
         position, messages = first[1], self
-        while position + SIZE_FIELD_SIZE <= end:
-            behind = position + SIZE_FIELD_SIZE + SIZE.unpack_from(data, position)[0]
+        last, sizeMin, unpack = end - SIZE_FIELD_SIZE, ENTRY_SIZE_MIN, SIZE.unpack_from
+        while position <= last:
+            behind = position + 4 + unpack(data, position)[0]
             if behind > end:
                 break
-            if behind < position + ENTRY_SIZE_MIN:  # the next fetch meets it as its first entry
+            if behind < position + sizeMin:  # the next fetch meets it as its first entry
                 messages = MessageSet(data[:position], self.baseOffset, limits=self.limits)
                 break
             position = behind
@@ -440,18 +440,19 @@ class MessageSet:
         data, position, base = self.data, 0, self.baseOffset
         end = len(data)
         unpack, crc = PLAIN.unpack_from, crc32
-        while position + 10 <= end:
-            size, head, checksum = unpack(data, position)
-            behind = position + 4 + size
-            if (
-                head == PLAIN_HEAD
-                and size >= 6
-                and behind <= end
-                and crc(payload := data[position + 10 : behind]) == checksum
-            ):
-                yield payload, base + behind
-                position = behind
-                continue
+        while True:
+            if position + 10 <= end:
+                size, head, checksum = unpack(data, position)
+                behind = position + 4 + size
+                if (
+                    head == PLAIN_HEAD
+                    and size >= 6
+                    and behind <= end
+                    and crc(payload := data[position + 10 : behind]) == checksum
+                ):
+                    yield payload, base + behind
+                    position = behind
+                    continue
             found = readEntry(data, position, end, position == 0)
             if found is None:
                 return
@@ -469,7 +470,3 @@ class MessageSet:
                 if previous is not None:
                     yield previous, base + behind
             position = behind
-        # At most 9 bytes are left: an empty message of magic 0, or a fault.
-        last = readEntry(data, position, end, position == 0)
-        if last is not None:
-            yield last[0].payload, base + last[1]

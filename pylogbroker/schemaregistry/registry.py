@@ -48,7 +48,7 @@ ATTEMPT_COUNT_MAX = 20
 
 SUBJECT_COUNT_MAX = 100_000
 VERSION_COUNT_MAX = 1_000
-"""Of a subject, without those that were permanently deleted."""
+"""Versions of a subject, without those that were permanently deleted."""
 
 TEXTS_SIZE_MAX = 256 << 20
 """Bytes of all schemas together."""
@@ -59,16 +59,6 @@ INCOMPATIBLE = 409
 STORE_FAILED = 50001
 TIMED_OUT = 50002
 NOT_READY = 50301
-
-
-def canonicalize(text: str) -> tuple[str, str]:
-    """
-    The canonical text and the fingerprint of a schema. Slow: for a worker.
-
-    @raise InvalidSchemaError: it is not a schema.
-    """
-    canonical = parseSchema(text).text
-    return canonical, fingerprint(canonical)
 
 
 class Registry:
@@ -105,20 +95,17 @@ class Registry:
         self._waiting: dict[str, Deferred[Any]] = {}
         self._locks: dict[str, DeferredLock] = {}
         self._refusal: InvalidRegistryTopicError | None = None
-        self._initializing: Deferred[None] | None = None
+        self._initializing: Deferred[Any] | None = None
 
     # -- the log
 
-    def follow(self) -> Deferred[None]:
+    async def follow(self) -> None:
         """
-        Read the topic, and initialize it if it is new.
+        Read the topic, and initialize it if it is new, until it is cancelled.
 
-        @return: fires when it is cancelled. Fails with L{InvalidRegistryTopicError}; from then on
-            all changes are refused.
+        @raise InvalidRegistryTopicError: the topic is not a registry's, or was truncated. From then
+            on all changes are refused.
         """
-        return Deferred.fromCoroutine(self._follow())
-
-    async def _follow(self) -> None:
         try:
             await self._topicLog.follow(self._apply, self._caughtUp)
         except InvalidRegistryTopicError as error:
@@ -139,6 +126,12 @@ class Registry:
             self._initializing = Deferred.fromCoroutine(self._initialize())
             self._initializing.addErrback(self._notInitialized)
 
+    def _notInitialized(self, failure: Failure) -> None:
+        if not failure.check(CancelledError):
+            self._log.warn(
+                "The topic is not initialized: {reason}", reason=failure.getErrorMessage()
+            )
+
     async def _initialize(self) -> None:
         while not self.state.isInitialized and self._refusal is None:
             try:
@@ -148,12 +141,6 @@ class Registry:
                     "The first record of a new topic has not been read back yet: {error}",
                     error=error,
                 )
-
-    def _notInitialized(self, failure: Failure) -> None:
-        if not failure.check(CancelledError):
-            self._log.warn(
-                "The topic is not initialized: {reason}", reason=failure.getErrorMessage()
-            )
 
     def _becomeReady(self) -> None:
         self.isReady = True
@@ -180,15 +167,13 @@ class Registry:
             raise InvalidRegistryTopicError(
                 "the topic does not begin with a registry's first record"
             )
-        waiting = self._waiting.get(record.request)
         try:
             outcome = self.state.apply(record)
         except RegistryRefusalError as error:
-            if waiting is not None and not waiting.called:
-                waiting.errback(error)
-            return
+            outcome = Failure(error)
         if isinstance(record.change, Initialize) and not self.isReady:
             self._becomeReady()
+        waiting = self._waiting.get(record.request)
         if waiting is not None and not waiting.called:
             waiting.callback(outcome)
 
@@ -203,7 +188,7 @@ class Registry:
             raise RegistryRefusalError(NOT_ALLOWED, str(error)) from error
         waiting: Deferred[Any] = Deferred()
         self._waiting[request] = waiting
-        sending = self._topicLog.append(payload)
+        sending = Deferred.fromCoroutine(self._topicLog.append(payload))
         sending.addErrback(lambda failure: failure.trap(CancelledError))
         try:
             return await waiting.addTimeout(self._timeoutMs / 1000, self._clock)
@@ -214,16 +199,17 @@ class Registry:
             sending.cancel()
 
     def _whyLate(self, isSent: bool) -> str:
-        late = (
-            f"The change was not read back within {self._timeoutMs} ms, and may still take effect: "
-        )
-        if self._topicLog.problem is not None:
-            return late + str(self._topicLog.problem)
-        if not isSent:
-            return late + "the broker does not accept it (max.message.size may be too small)"
+        why: object = self._topicLog.problem
+        if why is None and isSent:
+            why = (
+                "the broker has not flushed it yet (topic.flush.intervals.ms), or has dropped it"
+                " (max.message.size)"
+            )
+        elif why is None:
+            why = "the broker does not accept it (max.message.size may be too small)"
         return (
-            late + "the broker has not flushed it yet (topic.flush.intervals.ms), or has dropped it"
-            " (max.message.size)"
+            f"The change was not read back within {self._timeoutMs} ms, and may still take effect:"
+            f" {why}"
         )
 
     # -- requests
@@ -254,8 +240,17 @@ class Registry:
             ) from error
 
     async def canonicalize(self, text: str) -> tuple[str, str]:
-        """The function L{canonicalize}, on the worker."""
-        return await self._worker.submit(lambda: canonicalize(text))
+        """
+        The canonical text and the fingerprint of a schema, made by the worker.
+
+        @raise InvalidSchemaError: it is not a schema.
+        """
+
+        def parse() -> tuple[str, str]:
+            canonical = parseSchema(text).text
+            return canonical, fingerprint(canonical)
+
+        return await self._worker.submit(parse)
 
     async def incompatibilities(
         self, text: str, earlier: list[tuple[int, str]], level: str
@@ -281,8 +276,7 @@ class Registry:
             if found is not None:
                 return found.schemaId
             try:
-                registered: SchemaVersion = await self._checkAndAppend(subject, text, identity)
-                return registered.schemaId
+                return await self._checkAndAppend(subject, text, identity)
             except RegistryRefusalError as error:
                 if error.code != STALE:
                     raise
@@ -290,7 +284,7 @@ class Registry:
             STORE_FAILED, f"other changes of {subject} came first, {ATTEMPT_COUNT_MAX} times"
         )
 
-    async def _checkAndAppend(self, subject: str, text: str, identity: str) -> Any:
+    async def _checkAndAppend(self, subject: str, text: str, identity: str) -> int:
         earlier, level, basis = (
             self.state.earlier(subject),
             self.state.level(subject),
@@ -304,7 +298,8 @@ class Registry:
                 "Schema being registered is incompatible with an earlier schema for subject"
                 f' "{subject}" ({level}): {problems}',
             )
-        return await self._append(Register(subject, text, identity, basis))
+        registered: SchemaVersion = await self._append(Register(subject, text, identity, basis))
+        return registered.schemaId
 
     def _checkLimits(self, versionCount: int, size: int) -> None:
         state = self.state
@@ -316,10 +311,8 @@ class Registry:
             raise RegistryRefusalError(
                 NOT_ALLOWED,
                 f"The registry is full. The limits are {VERSION_COUNT_MAX} versions of a subject"
-                " that"
-                f" are not permanently deleted, {SUBJECT_COUNT_MAX} subjects, {TEXTS_SIZE_MAX}"
-                " bytes"
-                " of schemas",
+                f" that are not permanently deleted, {SUBJECT_COUNT_MAX} subjects,"
+                f" {TEXTS_SIZE_MAX} bytes of schemas",
             )
 
     async def deleteVersion(self, subject: str, version: int, isPermanent: bool) -> int:

@@ -17,9 +17,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
-from twisted.internet.defer import Deferred
-from twisted.python.failure import Failure
-
 from pylogbroker.errors import InvalidSchemaError, RegistryRefusalError
 from pylogbroker.net.httpserver import HttpRequest, HttpResponse, HttpSite, jsonReply
 from pylogbroker.schemaregistry.registry import INVALID_SCHEMA, NOT_ALLOWED, NOT_READY, Registry
@@ -30,6 +27,7 @@ from pylogbroker.schemas.state import (
     MODE_NOT_FOUND,
     SCHEMA_NOT_FOUND,
     VERSION_NOT_FOUND,
+    RegistryState,
     SchemaVersion,
 )
 
@@ -49,22 +47,37 @@ _AVRO = "AVRO"
 _MODE = {"mode": "READWRITE"}
 
 
+_UNSUPPORTED = {
+    "references": "References are not supported: put the referenced schemas into the schema",
+    # rules encrypt fields: never ignore them silently
+    "metadata": "metadata is not supported and would have no effect: leave it out",
+    "ruleSet": "ruleSet is not supported and would have no effect: leave it out",
+}
+
+
 class _Call(NamedTuple):
     """
-    A request that matches a route.
+    A request that matches a route. The methods below the parts of the request are the routes.
 
     @ivar pieces: the decoded parts of the path that match a C{*}.
     """
 
+    registry: Registry
     asked: HttpRequest
     pieces: tuple[str, ...]
 
-    def flag(self, name: str) -> bool:
-        return self.asked.query.get(name, "").lower() == "true"
+    # -- parts
+
+    @property
+    def state(self) -> RegistryState:
+        return self.registry.state
+
+    def flag(self, *names: str) -> bool:
+        return any(self.asked.query.get(name, "").lower() == "true" for name in names)
 
     @property
     def isDeletedOnly(self) -> bool:
-        return self.flag("deletedOnly") or self.flag("deleted_only")  # Java's and Python's clients
+        return self.flag("deletedOnly", "deleted_only")  # Java's and Python's clients
 
     def number(self, name: str, default: int) -> int:
         text = self.asked.query.get(name, str(default))
@@ -89,6 +102,11 @@ class _Call(NamedTuple):
                 " of them a control character",
             )
         return name
+
+    @property
+    def subjectOrAll(self) -> str:
+        """C{""} for the general setting."""
+        return self.subject if self.pieces else ""
 
     @property
     def version(self) -> int | None:
@@ -148,17 +166,9 @@ class _Call(NamedTuple):
             raise RegistryRefusalError(
                 INVALID_SCHEMA, f"Schemas of type {str(kind)[:40]} are not supported; {_AVRO} is"
             )
-        if body.get("references"):
-            raise RegistryRefusalError(
-                INVALID_SCHEMA,
-                "References are not supported: put the referenced schemas into the schema",
-            )
-        for name in ("metadata", "ruleSet"):  # rules encrypt fields: never ignore them silently
+        for name, reason in _UNSUPPORTED.items():
             if body.get(name):
-                raise RegistryRefusalError(
-                    INVALID_SCHEMA,
-                    f"{name} is not supported and would have no effect: leave it out",
-                )
+                raise RegistryRefusalError(INVALID_SCHEMA, reason)
         text = body.get("schema")
         if not isinstance(text, str) or not text.strip():
             raise RegistryRefusalError(
@@ -166,8 +176,129 @@ class _Call(NamedTuple):
             )
         return text
 
+    # -- routes
 
-Route = Callable[[Registry, _Call], Any]
+    def listSubjects(self) -> list[str]:
+        prefix = self.asked.query.get("subjectPrefix", "")
+        found = self.state.subjects(self.flag("deleted") or self.isDeletedOnly)
+        left = set(self.state.subjects()) if self.isDeletedOnly else ()
+        return self.page([name for name in found if name.startswith(prefix) and name not in left])
+
+    def listVersions(self) -> list[int]:
+        found = self.state.versions(self.subject, self.flag("deleted") or self.isDeletedOnly)
+        left = dict(self.state.earlier(self.subject)) if self.isDeletedOnly else ()
+        return self.page([number for number in found if number not in left])
+
+    async def register(self) -> dict[str, Any]:
+        return {"id": await self.registry.register(self.subject, self.newSchema())}
+
+    async def findSchema(self) -> dict[str, Any]:
+        subject = self.subject
+        _canonical, identity = await self.registry.canonicalize(self.schema())
+        self.state.versions(subject, self.flag("deleted"))
+        found = self.state.find(subject, identity, self.flag("deleted"))
+        if found is None:
+            raise RegistryRefusalError(SCHEMA_NOT_FOUND, "Schema not found")
+        return _asJson(found)
+
+    async def deleteSubject(self) -> list[int]:
+        return await self.registry.deleteSubject(self.subject, self.flag("permanent"))
+
+    def foundVersion(self) -> SchemaVersion:
+        return self.state.version(self.subject, self.version, self.flag("deleted"))
+
+    async def deleteVersion(self) -> int:
+        isPermanent = self.flag("permanent")
+        number = self.version or self.state.version(self.subject, None, isPermanent).version
+        return await self.registry.deleteVersion(self.subject, number, isPermanent)
+
+    async def schemaText(self) -> str:
+        return await self.registry.schema(self.schemaId)
+
+    async def schemaById(self) -> dict[str, Any]:
+        return {"schema": await self.schemaText()}
+
+    async def schemaJson(self) -> Any:
+        return json.loads(await self.schemaText())
+
+    def usages(self) -> list[tuple[str, int]]:
+        wanted = self.asked.query.get("subject")
+        return [
+            usage
+            for usage in self.state.usagesOf(self.schemaId, self.flag("deleted"))
+            if wanted in (None, usage[0])
+        ]
+
+    def schemaVersions(self) -> list[dict[str, Any]]:
+        return [
+            {"subject": subject, "version": version}
+            for subject, version in self.page(self.usages())
+        ]
+
+    def schemaSubjects(self) -> list[str]:
+        return self.page(sorted({subject for subject, _version in self.usages()}))
+
+    def level(self) -> dict[str, Any]:
+        subject = self.subjectOrAll
+        if subject and not self.state.ownLevel(subject) and not self.flag("defaultToGlobal"):
+            raise RegistryRefusalError(
+                LEVEL_NOT_FOUND,
+                f"Subject '{subject}' does not have subject-level compatibility configured",
+            )
+        return {"compatibilityLevel": self.state.level(subject)}
+
+    async def setLevel(self) -> dict[str, Any]:
+        body = self.json()
+        level = body.pop("compatibility", None)
+        others = sorted(name for name, value in body.items() if value)
+        if others:
+            raise RegistryRefusalError(
+                NOT_ALLOWED,
+                f"Only compatibility can be set, not {', '.join(others)[:200]}",
+            )
+        if not isinstance(level, str) or level.upper() not in LEVELS:
+            raise RegistryRefusalError(
+                INVALID_LEVEL, f"Invalid compatibility level. Valid values are {', '.join(LEVELS)}"
+            )
+        return {"compatibility": await self.registry.setLevel(self.subjectOrAll, level.upper())}
+
+    async def deleteLevel(self) -> dict[str, Any]:
+        return {"compatibilityLevel": await self.registry.setLevel(self.subjectOrAll, "")}
+
+    def mode(self) -> dict[str, str]:
+        if self.pieces and not self.flag("defaultToGlobal"):
+            self.deleteMode()
+        return _MODE
+
+    def deleteMode(self) -> None:
+        raise RegistryRefusalError(
+            MODE_NOT_FOUND, f"Subject '{self.subject}' does not have subject-level mode configured"
+        )
+
+    def setMode(self) -> dict[str, str]:
+        if self.json().get("mode") != _MODE["mode"]:
+            raise RegistryRefusalError(INVALID_MODE, "Invalid mode. The only mode is READWRITE")
+        return _MODE
+
+    async def checkCompatibility(self) -> dict[str, Any]:
+        """Compatibility with one version, or with all versions that the level names."""
+        level, text = self.state.level(self.subject), self.schema()
+        earlier = self.state.earlier(self.subject)
+        if len(self.pieces) > 1:
+            number, level = self.version, level.removesuffix(TRANSITIVE)
+            if number is not None:  # NONE, BACKWARD, FORWARD and FULL compare with the last one
+                earlier = [each for each in earlier if each[0] == number]
+                if not earlier:
+                    raise RegistryRefusalError(VERSION_NOT_FOUND, f"Version {number} not found.")
+        problems = await self.registry.incompatibilities(text, earlier, level)
+        return {
+            "is_compatible": not problems,
+            **({"messages": problems} if self.flag("verbose") else {}),
+        }
+
+    def referencedBy(self) -> list[int]:
+        self.foundVersion()
+        return []
 
 
 def _asJson(registered: SchemaVersion) -> dict[str, Any]:
@@ -179,197 +310,44 @@ def _asJson(registered: SchemaVersion) -> dict[str, Any]:
     }
 
 
-def _version(registry: Registry, call: _Call) -> SchemaVersion:
-    return registry.state.version(call.subject, call.version, call.flag("deleted"))
-
-
-def _subjects(registry: Registry, call: _Call) -> list[str]:
-    prefix = call.asked.query.get("subjectPrefix", "")
-    found = registry.state.subjects(call.flag("deleted") or call.isDeletedOnly)
-    left = set(registry.state.subjects()) if call.isDeletedOnly else ()
-    return call.page([name for name in found if name.startswith(prefix) and name not in left])
-
-
-def _versions(registry: Registry, call: _Call) -> list[int]:
-    found = registry.state.versions(call.subject, call.flag("deleted") or call.isDeletedOnly)
-    left = (
-        {number for number, _text in registry.state.earlier(call.subject)}
-        if call.isDeletedOnly
-        else ()
-    )
-    return call.page([number for number in found if number not in left])
-
-
-async def _register(registry: Registry, call: _Call) -> dict[str, Any]:
-    return {"id": await registry.register(call.subject, call.newSchema())}
-
-
-async def _find(registry: Registry, call: _Call) -> dict[str, Any]:
-    subject = call.subject
-    _canonical, identity = await registry.canonicalize(call.schema())
-    registry.state.versions(subject, call.flag("deleted"))
-    found = registry.state.find(subject, identity, call.flag("deleted"))
-    if found is None:
-        raise RegistryRefusalError(SCHEMA_NOT_FOUND, "Schema not found")
-    return _asJson(found)
-
-
-async def _deleteSubject(registry: Registry, call: _Call) -> list[int]:
-    return await registry.deleteSubject(call.subject, call.flag("permanent"))
-
-
-async def _deleteVersion(registry: Registry, call: _Call) -> int:
-    isPermanent = call.flag("permanent")
-    number = call.version
-    if number is None:
-        number = registry.state.version(call.subject, None, isPermanent).version
-    return await registry.deleteVersion(call.subject, number, isPermanent)
-
-
-async def _schema(registry: Registry, call: _Call) -> dict[str, Any]:
-    return {"schema": await registry.schema(call.schemaId)}
-
-
-async def _schemaText(registry: Registry, call: _Call) -> Any:
-    return json.loads(await registry.schema(call.schemaId))
-
-
-def _usages(registry: Registry, call: _Call) -> list[tuple[str, int]]:
-    wanted = call.asked.query.get("subject")
-    return [
-        usage
-        for usage in registry.state.usagesOf(call.schemaId, call.flag("deleted"))
-        if wanted in (None, usage[0])
-    ]
-
-
-def _schemaVersions(registry: Registry, call: _Call) -> list[dict[str, Any]]:
-    return [
-        {"subject": subject, "version": version}
-        for subject, version in call.page(_usages(registry, call))
-    ]
-
-
-def _schemaSubjects(registry: Registry, call: _Call) -> list[str]:
-    return call.page(sorted({subject for subject, _version in _usages(registry, call)}))
-
-
-def _level(registry: Registry, call: _Call) -> dict[str, Any]:
-    if not call.pieces:
-        return {"compatibilityLevel": registry.state.level()}
-    own = registry.state.ownLevel(call.subject)
-    if not own and not call.flag("defaultToGlobal"):
-        raise RegistryRefusalError(
-            LEVEL_NOT_FOUND,
-            f"Subject '{call.subject}' does not have subject-level compatibility configured",
-        )
-    return {"compatibilityLevel": registry.state.level(call.subject)}
-
-
-async def _setLevel(registry: Registry, call: _Call) -> dict[str, Any]:
-    body = call.json()
-    level = body.pop("compatibility", None)
-    others = sorted(name for name, value in body.items() if value)
-    if others:
-        raise RegistryRefusalError(
-            NOT_ALLOWED,
-            f"Only compatibility can be set, not {', '.join(others)[:200]}",
-        )
-    if not isinstance(level, str) or level.upper() not in LEVELS:
-        raise RegistryRefusalError(
-            INVALID_LEVEL, f"Invalid compatibility level. Valid values are {', '.join(LEVELS)}"
-        )
-    return {
-        "compatibility": await registry.setLevel(call.subject if call.pieces else "", level.upper())
-    }
-
-
-async def _deleteLevel(registry: Registry, call: _Call) -> dict[str, Any]:
-    return {"compatibilityLevel": await registry.setLevel(call.subject if call.pieces else "", "")}
-
-
-def _mode(registry: Registry, call: _Call) -> dict[str, str]:
-    if call.pieces and not call.flag("defaultToGlobal"):
-        _deleteMode(registry, call)
-    return _MODE
-
-
-def _deleteMode(registry: Registry, call: _Call) -> None:
-    raise RegistryRefusalError(
-        MODE_NOT_FOUND, f"Subject '{call.subject}' does not have subject-level mode configured"
-    )
-
-
-def _setMode(registry: Registry, call: _Call) -> dict[str, str]:
-    if call.json().get("mode") != _MODE["mode"]:
-        raise RegistryRefusalError(INVALID_MODE, "Invalid mode. The only mode is READWRITE")
-    return _MODE
-
-
-async def _check(registry: Registry, call: _Call) -> dict[str, Any]:
-    """Compatibility with one version, or with all versions that the level names."""
-    subject = call.subject
-    text = call.schema()
-    level = registry.state.level(subject)
-    earlier = registry.state.earlier(subject)
-    if len(call.pieces) > 1:
-        number, level = call.version, level.removesuffix(TRANSITIVE)
-        earlier = (
-            earlier[-1:] if number is None else [each for each in earlier if each[0] == number]
-        )
-        if number is not None and not earlier:
-            raise RegistryRefusalError(VERSION_NOT_FOUND, f"Version {number} not found.")
-    problems = await registry.incompatibilities(text, earlier, level)
-    return {
-        "is_compatible": not problems,
-        **({"messages": problems} if call.flag("verbose") else {}),
-    }
-
-
-def _referencedBy(registry: Registry, call: _Call) -> list[int]:
-    _version(registry, call)
-    return []
-
-
+Route = Callable[[_Call], Any]
+_CONFIG: dict[str, Route] = {
+    "GET": _Call.level,
+    "PUT": _Call.setLevel,
+    "DELETE": _Call.deleteLevel,
+}
 ROUTES: dict[str, dict[str, Route]] = {
-    "": {"GET": lambda registry, call: {}},
-    "subjects": {"GET": _subjects},
-    "subjects/*": {"POST": _find, "DELETE": _deleteSubject},
-    "subjects/*/versions": {"GET": _versions, "POST": _register},
+    "": {"GET": lambda call: {}},
+    "subjects": {"GET": _Call.listSubjects},
+    "subjects/*": {"POST": _Call.findSchema, "DELETE": _Call.deleteSubject},
+    "subjects/*/versions": {"GET": _Call.listVersions, "POST": _Call.register},
     "subjects/*/versions/*": {
-        "GET": lambda registry, call: _asJson(_version(registry, call)),
-        "DELETE": _deleteVersion,
+        "GET": lambda call: _asJson(call.foundVersion()),
+        "DELETE": _Call.deleteVersion,
     },
-    "subjects/*/versions/*/schema": {
-        "GET": lambda registry, call: json.loads(_version(registry, call).text)
-    },
-    "subjects/*/versions/*/referencedby": {"GET": _referencedBy},
-    "schemas/types": {"GET": lambda registry, call: [_AVRO]},
-    "schemas/ids/*": {"GET": _schema},
-    "schemas/ids/*/schema": {"GET": _schemaText},
-    "schemas/ids/*/subjects": {"GET": _schemaSubjects},
-    "schemas/ids/*/versions": {"GET": _schemaVersions},
-    "config": {"GET": _level, "PUT": _setLevel, "DELETE": _deleteLevel},
-    "config/*": {"GET": _level, "PUT": _setLevel, "DELETE": _deleteLevel},
-    "mode": {"GET": _mode, "PUT": _setMode},
-    "mode/*": {"GET": _mode, "PUT": _setMode, "DELETE": _deleteMode},
-    "compatibility/subjects/*/versions": {"POST": _check},
-    "compatibility/subjects/*/versions/*": {"POST": _check},
-    "contexts": {"GET": lambda registry, call: call.page(["."])},
+    "subjects/*/versions/*/schema": {"GET": lambda call: json.loads(call.foundVersion().text)},
+    "subjects/*/versions/*/referencedby": {"GET": _Call.referencedBy},
+    "schemas/types": {"GET": lambda call: [_AVRO]},
+    "schemas/ids/*": {"GET": _Call.schemaById},
+    "schemas/ids/*/schema": {"GET": _Call.schemaJson},
+    "schemas/ids/*/subjects": {"GET": _Call.schemaSubjects},
+    "schemas/ids/*/versions": {"GET": _Call.schemaVersions},
+    "config": _CONFIG,
+    "config/*": _CONFIG,
+    "mode": {"GET": _Call.mode, "PUT": _Call.setMode},
+    "mode/*": {"GET": _Call.mode, "PUT": _Call.setMode, "DELETE": _Call.deleteMode},
+    "compatibility/subjects/*/versions": {"POST": _Call.checkCompatibility},
+    "compatibility/subjects/*/versions/*": {"POST": _Call.checkCompatibility},
+    "contexts": {"GET": lambda call: call.page(["."])},
 }
 """Functions by path, with C{*} for a variable part, and by method."""
 
 
 def _routeOf(path: str) -> tuple[dict[str, Route], tuple[str, ...]] | None:
-    pieces = path.strip("/").split("/")
     for pattern, methods in ROUTES.items():
-        words = pattern.split("/")
-        if len(words) == len(pieces) and all(
-            word in ("*", piece) for word, piece in zip(words, pieces, strict=True)
-        ):
-            return methods, tuple(
-                _decoded(piece) for word, piece in zip(words, pieces, strict=True) if word == "*"
-            )
+        match = re.fullmatch(pattern.replace("*", "([^/]*)"), path.strip("/"))
+        if match is not None:
+            return methods, tuple(map(_decoded, match.groups()))
     return None
 
 
@@ -378,16 +356,6 @@ def _decoded(piece: str) -> str:
         return unquote(piece, errors="strict")
     except UnicodeDecodeError:
         raise RegistryRefusalError(400, "The path is not UTF-8") from None
-
-
-def _reply(value: object, status: int = 200) -> HttpResponse:
-    return jsonReply(value, status, MEDIA_TYPE)
-
-
-def _refusal(code: int, reason: str) -> HttpResponse:
-    return _reply(
-        {"error_code": code, "message": reason}, RegistryRefusalError(code, reason).status
-    )
 
 
 class RegistrySite(HttpSite):
@@ -417,14 +385,19 @@ class RegistrySite(HttpSite):
         self._registry = registry
         self._requestCountMax = requestCountMax
 
-    def answer(self, asked: HttpRequest) -> Deferred[HttpResponse]:
+    async def answer(self, asked: HttpRequest) -> HttpResponse:
         """Answer a request, always with JSON."""
         self.inFlightCount += 1
-        return (
-            Deferred.fromCoroutine(self._route(asked))
-            .addCallbacks(_reply, self._failed)
-            .addBoth(self._over)
-        )
+        try:
+            return jsonReply(await self._route(asked), kind=MEDIA_TYPE)
+        except InvalidSchemaError as error:
+            refusal = RegistryRefusalError(INVALID_SCHEMA, f"Invalid schema: {error}")
+        except RegistryRefusalError as error:
+            refusal = error
+        finally:
+            self.inFlightCount -= 1
+        answer = {"error_code": refusal.code, "message": str(refusal)}
+        return jsonReply(answer, refusal.status, MEDIA_TYPE)
 
     async def _route(self, asked: HttpRequest) -> Any:
         if self.inFlightCount > self._requestCountMax:
@@ -440,18 +413,5 @@ class RegistrySite(HttpSite):
             raise RegistryRefusalError(405, "HTTP 405 Method Not Allowed")
         if not self._registry.isReady:
             raise RegistryRefusalError(NOT_READY, "The registry has not read its topic yet")
-        found = route(self._registry, _Call(asked, pieces))
+        found = route(_Call(self._registry, asked, pieces))
         return await found if isinstance(found, Coroutine) else found
-
-    def _failed(self, failure: Failure) -> HttpResponse:
-        error = failure.value
-        if isinstance(error, InvalidSchemaError):
-            return _refusal(INVALID_SCHEMA, f"Invalid schema: {error}")
-        if isinstance(error, RegistryRefusalError):
-            return _refusal(error.code, str(error))
-        failure.raiseException()
-        raise AssertionError
-
-    def _over(self, result: Any) -> Any:
-        self.inFlightCount -= 1
-        return result

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
-from twisted.application.service import Service
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -21,7 +20,8 @@ from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.config.registrysettings import RegistrySettings
 from pylogbroker.errors import InvalidRegistryTopicError
-from pylogbroker.net.listeners import formatAddress, listenerDescription, listenNow, serverEndpoint
+from pylogbroker.net.httpserver import HttpService
+from pylogbroker.net.listeners import formatAddress
 from pylogbroker.net.workers import IWorker, ThreadPoolWorker
 from pylogbroker.schemaregistry.registry import Registry
 from pylogbroker.schemaregistry.routes import RegistrySite
@@ -33,15 +33,12 @@ def newRequest() -> str:
     return uuid4().hex
 
 
-class RegistryService(Service):
-    """
-    A registry and its HTTP server.
-
-    @ivar port: the listening port; L{None} before the start.
-    """
+class RegistryService(HttpService):
+    """A registry and its HTTP server."""
 
     _log = Logger()
     name = "pylogbroker-registry"
+    web: RegistrySite
 
     def __init__(
         self,
@@ -56,7 +53,6 @@ class RegistryService(Service):
         @param request: returns unique ids.
         @raise ConfigurationError: C{broker} is not an endpoint.
         """
-        self._reactor = reactor
         self._settings = settings
         self._worker = ThreadPoolWorker(reactor, "schemas", 1) if worker is None else worker
         timeoutMs = settings.timeoutMs
@@ -67,29 +63,15 @@ class RegistryService(Service):
             settings.pollIntervalMs, settings.checkIntervalMs,
         )  # fmt: skip
         self.registry = Registry(reactor, self._topicLog, self._worker, request, timeoutMs)
-        self.web = RegistrySite(
+        web = RegistrySite(
             reactor,
             self.registry,
             settings.hosts,
             settings.requestSizeMax,
             settings.requestsMax,
         )
-        self.port: Any = None
+        super().__init__(reactor, web, settings.listen, f"listen={settings.listen}")
         self._following: Deferred[None] | None = None
-
-    def privilegedStartService(self) -> None:
-        """
-        Listen.
-
-        @raise ConfigurationError: C{listen} is not an endpoint, or cannot be used.
-        """
-        super().privilegedStartService()
-        if self.port is None:
-            description = listenerDescription(self._settings.listen)
-            self.port = listenNow(
-                lambda: serverEndpoint(self._reactor, description).listen(self.web),
-                f"listen={self._settings.listen}",
-            )
 
     def startService(self) -> None:
         """Begin to read the topic, without waiting."""
@@ -102,7 +84,7 @@ class RegistryService(Service):
             broker=self._settings.broker,
             listener=formatAddress(self.port.getHost()),
         )
-        self._following = self.registry.follow()
+        self._following = Deferred.fromCoroutine(self.registry.follow())
         self._following.addErrback(self._ended)
 
     def _ended(self, failure: Failure) -> None:
@@ -118,19 +100,9 @@ class RegistryService(Service):
         """The topic is truncated, or not a registry's. Overridden by the program, which exits."""
         self._log.error("The registry cannot start: {error}", error=error)
 
-    def stopService(self) -> Deferred[None]:
-        """
-        @return: fires when the port and the connections are closed; does not fail. Changes in
-            flight may still take effect.
-        """
-        return Deferred.fromCoroutine(self._stop())
-
     async def _stop(self) -> None:
-        await maybeDeferred(super().stopService)
-        port, self.port = self.port, None
-        if port is not None:
-            await maybeDeferred(port.stopListening)
-        self.web.closeAll()
+        """Changes in flight may still take effect."""
+        await super()._stop()
         if self._following is not None:
             self._following.cancel()
         await self._topicLog.close()

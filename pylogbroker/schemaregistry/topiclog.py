@@ -16,12 +16,11 @@ recognise repetitions.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
@@ -32,7 +31,10 @@ from pylogbroker.errors import (
     OffsetOutOfRangeError,
     PylogbrokerError,
     WireError,
+    copyForReraise,
 )
+from pylogbroker.net.deferreds import Waiters
+from pylogbroker.net.timer import Timer
 from pylogbroker.retry import RETRY_INTERVAL_MS
 from pylogbroker.types import EARLIEST, LATEST
 
@@ -40,17 +42,10 @@ PARTITION = 0
 FETCH_SIZE = 1 << 20
 FETCH_SIZE_MAX = 64 << 20
 
-T = TypeVar("T")
-
 
 def _answer(asking: Deferred[None]) -> None:
     if not asking.called:  # it may have been cancelled
         asking.callback(None)
-
-
-def _again(error: PylogbrokerError) -> PylogbrokerError:
-    """A copy of an error. An error that is raised again and again would collect tracebacks."""
-    return type(error)(str(error))
 
 
 class TopicLog:
@@ -84,44 +79,41 @@ class TopicLog:
         self._topic = topic
         self._consumer = consumer
         self._producer = producer
-        self._pollSeconds = pollIntervalMs / 1000
+        self._pollMs = pollIntervalMs
         self._checkSeconds = checkIntervalMs / 1000
         self._checkAt = 0.0
         self._fetchSize = FETCH_SIZE
-        self._resting: Deferred[None] | None = None
+        self._resting: Waiters[None] = Waiters()
+        self._restTimer = Timer(clock)
         self._asking: dict[Deferred[None], None] = {}
         self._ended: PylogbrokerError | None = None
         self._isClosed = False
 
     # -- reading
 
-    def follow(
+    async def follow(
         self, apply: Callable[[bytes, int], None], caughtUp: Callable[[], None]
-    ) -> Deferred[None]:
+    ) -> None:
         """
-        Read all records, from the first on, and new ones as they arrive. Failed fetches are
-        repeated.
+        Read all records, from the first on, and new ones as they arrive, until the log is closed.
+        Failed fetches are repeated. Can be cancelled.
 
         @param apply: called with each payload and its offset; raises L{InvalidRegistryTopicError}
             if the log is not a registry's.
         @param caughtUp: called when the records that existed at the start are read.
-        @return: fires when the log is closed; fails with L{InvalidRegistryTopicError}. Can be
-            cancelled.
+        @raise InvalidRegistryTopicError: the log is not a registry's, or was truncated.
         """
-        return Deferred.fromCoroutine(self._follow(apply, caughtUp)).addBoth(self._end)
-
-    def _end(self, result: T) -> T:
-        """Reading has ended: fail all calls of L{refresh}."""
-        error = result.value if isinstance(result, Failure) else None
-        self._ended = (
-            error
-            if isinstance(error, InvalidRegistryTopicError)
-            else ClosedError(f"{self._topic} is no longer read")
-        )
-        asking, self._asking = self._asking, {}
-        for each in asking:
-            each.errback(_again(self._ended))
-        return result
+        ended: PylogbrokerError = ClosedError(f"{self._topic} is no longer read")
+        try:
+            await self._follow(apply, caughtUp)
+        except InvalidRegistryTopicError as error:
+            ended = error
+            raise
+        finally:
+            self._ended = ended
+            asking, self._asking = self._asking, {}
+            for each in asking:
+                each.errback(copyForReraise(ended))
 
     async def _follow(
         self, apply: Callable[[bytes, int], None], caughtUp: Callable[[], None]
@@ -146,8 +138,14 @@ class TopicLog:
                 )
                 raise self.problem from error
             except PylogbrokerError as error:
-                self._tell(error)
-                await self._rest(RETRY_INTERVAL_MS / 1000)
+                if str(error) != str(self.problem):
+                    self._log.warn(
+                        "{topic} cannot be read now; trying again: {error}",
+                        topic=self._topic,
+                        error=error,
+                    )
+                self.problem = error
+                await self._rest(RETRY_INTERVAL_MS)
                 continue
             if not isCaughtUp and end is not None and self.position >= end:
                 isCaughtUp = True
@@ -160,16 +158,7 @@ class TopicLog:
                     0, _answer, each
                 )  # not from in here: who is called may close this
             if not self._asking:
-                await self._rest(self._pollSeconds)
-
-    def _tell(self, error: PylogbrokerError) -> None:
-        if str(error) != str(self.problem):
-            self._log.warn(
-                "{topic} cannot be read now; trying again: {error}",
-                topic=self._topic,
-                error=error,
-            )
-        self.problem = error
+                await self._rest(self._pollMs)
 
     async def _checkEnds(self) -> int:
         """The end of the topic, after a check that it begins at 0 and was not created anew."""
@@ -209,19 +198,15 @@ class TopicLog:
             return True
         return self.position > start
 
-    async def _rest(self, seconds: float) -> None:
-        self._resting = resting = Deferred[None]()
-        timer = self._clock.callLater(seconds, self._wake)
+    async def _rest(self, ms: float) -> None:
+        self._restTimer.start(ms, self._wake)
         try:
-            await resting
+            await self._resting.wait()
         finally:
-            if timer.active():
-                timer.cancel()
+            self._restTimer.stop()
 
     def _wake(self) -> None:
-        resting, self._resting = self._resting, None
-        if resting is not None:
-            resting.callback(None)
+        self._resting.fire(None)
 
     def refresh(self) -> Deferred[None]:
         """
@@ -231,7 +216,7 @@ class TopicLog:
             L{InvalidRegistryTopicError} or L{ClosedError} if reading has ended. Can be cancelled.
         """
         if self._ended is not None:
-            return fail(_again(self._ended))
+            return fail(copyForReraise(self._ended))
         asking: Deferred[None] = Deferred(lambda cancelled: self._asking.pop(cancelled, None))
         self._asking[asking] = None
         self._wake()
@@ -239,16 +224,11 @@ class TopicLog:
 
     # -- appending
 
-    def append(self, payload: bytes) -> Deferred[None]:
+    async def append(self, payload: bytes) -> None:
         """
-        Send a record until the broker confirms it.
-
-        @return: fires when the broker has stored it (or silently dropped it, as 0.7.2 does). Fails
-            only when it is cancelled.
+        Send a record until the broker has stored it (or silently dropped it, as 0.7.2 does). Fails
+        only when it is cancelled.
         """
-        return Deferred.fromCoroutine(self._append(payload))
-
-    async def _append(self, payload: bytes) -> None:
         while True:
             try:
                 await self._producer.send(self._topic, PARTITION, [payload])
@@ -263,11 +243,8 @@ class TopicLog:
                 )
             await deferLater(self._clock, RETRY_INTERVAL_MS / 1000)
 
-    def close(self) -> Deferred[None]:
-        """Fires when the connections are closed; does not fail."""
-        return Deferred.fromCoroutine(self._close())
-
-    async def _close(self) -> None:
+    async def close(self) -> None:
+        """Close the connections. Does not fail."""
         self._isClosed = True
         self._wake()
         await self._consumer.close()

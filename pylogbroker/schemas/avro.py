@@ -157,8 +157,12 @@ class AvroDecoder:
         """
         Prepare a writer's schema. The largest takes some tenths of a second. From any thread.
         """
+        reader = self._reader
         try:
-            return PreparedSchema(len(text), self._readFunction(text))
+            writer = parseSchema(text)
+            if reader is not None and reader.text == writer.text:
+                reader = None
+            return PreparedSchema(len(text), readerFor(writer, reader))
         except InvalidSchemaError as error:
             return PreparedSchema(len(text), None, str(error))
 
@@ -210,13 +214,3 @@ class AvroDecoder:
         if prepared.read is None:
             raise InvalidSchemaError(prepared.reason)
         return prepared.read
-
-    def _readFunction(self, text: str) -> Callable[[BytesIO], Any]:
-        writer, reader = parseSchema(text), self._reader
-        if reader is not None and reader.text == writer.text:
-            reader = None
-        isRecursive = writer.isRecursive or (reader is not None and reader.isRecursive)
-        wanted: tuple[str | None, Any] = (None, None)
-        if reader is not None:
-            wanted = reader.text, reader.schema
-        return readerFor(writer.text, writer.schema, *wanted, isRecursive)

@@ -28,8 +28,9 @@ from avro.compatibility import (
 from avro.compatibility import SchemaIncompatibilityType as Kind
 
 from pylogbroker.errors import InvalidSchemaError, describeError
+from pylogbroker.schemas.logical import ParsedSchema
 from pylogbroker.schemas.logrecords import BACKWARD, FORWARD, FULL, NONE, TRANSITIVE
-from pylogbroker.schemas.schemaparser import ParsedSchema, isParsed, parseSchema
+from pylogbroker.schemas.schemaparser import isParsed, parseSchema
 
 STEP_COUNT_MAX = 100_000
 """Pairs of schemas in one comparison; they take some tenths of a second."""

@@ -27,7 +27,7 @@ from decimal import Context, Decimal, Inexact, InvalidOperation
 from functools import lru_cache
 from importlib.util import find_spec, module_from_spec
 from io import BytesIO
-from typing import Any
+from typing import Any, NamedTuple
 
 import fastavro
 from fastavro.read import SchemaResolutionError
@@ -43,6 +43,9 @@ _MARK = "pylogbroker-meaning"
 
 _WRITTEN = "pylogbroker-written"
 """The property that has the original logical type."""
+
+HIDDEN = "pylogbroker-logicalType"
+"""The property of C{ParsedSchema.tree} that has the logical type."""
 
 _READ_UNITS = ("millis", "micros")
 _MOMENTS = tuple(
@@ -112,18 +115,10 @@ def _meaning(data: Any, writer: dict[str, Any], reader: dict[str, Any] | str | N
     if reader is None:
         return _meant(data, written, writer, written, writer)
     if isinstance(reader, str):
-        return _promoted(data, writer["type"], reader)
-    return _meant(
-        _promoted(data, writer["type"], reader["type"]),
-        written,
-        writer,
-        logicalType(reader),
-        reader,
-    )
-
-
-def _promoted(data: Any, kind: str, wanted: str) -> Any:
-    return data if kind == wanted else _reader.maybe_promote(data, kind, wanted)
+        reader = {"type": reader}
+    if reader["type"] != writer["type"]:
+        data = _reader.maybe_promote(data, writer["type"], reader["type"])
+    return _meant(data, written, writer, logicalType(reader), reader)
 
 
 _reader.LOGICAL_READERS = {**_READERS, **{f"{kind}-{_MARK}": _meaning for kind in _NAMES}}
@@ -185,42 +180,50 @@ def _form(precision: int, scale: int) -> tuple[Decimal, Context]:
 # -- schemas
 
 
-def readerFor(
-    text: str, schema: Any, readerText: str | None, readerSchema: Any, isRecursive: bool
-) -> Callable[[BytesIO], Any]:
+class ParsedSchema(NamedTuple):
+    """
+    A schema that was parsed by both libraries.
+
+    @ivar text: canonical.
+    @ivar tree: of the library C{avro}, with logical types in the property L{HIDDEN}.
+    @ivar schema: of the library C{fastavro}; its defaults are values
+        (L{fillDefaults}).
+    @ivar isRecursive: whether a value can hold another value of the same schema.
+    """
+
+    text: str
+    tree: Any
+    schema: Any
+    isRecursive: bool
+
+
+def readerFor(writer: ParsedSchema, reader: ParsedSchema | None) -> Callable[[BytesIO], Any]:
     """
     A function that decodes a body. Slow, as parsing is.
 
-    @param text: the writer's schema; canonical, as the reader's.
-    @param schema: the writer's schema, as fastavro has parsed it.
-    @param readerText: L{None}: values have the writer's schema.
-    @param isRecursive: of either schema; then the compiled reader is not safe.
+    @param reader: L{None}: values have the writer's schema.
     """
-    wanted = None if readerText is None else _wanted(readerText)
-    isMarked = False
+    schema = writer.schema
+    wanted = None if reader is None else _wanted(reader.text)
+    readerSchema = None if reader is None else reader.schema
+    # the compiled reader is not safe with recursive schemas, and does not know our logical type
+    isInterpreted = writer.isRecursive or (reader is not None and reader.isRecursive)
 
     def marked(each: Any) -> Any:
-        nonlocal isMarked
-        written = logicalType(each) if isinstance(each, dict) else ""
-        kind = each["type"] if isinstance(each, dict) else each
-        if written == "decimal" if wanted is None else kind in wanted:
-            isMarked = True
-            return {
-                **(each if isinstance(each, dict) else {"type": kind}),
-                "logicalType": _MARK,
-                _WRITTEN: written,
-            }
+        nonlocal isInterpreted
+        given = each if isinstance(each, dict) else {"type": each}
+        written = logicalType(given)
+        if written == "decimal" if wanted is None else given["type"] in wanted:
+            isInterpreted = True
+            return {**given, "logicalType": _MARK, _WRITTEN: written}
         if wanted is None or not written:
             return each
         return {key: value for key, value in each.items() if key != "logicalType"}
 
-    changed = mapSchema(text, marked)
-    if changed != text:
+    changed = mapSchema(writer.text, marked)
+    if changed != writer.text:
         schema = fastavro.parse_schema(json.loads(changed))
-    if isRecursive or isMarked:
-        read = _reader.schemaless_reader
-    else:
-        read = fastavro.schemaless_reader
+    read = _reader.schemaless_reader if isInterpreted else fastavro.schemaless_reader
     return lambda body: read(body, schema, readerSchema)
 
 
@@ -339,18 +342,16 @@ def fillDefaults(schema: Any, countMax: int) -> None:
     fields = [
         field for each in named.values() for field in each.get("fields", ()) if "default" in field
     ]
-    defaults, missing = _Defaults(named, countMax), object()
-    values = []
+    defaults = _Defaults(named, countMax)
+    filled = []
     for field in fields:
         try:
-            values.append(defaults.value(field["type"], field["default"]))
+            filled.append((field, {"default": defaults.value(field["type"], field["default"])}))
         except _UNFIT:
-            values.append(missing)
-    for field, value in zip(fields, values, strict=True):
-        if value is missing:
-            del field["default"]
-        else:
-            field["default"] = value
+            filled.append((field, {}))
+    for field, default in filled:
+        del field["default"]
+        field.update(default)
 
 
 def _nodes(schema: Any) -> Iterator[dict[str, Any]]:

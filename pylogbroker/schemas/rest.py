@@ -40,6 +40,11 @@ class RegistryCall(Generic[T]):
     body: bytes | None
     read: Callable[[Any], T]
 
+    @property
+    def headers(self) -> dict[str, str]:
+        headers = {"Accept": MEDIA_TYPE}
+        return headers if self.body is None else headers | {"Content-Type": MEDIA_TYPE}
+
     def decode(self, status: int, body: bytes) -> T:
         """
         @param status: of HTTP.
@@ -63,12 +68,14 @@ class RegistryCall(Generic[T]):
         )
 
 
-def _path(*pieces: str | int) -> str:
-    return "".join(f"/{quote(str(piece), safe='')}" for piece in pieces)
-
-
-def _asBody(text: str) -> bytes:
-    return json.dumps({"schema": text}).encode()
+def _call(
+    read: Callable[[Any], T], *path: str | int, text: str | None = None, query: str = ""
+) -> RegistryCall[T]:
+    """A request for C{path}; with C{text}, which is a schema, it is a POST."""
+    url = "".join(f"/{quote(str(piece), safe='')}" for piece in path) + query
+    if text is None:
+        return RegistryCall("GET", url, None, read)
+    return RegistryCall("POST", url, json.dumps({"schema": text}).encode(), read)
 
 
 def _text(value: Any) -> str:
@@ -85,66 +92,42 @@ def _registered(answer: Any) -> SchemaVersion:
 
 def schemaCall(schemaId: int) -> RegistryCall[str]:
     """The text of a schema."""
-    return RegistryCall(
-        "GET", _path("schemas", "ids", schemaId), None, lambda answer: _text(answer["schema"])
-    )
+    return _call(lambda answer: _text(answer["schema"]), "schemas", "ids", schemaId)
 
 
 def registerCall(subject: str, text: str) -> RegistryCall[int]:
     """The id of a schema, which is registered if it is new."""
-    return RegistryCall(
-        "POST",
-        _path("subjects", subject, "versions"),
-        _asBody(text),
-        lambda answer: int(answer["id"]),
-    )
+    return _call(lambda answer: int(answer["id"]), "subjects", subject, "versions", text=text)
 
 
 def findCall(subject: str, text: str) -> RegistryCall[SchemaVersion]:
     """A registered schema, by its text."""
-    return RegistryCall("POST", _path("subjects", subject), _asBody(text), _registered)
+    return _call(_registered, "subjects", subject, text=text)
 
 
 def versionCall(subject: str, version: int | None = None) -> RegistryCall[SchemaVersion]:
     """A version of a subject; L{None} for the latest."""
-    return RegistryCall(
-        "GET",
-        _path("subjects", subject, "versions", "latest" if version is None else version),
-        None,
-        _registered,
-    )
+    number = "latest" if version is None else version
+    return _call(_registered, "subjects", subject, "versions", number)
 
 
 def versionsCall(subject: str) -> RegistryCall[list[int]]:
     """The versions of a subject."""
-    return RegistryCall(
-        "GET",
-        _path("subjects", subject, "versions"),
-        None,
-        lambda answer: [int(version) for version in answer],
-    )
+    return _call(lambda answer: list(map(int, answer)), "subjects", subject, "versions")
 
 
 def subjectsCall() -> RegistryCall[list[str]]:
     """All subjects."""
-    return RegistryCall(
-        "GET", _path("subjects"), None, lambda answer: [_text(subject) for subject in answer]
-    )
+    return _call(lambda answer: list(map(_text, answer)), "subjects")
 
 
 def compatibilityCall(subject: str, text: str) -> RegistryCall[list[str]]:
     """Reasons why a schema may not become the next version of a subject; C{[]}: it may."""
 
     def read(answer: Any) -> list[str]:
-        return (
-            []
-            if answer["is_compatible"]
-            else [_text(each) for each in answer.get("messages", ())] or ["incompatible"]
-        )
+        if answer["is_compatible"]:
+            return []
+        return list(map(_text, answer.get("messages", ()))) or ["incompatible"]
 
-    return RegistryCall(
-        "POST",
-        _path("compatibility", "subjects", subject, "versions") + "?verbose=true",
-        _asBody(text),
-        read,
-    )
+    path = "compatibility", "subjects", subject, "versions"
+    return _call(read, *path, text=text, query="?verbose=true")

@@ -21,13 +21,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import avro.schema
 import fastavro
 
 from pylogbroker.errors import InvalidSchemaError, describeError
-from pylogbroker.schemas.logical import fillDefaults
+from pylogbroker.schemas.logical import HIDDEN, ParsedSchema, fillDefaults
 from pylogbroker.schemas.lru import LruCache
 from pylogbroker.schemas.schematext import canonicalText, mapSchema
 
@@ -51,9 +51,6 @@ EMPTY_COUNT_MAX = 16
 NAME_SIZE_MAX = 1_000
 """Characters of a name with its namespace."""
 
-HIDDEN = "pylogbroker-logicalType"
-"""The property of C{ParsedSchema.tree} that has the logical type."""
-
 _NAMED = frozenset(("record", "error", "enum", "fixed"))
 _SIZED = frozenset(
     (
@@ -71,23 +68,6 @@ _SIZED = frozenset(
         "error_union",
     )
 )
-
-
-class ParsedSchema(NamedTuple):
-    """
-    A schema that was parsed by both libraries.
-
-    @ivar text: canonical.
-    @ivar tree: of the library C{avro}, with logical types in the property L{HIDDEN}.
-    @ivar schema: of the library C{fastavro}; its defaults are values
-        (L{pylogbroker.schemas.logical.fillDefaults}).
-    @ivar isRecursive: whether a value can hold another value of the same schema.
-    """
-
-    text: str
-    tree: Any
-    schema: Any
-    isRecursive: bool
 
 
 _parsed: LruCache[str, ParsedSchema] = LruCache(PARSED_COUNT_MAX, PARSED_SIZE_MAX)
@@ -215,41 +195,37 @@ def _checkNames(tree: Any) -> None:
 def _checkEmpty(tree: Any) -> None:
     known: dict[int, bool] = {}
     counts: dict[int, int] = {}
+
+    def takesBytes(each: Any) -> bool:
+        """Whether each value takes a byte. A schema that holds only itself has no values."""
+        if each.type in _SIZED:
+            return True
+        if each.type == "fixed":
+            return bool(each.size)
+        if id(each) not in known:
+            known[id(each)] = True
+            known[id(each)] = any(map(takesBytes, _inside(each)))
+        return known[id(each)]
+
+    def emptyCount(each: Any) -> int:
+        """
+        The values without bytes in each value, itself included; without those behind a byte of
+        their own.
+        """
+        if each.type in _SIZED:
+            return 0
+        if id(each) not in counts:
+            counts[id(each)] = 0
+            counts[id(each)] = (not takesBytes(each)) + sum(map(emptyCount, _inside(each)))
+        return counts[id(each)]
+
     for each in _all(tree):
-        if each.type == "array" and not _takesBytes(each.items, known):
+        if each.type == "array" and not takesBytes(each.items):
             raise InvalidSchemaError(
                 "an array's items take no bytes, so a few bytes could stand for any number of them"
             )
-        if _emptyCount(each, known, counts) > EMPTY_COUNT_MAX:
+        if emptyCount(each) > EMPTY_COUNT_MAX:
             raise InvalidSchemaError(
                 f"a value holds more than {EMPTY_COUNT_MAX} others that take no bytes, so a few"
-                " bytes"
-                " could stand for any number of them"
+                " bytes could stand for any number of them"
             )
-
-
-def _emptyCount(tree: Any, known: dict[int, bool], counts: dict[int, int]) -> int:
-    """
-    The values without bytes in each value, itself included; without those behind a byte of their
-    own.
-    """
-    if tree.type in _SIZED:
-        return 0
-    if id(tree) not in counts:
-        counts[id(tree)] = 0
-        counts[id(tree)] = (not _takesBytes(tree, known)) + sum(
-            _emptyCount(each, known, counts) for each in _inside(tree)
-        )
-    return counts[id(tree)]
-
-
-def _takesBytes(tree: Any, known: dict[int, bool]) -> bool:
-    """Whether each value takes at least a byte. A schema that holds only itself has no values."""
-    if tree.type in _SIZED:
-        return True
-    if tree.type == "fixed":
-        return bool(tree.size)
-    if id(tree) not in known:
-        known[id(tree)] = True
-        known[id(tree)] = any(_takesBytes(each, known) for each in _inside(tree))
-    return known[id(tree)]

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pylogbroker.errors import RegistryRefusalError
@@ -59,25 +60,21 @@ class SchemaVersion(NamedTuple):
     text: str
 
 
+@dataclass(slots=True)
 class _Version:
-    __slots__ = ("isDeleted", "schemaId")
-
-    def __init__(self, schemaId: int) -> None:
-        self.schemaId = schemaId
-        self.isDeleted = False
+    schemaId: int
+    isDeleted: bool = False
 
 
+@dataclass(slots=True)
 class _Subject:
     """
     @ivar revision: grows with each change that matters for compatibility.
     """
 
-    __slots__ = ("level", "revision", "versions")
-
-    def __init__(self) -> None:
-        self.versions: dict[int, _Version] = {}
-        self.level = ""
-        self.revision = 0
+    versions: dict[int, _Version] = field(default_factory=dict)
+    level: str = ""
+    revision: int = 0
 
     def visible(self, isWithDeleted: bool) -> dict[int, _Version]:
         return {
@@ -85,6 +82,10 @@ class _Subject:
             for number, version in self.versions.items()
             if isWithDeleted or not version.isDeleted
         }
+
+
+_UNKNOWN = _Subject()
+"""Stands for a subject that no change has named. Never changed."""
 
 
 class RegistryState:
@@ -121,18 +122,17 @@ class RegistryState:
         self._requests[record.request] = None
         if len(self._requests) > REQUEST_COUNT:
             self._requests.popitem(last=False)
-        change = record.change
-        match change:
+        match record.change:
             case Initialize():
                 self.isInitialized = True
                 return None
-            case Register():
+            case Register() as change:
                 return self._register(change)
-            case DeleteVersion():
+            case DeleteVersion() as change:
                 return self._deleteVersion(change)
-            case DeleteSubject():
+            case DeleteSubject() as change:
                 return self._deleteSubject(change)
-            case SetLevel():
+            case SetLevel() as change:
                 return self._setLevel(change)
 
     def _register(self, change: Register) -> SchemaVersion:
@@ -193,8 +193,9 @@ class RegistryState:
                 f"Subject '{change.subject}' was soft deleted. Set permanent=true to delete"
                 " permanently",
             )
-        for number in numbers if not change.isPermanent else ():
-            subject.versions[number].isDeleted = True
+        else:
+            for number in numbers:
+                subject.versions[number].isDeleted = True
         subject.revision += 1
         return numbers
 
@@ -212,8 +213,10 @@ class RegistryState:
 
     def basis(self, subject: str) -> tuple[int, int]:
         """The revisions on which compatibility in a subject depends."""
-        found = self._subjects.get(subject)
-        return (0 if found is None else found.revision), self._revision
+        return self._known(subject).revision, self._revision
+
+    def _known(self, name: str) -> _Subject:
+        return self._subjects.get(name, _UNKNOWN)
 
     @property
     def subjectCount(self) -> int:
@@ -227,8 +230,8 @@ class RegistryState:
         )
 
     def _subject(self, name: str, isWithDeleted: bool) -> _Subject:
-        subject = self._subjects.get(name)
-        if subject is None or not subject.visible(isWithDeleted):
+        subject = self._known(name)
+        if not subject.visible(isWithDeleted):
             raise RegistryRefusalError(SUBJECT_NOT_FOUND, f"Subject '{name}' not found.")
         return subject
 
@@ -255,39 +258,28 @@ class RegistryState:
 
     def versionCount(self, subject: str) -> int:
         """The number of a subject's versions, deleted ones included."""
-        found = self._subjects.get(subject)
-        return 0 if found is None else len(found.versions)
+        return len(self._known(subject).versions)
 
     def earlier(self, subject: str) -> list[tuple[int, str]]:
         """
         Versions and texts with which a new schema of a subject must be compatible, the oldest
         first.
         """
-        found = self._subjects.get(subject)
-        return (
-            []
-            if found is None
-            else [
-                (number, self._texts[version.schemaId])
-                for number, version in sorted(found.visible(False).items())
-            ]
-        )
+        return [
+            (number, self._texts[version.schemaId])
+            for number, version in sorted(self._known(subject).visible(False).items())
+        ]
 
     def find(
         self, subject: str, identity: str, isWithDeleted: bool = False
     ) -> SchemaVersion | None:
         """The latest version of a subject that has this schema; L{None}: there is none."""
-        found = self._subjects.get(subject)
         schemaId = self._ids.get(identity)
-        numbers = (
-            []
-            if found is None
-            else [
-                number
-                for number, version in found.visible(isWithDeleted).items()
-                if version.schemaId == schemaId
-            ]
-        )
+        numbers = [
+            number
+            for number, version in self._known(subject).visible(isWithDeleted).items()
+            if version.schemaId == schemaId
+        ]
         return self.version(subject, max(numbers), isWithDeleted) if numbers else None
 
     def schema(self, schemaId: int) -> str:
@@ -316,5 +308,4 @@ class RegistryState:
 
     def ownLevel(self, subject: str) -> str:
         """The level that was set for a subject; C{""}: none."""
-        found = self._subjects.get(subject)
-        return "" if found is None else found.level
+        return self._known(subject).level

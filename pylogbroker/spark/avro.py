@@ -35,8 +35,8 @@ from pylogbroker.errors import (
     SchemaNotFoundError,
 )
 from pylogbroker.schemas.avro import AvroDecoder, schemaIdOf
-from pylogbroker.schemas.logical import logicalType
-from pylogbroker.schemas.schemaparser import HIDDEN, parseSchema
+from pylogbroker.schemas.logical import HIDDEN, logicalType
+from pylogbroker.schemas.schemaparser import parseSchema
 from pylogbroker.schemas.schematext import withoutLogicalType
 from pylogbroker.syncclient.registryclient import RegistryClient
 
@@ -59,12 +59,12 @@ _PRIMITIVES: dict[str, types.DataType] = {
     "fixed": types.BinaryType(),
     "enum": types.StringType(),
 }
-_LOGICAL: dict[tuple[str, str], types.DataType] = {
-    ("int", "date"): types.DateType(),
-    ("long", "timestamp-millis"): types.TimestampType(),
-    ("long", "timestamp-micros"): types.TimestampType(),
-    ("long", "local-timestamp-millis"): types.TimestampNTZType(),
-    ("long", "local-timestamp-micros"): types.TimestampNTZType(),
+_LOGICAL: dict[str, types.DataType] = {
+    "date": types.DateType(),
+    "timestamp-millis": types.TimestampType(),
+    "timestamp-micros": types.TimestampType(),
+    "local-timestamp-millis": types.TimestampNTZType(),
+    "local-timestamp-micros": types.TimestampNTZType(),
 }
 
 
@@ -91,36 +91,26 @@ def _typeOf(tree: Any) -> tuple[types.DataType, bool]:
     if tree.type == "map":
         return types.MapType(types.StringType(), *_typeOf(tree.values)), False
     if tree.type in ("union", "error_union"):
-        return _unionType(
-            [branch for branch in tree.schemas if branch.type != "null"], len(tree.schemas)
+        branches = [branch for branch in tree.schemas if branch.type != "null"]
+        if len(branches) == 1:
+            return _typeOf(branches[0])[0], len(tree.schemas) > 1
+        raise InvalidSchemaError(
+            f"a union of {len(tree.schemas)} branches: in a reader's schema for Spark, a union may"
+            " have null and one other branch"
         )
     logical = logicalType({**tree.props, "logicalType": tree.props.get(HIDDEN)})
     if logical == "decimal":
-        return _decimalType(tree.props["precision"], tree.props.get("scale", 0)), False
+        precision = tree.props["precision"]
+        if precision > DECIMAL_DIGIT_COUNT_MAX:
+            raise InvalidSchemaError(
+                f"a decimal of {precision} digits; Spark's have at most {DECIMAL_DIGIT_COUNT_MAX}"
+            )
+        return types.DecimalType(precision, tree.props.get("scale", 0)), False
     if logical in ("time-millis", "time-micros", "duration"):
         raise InvalidSchemaError(
             f"a schema with the logical type {logical}, which has no type in Spark"
         )
-    return _LOGICAL.get((tree.type, logical), _PRIMITIVES[tree.type]), tree.type == "null"
-
-
-def _decimalType(precision: int, scale: int) -> types.DecimalType:
-    if precision > DECIMAL_DIGIT_COUNT_MAX:
-        raise InvalidSchemaError(
-            f"a decimal of {precision} digits; Spark's have at most {DECIMAL_DIGIT_COUNT_MAX}"
-        )
-    return types.DecimalType(precision, scale)
-
-
-def _unionType(branches: list[Any], branchCount: int) -> tuple[types.DataType, bool]:
-    isNullable = len(branches) < branchCount
-    if len(branches) == 1:
-        return _typeOf(branches[0])[0], isNullable
-    raise InvalidSchemaError(
-        f"a union of {branchCount} branches: in a reader's schema for Spark, a union may have null"
-        " and"
-        " one other branch"
-    )
+    return _LOGICAL.get(logical, _PRIMITIVES[tree.type]), tree.type == "null"
 
 
 def fromAvro(
@@ -148,11 +138,10 @@ def fromAvro(
     """
     if mode not in MODES:
         raise ConfigurationError(f"mode={mode}: it must be one of {', '.join(MODES)}")
-    if (readerSchema is None) == (subject is None):
-        raise ConfigurationError("either readerSchema or subject is needed, not both")
-    if readerSchema is None:
-        assert subject is not None
+    if readerSchema is None and subject is not None:
         readerSchema = RegistryClient(registry).version(subject).text
+    elif readerSchema is None or subject is not None:
+        raise ConfigurationError("either readerSchema or subject is needed, not both")
     kind = sparkType(readerSchema)
     if withErrors:
         kind = types.StructType(
@@ -165,6 +154,9 @@ def fromAvro(
     return decoded
 
 
+_Outcome = tuple[Any, SchemaError | None]
+
+
 def batchDecoder(
     registry: str, readerSchema: str, kind: types.DataType, isStrict: bool, withErrors: bool
 ) -> Callable[[pyarrow.Array], pyarrow.Array]:
@@ -175,21 +167,25 @@ def batchDecoder(
         unknown: dict[int, SchemaError] = {}
         outcomes = [_decoded(decoder, payload, unknown) for payload in payloads.to_pylist()]
         try:
-            return _asArray(outcomes, arrowType, isStrict, withErrors)
+            return asArray(outcomes)
         except pyarrow.ArrowException:  # a value does not fit its type: find it
-            return _asArray(
-                [_fitting(outcome, valueType) for outcome in outcomes],
-                arrowType,
-                isStrict,
-                withErrors,
-            )
+            return asArray([_fitting(outcome, valueType) for outcome in outcomes])
+
+    def asArray(outcomes: list[_Outcome]) -> pyarrow.Array:
+        for _value, error in outcomes if isStrict else ():
+            if error is not None:
+                raise error
+        if not withErrors:
+            return pyarrow.array([value for value, _error in outcomes], arrowType)
+        rows = [
+            {"value": value, "error": None if error is None else f"{type(error).__name__}: {error}"}
+            for value, error in outcomes
+        ]
+        return pyarrow.array(rows, arrowType)
 
     arrowType = to_arrow_type(kind, timezone="UTC")
     valueType = arrowType.field("value").type if withErrors else arrowType
     return decode
-
-
-_Outcome = tuple[Any, SchemaError | None]
 
 
 def _decoded(
@@ -219,21 +215,6 @@ def _fitting(outcome: _Outcome, kind: pyarrow.DataType) -> _Outcome:
         return outcome
     except pyarrow.ArrowException as error:
         return None, InvalidPayloadError(f"a value that does not fit {kind}: {error}")
-
-
-def _asArray(
-    outcomes: list[_Outcome], kind: pyarrow.DataType, isStrict: bool, withErrors: bool
-) -> pyarrow.Array:
-    for _value, error in outcomes if isStrict else ():
-        if error is not None:
-            raise error
-    if not withErrors:
-        return pyarrow.array([value for value, _error in outcomes], kind)
-    rows = [
-        {"value": value, "error": None if error is None else f"{type(error).__name__}: {error}"}
-        for value, error in outcomes
-    ]
-    return pyarrow.array(rows, kind)
 
 
 @lru_cache(64)

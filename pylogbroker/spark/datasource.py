@@ -1,73 +1,90 @@
 """
 The data source C{pylogbroker}, registered by the module C{pyspark_pylogbroker} or by
-C{spark.dataSource.register(PylogbrokerDataSource)}; and its batch reader. A module of its own,
-because Spark finds the source there.
+C{spark.dataSource.register(PylogbrokerDataSource)}, with its readers of batches and streams.
 
 The columns are the same for every message format. C{key} and C{timestamp} are null until a format
 carries them, so programs need not change then.
+
+The checkpoint of a stream is the only store of offsets. C{commit} does nothing: Spark calls it
+late, and never for the last micro-batch.
+
+What must be true: a micro-batch that Spark repeats after a crash has the same rows. Spark stores
+the end of a micro-batch only, and asks anew where the first one begins; by then "latest" has moved,
+and what lies between would be lost. So the end says where each partition begins and ends:
+C{{"clicks": {"0-0": {"from": 0, "to": 4711}}}}. The same holds for partitions that appear later,
+and for jumps over deleted data. The driver decides each end once, at a boundary of entries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import (
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
 )
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
 
-from pylogbroker.errors import ConfigurationError
-from pylogbroker.spark.options import SinkOptions, SourceOptions, sinkOptions, sourceOptions
-from pylogbroker.spark.partitiondiscovery import PartitionDiscovery
-from pylogbroker.spark.rangereader import readSplit
+from pylogbroker.errors import ConfigurationError, UnreadableRangeError
+from pylogbroker.records.columns import (
+    completeEntriesSize,
+    entrySize,
+    offsetAfter,
+    sizeBetween,
+)
+from pylogbroker.records.messageset import SIZE_FIELD_SIZE
+from pylogbroker.spark.brokerclients import (
+    BrokerClients,
+    OffsetRange,
+    PartitionDiscovery,
+    SegmentBounds,
+    isSelected,
+)
+from pylogbroker.spark.options import SinkOptions, SourceOptions, parsePartition
+from pylogbroker.spark.rangereader import ARROW_SCHEMA, readSplit
 from pylogbroker.spark.sink import BatchWriter, StreamWriter, checkColumns
 from pylogbroker.spark.splits import (
     InputSplit,
-    batchRanges,
-    checkNamed,
-    expectedPartitions,
+    namedPartitions,
+    plannedRanges,
+    reportDataLoss,
     splitRanges,
+    withinBounds,
 )
-from pylogbroker.spark.streamreader import StreamReader
-from pylogbroker.types import LATEST
+from pylogbroker.syncclient.simpleconsumer import SimpleConsumer
+from pylogbroker.types import EARLIEST, LATEST, PartitionId, byTopic
 
-SCHEMA = StructType(
-    [
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("topic", StringType()),
-        StructField("broker", IntegerType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("nextOffset", LongType()),
-        StructField("timestamp", TimestampType()),
+SCHEMA = from_arrow_schema(ARROW_SCHEMA)
+FROM, TO = "from", "to"
+
+log = logging.getLogger(__name__)
+
+
+def _inputPartitions(
+    options: SourceOptions, brokers: BrokerClients, ranges: Collection[OffsetRange]
+) -> list[InputPartition]:
+    cuts = splitRanges(
+        ranges,
+        options.minPartitions or 0,
+        lambda whole: brokers.segmentBounds(whole.topic, whole.partition).starts,
+    )
+    return [
+        InputPartition(InputSplit(each, brokers.address(each.partition.broker))) for each in cuts
     ]
-)
-
-
-def planBatch(options: SourceOptions) -> list[InputSplit]:
-    """
-    The splits of a batch, whose end is fixed now.
-
-    @raise PylogbrokerError: something to read is missing, or a broker cannot be asked.
-    """
-    with PartitionDiscovery(options.cluster) as cluster:
-        partitions = cluster.partitions(options.selection, expectedPartitions(options))
-        checkNamed("startingOffsets", options.starting, partitions)
-        checkNamed("endingOffsets", options.ending, partitions)
-        with cluster.brokers(each.partition.broker for each in partitions) as brokers:
-            ranges = batchRanges(options, brokers, partitions)
-            cuts = splitRanges(
-                list(ranges), options.minPartitionCount, lambda whole: ranges[whole].starts
-            )
-            return [InputSplit(each, brokers.address(each.partition.broker)) for each in cuts]
 
 
 class BatchReader(DataSourceReader):
@@ -77,12 +94,249 @@ class BatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """One for each split."""
-        return [InputPartition(split) for split in planBatch(self._options)]
+        """
+        One for each split of the batch, whose end is fixed now.
+
+        @raise PylogbrokerError: something to read is missing, or a broker cannot be asked.
+        """
+        with PartitionDiscovery(self._options) as cluster:
+            partitions = namedPartitions(self._options, cluster)
+            with cluster.brokers(partitions) as brokers:
+                ranges = plannedRanges(self._options, brokers, partitions, EARLIEST)
+                return _inputPartitions(self._options, brokers, ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a split. Spark passes one without a value if there are no splits."""
         return iter(()) if partition.value is None else readSplit(partition.value, self._options)
+
+
+# -- the checkpoints of streams
+
+
+def encodeCheckpoint(ranges: Mapping[PartitionId, OffsetRange]) -> dict[str, dict[str, Any]]:
+    """The end of a micro-batch, as Spark stores it."""
+    return byTopic({key: {FROM: each.start, TO: each.end} for key, each in ranges.items()})
+
+
+def decodeCheckpoint(stored: Mapping[str, Any]) -> dict[PartitionId, OffsetRange]:
+    """
+    @raise UnreadableRangeError: L{encodeCheckpoint} has not made it.
+    """
+    try:
+        pairs = [
+            (PartitionId(topic, parsePartition(name)), each)
+            for topic, partitions in stored.items()
+            for name, each in partitions.items()
+        ]
+        return {key: OffsetRange(*key, int(each[FROM]), int(each[TO])) for key, each in pairs}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UnreadableRangeError(
+            f"the checkpoint has {stored!r}, which is not an offset of pylogbroker"
+        ) from error
+
+
+def apportion(ranges: Mapping[PartitionId, OffsetRange], sizeMax: int) -> dict[PartitionId, int]:
+    """
+    The bytes of each range that belong to a micro-batch of C{sizeMax} bytes, in proportion to the
+    ranges, so that all of them end together.
+    """
+    total = sum(each.size for each in ranges.values())
+    return {
+        key: each.size if total <= sizeMax else -(-each.size * sizeMax // total)
+        for key, each in ranges.items()
+    }
+
+
+# -- the end of a limited micro-batch
+
+
+def lastEntryBoundary(
+    brokers: BrokerClients,
+    options: SourceOptions,
+    whole: OffsetRange,
+    sizeMax: int,
+    starts: Sequence[int],
+) -> int:
+    """
+    The last boundary of entries within a number of bytes, whatever the payloads are.
+
+    Starts of segments are boundaries, and so is every end of a whole entry behind a boundary. If a
+    segment starts at least half of the way, its start is the answer. Otherwise the driver reads
+    from the nearest segment start up to the limit. It trusts size fields: if one is corrupt, the
+    reader of that entry fails before a wrong boundary.
+
+    @param sizeMax: bytes; a larger entry is included all the same.
+    @param starts: of the partition's segments, ascending.
+    @return: more than C{whole.start}, at most C{whole.end}.
+    @raise BrokerConnectionError: the broker does not answer.
+    """
+    sizeMax = max(sizeMax, 1)
+    wanted = offsetAfter(whole.start, sizeMax)
+    if wanted >= whole.end:
+        return whole.end
+    index = bisect_right(starts, wanted)
+    nearest = max(starts[index - 1] if index else 0, whole.start)
+    if 2 * sizeBetween(whole.start, nearest) >= sizeMax:
+        return nearest
+    found = _stepOver(brokers, options, whole, nearest, wanted)
+    if found > whole.start:
+        return min(found, whole.end)
+    # No whole entry is left: it was deleted meanwhile, or is corrupt. The reader will find out.
+    return min(starts[index] if index < len(starts) else whole.end, whole.end)
+
+
+def _stepOver(
+    brokers: BrokerClients, options: SourceOptions, whole: OffsetRange, offset: int, wanted: int
+) -> int:
+    """The last boundary that is not behind C{wanted}, or the one behind the first entry."""
+    topic, (broker, partition) = whole.topic, whole.partition
+    while offset < wanted:
+        size = min(options.fetchSize, max(sizeBetween(offset, wanted), SIZE_FIELD_SIZE))
+        request = partial(
+            SimpleConsumer.fetch, topic=topic, partition=partition, offset=offset, sizeMax=size
+        )
+        data = brokers.call(broker, str(whole), request).data
+        complete = completeEntriesSize(data)
+        if not complete:
+            complete = entrySize(data)
+            isBeyond = offsetAfter(offset, complete) > wanted
+            if complete == SIZE_FIELD_SIZE or (isBeyond and offset != whole.start):
+                break
+        offset = offsetAfter(offset, complete)
+    return offset
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """
+    The data source's reader of a stream. The driver has one; workers get copies that only read.
+    """
+
+    def __init__(self, options: SourceOptions, discovery: PartitionDiscovery | None = None) -> None:
+        """
+        @param discovery: by default one with the options; opened when it is first used.
+        """
+        self._options = options
+        self._discovery = discovery
+        self._targets: dict[PartitionId, int] | None = None
+
+    def _cluster(self) -> PartitionDiscovery:
+        if self._discovery is None:
+            self._discovery = PartitionDiscovery(self._options)
+        return self._discovery
+
+    # -- where to begin, and how much at a time
+
+    def initialOffset(self) -> dict[str, Any]:
+        """
+        The start of a query that has no checkpoint.
+
+        @raise NoBrokersError: a topic does not exist.
+        """
+        options, cluster = self._options, self._cluster()
+        partitions = namedPartitions(options, cluster)
+        with cluster.brokers(partitions) as brokers:
+            ranges = plannedRanges(options, brokers, partitions, LATEST)
+        return encodeCheckpoint(
+            {
+                PartitionId(each.topic, each.partition): each._replace(end=each.start)
+                for each in ranges
+            }
+        )
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """C{maxBytesPerTrigger}."""
+        limit = self._options.maxBytesPerTrigger
+        return ReadMaxBytes(limit) if limit else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix the end of a run that reads what exists now."""
+        partitions = self._cluster().partitions(self._options.selection)
+        with self._cluster().brokers(partitions) as brokers:
+            self._targets = {each: brokers.segmentBounds(*each).latest for each in partitions}
+
+    # -- the next micro-batch
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """
+        The end of the next micro-batch; C{start} if nothing is new.
+
+        @raise pylogbroker.errors.DataLossError: unread data are gone.
+        """
+        before = decodeCheckpoint(start)
+        unchanged = {key: each._replace(start=each.end) for key, each in before.items()}
+        partitions = self._present(before)
+        with self._cluster().brokers(partitions) as brokers:
+            bounds = {each: brokers.segmentBounds(*each) for each in partitions}
+            ahead = {each: self._ahead(each, before.get(each), bounds[each]) for each in partitions}
+            shares = apportion(ahead, limit.max_bytes) if isinstance(limit, ReadMaxBytes) else {}
+            for each, size in shares.items():
+                whole = ahead[each]
+                if whole.size:
+                    end = lastEntryBoundary(
+                        brokers, self._options, whole, size, bounds[each].starts
+                    )
+                    ahead[each] = whole._replace(end=end)
+        after = unchanged | ahead
+        return start if after == unchanged else encodeCheckpoint(after)
+
+    def _present(self, before: Mapping[PartitionId, OffsetRange]) -> list[PartitionId]:
+        """The partitions that exist; discovery waits for all those in the checkpoint."""
+        selection = self._options.selection
+        partitions = self._cluster().partitions(
+            selection, [each for each in before if isSelected(selection, each)]
+        )
+        for each in sorted(set(before) - set(partitions)):
+            end = before[each].end
+            why = f"no broker has it any more; {end} of it was read"
+            if not isSelected(selection, each):
+                why = f"the checkpoint has it up to {end}, and it is no longer subscribed"
+            reportDataLoss(self._options, f"topic {each.topic}, partition {each.partition}: {why}")
+        if self._targets is not None:
+            partitions = [each for each in partitions if each in before or each in self._targets]
+        return partitions
+
+    def _ahead(
+        self, partition: PartitionId, before: OffsetRange | None, bounds: SegmentBounds
+    ) -> OffsetRange:
+        """All unread messages of a partition, up to the run's end if there is one."""
+        latest = bounds.latest
+        if self._targets is not None:
+            # A broker that was away when the run's end was fixed: what it has when it is first
+            # seen.
+            latest = min(latest, self._targets.setdefault(partition, latest))
+        if before is None:
+            log.info(
+                "Topic %s has a new partition %s, which is read from %d",
+                *partition,
+                bounds.earliest,
+            )
+        elif bounds.latest < before.end:
+            reportDataLoss(
+                self._options,
+                f"topic {partition.topic}, partition {partition.partition}: the log ends at"
+                f" {bounds.latest}, and {before.end} was read: it was emptied or truncated",
+            )
+        else:
+            wanted = OffsetRange(*partition, before.end, max(latest, before.end))
+            return withinBounds(self._options, wanted, bounds)
+        return OffsetRange(*partition, bounds.earliest, max(latest, bounds.earliest))
+
+    # -- reading it
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The splits of a micro-batch; C{end} describes it."""
+        ranges = [each for each in decodeCheckpoint(end).values() if each.size]
+        with self._cluster().brokers(ranges) as brokers:
+            return _inputPartitions(self._options, brokers, ranges)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a split."""
+        return readSplit(partition.value, self._options)
+
+    def stop(self) -> None:
+        """End the query."""
+        if self._discovery is not None:
+            self._discovery.close()
 
 
 class PylogbrokerDataSource(DataSource):
@@ -101,16 +355,14 @@ class PylogbrokerDataSource(DataSource):
         """
         @raise ConfigurationError: an option is wrong, or the schema is not the source's.
         """
-        _checkSchema(schema)
-        return BatchReader(sourceOptions(self.options))
+        return BatchReader(self._sourceOptions(schema))
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """
         @raise ConfigurationError: an option is wrong, or the schema is not the source's.
         """
-        _checkSchema(schema)
-        options = sourceOptions(self.options)
-        if options.ending != LATEST:
+        options = self._sourceOptions(schema)
+        if options.endingOffsets != LATEST:
             raise ConfigurationError("endingOffsets has no meaning for a stream, which has no end")
         return StreamReader(options)
 
@@ -126,17 +378,17 @@ class PylogbrokerDataSource(DataSource):
         """
         return StreamWriter(self._sinkOptions(schema, overwrite))
 
+    def _sourceOptions(self, schema: StructType) -> SourceOptions:
+        if schema != SCHEMA:
+            raise ConfigurationError(
+                f"the columns of pylogbroker are fixed: {SCHEMA.simpleString()};"
+                f" the schema given is {schema.simpleString()}"
+            )
+        return SourceOptions.fromOptions(self.options)
+
     def _sinkOptions(self, schema: StructType, overwrite: bool) -> SinkOptions:
         if overwrite:
             raise ConfigurationError("a topic cannot be overwritten: the only mode is append")
-        options = sinkOptions(self.options)
+        options = SinkOptions.fromOptions(self.options)
         checkColumns(schema, options)
         return options
-
-
-def _checkSchema(schema: StructType) -> None:
-    if schema != SCHEMA:
-        raise ConfigurationError(
-            f"the columns of pylogbroker are fixed: {SCHEMA.simpleString()};"
-            f" the schema given is {schema.simpleString()}"
-        )

@@ -11,11 +11,10 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, Self, TypeVar
 
-from pylogbroker.cluster import paths
 from pylogbroker.cluster.javaregex import TopicPattern
+from pylogbroker.cluster.paths import pathSegment
 from pylogbroker.cluster.znodes import decodePartition
 from pylogbroker.config.connectionsettings import ConnectionSettings
 from pylogbroker.config.keys import Settings, ownKey
@@ -25,9 +24,18 @@ from pylogbroker.config.propertytypes import (
     BrokerAddress,
     Enum,
     Integer,
+    Nullable,
+    PropertyType,
+    SecretText,
     Text,
+    Warn,
 )
-from pylogbroker.errors import ConfigurationError, PylogbrokerError
+from pylogbroker.errors import (
+    ConfigurationError,
+    InvalidNameError,
+    InvalidPatternError,
+    ZnodeError,
+)
 from pylogbroker.net.socketendpoints import Endpoint, brokerEndpoint, endpoint
 from pylogbroker.protocol.brokercalls import PAYLOAD_SIZE_MAX, RESPONSE_SIZE_MAX
 from pylogbroker.records.compression import CODEC_NAMES
@@ -39,7 +47,7 @@ from pylogbroker.syncclient.clustermetadata import (
 )
 from pylogbroker.syncclient.connection import CONNECT_TIMEOUT_MS
 from pylogbroker.syncclient.simpleconsumer import SimpleConsumer
-from pylogbroker.types import EARLIEST, LATEST, BrokerPartition
+from pylogbroker.types import EARLIEST, LATEST, BrokerPartition, PartitionId
 
 T = TypeVar("T")
 
@@ -56,240 +64,199 @@ ACCESS_OPTIONS = {
 }
 """The keys of a property file, by option."""
 
-CLUSTER_OPTIONS = ("zookeeper", "brokers", "config", *ACCESS_OPTIONS, "timeoutMs", "retryCount")
-SOURCE_OPTIONS = (
-    *CLUSTER_OPTIONS,
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "startingOffsets",
-    "endingOffsets",
-    "startingTimestamp",
-    "failOnDataLoss",
-    "minPartitions",
-    "maxBytesPerTrigger",
-    "fetchSize",
-    "fetchSizeMax",
-)
-SINK_OPTIONS = (*CLUSTER_OPTIONS, "topic", "compression", "maxMessageSize", "batchSize")
-
 _CODECS = {name: codec for codec, name in CODEC_NAMES.items()}
-
-
-class _Options(Settings):
-    """All options; a source and a sink allow some of them each."""
-
-    zookeeper = ownKey("zookeeper", Text(), "", "ZooKeeper's addresses and chroot.")
-    brokers = ownKey("brokers", Text(), "", "Or the brokers, `id:host:port,…`.")
-    config = ownKey("config", Text(), "", "A property file with credentials.")
-    zookeeperDigest = ownKey("zookeeperDigest", Text(), "", "The key `zk.digest`.")
-    zookeeperAcl = ownKey("zookeeperAcl", Text(), "", "The key `zk.acl`.")
-    brokerEndpoint = ownKey("brokerEndpoint", Text(), "", "The key `broker.endpoint`.")
-    timeoutMs = ownKey("timeoutMs", Integer(1, LONG_MAX), "30000", "For each answer.")
-    retryCount = ownKey("retryCount", Integer(0, 1000), "3", "Repeated requests to a broker.")
-    subscribe = ownKey("subscribe", Text(), "", "Topics, separated by commas.")
-    subscribePattern = ownKey("subscribePattern", Text(), "", "Or a pattern of topics.")
-    assign = ownKey("assign", Text(), "", "Or partitions by topic, as JSON.")
-    startingOffsets = ownKey("startingOffsets", Text(), "", "A word, or offsets as JSON.")
-    endingOffsets = ownKey("endingOffsets", Text(), "", "A word, or offsets as JSON.")
-    startingTimestamp = ownKey("startingTimestamp", Integer(0, LONG_MAX), None, "Or a time.")
-    failOnDataLoss = ownKey("failOnDataLoss", Boolean(), "true", "Whether lost data are an error.")
-    minPartitions = ownKey("minPartitions", Integer(1, 10**6), None, "The least number of tasks.")
-    maxBytesPerTrigger = ownKey(
-        "maxBytesPerTrigger", Integer(1, LONG_MAX), None, "Bytes of a micro-batch."
-    )
-    fetchSize = ownKey("fetchSize", Integer(64, LONG_MAX), str(4 << 20), "Bytes of a fetch.")
-    fetchSizeMax = ownKey(
-        "fetchSizeMax", Integer(64, RESPONSE_SIZE_MAX - 2), str(64 << 20), "Bytes of an entry."
-    )
-    topic = ownKey("topic", Text(), "", "The topic of all rows.")
-    compression = ownKey("compression", Enum(_CODECS), "none", "The codec.")
-    maxMessageSize = ownKey(
-        "maxMessageSize", Integer(1, LONG_MAX), str(PAYLOAD_SIZE_MAX), "Bytes of a message."
-    )
-    batchSize = ownKey("batchSize", Integer(1, BATCH_SIZE_MAX), "200000", "Bytes of a batch.")
-
-
-def _read(allowed: tuple[str, ...], options: Mapping[str, str]) -> _Options:
-    """
-    @param allowed: names of options.
-    @param options: keys in any case; an empty value counts as missing.
-    @raise ConfigurationError: an option is unknown or wrong.
-    """
-    known = {name.lower(): name for name in allowed}
-    given = {}
-    for name, value in options.items():
-        option = known.get(name.lower())
-        if option is None:
-            if name.lower() not in SPARK_OPTIONS:
-                raise ConfigurationError(f"there is no option {name}{_nearest(name, known)}")
-            continue
-        text = str(value).strip()
-        if text:
-            given[option] = text.lower() if option in ("failOnDataLoss", "compression") else text
-    return _Options.fromProperties(given)
-
-
-def _nearest(name: str, known: Mapping[str, str]) -> str:
-    near = difflib.get_close_matches(name.lower(), known, 1, 0.6)
-    return (
-        f"; did you mean {known[near[0]]}?" if near else f"; there are {', '.join(known.values())}"
-    )
 
 
 # -- offsets and partitions, as JSON
 
 
-OffsetMap = dict[str, dict[BrokerPartition, int]]
-"""Offsets by topic and partition; -1 stands for the latest, -2 for the earliest."""
-
-OffsetSpec = int | OffsetMap
-"""L{EARLIEST}, L{LATEST}, or an offset for each partition."""
+OffsetSpec = int | dict[PartitionId, int]
+"""L{EARLIEST}, L{LATEST}, or one of them or an offset for each partition."""
 
 
-def _parseObject(option: str, text: str) -> dict[str, Any]:
+def parsePartition(name: str) -> BrokerPartition:
+    """
+    @param name: C{"<broker>-<partition>"}.
+    @raise ValueError: it has another form.
+    """
+    try:
+        return decodePartition("a partition", name)
+    except ZnodeError as error:
+        raise ValueError(f"{name!r} is not <broker>-<partition>") from error
+
+
+def parseOffsets(text: str) -> OffsetSpec:
+    """
+    C{earliest}, C{latest}, or offsets by topic and partition,
+    C{{"clicks": {"0-0": 4711, "1-0": -2}}}, where -1 is the latest and -2 the earliest.
+
+    @raise ValueError: the text has another form.
+    @raise InvalidNameError: a topic has an impossible name.
+    """
+    if text.lower() in ("earliest", "latest"):
+        return EARLIEST if text.lower() == "earliest" else LATEST
+    found: dict[PartitionId, int] = {}
+    for topic, offsets in _parseTopics(text).items():
+        if not isinstance(offsets, dict):
+            raise ValueError(f"{topic} must have an object of offsets")
+        for name, offset in offsets.items():
+            if type(offset) is not int or not EARLIEST <= offset < 2**63:
+                raise ValueError(
+                    f"{topic} {name} has {offset!r}, which is neither an offset"
+                    " nor -1 (latest) nor -2 (earliest)"
+                )
+            partition = PartitionId(topic, parsePartition(name))
+            if partition in found:
+                raise ValueError(f"{topic} {partition.partition} appears twice, once as {name!r}")
+            found[partition] = offset
+    return found
+
+
+def _parseAssignment(text: str) -> tuple[PartitionId, ...]:
+    found = set()
+    for topic, names in _parseTopics(text).items():
+        if not isinstance(names, list) or not names:
+            raise ValueError(f"{topic} must have a list of partitions")
+        found |= {PartitionId(topic, parsePartition(str(name))) for name in names}
+    return tuple(sorted(found))
+
+
+def _parseTopics(text: str) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for name, value in pairs:
             if name in found:  # JSON's rule silently drops one of them
-                raise ConfigurationError(f"{option}: {name} appears twice")
+                raise ValueError(f"{name} appears twice")
             found[name] = value
         return found
 
     try:
         found = json.loads(text, object_pairs_hook=unique)
-    except (ValueError, RecursionError) as error:
-        raise ConfigurationError(
-            f"{option}={text}: neither a known word nor JSON: {error}"
-        ) from error
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"neither a known word nor JSON: {error}") from error
     if not isinstance(found, dict) or not found:
-        raise ConfigurationError(f"{option}={text}: must be an object of topics")
+        raise ValueError("must be an object of topics")
+    for name in found:
+        pathSegment("topic", name)
     return found
 
 
-def parsePartition(option: str, name: object) -> BrokerPartition:
+def _topics(text: str) -> tuple[str, ...]:
+    names = dict.fromkeys(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise ValueError("it names no topic")
+    return tuple(pathSegment("topic", name) for name in names)
+
+
+class _Parsed(PropertyType[T]):
+    """Anything that a function reads from a text."""
+
+    def __init__(self, parse: Callable[[str], T]) -> None:
+        self._parse = parse
+
+    def parse(self, text: str, warn: Warn) -> T:
+        try:
+            return self._parse(text)
+        except (InvalidNameError, InvalidPatternError) as error:
+            raise ValueError(str(error)) from error
+
+
+# -- the options
+
+
+class ClusterOptions(Settings):
     """
-    @param name: C{"<broker>-<partition>"}.
-    @raise ConfigurationError: it has another form.
-    """
-    try:
-        return decodePartition(option, str(name))
-    except PylogbrokerError as error:
-        raise ConfigurationError(f"{option}: {name!r} is not <broker>-<partition>") from error
+    Where the brokers are and how to reach them: the options that the source and the sink share.
 
-
-def _checkTopic(option: str, name: str) -> str:
-    try:
-        paths.topic(name)
-    except PylogbrokerError as error:
-        raise ConfigurationError(f"{option}: {error}") from error
-    return name
-
-
-def parseOffsets(option: str, text: str) -> OffsetMap:
-    """
-    Offsets by topic and partition, C{{"clicks": {"0-0": 4711, "1-0": -2}}}.
-
-    @param option: its name, for errors.
-    @raise ConfigurationError: the text has another form.
-    """
-    found: OffsetMap = {}
-    for name, partitions in _parseObject(option, text).items():
-        if not isinstance(partitions, dict):
-            raise ConfigurationError(f"{option}: {name} must have an object of offsets")
-        offsets = found[_checkTopic(option, name)] = {}
-        for partition, offset in partitions.items():
-            if type(offset) is not int or not EARLIEST <= offset < 2**63:
-                raise ConfigurationError(
-                    f"{option}: {name} {partition} has {offset!r}, which is neither an offset"
-                    " nor -1 (latest) nor -2 (earliest)"
-                )
-            if (number := parsePartition(option, partition)) in offsets:
-                raise ConfigurationError(
-                    f"{option}: {name} {number} appears twice, once as {partition!r}"
-                )
-            offsets[number] = offset
-    return found
-
-
-def parseAssignment(option: str, text: str) -> dict[str, tuple[BrokerPartition, ...]]:
-    """
-    Partitions by topic, C{{"clicks": ["0-0", "1-0"]}}.
-
-    @raise ConfigurationError: the text has another form.
-    """
-    found = {}
-    for name, partitions in _parseObject(option, text).items():
-        if not isinstance(partitions, list) or not partitions:
-            raise ConfigurationError(f"{option}: {name} must have a list of partitions")
-        found[_checkTopic(option, name)] = tuple(
-            sorted({parsePartition(option, partition) for partition in partitions})
-        )
-    return found
-
-
-# -- the cluster
-
-
-@dataclass(frozen=True)
-class AccessOptions:
-    """
-    Credentials, as workers get them: each worker reads the file on its own machine.
-
-    @ivar config: path of a property file with keys of L{ConnectionSettings}; empty: none.
-    @ivar changes: C{key=value} each; they override the file.
+    Workers get copies. Each machine reads the property file itself.
     """
 
-    config: str
-    changes: tuple[str, ...] = field(repr=False)
+    zookeeper = ownKey("zookeeper", Text(), "", "ZooKeeper's addresses and chroot.")
+    brokers = ownKey(
+        "brokers", Nullable(_Parsed(parseBrokers)), "", "Or the brokers, `id:host:port,…`."
+    )
+    config = ownKey("config", Text(), "", "A property file with credentials.")
+    zookeeperDigest = ownKey("zookeeperDigest", SecretText(), "", "The key `zk.digest`.")
+    zookeeperAcl = ownKey("zookeeperAcl", Text(), "", "The key `zk.acl`.")
+    brokerEndpoint = ownKey("brokerEndpoint", Text(), "", "The key `broker.endpoint`.")
+    timeoutMs = ownKey("timeoutMs", Integer(1, LONG_MAX), "30000", "For each answer.")
+    retryCount = ownKey("retryCount", Integer(0, 1000), "3", "Repeated requests to a broker.")
 
-    def settings(self) -> ConnectionSettings:
+    @classmethod
+    def fromOptions(cls, options: Mapping[str, str]) -> Self:
         """
-        The settings on this machine. Blocks.
-
-        @raise ConfigurationError: the file cannot be read, or a value is wrong.
+        @param options: keys in any case; an empty value counts as missing.
+        @raise ConfigurationError: an option is wrong, unknown or missing, or the file is wrong on
+            this machine.
         """
-        return ConnectionSettings.read(self.config or None, self.changes)
+        known = {key.key.lower(): key.key for key in cls.keys}
+        given = {}
+        for name, value in options.items():
+            option = known.get(name.lower())
+            if option is None:
+                if name.lower() not in SPARK_OPTIONS:
+                    near = difflib.get_close_matches(name.lower(), known, 1, 0.6)
+                    raise ConfigurationError(
+                        f"there is no option {name}; "
+                        + (
+                            f"did you mean {known[near[0]]}?"
+                            if near
+                            else f"there are {', '.join(known.values())}"
+                        )
+                    )
+                continue
+            text = str(value).strip()
+            if text:
+                given[option] = (
+                    text.lower() if option in ("failOnDataLoss", "compression") else text
+                )
+        found = cls.fromProperties(given)
+        found.access()
+        return found
 
-
-@dataclass(frozen=True)
-class ClusterOptions:
-    """
-    Where the brokers are and how to reach them.
-
-    @ivar zookeeper: addresses and chroot; empty with a list of C{brokers}.
-    @ivar timeoutMs: for each answer of a broker or ZooKeeper.
-    @ivar retryCount: how often a request without an answer is repeated.
-    """
-
-    zookeeper: str
-    brokers: tuple[BrokerAddress, ...]
-    access: AccessOptions
-    timeoutMs: int
-    retryCount: int
+    @classmethod
+    def complete(cls, values: dict[str, Any], properties: Mapping[str, str], warn: Warn) -> None:
+        """See L{Settings.complete}."""
+        if bool(values["zookeeper"]) == bool(values["brokers"]):
+            which = (
+                "zookeeper and brokers are both"
+                if values["brokers"]
+                else "neither zookeeper nor brokers is"
+            )
+            raise ConfigurationError(f"{which} given: one of them locates the brokers")
 
     @property
     def name(self) -> str:
         """The cluster, for error messages."""
         if self.zookeeper:
             return f"the cluster of ZooKeeper {self.zookeeper}"
-        return f"the brokers {', '.join(f'{each.host}:{each.port}' for each in self.brokers)}"
+        addresses = self.brokers or ()
+        return f"the brokers {', '.join(f'{each.host}:{each.port}' for each in addresses)}"
+
+    def access(self) -> ConnectionSettings:
+        """
+        Credentials and the endpoint of brokers, from the options and this machine's file. Blocks.
+
+        @raise ConfigurationError: the file cannot be read, or a value is wrong.
+        """
+        values = (self.zookeeperDigest, self.zookeeperAcl, self.brokerEndpoint)
+        changes = zip(ACCESS_OPTIONS.values(), values, strict=True)
+        return ConnectionSettings.read(
+            self.config or None, [f"{key}={value}" for key, value in changes if value]
+        )
 
     def metadata(self) -> IClusterMetadata:
         """
         A reader of the cluster's brokers and topics, which the caller closes.
 
-        @raise ConfigurationError: as L{AccessOptions.settings}; so do C{consumer} and C{endpoint}.
+        @raise ConfigurationError: as L{access}; so do C{consumer} and C{endpoint}.
         """
-        if self.zookeeper:
-            access = self.access.settings()
-            return ZookeeperMetadata(
-                self.zookeeper,
-                digest=access.zkDigest,
-                acl=access.zkAcl,
-                timeoutMs=self.timeoutMs,
-            )
-        return StaticMetadata(self.brokers, consumer=self.consumer)
+        if self.brokers:
+            return StaticMetadata(self.brokers, consumer=self.consumer)
+        access = self.access()
+        return ZookeeperMetadata(
+            self.zookeeper, digest=access.zkDigest, acl=access.zkAcl, timeoutMs=self.timeoutMs
+        )
 
     def consumer(self, address: BrokerAddress) -> SimpleConsumer:
         """A client of one broker, which the caller closes."""
@@ -302,176 +269,114 @@ class ClusterOptions:
     def endpoint(self, address: BrokerAddress) -> Endpoint:
         """How to connect to a broker."""
         return endpoint(
-            brokerEndpoint(self.access.settings().brokerEndpoint, f"{address.host}:{address.port}")
+            brokerEndpoint(self.access().brokerEndpoint, f"{address.host}:{address.port}")
         )
 
 
-def clusterOptions(options: Mapping[str, str]) -> ClusterOptions:
-    """
-    @param options: keys in any case.
-    @raise ConfigurationError: an option is wrong, unknown or missing, or the file is wrong on this
-        machine.
-    """
-    return _cluster(_read(CLUSTER_OPTIONS, options))
+class SinkOptions(ClusterOptions):
+    """How to write."""
 
-
-def _cluster(given: _Options) -> ClusterOptions:
-    if bool(given.zookeeper) == bool(given.brokers):
-        which = (
-            "zookeeper and brokers are both"
-            if given.brokers
-            else "neither zookeeper nor brokers is"
-        )
-        raise ConfigurationError(f"{which} given: one of them locates the brokers")
-    changes = {key: getattr(given, name) for name, key in ACCESS_OPTIONS.items()}
-    access = AccessOptions(
-        given.config, tuple(f"{key}={value}" for key, value in changes.items() if value)
+    topic = ownKey("topic", Text(), "", "The topic of all rows; else the column `topic` names it.")
+    compression = ownKey("compression", Enum(_CODECS), "none", "The codec.")
+    maxMessageSize = ownKey(
+        "maxMessageSize",
+        Integer(1, LONG_MAX),
+        str(PAYLOAD_SIZE_MAX),
+        "Bytes of a message, or of a compressed set, that brokers accept.",
     )
-    access.settings()
-    return ClusterOptions(
-        given.zookeeper,
-        parseBrokers(given.brokers) if given.brokers else (),
-        access,
-        given.timeoutMs,
-        given.retryCount,
+    batchSize = ownKey(
+        "batchSize", Integer(1, BATCH_SIZE_MAX), "200000", "Bytes of messages sent together."
     )
 
 
-# -- sink and source
-
-
-@dataclass(frozen=True)
-class SinkOptions:
-    """
-    How to write.
-
-    @ivar topic: of all rows; empty: the column C{topic} names it.
-    @ivar payloadSizeMax: bytes of a message, or of a compressed set, that brokers accept.
-    @ivar batchSize: bytes of messages that are sent together.
-    """
-
-    cluster: ClusterOptions
-    topic: str
-    codec: int
-    payloadSizeMax: int
-    batchSize: int
-
-
-def sinkOptions(options: Mapping[str, str]) -> SinkOptions:
-    """
-    @param options: keys in any case.
-    @raise ConfigurationError: an option is wrong, unknown or missing.
-    """
-    given = _read(SINK_OPTIONS, options)
-    return SinkOptions(
-        _cluster(given), given.topic, given.compression, given.maxMessageSize, given.batchSize
-    )
-
-
-@dataclass(frozen=True)
-class Selection:
+class Selection(NamedTuple):
     """
     The partitions to read. One of the three is not empty.
 
     @ivar pattern: of topics, in Java's syntax.
-    @ivar assigned: partitions by topic.
     """
 
     topics: tuple[str, ...] = ()
     pattern: str = ""
-    assigned: Mapping[str, tuple[BrokerPartition, ...]] | None = None
+    assigned: tuple[PartitionId, ...] = ()
 
 
-@dataclass(frozen=True)
-class SourceOptions:
+class SourceOptions(ClusterOptions):
     """
     What to read.
 
-    @ivar starting: L{None}: not given.
-    @ivar startingTimestampMs: since 1970; L{None}: C{starting} applies.
-    @ivar minPartitionCount: the least number of splits; 0: one for each partition.
-    @ivar triggerSizeMax: bytes of a micro-batch; 0: without limit.
-    @ivar fetchSize: bytes of a fetch.
-    @ivar fetchSizeMax: bytes of the largest entry.
+    @ivar selection: of C{subscribe}, C{subscribePattern} or C{assign}.
     """
 
-    cluster: ClusterOptions
+    subscribe = ownKey("subscribe", Nullable(_Parsed(_topics)), "", "Topics, separated by commas.")
+    subscribePattern = ownKey(
+        "subscribePattern",
+        Nullable(_Parsed(lambda text: TopicPattern(text).pattern)),
+        "",
+        "Or a pattern of topics.",
+    )
+    assign = ownKey(
+        "assign",
+        Nullable(_Parsed(_parseAssignment)),
+        "",
+        "Or partitions by topic, as JSON.",
+    )
+    startingOffsets = ownKey(
+        "startingOffsets",
+        Nullable(_Parsed(parseOffsets)),
+        "",
+        "A word, or offsets as JSON.",
+    )
+    endingOffsets = ownKey(
+        "endingOffsets",
+        _Parsed(parseOffsets),
+        "latest",
+        "A word, or offsets as JSON.",
+    )
+    startingTimestamp = ownKey(
+        "startingTimestamp",
+        Nullable(Integer(0, LONG_MAX)),
+        "",
+        "Or a time, in milliseconds since 1970.",
+    )
+    failOnDataLoss = ownKey("failOnDataLoss", Boolean(), "true", "Whether lost data are an error.")
+    minPartitions = ownKey(
+        "minPartitions", Nullable(Integer(1, 10**6)), "", "The least number of tasks."
+    )
+    maxBytesPerTrigger = ownKey(
+        "maxBytesPerTrigger", Nullable(Integer(1, LONG_MAX)), "", "Bytes of a micro-batch."
+    )
+    fetchSize = ownKey("fetchSize", Integer(64, LONG_MAX), str(4 << 20), "Bytes of a fetch.")
+    fetchSizeMax = ownKey(
+        "fetchSizeMax",
+        Integer(64, RESPONSE_SIZE_MAX - 2),
+        str(64 << 20),
+        "Bytes of the largest entry.",
+    )
     selection: Selection
-    starting: OffsetSpec | None
-    ending: OffsetSpec
-    startingTimestampMs: int | None
-    failOnDataLoss: bool
-    minPartitionCount: int
-    triggerSizeMax: int
-    fetchSize: int
-    fetchSizeMax: int
 
-
-def sourceOptions(options: Mapping[str, str]) -> SourceOptions:
-    """
-    @param options: keys in any case.
-    @raise ConfigurationError: an option is wrong, unknown or missing.
-    """
-    given = _read(SOURCE_OPTIONS, options)
-    starting = _offsetSpec("startingOffsets", given.startingOffsets)
-    timestamp = cast("int | None", given.startingTimestamp)
-    if timestamp is not None and starting is not None:
-        raise ConfigurationError(
-            "startingOffsets and startingTimestamp are both given: one of them is the start"
+    @classmethod
+    def complete(cls, values: dict[str, Any], properties: Mapping[str, str], warn: Warn) -> None:
+        """See L{Settings.complete}."""
+        super().complete(values, properties, warn)
+        if values["startingTimestamp"] is not None and values["startingOffsets"] is not None:
+            raise ConfigurationError(
+                "startingOffsets and startingTimestamp are both given: one of them is the start"
+            )
+        ending = values["endingOffsets"]
+        if ending == EARLIEST or (isinstance(ending, dict) and EARLIEST in ending.values()):
+            raise ConfigurationError(
+                f"endingOffsets={properties['endingOffsets']}:"
+                " to end at the earliest would be to read nothing"
+            )
+        names = ("subscribe", "subscribePattern", "assign")
+        chosen = [name for name in names if values[name]]
+        if len(chosen) != 1:
+            raise ConfigurationError(
+                f"{' and '.join(chosen) or 'none'} of {', '.join(names)} given:"
+                " exactly one is needed"
+            )
+        values["selection"] = Selection(
+            values["subscribe"] or (), values["subscribePattern"] or "", values["assign"] or ()
         )
-    ending = _offsetSpec("endingOffsets", given.endingOffsets)
-    if ending == EARLIEST or (
-        isinstance(ending, dict)
-        and any(EARLIEST in offsets.values() for offsets in ending.values())
-    ):
-        raise ConfigurationError(
-            f"endingOffsets={given.endingOffsets}: to end at the earliest would be to read nothing"
-        )
-    return SourceOptions(
-        _cluster(given),
-        _selection(given),
-        starting,
-        LATEST if ending is None else ending,
-        timestamp,
-        given.failOnDataLoss,
-        given.minPartitions or 0,
-        given.maxBytesPerTrigger or 0,
-        min(given.fetchSize, given.fetchSizeMax),
-        given.fetchSizeMax,
-    )
-
-
-def _offsetSpec(name: str, text: str) -> OffsetSpec | None:
-    words = {"": None, "earliest": EARLIEST, "latest": LATEST}
-    return words[text.lower()] if text.lower() in words else parseOffsets(name, text)
-
-
-def _selection(given: _Options) -> Selection:
-    names = ("subscribe", "subscribePattern", "assign")
-    chosen = [name for name in names if getattr(given, name)]
-    if len(chosen) != 1:
-        raise ConfigurationError(
-            f"{' and '.join(chosen) or 'none'} of {', '.join(names)} given: exactly one is needed"
-        )
-    text: str = getattr(given, chosen[0])
-    if chosen == ["assign"]:
-        return Selection(assigned=parseAssignment("assign", text))
-    if chosen == ["subscribePattern"]:
-        return Selection(
-            pattern=_checked("subscribePattern", text, lambda: TopicPattern(text).pattern)
-        )
-    topics = dict.fromkeys(name.strip() for name in text.split(",") if name.strip())
-    if not topics:
-        raise ConfigurationError(f"subscribe={text}: it names no topic")
-    return _checked(
-        "subscribe",
-        text,
-        lambda: Selection(topics=tuple(paths.pathSegment("topic", name) for name in topics)),
-    )
-
-
-def _checked(name: str, text: str, check: Callable[[], T]) -> T:
-    try:
-        return check()
-    except PylogbrokerError as error:
-        raise ConfigurationError(f"{name}={text}: {error}") from error
+        values["fetchSize"] = min(values["fetchSize"], values["fetchSizeMax"])

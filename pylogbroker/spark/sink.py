@@ -20,7 +20,9 @@ its data grow when they are compressed, is sent in halves; a single message then
 from __future__ import annotations
 
 import logging
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import chain
 from random import SystemRandom
@@ -56,7 +58,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.records.compression import NONE
 from pylogbroker.records.messageset import PLAIN
-from pylogbroker.spark.options import ClusterOptions, SinkOptions
+from pylogbroker.spark.options import SinkOptions
 from pylogbroker.syncclient.clustermetadata import IClusterMetadata, ZookeeperMetadata
 from pylogbroker.syncclient.syncproducer import SyncProducer
 from pylogbroker.types import BrokerPartition, PartitionId
@@ -121,11 +123,12 @@ class TaskWriter:
         self._addresses = metadata.brokers()
         self._partitions: dict[str, list[BrokerPartition]] = {}
         self._chosen: dict[str, BrokerPartition] = {}  # for rows without a key, until a set is sent
-        self._buffered: dict[PartitionId, list[bytes]] = {}
-        self._sizes: dict[PartitionId, int] = {}
+        self._buffered = defaultdict[PartitionId, list[bytes]](list)
+        self._sizes = Counter[PartitionId]()
         self._bufferedSize = 0
-        self._isCompressed = options.codec != NONE
+        self._isCompressed = options.compression != NONE
         self._producers: dict[int, SyncProducer] = {}
+        self._closing = ExitStack()
 
     def add(
         self, topic: str | None, key: bytes | str | int | None, value: bytes | str | None
@@ -148,11 +151,11 @@ class TaskWriter:
         if (
             self._isCompressed
             and partition in self._buffered
-            and self._sizes[partition] + size > self._options.payloadSizeMax
+            and self._sizes[partition] + size > self._options.maxMessageSize
         ):
             self._send(partition)
-        self._buffered.setdefault(partition, []).append(payload)
-        self._sizes[partition] = self._sizes.get(partition, 0) + size
+        self._buffered[partition].append(payload)
+        self._sizes[partition] += size
         self._bufferedSize += size
         if self._sizes[partition] >= self._options.batchSize:
             self._send(partition)
@@ -194,7 +197,7 @@ class TaskWriter:
         topic, partition = target
         producer = self._producer(partition.broker)
         try:
-            producer.send(topic, partition.partition, payloads, codec=self._options.codec)
+            producer.send(topic, partition.partition, payloads, codec=self._options.compression)
         except MessageTooLargeError:
             if not self._isCompressed:
                 raise
@@ -217,11 +220,12 @@ class TaskWriter:
                 raise NoBrokersError(f"broker {broker} has the topic, but is not registered")
             address, options = self._addresses[broker], self._options
             producer = self._producers[broker] = SyncProducer(
-                *options.cluster.endpoint(address),
-                payloadSizeMax=options.payloadSizeMax,
-                timeoutMs=options.cluster.timeoutMs,
-                closeMs=options.cluster.timeoutMs,
+                *options.endpoint(address),
+                payloadSizeMax=options.maxMessageSize,
+                timeoutMs=options.timeoutMs,
+                closeMs=options.timeoutMs,
             )
+            self._closing.callback(producer.close)
         return producer
 
     def close(self) -> None:
@@ -231,25 +235,17 @@ class TaskWriter:
         @raise BrokerConnectionError: it is unknown whether a broker has taken its rows.
         """
         self._flush()
-        failure = self._closeProducers()
-        if failure is not None:
-            raise failure
+        self._producers.clear()
+        self._closing.close()
 
     def abort(self) -> None:
         """
-        Close the connections after a failure. What became of the rows sent so far stays unknown.
+        Close the connections that a failure has left open. What became of the rows sent so far
+        stays unknown.
         """
-        self._closeProducers()
-
-    def _closeProducers(self) -> BrokerConnectionError | None:
-        producers, self._producers = self._producers, {}
-        failure: BrokerConnectionError | None = None
-        for producer in producers.values():
-            try:
-                producer.close()
-            except BrokerConnectionError as error:
-                failure = failure or error
-        return failure
+        self._producers.clear()
+        with suppress(BrokerConnectionError):
+            self._closing.close()
 
 
 @dataclass
@@ -274,16 +270,15 @@ def sendAll(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> int:
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None:
         return 0
-    with options.cluster.metadata() as metadata:
+    with options.metadata() as metadata:
         writer = TaskWriter(options, metadata)
         try:
             for batch in chain([first], batches):
                 for topic, key, value in _rows(options, batch):
                     writer.add(topic, key, value)
             writer.close()
-        except BaseException:
+        finally:
             writer.abort()
-            raise
         return writer.sentCount
 
 
@@ -320,7 +315,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """The data source's writer of a stream."""
 
     def __init__(self, options: SinkOptions) -> None:
-        if options.cluster.zookeeper:
+        if options.zookeeper:
             log.info(
                 "Whole micro-batches are written effectively once: ZooKeeper keeps their numbers."
                 " A repeated task writes its rows again"
@@ -382,22 +377,16 @@ def _count(messages: Iterable[WriterCommitMessage | None]) -> int:
     return sum(message.count for message in messages if isinstance(message, TaskResult))
 
 
-def _zookeeper(cluster: ClusterOptions) -> ZookeeperMetadata:
-    metadata = cluster.metadata()
-    assert isinstance(metadata, ZookeeperMetadata)
-    return metadata
-
-
 def lastWritten(options: SinkOptions, query: str) -> int | None:
     """The last micro-batch of a query that is known to be written; L{None}: none."""
-    if not options.cluster.zookeeper:
-        return None
-    with _zookeeper(options.cluster) as zookeeper:
-        return zookeeper.number(paths.sink(query))
+    with options.metadata() as metadata:
+        if isinstance(metadata, ZookeeperMetadata):
+            return metadata.number(paths.sink(query))
+    return None
 
 
 def storeLastWritten(options: SinkOptions, query: str, batch: int) -> None:
     """Store the number of a micro-batch that is wholly written, if there is a ZooKeeper."""
-    if options.cluster.zookeeper:
-        with _zookeeper(options.cluster) as zookeeper:
-            zookeeper.storeNumber(paths.sink(query), batch)
+    with options.metadata() as metadata:
+        if isinstance(metadata, ZookeeperMetadata):
+            metadata.storeNumber(paths.sink(query), batch)

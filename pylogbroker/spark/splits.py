@@ -18,44 +18,24 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 from pylogbroker.config.propertytypes import BrokerAddress
 from pylogbroker.errors import ConfigurationError, DataLossError, NoBrokersError
-from pylogbroker.records.columns import offsetAfter, sizeBetween
+from pylogbroker.records.columns import offsetAfter
 from pylogbroker.spark.brokerclients import (
     EMPTY,
     BrokerClients,
+    OffsetRange,
+    PartitionDiscovery,
     SegmentBounds,
-    fetchBounds,
-    fetchOffsetAt,
-    hasLog,
 )
 from pylogbroker.spark.options import OffsetSpec, SourceOptions
-from pylogbroker.types import EARLIEST, LATEST, BrokerPartition, PartitionId
+from pylogbroker.types import EARLIEST, LATEST, PartitionId
 
 log = logging.getLogger(__name__)
-
-
-class OffsetRange(NamedTuple):
-    """
-    Part of a partition: the entries from C{start} to one that ends at C{end}.
-    """
-
-    topic: str
-    partition: BrokerPartition
-    start: int
-    end: int
-
-    @property
-    def size(self) -> int:
-        """Bytes of the log."""
-        return sizeBetween(self.start, self.end)
-
-    def __str__(self) -> str:
-        return f"topic {self.topic}, partition {self.partition}, {self.start} to {self.end}"
 
 
 class InputSplit(NamedTuple):
@@ -80,12 +60,24 @@ def reportDataLoss(options: SourceOptions, text: str) -> None:
 def expectedPartitions(options: SourceOptions) -> set[PartitionId]:
     """The partitions for which offsets are given, and which must therefore exist."""
     return {
-        PartitionId(topic, partition)
-        for spec in (options.starting, options.ending)
+        each
+        for spec in (options.startingOffsets, options.endingOffsets)
         if isinstance(spec, dict)
-        for topic in spec
-        for partition in spec[topic]
+        for each in spec
     }
+
+
+def namedPartitions(options: SourceOptions, cluster: PartitionDiscovery) -> list[PartitionId]:
+    """
+    The partitions to read, sorted.
+
+    @raise ConfigurationError: as L{checkNamed}.
+    @raise PylogbrokerError: as L{PartitionDiscovery.partitions}.
+    """
+    found = cluster.partitions(options.selection, expectedPartitions(options))
+    checkNamed("startingOffsets", options.startingOffsets, found)
+    checkNamed("endingOffsets", options.endingOffsets, found)
+    return found
 
 
 def checkNamed(option: str, spec: OffsetSpec | None, partitions: Iterable[PartitionId]) -> None:
@@ -95,65 +87,43 @@ def checkNamed(option: str, spec: OffsetSpec | None, partitions: Iterable[Partit
     """
     if not isinstance(spec, dict):
         return
-    named = {
-        PartitionId(topic, partition) for topic, offsets in spec.items() for partition in offsets
-    }
     wanted = set(partitions)
-    for topic, partition in sorted(wanted - named):
+    for topic, partition in sorted(wanted - spec.keys()):
         raise ConfigurationError(
             f"{option} has no offset for topic {topic}, partition {partition}; it must name all"
             " partitions (-2 is the earliest, -1 the latest)"
         )
-    for topic, partition in sorted(named - wanted):
+    for topic, partition in sorted(spec.keys() - wanted):
         raise ConfigurationError(
             f"{option} names topic {topic}, partition {partition}, which does not exist or is not"
             " to be read"
         )
 
 
-def checkTopics(
-    options: SourceOptions, brokers: BrokerClients, bounds: Mapping[PartitionId, SegmentBounds]
-) -> None:
+def existingBounds(
+    options: SourceOptions, brokers: BrokerClients, partitions: Iterable[PartitionId]
+) -> dict[PartitionId, SegmentBounds]:
     """
-    Tell a topic that does not exist from a topic without messages, whose bounds are the same.
+    The bounds of all partitions to read. A topic that does not exist has the same bounds as a topic
+    without messages, so the brokers are asked for its logs.
 
-    @param bounds: of all partitions to read.
     @raise NoBrokersError: a topic has no log on any broker.
     """
+    bounds = {each: brokers.segmentBounds(*each) for each in partitions}
     for topic in dict.fromkeys(each.topic for each in bounds):
-        own = [each for each in bounds if each.topic == topic]
-        if all(bounds[each] == EMPTY for each in own) and not any(
-            hasLog(brokers, *each) for each in own
+        if not any(
+            bounds[each] != EMPTY or brokers.hasLog(*each) for each in bounds if each.topic == topic
         ):
             raise NoBrokersError(
-                f"topic {topic} does not exist in {options.cluster.name};"
+                f"topic {topic} does not exist in {options.name};"
                 " the first message that is sent to it creates it"
             )
+    return bounds
 
 
 def _offset(spec: OffsetSpec, partition: PartitionId, bounds: SegmentBounds) -> int:
-    offset = spec[partition.topic][partition.partition] if isinstance(spec, dict) else spec
+    offset = spec[partition] if isinstance(spec, dict) else spec
     return {EARLIEST: bounds.earliest, LATEST: bounds.latest}.get(offset, offset)
-
-
-def startOf(
-    options: SourceOptions,
-    brokers: BrokerClients,
-    partition: PartitionId,
-    bounds: SegmentBounds,
-    default: int,
-) -> int:
-    """
-    Where a partition is to begin.
-
-    @param default: L{EARLIEST} or L{LATEST}; used if the options say nothing.
-    """
-    if options.startingTimestampMs is not None:
-        # The bounds are older than this answer, which may lie behind them during writes.
-        found = fetchOffsetAt(brokers, *partition, options.startingTimestampMs)
-        return min(found, bounds.latest)
-    spec = default if options.starting is None else options.starting
-    return _offset(spec, partition, bounds)
 
 
 def withinBounds(options: SourceOptions, wanted: OffsetRange, bounds: SegmentBounds) -> OffsetRange:
@@ -177,29 +147,33 @@ def withinBounds(options: SourceOptions, wanted: OffsetRange, bounds: SegmentBou
     return wanted._replace(start=min(start, end), end=end)
 
 
-def batchRanges(
-    options: SourceOptions, brokers: BrokerClients, partitions: Iterable[PartitionId]
-) -> dict[OffsetRange, SegmentBounds]:
+def plannedRanges(
+    options: SourceOptions, brokers: BrokerClients, partitions: Iterable[PartitionId], default: int
+) -> list[OffsetRange]:
     """
-    The ranges of a batch.
+    The ranges of a query, whose ends are fixed now.
 
+    @param default: the start that applies if the options give none: L{EARLIEST} or L{LATEST}.
     @raise ConfigurationError: a range ends before it begins.
-    @raise NoBrokersError: as L{checkTopics}.
+    @raise NoBrokersError: as L{existingBounds}.
     @raise DataLossError: as L{withinBounds}.
     """
-    found = {}
-    known = {each: fetchBounds(brokers, *each) for each in partitions}
-    checkTopics(options, brokers, known)
-    for each, bounds in known.items():
-        start = startOf(options, brokers, each, bounds, EARLIEST)
-        end = _offset(options.ending, each, bounds)
+    found = []
+    spec = default if options.startingOffsets is None else options.startingOffsets
+    for each, bounds in existingBounds(options, brokers, partitions).items():
+        if options.startingTimestamp is None:
+            start = _offset(spec, each, bounds)
+        else:
+            # The bounds are older than this answer, which may lie behind them during writes.
+            start = min(brokers.offsetAt(*each, options.startingTimestamp), bounds.latest)
+        end = _offset(options.endingOffsets, each, bounds)
         if end < start <= bounds.latest:
             raise ConfigurationError(
                 f"topic {each.topic}, partition {each.partition}: endingOffsets is {end}, before"
                 f" the start at {start}"
             )
         wanted = OffsetRange(*each, start, max(end, start))
-        found[withinBounds(options, wanted, bounds)] = bounds
+        found.append(withinBounds(options, wanted, bounds))
     return found
 
 
@@ -207,7 +181,7 @@ def batchRanges(
 
 
 def splitRanges(
-    ranges: Sequence[OffsetRange],
+    ranges: Collection[OffsetRange],
     countMin: int,
     startsOf: Callable[[OffsetRange], Sequence[int]],
 ) -> list[OffsetRange]:

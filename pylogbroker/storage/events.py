@@ -35,9 +35,7 @@ Reporter = Callable[[StorageEvent], None]
 class RecoveryNeeded(StorageEvent):
     """The directory was not closed in order: each partition's last segment is checked."""
 
-    format: ClassVar[str] = (
-        "{path} has no clean-shutdown mark: the last segment of each partition is checked"
-    )
+    format = "{path} has no clean-shutdown mark: the last segment of each partition is checked"
     path: str
 
 
@@ -45,7 +43,7 @@ class RecoveryNeeded(StorageEvent):
 class PartitionLoaded(StorageEvent):
     """A partition was loaded: C{done} of C{total} directories."""
 
-    format: ClassVar[str] = (
+    format = (
         "Loaded {topicPartition}: {segmentCount} segments,"
         " offsets {logStartOffset} to {logEndOffset} ({done} of {total})"
     )
@@ -61,8 +59,8 @@ class PartitionLoaded(StorageEvent):
 class SegmentTruncated(StorageEvent):
     """Recovery cut off the invalid end of a segment."""
 
-    isWarning: ClassVar[bool] = True
-    format: ClassVar[str] = "Truncated {path} from {oldSize} to {size} bytes: {reason}"
+    isWarning = True
+    format = "Truncated {path} from {oldSize} to {size} bytes: {reason}"
     path: str
     oldSize: int
     size: int
@@ -73,8 +71,8 @@ class SegmentTruncated(StorageEvent):
 class PartitionOffline(StorageEvent):
     """A partition is out of service; the others serve."""
 
-    isWarning: ClassVar[bool] = True
-    format: ClassVar[str] = "{topicPartition} is out of service: {error}"
+    isWarning = True
+    format = "{topicPartition} is out of service: {error}"
     topicPartition: TopicPartition
     error: StorageError
 
@@ -83,8 +81,8 @@ class PartitionOffline(StorageEvent):
 class UnexpectedDirectory(StorageEvent):
     """A sub-directory that is no partition (gotcha 4)."""
 
-    isWarning: ClassVar[bool] = True
-    format: ClassVar[str] = "Ignored {path}: a directory that is not named <topic>-<partition>"
+    isWarning = True
+    format = "Ignored {path}: a directory that is not named <topic>-<partition>"
     path: str
 
 
@@ -92,8 +90,8 @@ class UnexpectedDirectory(StorageEvent):
 class UnexpectedFileInLogDirectory(StorageEvent):
     """A plain file beside the partitions."""
 
-    isWarning: ClassVar[bool] = True
-    format: ClassVar[str] = "Ignored {path}: not a directory"
+    isWarning = True
+    format = "Ignored {path}: not a directory"
     path: str
 
 
@@ -101,7 +99,7 @@ class UnexpectedFileInLogDirectory(StorageEvent):
 class DeletedSegmentPurged(StorageEvent):
     """A segment that retention deleted before the stop was removed."""
 
-    format: ClassVar[str] = "Removed {path}, which was deleted before the last stop"
+    format = "Removed {path}, which was deleted before the last stop"
     path: str
 
 
@@ -109,8 +107,8 @@ class DeletedSegmentPurged(StorageEvent):
 class PurgeFailed(StorageEvent):
     """A segment that retention deleted cannot be removed. It is not loaded."""
 
-    isWarning: ClassVar[bool] = True
-    format: ClassVar[str] = "Could not remove a deleted segment: {error}"
+    isWarning = True
+    format = "Could not remove a deleted segment: {error}"
     error: StorageError
 
 
@@ -118,8 +116,6 @@ class PurgeFailed(StorageEvent):
 class ConflictingFileRemoved(StorageEvent):
     """A file had the name of a roll's new segment (spec-0.7 log-storage §4)."""
 
-    isWarning: ClassVar[bool] = True
-    format: ClassVar[str] = (
-        "Removed {path}: it was not part of the log and had the name of the next segment"
-    )
+    isWarning = True
+    format = "Removed {path}: it was not part of the log and had the name of the next segment"
     path: str

@@ -30,7 +30,7 @@ import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from pylogbroker.errors import DirectoryLockedError, StorageError
@@ -283,9 +283,6 @@ class DescriptorCache:
     def idleCount(self) -> int:
         return len(self._idle)
 
-    def file(self, path: str, *, writable: bool) -> SegmentFile:
-        return SegmentFile(self, path, writable)
-
     def adopt(self, file: IFile) -> SegmentFile:
         found = SegmentFile(self, file.path, True)
         with self._lock:
@@ -317,14 +314,9 @@ class DescriptorCache:
 
 def _closeAll(files: list[IFile]) -> None:
     for file in files:
-        _closeQuietly(file)
-
-
-def _closeQuietly(file: IFile) -> None:
-    try:
-        file.close()
-    except StorageError:
-        pass  # its bytes were synced, or failed with the partition; the descriptor is gone
+        # Its bytes were synced, or failed with the partition; the descriptor is gone.
+        with suppress(StorageError):
+            file.close()
 
 
 class SegmentFile:
@@ -397,20 +389,16 @@ class SegmentFile:
         with self._openLock:
             if self.pin():
                 return
-            self._requireInUse()
-            file = self._open()
-            surplus = [file]
+            toClose = [] if self._gone else [self._open()]
             with cache._lock:
-                if not self._gone:
-                    self._file = file
+                isInUse = not self._gone
+                if isInUse:
+                    self._file = toClose.pop()
                     self.pinCount = 1
                     cache.openCount += 1
-                    surplus = cache._takeSurplus()
-        _closeAll(surplus)
-        self._requireInUse(file)
-
-    def _requireInUse(self, opened: IFile | None = None) -> None:
-        if self._gone and (opened is None or self._file is not opened):
+                    toClose = cache._takeSurplus()
+        _closeAll(toClose)
+        if not isInUse:
             raise StorageError(self.path, "open", "the segment is no longer in use", errno.ENOENT)
 
     def _open(self) -> IFile:
@@ -441,13 +429,13 @@ class SegmentFile:
             write to the first sync only, so a file that failed stays failed.
         """
         with self._syncLock:
-            if self._syncFailure is None:
-                try:
-                    self.file.sync()
-                except StorageError as error:
-                    self._syncFailure = error
             if self._syncFailure is not None:
                 raise self._syncFailure
+            try:
+                self.file.sync()
+            except StorageError as error:
+                self._syncFailure = error
+                raise
 
     def retire(self) -> bool:
         """
@@ -460,7 +448,7 @@ class SegmentFile:
             if self._file is None or self.pinCount:
                 return self.pinCount == 0
             file = cache._take(self)
-        _closeQuietly(file)
+        _closeAll([file])
         return True
 
     def __repr__(self) -> str:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from pylogbroker.errors import StorageError
-from pylogbroker.interfaces import IRecordFormat, ISegmentIndex
+from pylogbroker.interfaces import IFileSystem, IRecordFormat, ISegmentIndex
 from pylogbroker.storage.events import ConflictingFileRemoved, StorageEvent
 from pylogbroker.storage.filenames import DELETED_SUFFIX, segmentName
 from pylogbroker.storage.files import DescriptorCache, SegmentFile
@@ -21,11 +22,11 @@ from pylogbroker.storage.segments import Segment
 from pylogbroker.types import LogPosition
 
 
+@dataclass(eq=False)
 class Job:
     """@ivar events: after the run, what to log."""
 
-    def __init__(self) -> None:
-        self.events: list[StorageEvent] = []
+    events: list[StorageEvent] = field(default_factory=list, init=False)
 
     def run(self) -> None:
         """
@@ -36,6 +37,7 @@ class Job:
         raise NotImplementedError
 
 
+@dataclass(eq=False)
 class FlushJob(Job):
     """
     Sync a segment file.
@@ -43,11 +45,11 @@ class FlushJob(Job):
     @ivar position: the segment's end when the job was made: the sync covers what is below.
     """
 
-    def __init__(self, segment: Segment, position: LogPosition) -> None:
-        super().__init__()
-        self.segment = segment
-        self.position = position
-        self._isSynced = segment.size == position.byte
+    segment: Segment
+    position: LogPosition
+
+    def __post_init__(self) -> None:
+        self._isSynced = self.segment.size == self.position.byte
 
     def run(self) -> None:
         if not self._isSynced:
@@ -62,6 +64,7 @@ class FinalFlushJob(FlushJob):
         self.segment.index.save()
 
 
+@dataclass(eq=False)
 class RollJob(FlushJob):
     """
     Sync the old segment and save its index, then create the new file, then sync the directory.
@@ -75,47 +78,38 @@ class RollJob(FlushJob):
     @ivar isCreated: whether the new file exists; a failure before may pass, a later one may not.
     """
 
-    def __init__(
-        self,
-        cache: DescriptorCache,
-        directory: str,
-        format: IRecordFormat,
-        segment: Segment,
-        position: LogPosition,
-        isPinned: bool,
-    ) -> None:
-        super().__init__(segment, position)
-        self.isPinned = isPinned
-        self.isFlushed = False
-        self.isCreated = False
-        self.file: SegmentFile | None = None
-        self.index: ISegmentIndex | None = None
-        self._cache = cache
-        self._directory = directory
-        self._format = format
+    cache: DescriptorCache
+    directory: str
+    format: IRecordFormat
+    isPinned: bool
+    isFlushed: bool = False
+    isCreated: bool = False
+    file: SegmentFile | None = None
+    index: ISegmentIndex | None = None
 
     def run(self) -> None:
         super().run()
         self.isFlushed = True
         self.segment.index.save()
-        fileSystem = self._cache.fileSystem
+        fileSystem = self.cache.fileSystem
         baseOffset = self.position.offset
-        path = f"{self._directory}/{segmentName(baseOffset, self._format.suffix)}"
+        path = f"{self.directory}/{segmentName(baseOffset, self.format.suffix)}"
         if fileSystem.status(path) is not None:
             fileSystem.remove(path)
-            fileSystem.syncDirectory(self._directory)
+            fileSystem.syncDirectory(self.directory)
             self.events.append(ConflictingFileRemoved(path))
         file = fileSystem.open(path, create=True)
         self.isCreated = True
         try:
-            fileSystem.syncDirectory(self._directory)
-            self.index = self._format.openIndex(fileSystem, path, baseOffset, 0, True)
+            fileSystem.syncDirectory(self.directory)
+            self.index = self.format.openIndex(fileSystem, path, baseOffset, 0, True)
         except StorageError:
             file.close()
             raise
-        self.file = self._cache.adopt(file)
+        self.file = self.cache.adopt(file)
 
 
+@dataclass(eq=False)
 class DeleteJob(Job):
     """
     Delete segments: rename each, oldest first, and sync the directory after each; then unlink those
@@ -125,33 +119,22 @@ class DeleteJob(Job):
     renamed file is not loaded again, so it may stay until the last reader releases it.
 
     @ivar renamed: segments whose files have their new name.
-    @ivar vanished: segments whose files were gone already.
-    @ivar touched: the empty last segment, if its time was set to C{nowMs}.
+    @ivar touch: the empty last segment, whose time is to be C{nowMs}.
+    @ivar doneCount: segments that are renamed, or whose files were gone already.
     """
 
-    def __init__(
-        self,
-        cache: DescriptorCache,
-        directory: str,
-        segments: Sequence[Segment],
-        renamed: Sequence[Segment],
-        touch: Segment | None,
-        nowMs: int,
-    ) -> None:
-        super().__init__()
-        self.renamed = [*renamed]
-        self.segments = segments
-        self.unlinked: list[Segment] = []
-        self.vanished: list[Segment] = []
-        self.touched: Segment | None = None
-        self.nowMs = nowMs
-        self._cache = cache
-        self._directory = directory
-        self._touch = touch
+    fileSystem: IFileSystem
+    directory: str
+    segments: tuple[Segment, ...]
+    renamed: list[Segment]
+    touch: Segment | None
+    nowMs: int
+    unlinked: list[Segment] = field(default_factory=list)
+    doneCount: int = 0
 
     def run(self) -> None:
         """Stops at the first failure: deleting a newer segment would leave a gap."""
-        fileSystem = self._cache.fileSystem
+        fileSystem = self.fileSystem
         for segment in self.segments:
             segment.index.remove()
             try:
@@ -160,10 +143,10 @@ class DeleteJob(Job):
                 if error.errno != errno.ENOENT:
                     raise
                 segment.file.retire()
-                self.vanished.append(segment)
-                continue
-            self.renamed.append(segment)
-            fileSystem.syncDirectory(self._directory)
+            else:
+                self.renamed.append(segment)
+                fileSystem.syncDirectory(self.directory)
+            self.doneCount += 1
         for segment in self.renamed:
             if segment.file.retire():
                 try:
@@ -172,11 +155,11 @@ class DeleteJob(Job):
                     if error.errno != errno.ENOENT:
                         raise
                 self.unlinked.append(segment)
-        if self._touch is not None:
-            fileSystem.setModified(self._touch.path, self.nowMs)
-            self.touched = self._touch
+        if self.touch is not None:
+            fileSystem.setModified(self.touch.path, self.nowMs)
 
 
+@dataclass(eq=False)
 class StatJob(Job):
     """
     Read the files' modification times, which retention and offsets-before-time use. A person may
@@ -187,21 +170,21 @@ class StatJob(Job):
         time here is outdated.
     """
 
-    def __init__(self, cache: DescriptorCache, segments: Sequence[Segment]) -> None:
-        super().__init__()
-        self.times: list[tuple[Segment, int]] = []
-        self.last = segments[-1]
-        self.lastWrittenSize = self.last.writtenSize
-        self._cache = cache
-        self._segments = segments
+    fileSystem: IFileSystem
+    segments: Sequence[Segment]
+    times: list[tuple[Segment, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.lastWrittenSize = self.segments[-1].writtenSize
 
     def run(self) -> None:
-        for segment in self._segments:
-            status = self._cache.fileSystem.status(segment.path)
+        for segment in self.segments:
+            status = self.fileSystem.status(segment.path)
             if status is not None:
                 self.times.append((segment, status.modifiedMs))
 
 
+@dataclass(eq=False)
 class FindPositionJob(Job):
     """
     Find the byte of an offset with the help of the segment's file.
@@ -209,16 +192,14 @@ class FindPositionJob(Job):
     @ivar position: after the run, the byte in its file.
     """
 
-    def __init__(self, segment: Segment, offset: int) -> None:
-        super().__init__()
-        self.segment = segment
-        self.position = 0
-        self._offset = offset
+    segment: Segment
+    offset: int
+    position: int = 0
 
     def run(self) -> None:
         file = self.segment.file
         file.openPinned()
         try:
-            self.position = self.segment.index.search(file.file, self._offset)
+            self.position = self.segment.index.search(file.file, self.offset)
         finally:
             file.unpin()

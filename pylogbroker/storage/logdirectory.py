@@ -21,8 +21,10 @@ B{A partition keeps one format for life}: the suffix of its segment files tells 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cache
 
 from pylogbroker.errors import PartitionOfflineError, StorageError
 from pylogbroker.interfaces import IFileSystem, IRecordFormat
@@ -34,18 +36,11 @@ from pylogbroker.storage.events import (
     UnexpectedDirectory,
     UnexpectedFileInLogDirectory,
 )
-from pylogbroker.storage.filenames import (
-    TOPIC_LENGTH_MAX,
-    directoryName,
-    parseDirectoryName,
-    validateTopic,
-)
+from pylogbroker.storage.filenames import directoryName, parseDirectoryName, validateTopic
 from pylogbroker.storage.files import DescriptorCache
 from pylogbroker.storage.jobs import Job
-from pylogbroker.storage.partitionlog import HOUR_MS, PartitionLog, PartitionSettings
+from pylogbroker.storage.partitionlog import PartitionLog, PartitionSettings
 from pylogbroker.storage.recovery import LoadedPartition, loadPartition
-from pylogbroker.storage.retention import RetentionPolicy, both, byAge, bySize
-from pylogbroker.storage.segments import Segment
 from pylogbroker.types import TopicPartition
 
 MARKER_NAME = ".kafka_cleanshutdown"
@@ -55,94 +50,36 @@ LOCK_NAME = ".lock"
 @dataclass(frozen=True)
 class LogSettings:
     """
-    Settings of a broker's partitions; C{…ByTopic} overrides the value for topics (spec-0.7 config
-    §1).
+    Settings of a broker's partitions.
 
-    @ivar partitionCount: partitions of a topic (C{num.partitions}).
-    @ivar segmentSizeMax: bytes (C{log.file.size}).
-    @ivar rollAgeMs: milliseconds (C{log.roll.hours}).
-    @ivar flushCountMax: messages (C{log.flush.interval}).
-    @ivar flushIntervalMs: milliseconds (C{log.default.flush.interval.ms}).
-    @ivar retentionAgeMs: milliseconds (C{log.retention.hours}).
-    @ivar retentionSize: bytes of a partition; negative: no limit (C{log.retention.size}).
-    @ivar retention: a policy in place of the two rules.
+    @ivar forTopic: gives the settings of a topic's partitions; called once for each topic.
+    @ivar partitionCount: gives the number of partitions of a topic (C{num.partitions}).
     @ivar topicLengthMax: UTF-16 code units (C{max.topic.name.length}).
     @ivar descriptorCountMax: segment files that may be open without need.
     """
 
-    partitionCount: int = 1
-    partitionCountByTopic: Mapping[str, int] = field(default_factory=dict)
-    segmentSizeMax: int = 1 << 30
-    segmentSizeMaxByTopic: Mapping[str, int] = field(default_factory=dict)
-    rollAgeMs: int = 168 * HOUR_MS
-    rollAgeMsByTopic: Mapping[str, int] = field(default_factory=dict)
-    flushCountMax: int = 500
-    flushIntervalMs: int = 3000
-    flushIntervalMsByTopic: Mapping[str, int] = field(default_factory=dict)
-    retentionAgeMs: int = 168 * HOUR_MS
-    retentionAgeMsByTopic: Mapping[str, int] = field(default_factory=dict)
-    retentionSize: int = -1
-    retentionSizeByTopic: Mapping[str, int] = field(default_factory=dict)
-    retention: RetentionPolicy | None = None
-    topicLengthMax: int = TOPIC_LENGTH_MAX
-    descriptorCountMax: int = 512
-
-    def forTopic(self, topic: str) -> PartitionSettings:
-
-        def pick(name: str) -> int:
-            value: int = getattr(self, f"{name}ByTopic").get(topic, getattr(self, name))
-            return value
-
-        return PartitionSettings(
-            pick("segmentSizeMax"),
-            pick("rollAgeMs"),
-            self.flushCountMax,
-            pick("flushIntervalMs"),
-            self.retention or both(byAge(pick("retentionAgeMs")), bySize(pick("retentionSize"))),
-        )
+    forTopic: Callable[[str], PartitionSettings]
+    partitionCount: Callable[[str], int]
+    topicLengthMax: int
+    descriptorCountMax: int
 
 
-def firstAppendMs(loaded: LoadedPartition) -> int | None:
-    """
-    An estimate of the last segment's first append, so that its age survives a restart (gotcha 19).
-
-    A file's time is that of its I{last} append, and birth times do not survive a copy. But a
-    segment is created at the last append to the one before it, or if that is deleted, not later
-    than the directory's last change. The estimate may be early by the time without appends (then
-    the segment rolls early, once) or late by one retention period. Restarts do not move it.
-
-    @return: milliseconds since the epoch; L{None}: the segment is empty.
-    """
-    last = loaded.segments[-1]
-    if last.size == 0:
-        return None
-    return min(
-        last.modifiedMs,
-        loaded.segments[-2].modifiedMs if len(loaded.segments) > 1 else loaded.modifiedMs,
-    )
-
-
+@dataclass(eq=False)
 class CreateJob(Job):
     """
     Create a partition's directory and first segment, durably.
 
+    @ivar directory: the log directory.
+    @ivar path: of the partition's directory.
     @ivar loaded: the partition, after a successful run.
     """
 
-    def __init__(
-        self,
-        directory: str,
-        topicPartition: TopicPartition,
-        formats: Sequence[IRecordFormat],
-        fileSystem: IFileSystem,
-    ) -> None:
-        super().__init__()
-        self.topicPartition = topicPartition
-        self.path = f"{directory}/{directoryName(topicPartition)}"
-        self.loaded: LoadedPartition | None = None
-        self._directory = directory
-        self._formats = formats
-        self._fileSystem = fileSystem
+    cache: DescriptorCache
+    directory: str
+    path: str
+    topicPartition: TopicPartition
+    formats: Sequence[IRecordFormat]
+    loaded: LoadedPartition | None = None
 
     def run(self) -> None:
         """
@@ -150,11 +87,9 @@ class CreateJob(Job):
 
         @raise StorageError: the partition cannot be created; the next request may try again.
         """
-        self._fileSystem.makeDirectories(self.path)
-        self.loaded = loadPartition(
-            self._fileSystem, self.path, self._formats, True, self.events.append
-        )
-        self._fileSystem.syncDirectory(self._directory)
+        self.cache.fileSystem.makeDirectories(self.path)
+        self.loaded = loadPartition(self.cache, self.path, self.formats, True, self.events.append)
+        self.cache.fileSystem.syncDirectory(self.directory)
 
 
 class LogDirectory:
@@ -165,6 +100,7 @@ class LogDirectory:
     @ivar logs: every partition that serves, or served until it failed.
     @ivar failures: partitions that could not be loaded, and why.
     @ivar topics: of C{logs} and C{failures}.
+    @ivar partitionCount: gives the number of partitions of a topic.
     """
 
     def __init__(
@@ -181,7 +117,8 @@ class LogDirectory:
         @param clock: milliseconds since the epoch.
         """
         self.path = path
-        self.settings = settings
+        self.partitionCount = settings.partitionCount
+        self._topicLengthMax = settings.topicLengthMax
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.failures: dict[TopicPartition, StorageError] = {}
         self.topics: set[str] = set()
@@ -190,7 +127,7 @@ class LogDirectory:
         self._creating: set[TopicPartition] = set()
         self._fileSystem = fileSystem
         self._formats = formats
-        self._settingsByTopic: dict[str, PartitionSettings] = {}
+        self._settingsFor = cache(settings.forTopic)
         self._unlock: Callable[[], None] | None = None
         self._hadMarker = False
 
@@ -216,6 +153,7 @@ class LogDirectory:
                 self._fileSystem.syncDirectory(self.path)
         except BaseException:
             self.logs.clear()
+            self.failures.clear()
             self.topics.clear()
             unlock()
             raise
@@ -246,15 +184,13 @@ class LogDirectory:
                 report(UnexpectedDirectory(path))
                 continue
             try:
-                loaded = loadPartition(
-                    self._fileSystem, path, self._formats, not self._hadMarker, report
-                )
+                loaded = loadPartition(self.cache, path, self._formats, not self._hadMarker, report)
             except StorageError as error:
                 self.failures[topicPartition] = error
                 self.topics.add(topicPartition.topic)
                 report(PartitionOffline(topicPartition, error))
                 continue
-            log = self._take(topicPartition, path, loaded)
+            log = self._take(topicPartition, loaded)
             report(
                 PartitionLoaded(
                     topicPartition,
@@ -266,48 +202,16 @@ class LogDirectory:
                 )
             )
 
-    def _take(
-        self, topicPartition: TopicPartition, path: str, loaded: LoadedPartition
-    ) -> PartitionLog:
-        last = len(loaded.segments) - 1
-        segments = [
-            Segment(
-                found.baseOffset,
-                self.cache.file(found.path, writable=i == last),
-                found.size,
-                found.modifiedMs,
-                loaded.indexes[i],
-            )
-            for i, found in enumerate(loaded.segments)
-        ]
-        settings = self.settingsFor(topicPartition.topic)
-        log = PartitionLog(
-            topicPartition,
-            path,
-            loaded.format,
-            self.cache,
-            segments,
-            loaded.logEndOffset,
-            settings,
-            self._clock,
-            firstAppendMs(loaded),
-        )
+    def _take(self, topicPartition: TopicPartition, loaded: LoadedPartition) -> PartitionLog:
+        settings = self._settingsFor(topicPartition.topic)
+        log = PartitionLog(topicPartition, loaded, self.cache, settings, self._clock)
         self.logs[topicPartition] = log
         self.topics.add(topicPartition.topic)
         return log
 
-    def settingsFor(self, topic: str) -> PartitionSettings:
-        found = self._settingsByTopic.get(topic)
-        if found is None:
-            found = self._settingsByTopic[topic] = self.settings.forTopic(topic)
-        return found
-
     def validateTopic(self, name: str) -> None:
         """@raise pylogbroker.errors.InvalidTopicError: the name breaks a rule."""
-        validateTopic(name, self.settings.topicLengthMax)
-
-    def partitionCount(self, topic: str) -> int:
-        return self.settings.partitionCountByTopic.get(topic, self.settings.partitionCount)
+        validateTopic(name, self._topicLengthMax)
 
     def get(self, topic: str, partition: int) -> PartitionLog | None:
         """
@@ -316,16 +220,15 @@ class LogDirectory:
         @raise PartitionOfflineError: the partition could not be loaded.
         """
         topicPartition = TopicPartition(topic, partition)
-        log = self.logs.get(topicPartition)
-        if log is None and topicPartition in self.failures:
-            error = self.failures[topicPartition]
+        error = self.failures.get(topicPartition)
+        if error is not None:
             raise PartitionOfflineError(
                 f"{self.path}/{topicPartition}",
                 "use",
                 f"the partition is out of service: {error}",
                 error.errno,
             )
-        return log
+        return self.logs.get(topicPartition)
 
     def beginCreate(
         self, topic: str, partition: int, format: IRecordFormat | None = None
@@ -343,7 +246,8 @@ class LogDirectory:
         if self.get(topic, partition) is not None or topicPartition in self._creating:
             raise ValueError(f"{topicPartition} exists already, or is being created")
         formats = sorted(self._formats, key=lambda each: each is not format)
-        job = CreateJob(self.path, topicPartition, formats, self._fileSystem)
+        path = f"{self.path}/{directoryName(topicPartition)}"
+        job = CreateJob(self.cache, self.path, path, topicPartition, formats)
         self._creating.add(topicPartition)
         return job
 
@@ -357,7 +261,7 @@ class LogDirectory:
         if error is not None:
             raise error
         assert job.loaded is not None
-        return self._take(job.topicPartition, job.path, job.loaded)
+        return self._take(job.topicPartition, job.loaded)
 
     def writeCleanShutdownMarker(self) -> bool:
         """
@@ -375,11 +279,8 @@ class LogDirectory:
             self.failures and not self._hadMarker
         ):
             return False
-        file = self._fileSystem.open(f"{self.path}/{MARKER_NAME}", create=True)
-        try:
+        with closing(self._fileSystem.open(f"{self.path}/{MARKER_NAME}", create=True)) as file:
             file.sync()
-        finally:
-            file.close()
         self._fileSystem.syncDirectory(self.path)
         return True
 

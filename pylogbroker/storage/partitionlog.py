@@ -26,7 +26,7 @@ bytes. A restart recovers what the disk really has.
 B{Rolling.} The owner asks C{rollDue} before each append, and appends nothing while a roll is due or
 under way. A segment I{larger} than the limit is rolled before the next append (spec-0.7 log-storage
 §4). Its age counts from its first append; after a restart
-L{pylogbroker.storage.logdirectory.firstAppendMs} estimates it (gotcha 19).
+C{LoadedPartition.firstAppendMs} estimates it (gotcha 19).
 
 B{Deleting.} C{expired} decides, C{beginDelete} takes the segments out of the list at once, and the
 job deletes the files. Slices stay readable.
@@ -38,12 +38,13 @@ import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
+from itertools import dropwhile, takewhile
 
 from pylogbroker.errors import OffsetOutOfRangeError, PartitionOfflineError, StorageError
 from pylogbroker.interfaces import (
     EMPTY_SLICE,
     AppendResult,
-    IRecordFormat,
     Slice,
     ValidatedBatches,
 )
@@ -56,9 +57,8 @@ from pylogbroker.storage.jobs import (
     RollJob,
     StatJob,
 )
-from pylogbroker.storage.offsetwaiters import OffsetCallback, OffsetWaiters
-from pylogbroker.storage.retention import RetentionPolicy, keepAll
-from pylogbroker.storage.segments import Segment, SegmentList
+from pylogbroker.storage.recovery import LoadedPartition
+from pylogbroker.storage.segments import RetentionPolicy, Segment, SegmentList
 from pylogbroker.types import EARLIEST, LATEST, LogPosition, TopicPartition
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -75,14 +75,70 @@ WatermarkPolicy = Callable[["PartitionLog"], LogPosition]
 @dataclass(frozen=True)
 class PartitionSettings:
     """
-    Settings of one partition; see L{pylogbroker.storage.logdirectory.LogSettings}.
+    Settings of one partition (spec-0.7 config §1).
+
+    @ivar segmentSizeMax: bytes (C{log.file.size}).
+    @ivar rollAgeMs: milliseconds (C{log.roll.hours}).
+    @ivar flushCountMax: messages (C{log.flush.interval}).
+    @ivar flushIntervalMs: milliseconds (C{log.default.flush.interval.ms}).
+    @ivar retention: chooses the segments to delete (C{log.retention.hours} and
+        C{log.retention.size}).
     """
 
-    segmentSizeMax: int = 1 << 30
-    rollAgeMs: int = 168 * HOUR_MS
-    flushCountMax: int = 500
-    flushIntervalMs: int = 3000
-    retention: RetentionPolicy = keepAll
+    segmentSizeMax: int
+    rollAgeMs: int
+    flushCountMax: int
+    flushIntervalMs: int
+    retention: RetentionPolicy
+
+
+OffsetCallback = Callable[[StorageError | None], object]
+"""
+Called once: with L{None} when the mark is reached, with the failure when it never will be. It must
+not raise.
+"""
+
+
+class OffsetWaiters:
+    """
+    The purgatory of a partition: one-shot callbacks that wait for one mark to reach an offset.
+
+    At most one callback waits per connection, and a moving mark mostly reaches all, so C{advance}
+    looks at all. It removes a due callback before calling it: the callback may wait again, or
+    cancel another.
+
+    @ivar waiting: the same dictionary for life, so that a hot path can test it without a call.
+    """
+
+    __slots__ = ("waiting",)
+
+    def __init__(self) -> None:
+        self.waiting: dict[object, tuple[int, OffsetCallback]] = {}
+
+    def __len__(self) -> int:
+        return len(self.waiting)
+
+    def wait(self, offset: int, callback: OffsetCallback) -> Callable[[], object]:
+        """
+        Wait for an offset. Returns what cancels the call, without effect once C{callback} was
+        called.
+        """
+        key = object()
+        self.waiting[key] = (offset, callback)
+        return partial(self.waiting.pop, key, None)
+
+    def advance(self, mark: int) -> None:
+        if not self.waiting:
+            return
+        for key in [key for key, (offset, _) in self.waiting.items() if offset <= mark]:
+            found = self.waiting.pop(key, None)
+            if found is not None:
+                found[1](None)
+
+    def fail(self, failure: StorageError) -> None:
+        while self.waiting:
+            _, callback = self.waiting.pop(next(iter(self.waiting)))
+            callback(failure)
 
 
 class MarkKind(Enum):
@@ -128,26 +184,18 @@ class PartitionLog:
     def __init__(
         self,
         topicPartition: TopicPartition,
-        path: str,
-        format: IRecordFormat,
+        loaded: LoadedPartition,
         cache: DescriptorCache,
-        segments: Sequence[Segment],
-        logEndOffset: int,
         settings: PartitionSettings,
         clock: Callable[[], int],
-        firstAppendMs: int | None = None,
     ) -> None:
-        """
-        @param segments: at least one, all bytes synced.
-        @param clock: milliseconds since the epoch.
-        @param firstAppendMs: of the last segment; L{None}: it is empty.
-        """
+        """@param clock: milliseconds since the epoch."""
         self.topicPartition = topicPartition
-        self.path = path
-        self.format = format
+        self.path, self.format, segments, logEndOffset, _ = loaded
         self.settings = settings
         self.leaderEpoch = 0
-        self._stamp = format.stamp
+        self._isStamped = loaded.format.isStamped
+        self._stamp = self.format.stamp
         self._cache = cache
         self._clock = clock
         self._list = SegmentList(segments)
@@ -163,7 +211,8 @@ class PartitionLog:
         self._endWaiters = self._waiters[MarkKind.LOG_END]
         self._endWaiting = self._endWaiters.waiting
         self._flushCountLeft = settings.flushCountMax
-        self._rollAtMs = _NEVER if firstAppendMs is None else firstAppendMs + settings.rollAgeMs
+        firstMs = loaded.firstAppendMs
+        self._rollAtMs = _NEVER if firstMs is None else firstMs + settings.rollAgeMs
         self.logStartOffset = segments[0].baseOffset
         self.logEndOffset = self.writtenOffset = logEndOffset
         self.flushed = LogPosition(logEndOffset, active.baseOffset, active.size)
@@ -185,11 +234,11 @@ class PartitionLog:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        return self._list.view.segments
+        return self._list.segments
 
     @property
     def size(self) -> int:
-        return sum(segment.size for segment in self._list.view.segments)
+        return sum(segment.size for segment in self.segments)
 
     @property
     def flushedOffset(self) -> int:
@@ -209,6 +258,11 @@ class PartitionLog:
         active = self._active
         byte = active.writtenSize + self.pendingSize
         return LogPosition(self.logEndOffset, active.baseOffset, byte)
+
+    @property
+    def isOffline(self) -> bool:
+        """Whether the partition has failed or is closed."""
+        return self.failure is not None or self.closed
 
     @property
     def busy(self) -> bool:
@@ -255,8 +309,11 @@ class PartitionLog:
         base = self.logEndOffset
         size = batches.size
         active = self._active
-        active.index.add(base, active.writtenSize + self.pendingSize)
-        self._pending += self._stamp(batches, base, self.leaderEpoch, nowMs)
+        if self._isStamped:
+            active.index.add(base, active.writtenSize + self.pendingSize)
+            self._pending += self._stamp(batches, base, self.leaderEpoch, nowMs)
+        else:
+            self._pending += batches.buffers
         self.pendingSize += size
         self.unflushedSize += size
         self.bytesUntilRoll -= size
@@ -270,7 +327,8 @@ class PartitionLog:
             self._rollAtMs = nowMs + self.settings.rollAgeMs
         if self._endWaiting:
             self._endWaiters.advance(end)
-        return AppendResult(base, end - 1, nowMs)
+        # Half the cost of calling the class.
+        return tuple.__new__(AppendResult, (base, end - 1, nowMs))
 
     def write(self) -> None:
         """
@@ -342,7 +400,7 @@ class PartitionLog:
                 f"offset {offset} of {self.topicPartition} is not in"
                 f" {self.logStartOffset} to {watermark}"
             )
-        view = self._list.view
+        view = self._list
         index = view.indexOf(offset)
         segment = view.segments[index]
         position = segment.index.positionOf(offset)
@@ -376,8 +434,7 @@ class PartitionLog:
             return True
         if offset == watermark:
             return sizeMax > 0 and offset < due
-        view = self._list.view
-        segment = view.segments[view.indexOf(offset)]
+        segment = self.segments[self._list.indexOf(offset)]
         end = _endByte(segment, self.watermark)
         dueEnd = self._flushDueByte if segment is self._active else segment.writtenSize
         position = segment.index.positionOf(offset)
@@ -392,20 +449,18 @@ class PartitionLog:
         @raise ValueError: C{countMax} is negative.
         @raise PartitionOfflineError: the partition has failed or is closed.
         """
-        if self.failure is not None or self.closed:
+        if self.isOffline:
             raise self.unavailableError("look up offsets of")
         if countMax < 0:
             raise ValueError(f"{countMax} offsets asked for")
-        known = [(segment.baseOffset, segment.modifiedMs) for segment in self._list.view.segments]
-        if self.highWatermark > known[-1][0]:
-            known.append((self.highWatermark, nowMs))
+        known = [(segment.baseOffset, segment.modifiedMs) for segment in reversed(self.segments)]
+        if self.highWatermark > known[0][0]:
+            known.insert(0, (self.highWatermark, nowMs))
         if time == EARLIEST:
-            last = 0
-        elif time == LATEST:
-            last = len(known) - 1
-        else:
-            last = next((i for i in range(len(known) - 1, -1, -1) if known[i][1] <= time), -1)
-        return [offset for offset, _ in reversed(known[: last + 1])][:countMax]
+            known = known[-1:]
+        elif time != LATEST:
+            known = list(dropwhile(lambda each: each[1] > time, known))
+        return [offset for offset, _ in known[:countMax]]
 
     # -- flush
 
@@ -467,10 +522,13 @@ class PartitionLog:
         self.updateHighWatermark()
 
     def _unpinIfClean(self) -> None:
-        active = self._active
-        if self._pinned and active.size == active.writtenSize:
+        if self._active.size == self._active.writtenSize:
+            self._unpin()
+
+    def _unpin(self) -> None:
+        if self._pinned:
             self._pinned = False
-            active.file.unpin()
+            self._active.file.unpin()
 
     def setWatermarkPolicy(self, policy: WatermarkPolicy) -> None:
         """
@@ -507,7 +565,7 @@ class PartitionLog:
         self.rolling = self._refusing = True
         if self._pinned:
             active.file.pin()
-        return RollJob(self._cache, self.path, self.format, active, self.written, self._pinned)
+        return RollJob(active, self.written, self._cache, self.path, self.format, self._pinned)
 
     def finishRoll(self, job: RollJob, error: StorageError | None, nowMs: int) -> None:
         """
@@ -543,7 +601,7 @@ class PartitionLog:
         self._unpinIfClean()
         old.file.writable = False
         self._active = Segment(job.position.offset, job.file, 0, nowMs, job.index)
-        self._list.replace(len(self.segments), len(self.segments), (self._active,))
+        self._list = SegmentList((*self.segments, self._active))
         self.bytesUntilRoll = self.settings.segmentSizeMax
         self._rollAtMs = _NEVER
         self.blocked = None
@@ -552,17 +610,17 @@ class PartitionLog:
 
     def beginStat(self) -> StatJob | None:
         """Read the files' times. L{None}: the partition has failed or is closed."""
-        if self.failure is not None or self.closed:
+        if self.isOffline:
             return None
-        return StatJob(self._cache, self._list.view.segments)
+        return StatJob(self._cache.fileSystem, self.segments)
 
-    def finishStat(self, job: StatJob, error: StorageError | None) -> None:
+    def finishStat(self, job: StatJob) -> None:
         """
         Take the times in. Unread ones stay. So does the last segment's if it was written to
         meanwhile: otherwise retention could delete what has just come.
         """
         for segment, modifiedMs in job.times:
-            if segment is not job.last or segment.writtenSize == job.lastWrittenSize:
+            if segment is not job.segments[-1] or segment.writtenSize == job.lastWrittenSize:
                 segment.modifiedMs = modifiedMs
 
     def expired(self, nowMs: int) -> tuple[Segment, ...]:
@@ -570,9 +628,9 @@ class PartitionLog:
         The oldest segments that retention would delete, perhaps all. Not the last while bytes are
         pending: its time is that of the last write.
         """
-        if self.failure is not None or self.closed:
+        if self.isOffline:
             return ()
-        segments = self._list.view.segments
+        segments = self.segments
         count = self.settings.retention(segments, nowMs)
         return segments[: min(count, len(segments) - 1) if self._pending else count]
 
@@ -598,21 +656,21 @@ class PartitionLog:
         @param segments: the result of C{expired}.
         @return: L{None}: nothing to do, or a deletion is under way, or the partition has failed.
         """
-        if self._deleting or self.failure is not None or self.closed:
+        if self._deleting or self.isOffline:
             return None
-        view = self._list.view
         wanted = set(segments)
-        count = 0
-        while count < len(view.segments) - 1 and view.segments[count] in wanted:
-            count += 1
+        count = len(list(takewhile(wanted.__contains__, self.segments[:-1])))
         touch = self._active if self._active in wanted and self._isActiveEmpty else None
         if not (count or touch or self._toRename or self._toUnlink):
             return None
-        removed = self._toRename + self._list.replace(0, count)
+        removed = self._toRename + self.segments[:count]
+        self._list = self._list.replaced(0, count)
         self._toRename = ()
-        self.logStartOffset = self._list.view.bases[0]
+        self.logStartOffset = self.segments[0].baseOffset
         self._deleting = True
-        return DeleteJob(self._cache, self.path, removed, self._toUnlink, touch, nowMs)
+        return DeleteJob(
+            self._cache.fileSystem, self.path, removed, [*self._toUnlink], touch, nowMs
+        )
 
     def finishDelete(self, job: DeleteJob, error: StorageError | None) -> None:
         """
@@ -620,11 +678,10 @@ class PartitionLog:
         the owner logs other errors.
         """
         self._deleting = False
-        done = set(job.renamed) | set(job.vanished)
-        self._toRename = tuple(segment for segment in job.segments if segment not in done)
+        self._toRename = job.segments[job.doneCount :]
         self._toUnlink = tuple(segment for segment in job.renamed if segment not in job.unlinked)
-        if job.touched is not None:
-            job.touched.modifiedMs = max(job.touched.modifiedMs, job.nowMs)
+        if error is None and job.touch is not None:
+            job.touch.modifiedMs = max(job.touch.modifiedMs, job.nowMs)
         if error is not None and error.action == "fsync":
             self._fail(error)
 
@@ -632,7 +689,7 @@ class PartitionLog:
 
     def whenReached(
         self, mark: MarkKind, offset: int, callback: OffsetCallback
-    ) -> Callable[[], None]:
+    ) -> Callable[[], object]:
         """
         Call back once when a mark reaches an offset, at once if it has.
 
@@ -640,18 +697,15 @@ class PartitionLog:
             closed first. It must not raise.
         @return: what cancels the call.
         """
-        if self.failure is not None or self.closed:
-            callback(self.unavailableError("wait for"))
-            return _nothing
         now = {
             MarkKind.HIGH_WATERMARK: self.highWatermark,
             MarkKind.FLUSHED: self.flushedOffset,
             MarkKind.LOG_END: self.logEndOffset,
         }[mark]
-        if now >= offset:
-            callback(None)
-            return _nothing
-        return self._waiters[mark].wait(offset, callback)
+        if not self.isOffline and now < offset:
+            return self._waiters[mark].wait(offset, callback)
+        callback(self.unavailableError("wait for") if self.isOffline else None)
+        return lambda: None
 
     # -- close
 
@@ -667,14 +721,11 @@ class PartitionLog:
         self.pendingSize = self.unflushedSize = 0
         self.logEndOffset = self.flushedOffset
         self.flushDueOffset = self.flushedOffset
-        if self._pinned:
-            self._pinned = False
-            self._active.file.unpin()
-        for segment in self._list.view.segments:
+        self._unpin()
+        for segment in self.segments:
             segment.file.retire()
-        refusal = self.unavailableError("wait for")
-        for notices in self._waiters.values():
-            notices.fail(refusal)
+        for waiters in self._waiters.values():
+            waiters.fail(self.unavailableError("wait for"))
 
     def beginClose(self) -> FinalFlushJob | None:
         """
@@ -685,31 +736,26 @@ class PartitionLog:
         """
         if self.busy:
             raise ValueError(f"{self!r} is busy")
-        if self.failure is None and not self.closed:
+        if not self.isOffline:
             self.write()
             if self._pending:
                 assert self.blocked is not None
                 self._fail(self.blocked)
-        if self.failure is not None or self.closed:
+        if self.isOffline:
             self.closed = True
             return None
         self._refusing = self._closing = True
         return FinalFlushJob(self._active, self.written)
 
-    def finishClose(self, job: FinalFlushJob, error: StorageError | None, nowMs: int) -> None:
+    def finishClose(self, job: FinalFlushJob, error: StorageError | None) -> None:
         """Move the marks a last time and release everything; a failed sync fails the partition."""
         self._closing = False
+        self.closed = True
         if error is not None:
             self._fail(error)
-            self.closed = True
         else:
             self._onSynced(job.segment, job.position)
-            self.closed = True
             self._release()
-
-
-def _nothing() -> None:
-    """Cancel a callback that was called."""
 
 
 def _endByte(segment: Segment, mark: LogPosition) -> int:

@@ -20,11 +20,12 @@ broker writes, it may see half of the last entry.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from itertools import pairwise
 from typing import NamedTuple
 
 from pylogbroker.errors import CorruptLogError, FormatError, StorageError
-from pylogbroker.interfaces import CheckLimits, IFileSystem, IRecordFormat, ISegmentIndex
+from pylogbroker.interfaces import CheckLimits, IFileSystem, IRecordFormat
 from pylogbroker.storage.events import (
     DeletedSegmentPurged,
     PurgeFailed,
@@ -37,13 +38,15 @@ from pylogbroker.storage.filenames import (
     parseSegmentName,
     segmentName,
 )
+from pylogbroker.storage.files import DescriptorCache, SegmentFile
+from pylogbroker.storage.segments import Segment
 
 _VERIFY_LIMITS = CheckLimits(payloadSizeMax=2**31 - 1)
 
 
 class LoadedSegment(NamedTuple):
     """
-    A segment on disk.
+    A segment's file.
 
     @ivar size: bytes.
     @ivar modifiedMs: last change, milliseconds since the epoch.
@@ -59,19 +62,40 @@ class LoadedPartition(NamedTuple):
     """
     A partition's directory, fit to be appended to.
 
-    @ivar segments: at least one, ascending.
+    @ivar path: of the directory.
+    @ivar segments: at least one, ascending, all bytes synced.
     @ivar modifiedMs: when a segment was last created or removed (the directory's time).
     """
 
+    path: str
     format: IRecordFormat
-    segments: tuple[LoadedSegment, ...]
-    indexes: tuple[ISegmentIndex, ...]
+    segments: tuple[Segment, ...]
     logEndOffset: int
     modifiedMs: int
 
+    @property
+    def firstAppendMs(self) -> int | None:
+        """
+        An estimate of the last segment's first append, so that its age survives a restart (gotcha
+        19), in milliseconds since the epoch; L{None}: the segment is empty.
+
+        A file's time is that of its I{last} append, and birth times do not survive a copy. But a
+        segment is created at the last append to the one before it, or if that is deleted, not later
+        than the directory's last change. The estimate may be early by the time without appends
+        (then the segment rolls early, once) or late by one retention period. Restarts do not move
+        it.
+        """
+        last = self.segments[-1]
+        if last.size == 0:
+            return None
+        return min(
+            last.modifiedMs,
+            self.segments[-2].modifiedMs if len(self.segments) > 1 else self.modifiedMs,
+        )
+
 
 def loadPartition(
-    fileSystem: IFileSystem,
+    cache: DescriptorCache,
     path: str,
     formats: Sequence[IRecordFormat],
     recover: bool,
@@ -85,6 +109,7 @@ def loadPartition(
     @raise CorruptLogError: the files do not fit together. Nothing was changed.
     @raise StorageError: a file cannot be read, cut or synced.
     """
+    fileSystem = cache.fileSystem
     names = fileSystem.list(path)
     directory = fileSystem.status(path)  # before a purge changes its time
     if directory is None:
@@ -100,19 +125,20 @@ def loadPartition(
         if name.endswith(chosen.suffix + DELETED_SUFFIX):
             _purge(fileSystem, f"{path}/{name}", report)
     if not found:
-        found = [_createFirst(fileSystem, path, chosen)]
+        name = segmentName(0, chosen.suffix)
+        fileSystem.open(f"{path}/{name}", create=True).close()
         fileSystem.syncDirectory(path)
+        found = [_statSegment(fileSystem, path, name, chosen)]
     elif recover:
         found[-1] = recoverSegment(fileSystem, found[-1], chosen, report)
         fileSystem.syncDirectory(path)
-    indexes = [
-        chosen.openIndex(
-            fileSystem, each.path, each.baseOffset, each.size, recover and each is found[-1]
-        )
-        for each in found
-    ]
-    logEndOffset = indexes[-1].findEnd(found[-1].size)
-    return LoadedPartition(chosen, tuple(found), tuple(indexes), logEndOffset, directory.modifiedMs)
+    segments = []
+    for base, file, size, modifiedMs in found:
+        isLast = base == found[-1].baseOffset
+        index = chosen.openIndex(fileSystem, file, base, size, recover and isLast)
+        segments.append(Segment(base, SegmentFile(cache, file, isLast), size, modifiedMs, index))
+    logEndOffset = segments[-1].index.findEnd(segments[-1].size)
+    return LoadedPartition(path, chosen, tuple(segments), logEndOffset, directory.modifiedMs)
 
 
 def formatOf(
@@ -135,16 +161,13 @@ def recoverSegment(
     fileSystem: IFileSystem, segment: LoadedSegment, format: IRecordFormat, report: Reporter
 ) -> LoadedSegment:
     """Cut a segment file at the first entry that is not whole and valid, and sync it. Blocks."""
-    file = fileSystem.open(segment.path)
-    try:
+    with closing(fileSystem.open(segment.path)) as file:
         oldSize = file.size()
         scan = format.scan(file.readAt, segment.baseOffset, 0, oldSize)
         size = scan.skipToEnd()
         if size < oldSize:
             file.truncate(size)
         file.sync()
-    finally:
-        file.close()
     if size < oldSize:
         report(
             SegmentTruncated(segment.path, oldSize, size, scan.reason or "the entry there is cut")
@@ -180,14 +203,6 @@ def _requireContiguous(path: str, segments: list[LoadedSegment], format: IRecord
                 f"the segments do not fit together: {one}, the next begins at"
                 f" {following.baseOffset}",
             )
-
-
-def _createFirst(fileSystem: IFileSystem, path: str, format: IRecordFormat) -> LoadedSegment:
-    full = f"{path}/{segmentName(0, format.suffix)}"
-    file = fileSystem.open(full, create=True)
-    file.close()
-    status = fileSystem.status(full)
-    return LoadedSegment(0, full, 0, 0 if status is None else status.modifiedMs)
 
 
 def _purge(fileSystem: IFileSystem, path: str, report: Reporter) -> None:
@@ -233,8 +248,7 @@ def verifySegment(fileSystem: IFileSystem, path: str, format: IRecordFormat) -> 
     )
     base = nextOffset = baseOffset or 0
     entryCount = messageCount = 0
-    file = fileSystem.open(path, write=False)
-    try:
+    with closing(fileSystem.open(path, write=False)) as file:
         size = file.size()
         scan = format.scan(file.readAt, base, 0, size)
         for entry in scan:
@@ -251,16 +265,20 @@ def verifySegment(fileSystem: IFileSystem, path: str, format: IRecordFormat) -> 
                     f"the compressed entry at byte {entry.position} cannot be opened:"
                     f" {error.reason}"
                 )
-    finally:
-        file.close()
     if scan.position < size:
         faults.append(
             f"valid up to offset {nextOffset} (byte {scan.position}), and no further:"
             f" {scan.reason or 'the entry there is cut'}"
         )
-    fault = faults[0] if faults else None
     return SegmentReport(
-        path, base, size, scan.position, entryCount, messageCount, nextOffset, fault
+        path,
+        base,
+        size,
+        scan.position,
+        entryCount,
+        messageCount,
+        nextOffset,
+        next(iter(faults), None),
     )
 
 

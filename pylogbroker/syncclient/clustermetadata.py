@@ -19,7 +19,7 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 
 from pylogbroker.cluster import metadata
-from pylogbroker.cluster.metadata import GetChildren, GetData, Node, Query, ZnodeWarnings
+from pylogbroker.cluster.metadata import GetData, Node, Query, ReportInvalidName, ZnodeWarnings
 from pylogbroker.cluster.paths import pathSegment
 from pylogbroker.cluster.znodes import PARTITION_COUNT_MAX, decodeNumber, encodeNumber
 from pylogbroker.config.propertytypes import BrokerAddress, BrokerList
@@ -140,27 +140,26 @@ class ZookeeperMetadata(IClusterMetadata):
     def _nodes(self, nodes: Sequence[Node]) -> list[Any]:
         client, found = self._connected(), []
         for start in range(0, len(nodes), IN_FLIGHT_COUNT_MAX):
-            asked = [
-                (node, self._begin(client, node))
-                for node in nodes[start : start + IN_FLIGHT_COUNT_MAX]
-            ]
-            found += [self._result(node, result) for node, result in asked]
+            some = nodes[start : start + IN_FLIGHT_COUNT_MAX]
+            begun = [self._begin(client, node) for node in some]
+            found += [finish() for finish in begun]
         return found
 
-    def _begin(self, client: Any, node: Node) -> Any:
-        if isinstance(node, GetChildren):
-            return client.get_children_async(node.path)
-        return client.get_async(node.path) if isinstance(node, GetData) else None
+    def _begin(self, client: Any, node: Node) -> Callable[[], Any]:
+        """Request a node. Returns a function that waits for its content and decodes it."""
+        if isinstance(node, ReportInvalidName):
+            return partial(node.absent, self._warnings)
+        isData = isinstance(node, GetData)
+        result = (client.get_async if isData else client.get_children_async)(node.path)
 
-    def _result(self, node: Node, result: Any) -> Any:
-        try:
-            if isinstance(node, GetChildren):
-                return node.decoded(self._got(node.path, result), self._warnings)
-            if isinstance(node, GetData):
-                return node.decoded(self._got(node.path, result)[0], self._warnings)
-        except NoNodeException:
-            pass
-        return node.absent(self._warnings)
+        def finish() -> Any:
+            try:
+                content = self._got(node.path, result)
+            except NoNodeException:
+                return node.absent(self._warnings)
+            return node.decoded(content[0] if isData else content, self._warnings)
+
+        return finish
 
     def number(self, path: str) -> int | None:
         """
@@ -169,22 +168,15 @@ class ZookeeperMetadata(IClusterMetadata):
         @raise ZnodeError: it is no number.
         """
         try:
-            return decodeNumber(path, self._get(path))
+            return decodeNumber(path, self._got(path, self._connected().get_async(path))[0])
         except NoNodeException:
             return None
 
     def storeNumber(self, path: str, number: int) -> None:
         """Set the number in a node, which is created if need be."""
-        data = encodeNumber(number)
-        self._ask(path, lambda client: client.ensure_path_async(path))
-        self._ask(path, lambda client: client.set_async(path, data))
-
-    def _get(self, path: str) -> bytes:
-        data, _stat = self._ask(path, lambda client: client.get_async(path))
-        return bytes(data or b"")
-
-    def _ask(self, path: str, begin: Callable[[Any], Any]) -> Any:
-        return self._got(path, begin(self._connected()))
+        client = self._connected()
+        self._got(path, client.ensure_path_async(path))
+        self._got(path, client.set_async(path, encodeNumber(number)))
 
     def _got(self, path: str, result: Any) -> Any:
         try:
@@ -216,7 +208,7 @@ class ZookeeperMetadata(IClusterMetadata):
                     f"no connection to ZooKeeper at {self._servers} within {self._timeoutMs:.0f} ms"
                 ) from error
             self._client = client
-            if not self._ask("/", lambda connected: connected.exists_async("/")):
+            if not self._got("/", client.exists_async("/")):
                 self.close()
                 raise NoNodeException(f"the chroot of {self._servers} does not exist")
         return self._client

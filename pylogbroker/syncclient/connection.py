@@ -17,8 +17,11 @@ from __future__ import annotations
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import inf
 from random import SystemRandom
+from typing import TypedDict
 
 from pylogbroker.errors import BrokerConnectionError, TimedOutError, WireError
 from pylogbroker.protocol.brokercalls import RESPONSE_SIZE_MAX
@@ -35,11 +38,23 @@ monotonic = time.monotonic  # noqa: TID251 - a room that blocks a real thread ma
 sleep = time.sleep  # noqa: TID251
 
 
+class SocketOptions(TypedDict, total=False):
+    """Options of a L{BrokerSocket}, which its owners pass on."""
+
+    connectTimeoutMs: float
+    responseSizeMax: int
+    random: Callable[[], float] | None
+    clock: Callable[[], float]
+    pause: Callable[[float], None]
+
+
 class BrokerSocket:
     """
     The socket of one broker.
 
     @ivar name: the broker's, for texts.
+    @ivar responseSizeMax: bytes of an answer.
+    @ivar random: numbers from 0 up to, not including, 1.
     @ivar serial: connections made so far.
     """
 
@@ -66,14 +81,15 @@ class BrokerSocket:
         @param pause: waits for a number of seconds.
         """
         self.name = f"{host}:{port}"
+        self.responseSizeMax = responseSizeMax
+        self.random = SystemRandom().random if random is None else random
         self.serial = 0
         self._address = (host, port)
         self._tls = tls
         self._connectTimeoutMs = connectTimeoutMs
-        self._responseSizeMax = responseSizeMax
         self._clock = clock
         self._pause = pause
-        self._backoff = Backoff(SystemRandom().random if random is None else random)
+        self._backoff = Backoff(self.random)
         self._socket: socket.socket | None = None
 
     def nowMs(self) -> float:
@@ -89,7 +105,7 @@ class BrokerSocket:
         """Whether there is a socket. The broker may have closed it."""
         return self._socket is not None
 
-    def connect(self, timeoutMs: float | None = None) -> None:
+    def connect(self, timeoutMs: float = inf) -> None:
         """
         Make a connection, unless there is one that looks alive.
 
@@ -101,14 +117,11 @@ class BrokerSocket:
             self.drop()
         if self._socket is not None:
             return
-        limitMs = (
-            self._connectTimeoutMs if timeoutMs is None else min(timeoutMs, self._connectTimeoutMs)
-        )
+        limitMs = min(timeoutMs, self._connectTimeoutMs)
         deadlineMs = self.nowMs() + limitMs
-        while True:
-            leftMs = deadlineMs - self.nowMs()
+        while self._socket is None:
             try:
-                self._socket = self._made(max(leftMs, 1) / 1000)
+                self._socket = self._made(max(deadlineMs - self.nowMs(), 1) / 1000)
             except ssl.SSLCertVerificationError as error:
                 raise BrokerConnectionError(
                     f"{self.name} has not shown that it is what it should be: "
@@ -124,10 +137,8 @@ class BrokerSocket:
                         f"cannot connect to {self.name} within {limitMs:.0f} ms: {error}"
                     ) from error
                 self._pause(waitMs / 1000)
-                continue
-            self._backoff.succeeded()
-            self.serial += 1
-            return
+        self._backoff.succeeded()
+        self.serial += 1
 
     def _made(self, seconds: float) -> socket.socket:
         made = socket.create_connection(self._address, seconds)
@@ -163,21 +174,25 @@ class BrokerSocket:
             The broker may have the request or not.
         """
         sender = self._live()
-        try:
+        with self._droppedOnError(f"{self.name} took nothing for {stallMs:.0f} ms"):
             sender.settimeout(stallMs / 1000)
             left = memoryview(frame)
             while left:
                 left = left[sender.send(left[:SEND_SIZE]) :]
-        except TimeoutError as error:
+
+    @contextmanager
+    def _droppedOnError(self, lateText: str, lostText: str = "was lost") -> Iterator[None]:
+        """Translate the errors of sockets. After any error the socket is dropped."""
+        try:
+            yield
+        except BaseException as error:  # an interrupt, too, leaves half a request behind
             self.drop()
-            raise TimedOutError(f"{self.name} took nothing for {stallMs:.0f} ms") from error
-        except OSError as error:
-            self.drop()
-            raise BrokerConnectionError(
-                f"the connection to {self.name} was lost: {error}"
-            ) from error
-        except BaseException:  # an interrupt leaves half a request behind
-            self.drop()
+            if isinstance(error, TimeoutError):
+                raise TimedOutError(lateText) from error
+            if isinstance(error, OSError):
+                raise BrokerConnectionError(
+                    f"the connection to {self.name} {lostText}: {error}"
+                ) from error
             raise
 
     def read(self, timeoutMs: float) -> bytes:
@@ -190,9 +205,10 @@ class BrokerSocket:
         """
         receiver = self._live()
         deadlineMs = self.nowMs() + timeoutMs
-        decoder = FrameDecoder(self._responseSizeMax)
-        try:
-            while True:
+        decoder = FrameDecoder(self.responseSizeMax)
+        with self._droppedOnError(f"no answer from {self.name} within {timeoutMs:.0f} ms"):
+            body = None
+            while body is None:
                 leftMs = deadlineMs - self.nowMs()
                 if leftMs <= 0:
                     raise TimeoutError
@@ -205,22 +221,9 @@ class BrokerSocket:
                     )
                 decoder.feed(data)
                 body = decoder.take()
-                if body is not None:
-                    break
             if decoder.heldSize:
                 raise WireError(f"{self.name} sent {decoder.heldSize} bytes without a request")
             return body
-        except TimeoutError as error:
-            self.drop()
-            raise TimedOutError(f"no answer from {self.name} within {timeoutMs:.0f} ms") from error
-        except OSError as error:
-            self.drop()
-            raise BrokerConnectionError(
-                f"the connection to {self.name} was lost: {error}"
-            ) from error
-        except BaseException:
-            self.drop()
-            raise
 
     def _live(self) -> socket.socket:
         if self._socket is None:
@@ -238,27 +241,21 @@ class BrokerSocket:
         if self._socket is None:
             return
         closing, deadlineMs = self._socket, self.nowMs() + closeMs
-        try:
+        lateText = (
+            f"the connection to {self.name} could not be closed within {closeMs:.0f} ms; "
+            "what the broker has taken is unknown"
+        )
+        with self._droppedOnError(lateText, "was lost while it was closed"):
             if isinstance(closing, ssl.SSLSocket):
                 closing.settimeout(max(closeMs, 1) / 1000)
                 closing.unwrap()  # says that we are done, and waits for the broker to say the same
-                return
-            closing.shutdown(socket.SHUT_WR)
-            while True:
-                closing.settimeout(max(deadlineMs - self.nowMs(), 1) / 1000)
-                if not closing.recv(RECEIVE_SIZE):
-                    return
-        except TimeoutError as error:
-            raise TimedOutError(
-                f"the connection to {self.name} could not be closed within {closeMs:.0f} ms; "
-                "what the broker has taken is unknown"
-            ) from error
-        except OSError as error:
-            raise BrokerConnectionError(
-                f"the connection to {self.name} was lost while it was closed: {error}"
-            ) from error
-        finally:
-            self.drop()
+            else:
+                closing.shutdown(socket.SHUT_WR)
+                data = b"unread"
+                while data:
+                    closing.settimeout(max(deadlineMs - self.nowMs(), 1) / 1000)
+                    data = closing.recv(RECEIVE_SIZE)
+        self.drop()
 
     def drop(self) -> None:
         """Close at once."""

@@ -13,7 +13,6 @@ a socket puts C{logging.handlers.QueueHandler} before it.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 
 from pylogbroker.errors import BrokerConnectionError, ConfigurationError
@@ -56,7 +55,7 @@ class BlockingLogHandler(logging.Handler):
         self._retrySeconds = retryMs / 1000
         self._clock = clock
         self._sendAfter = float("-inf")
-        self._sending = threading.local()
+        self._isSending = False
         self.leftOutCount = 0
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -64,21 +63,19 @@ class BlockingLogHandler(logging.Handler):
         Called by C{logging}, one thread at a time. A record that cannot be sent is reported as
         C{logging} does (C{handleError}), never raised.
         """
-        if getattr(self._sending, "now", False):
+        if self._isSending:
             return  # logged by what we call
         if self._clock() < self._sendAfter:
             self.leftOutCount += 1
             return
-        self._sending.now = True
+        self._isSending = True
         try:
             payload = self.format(record).encode("utf-8", "backslashreplace")
             self._producer.send(self._topic, self._partition, [payload])
-        except BrokerConnectionError:
+        except Exception as error:  # or its arguments do not fit its text, or it is too large
             self.leftOutCount += 1
-            self._sendAfter = self._clock() + self._retrySeconds
-            self.handleError(record)
-        except Exception:  # its arguments do not fit its text, or it is too large
-            self.leftOutCount += 1
+            if isinstance(error, BrokerConnectionError):
+                self._sendAfter = self._clock() + self._retrySeconds
             self.handleError(record)
         finally:
-            self._sending.now = False
+            self._isSending = False

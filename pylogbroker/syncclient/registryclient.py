@@ -10,17 +10,16 @@ several: all requests are safe to repeat.
 from __future__ import annotations
 
 import ssl
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTP_PORT, HTTPS_PORT, HTTPConnection, HTTPException, HTTPSConnection
 from threading import Lock
 from typing import TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pylogbroker.errors import BrokerConnectionError, ConfigurationError, describeError
 from pylogbroker.schemas.lru import SCHEMA_COUNT_MAX, LruCache
 from pylogbroker.schemas.rest import (
     ANSWER_SIZE_MAX,
     CACHED_SIZE_MAX,
-    MEDIA_TYPE,
     RegistryCall,
     compatibilityCall,
     findCall,
@@ -114,34 +113,31 @@ class RegistryClient:
 
     def ask(self, call: RegistryCall[T]) -> T:
         """Send any request."""
-        problems = []
-        for host, port, isTls, prefix in self._bases:
+        problems: list[str] = []
+        for base in self._bases:
             try:
-                status, body = self._exchange(host, port, isTls, prefix, call)
+                status, body = self._exchange(base, call)
             except (OSError, HTTPException) as error:
-                problems.append(f"{host}:{port}: {describeError(error)}")
-                continue
-            if status in (502, 503, 504) and len(problems) + 1 < len(self._bases):
-                problems.append(f"{host}:{port}: HTTP {status}")
-                continue
-            return call.decode(status, body)
+                problem = describeError(error)
+            else:
+                isLast = len(problems) + 1 == len(self._bases)
+                if isLast or status not in (502, 503, 504):
+                    return call.decode(status, body)
+                problem = f"HTTP {status}"
+            problems.append(f"{base.hostname}:{_portOf(base)}: {problem}")
         raise BrokerConnectionError(f"no registry answers: {'; '.join(problems)}")
 
-    def _exchange(
-        self, host: str, port: int, isTls: bool, prefix: str, call: RegistryCall[T]
-    ) -> tuple[int, bytes]:
-        if isTls:
+    def _exchange(self, base: SplitResult, call: RegistryCall[T]) -> tuple[int, bytes]:
+        host, port, seconds = base.hostname or "", _portOf(base), self._timeoutSeconds
+        if base.scheme == "https":
             connection: HTTPConnection = HTTPSConnection(
-                host, port, timeout=self._timeoutSeconds, context=self._context
+                host, port, timeout=seconds, context=self._context
             )
         else:
-            connection = HTTPConnection(host, port, timeout=self._timeoutSeconds)
+            connection = HTTPConnection(host, port, timeout=seconds)
         try:
             connection.request(
-                call.method,
-                prefix + call.path,
-                call.body,
-                {"Accept": MEDIA_TYPE, **({"Content-Type": MEDIA_TYPE} if call.body else {})},
+                call.method, base.path.rstrip("/") + call.path, call.body, call.headers
             )
             response = connection.getresponse()
             body = response.read(ANSWER_SIZE_MAX + 1)
@@ -152,19 +148,22 @@ class RegistryClient:
             connection.close()
 
 
-def _base(url: str) -> tuple[str, int, bool, str]:
+def _base(url: str) -> SplitResult:
     try:
-        parts = urlsplit(url)
-        port = parts.port
+        base = urlsplit(url)
+        _port = base.port
     except ValueError as error:
         raise ConfigurationError(f"{url!r} is no registry's address: {error}") from error
-    isTls = parts.scheme == "https"
     if (
-        parts.scheme not in ("http", "https")
-        or not parts.hostname
-        or parts.query
-        or parts.fragment
-        or parts.username
+        base.scheme not in ("http", "https")
+        or not base.hostname
+        or base.query
+        or base.fragment
+        or base.username
     ):
         raise ConfigurationError(f"{url!r} is no registry's address; http://HOST:PORT is one")
-    return parts.hostname, port or (443 if isTls else 80), isTls, parts.path.rstrip("/")
+    return base
+
+
+def _portOf(base: SplitResult) -> int:
+    return base.port or (HTTPS_PORT if base.scheme == "https" else HTTP_PORT)

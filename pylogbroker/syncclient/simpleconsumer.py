@@ -5,13 +5,12 @@ The low-level consumer of one broker for threads; see L{pylogbroker.client.simpl
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from threading import Lock
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 from pylogbroker.errors import BrokerConnectionError, TimedOutError, WireError
 from pylogbroker.protocol.brokercalls import (
-    RESPONSE_SIZE_MAX,
     BrokerCall,
     FetchRange,
     fetchCall,
@@ -19,13 +18,7 @@ from pylogbroker.protocol.brokercalls import (
     offsetsCall,
 )
 from pylogbroker.records.messageset import MessageSet
-from pylogbroker.syncclient.connection import (
-    CONNECT_TIMEOUT_MS,
-    TIMEOUT_MS,
-    BrokerSocket,
-    monotonic,
-    sleep,
-)
+from pylogbroker.syncclient.connection import TIMEOUT_MS, BrokerSocket, SocketOptions
 
 T = TypeVar("T")
 
@@ -49,33 +42,17 @@ class SimpleConsumer:
         tls: ssl.SSLContext | None = None,
         *,
         timeoutMs: float = TIMEOUT_MS,
-        connectTimeoutMs: float = CONNECT_TIMEOUT_MS,
-        responseSizeMax: int = RESPONSE_SIZE_MAX,
-        random: Callable[[], float] | None = None,
-        clock: Callable[[], float] = monotonic,
-        pause: Callable[[float], None] = sleep,
+        **options: Unpack[SocketOptions],
     ) -> None:
         """
         @param tls: for TLS (L{pylogbroker.net.socketendpoints.endpoint} makes it); by default plain
             TCP.
         @param timeoutMs: for a call, connecting and the second try included.
-        @param responseSizeMax: bytes of an answer; bounds a fetch.
-        @param clock: seconds.
-        @param pause: waits for a number of seconds. The others are those of
-            L{pylogbroker.client.simpleconsumer.SimpleConsumer}.
+        @param options: of L{BrokerSocket}: C{connectTimeoutMs}; C{responseSizeMax}, which bounds a
+            fetch; C{random}, C{clock} and C{pause}.
         """
-        self.socket = BrokerSocket(
-            host,
-            port,
-            tls,
-            connectTimeoutMs=connectTimeoutMs,
-            responseSizeMax=responseSizeMax,
-            random=random,
-            clock=clock,
-            pause=pause,
-        )
+        self.socket = BrokerSocket(host, port, tls, **options)
         self._timeoutMs = timeoutMs
-        self._responseSizeMax = responseSizeMax
         self._lock = Lock()
 
     def __repr__(self) -> str:
@@ -95,7 +72,7 @@ class SimpleConsumer:
         @return: the set; an error code is its C{error}, which is raised when the set is iterated.
         @raise ValueError: C{sizeMax} is negative or more than is accepted.
         """
-        return self._ask(fetchCall(topic, partition, offset, sizeMax, self._responseSizeMax))
+        return self._ask(fetchCall(topic, partition, offset, sizeMax, self.socket.responseSizeMax))
 
     def multifetch(self, fetches: Iterable[FetchRange]) -> list[MessageSet]:
         """
@@ -106,7 +83,7 @@ class SimpleConsumer:
         @raise ValueError: a C{sizeMax} is negative, their sum is more than is accepted, or there
             are too many.
         """
-        return self._ask(multiFetchCall(fetches, self._responseSizeMax))
+        return self._ask(multiFetchCall(fetches, self.socket.responseSizeMax))
 
     def getOffsetsBefore(self, topic: str, partition: int, time: int, countMax: int) -> list[int]:
         """

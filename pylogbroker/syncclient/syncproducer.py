@@ -6,10 +6,9 @@ success means.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Iterable
-from random import SystemRandom
+from collections.abc import Iterable
 from threading import Lock
-from typing import overload
+from typing import Unpack, overload
 
 from pylogbroker.errors import (
     BrokerConnectionError,
@@ -20,7 +19,6 @@ from pylogbroker.errors import (
 )
 from pylogbroker.protocol.brokercalls import (
     PAYLOAD_SIZE_MAX,
-    RESPONSE_SIZE_MAX,
     BrokerCall,
     Messages,
     ProducePart,
@@ -36,14 +34,7 @@ from pylogbroker.retry import (
     RECONNECT_TIME_INTERVAL_MS,
     PeriodicReconnect,
 )
-from pylogbroker.syncclient.connection import (
-    CLOSE_MS,
-    CONNECT_TIMEOUT_MS,
-    TIMEOUT_MS,
-    BrokerSocket,
-    monotonic,
-    sleep,
-)
+from pylogbroker.syncclient.connection import CLOSE_MS, TIMEOUT_MS, BrokerSocket, SocketOptions
 from pylogbroker.types import LATEST
 
 
@@ -66,13 +57,10 @@ class SyncProducer:
         *,
         payloadSizeMax: int = PAYLOAD_SIZE_MAX,
         timeoutMs: float = TIMEOUT_MS,
-        connectTimeoutMs: float = CONNECT_TIMEOUT_MS,
         closeMs: float = CLOSE_MS,
         reconnectIntervalCount: int = RECONNECT_INTERVAL,
         reconnectTimeIntervalMs: float = RECONNECT_TIME_INTERVAL_MS,
-        random: Callable[[], float] | None = None,
-        clock: Callable[[], float] = monotonic,
-        pause: Callable[[float], None] = sleep,
+        **options: Unpack[SocketOptions],
     ) -> None:
         """
         @param tls: for TLS (L{pylogbroker.net.socketendpoints.endpoint} makes it); by default plain
@@ -80,23 +68,13 @@ class SyncProducer:
         @param timeoutMs: how long the broker may take nothing, and how long a C{confirm} may take.
         @param closeMs: how long the last confirmation may take, and then the end of a connection
             that is closed or replaced.
-        @param clock: seconds.
-        @param pause: waits for a number of seconds. The others are those of
+        @param options: of L{BrokerSocket}: C{connectTimeoutMs}, C{random}, C{clock}, C{pause} and
+            C{responseSizeMax}. The others are those of
             L{pylogbroker.client.syncproducer.SyncProducer}.
         """
-        random = SystemRandom().random if random is None else random
-        self.socket = BrokerSocket(
-            host,
-            port,
-            tls,
-            connectTimeoutMs=connectTimeoutMs,
-            responseSizeMax=RESPONSE_SIZE_MAX,
-            random=random,
-            clock=clock,
-            pause=pause,
-        )
+        self.socket = BrokerSocket(host, port, tls, **options)
         self._reconnectPolicy = PeriodicReconnect(
-            reconnectIntervalCount, reconnectTimeIntervalMs, random
+            reconnectIntervalCount, reconnectTimeIntervalMs, self.socket.random
         )
         self._payloadSizeMax = payloadSizeMax
         self._timeoutMs = timeoutMs
@@ -186,16 +164,17 @@ class SyncProducer:
 
     def _leave(self, cause: Exception | None) -> None:
         if self._unconfirmedCount:
-            self._unknownOutcome = self._unknown(cause)
+            self._unknownOutcome = BrokerConnectionError(
+                f"whether {self.socket.name} took the last {self._unconfirmedCount} requests is "
+                f"unknown: {cause or 'the connection was lost'}"
+            )
+            self._unknownOutcome.__cause__ = cause
             self._unconfirmedCount = 0
 
-    def _unknown(self, cause: Exception | None) -> BrokerConnectionError:
-        unknown = BrokerConnectionError(
-            f"whether {self.socket.name} took the last {self._unconfirmedCount} requests is "
-            f"unknown: {cause or 'the connection was lost'}"
-        )
-        unknown.__cause__ = cause
-        return unknown
+    def _raiseUnknown(self) -> None:
+        outcome, self._unknownOutcome = self._unknownOutcome, None
+        if outcome is not None:
+            raise outcome
 
     def _end(self) -> None:
         if self._unconfirmedCount and not self.socket.isConnected:
@@ -238,16 +217,13 @@ class SyncProducer:
         call = offsetsCall(topic, checkedPartition(partition), LATEST, 1)
         with self._lock:
             self._connect()
-            outcome, self._unknownOutcome = self._unknownOutcome, None
-            if outcome is not None:
-                raise outcome
+            self._raiseUnknown()
             try:
                 return self._requestConfirmation(call, self._timeoutMs)
             except BrokerConnectionError as error:
-                if not self._unconfirmedCount:
-                    raise
-                unknown, self._unconfirmedCount = self._unknown(error), 0
-                raise unknown from error
+                self._leave(error)
+                self._raiseUnknown()
+                raise
 
     def close(self) -> None:
         """

@@ -26,6 +26,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from pylogbroker.interfaces import IZookeeper
+from pylogbroker.net.deferreds import asDeferred
 from pylogbroker.programs.embedded import EmbeddedBroker
 
 DEFAULTS = {
@@ -77,15 +78,15 @@ class LocalBroker:
             )  # behind the broker's own, which is before
         return self.broker.start()
 
-    def stop(self) -> Deferred[None]:
+    @asDeferred
+    async def stop(self) -> None:
         """@return: fires with L{None} when it has stopped and its directory is gone."""
-        return self.broker.stop().addBoth(self._stopped)
-
-    def _stopped(self, result: Any) -> Any:
-        if self._trigger is not None:
-            self._reactor.removeSystemEventTrigger(self._trigger)
-        self._remove()
-        return result
+        try:
+            await self.broker.stop()
+        finally:
+            if self._trigger is not None:
+                self._reactor.removeSystemEventTrigger(self._trigger)
+            self._remove()
 
     def _remove(self) -> None:
         self._trigger = None

@@ -18,38 +18,47 @@ Files have real descriptors on request (C{fileno}), for C{sendfile}.
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from errno import (
+    EAGAIN,
+    EBADF,
+    EEXIST,
+    EINVAL,
+    EISDIR,
+    ENOENT,
+    ENOSPC,
+    ENOTDIR,
+    ENOTEMPTY,
+    EPERM,
+    EXDEV,
+)
 from random import Random
 
-from pylogbroker.errors import DirectoryLockedError, PylogbrokerError, StorageError
+from pylogbroker.errors import DirectoryLockedError, PylogbrokerError
 from pylogbroker.interfaces import FileStatus, IFile
+from pylogbroker.storage.files import BUFFER_COUNT_MAX, storageError
 
-BUFFER_COUNT_MAX = 1024
+Clock = Callable[[], int]
 
 
 class PowerLostError(PylogbrokerError):
     """The power is off, or was off since the file was opened."""
 
 
-class _Node:
-    """A file or directory, as programs see it. C{time} is in milliseconds."""
-
-    def __init__(self, time: int) -> None:
-        self.time = time
-
-
-class _FileNode(_Node):
+class _FileNode:
     """
-    C{durable} is what the disk has, C{unsynced} what was done since: (position, bytes) for a write,
-    (size, None) for a truncation.
+    A file. C{data} is what programs see, C{durable} what the disk has, C{unsynced} what was done
+    since: (position, bytes) for a write, (size, None) for a truncation. C{time} is in milliseconds.
     """
 
-    def __init__(self, time: int, data: bytes = b"") -> None:
-        super().__init__(time)
+    def __init__(self, clock: Clock, data: bytes = b"") -> None:
+        self.clock = clock
+        self.time = clock()
         self.data = bytearray(data)
         self.durable = bytes(data)
         self.unsynced: list[tuple[int, bytes | None]] = []
@@ -63,16 +72,17 @@ class _FileNode(_Node):
         return self.descriptor
 
     def write(self, position: int, data: bytes) -> None:
-        if position > len(self.data):
-            self.data.extend(bytes(position - len(self.data)))
+        _resize(self.data, max(position, len(self.data)))
         self.data[position : position + len(data)] = data
         self.unsynced.append((position, data))
+        self.time = self.clock()
         if self.descriptor >= 0:
             os.pwrite(self.descriptor, data, position)
 
     def truncate(self, size: int) -> None:
-        _resize(self.data, size, b"\0")
+        _resize(self.data, size)
         self.unsynced.append((size, None))
+        self.time = self.clock()
         if self.descriptor >= 0:
             os.ftruncate(self.descriptor, size)
 
@@ -81,15 +91,20 @@ class _FileNode(_Node):
         self.unsynced.clear()
 
     def survivor(self, random: Random | None, pageSize: int) -> _FileNode:
-        if random is None or not self.unsynced:
-            return _FileNode(self.time, self.durable)
         data = bytearray(self.durable)
-        # Sizes survive in order, up to some point, perhaps inside a write; bytes in no order.
+        if random is not None and self.unsynced:
+            self._survive(data, random, pageSize)
+        found = _FileNode(self.clock, bytes(data))
+        found.time = self.time
+        return found
+
+    def _survive(self, data: bytearray, random: Random, pageSize: int) -> None:
+        """Sizes survive in order, up to some point, perhaps inside a write; bytes in no order."""
         sizedCount = random.randint(0, len(self.unsynced))
         for i, (position, written) in enumerate(self.unsynced):
             if written is None:
                 if i < sizedCount:
-                    _resize(data, position, b"\0")
+                    _resize(data, position)
                 continue
             end = position + len(written)
             if i <= sizedCount and end > len(data):
@@ -100,23 +115,23 @@ class _FileNode(_Node):
                     room = max(0, len(data) - position - start)
                     piece = written[start : start + min(pageSize, room)]
                     data[position + start : position + start + len(piece)] = piece
-        return _FileNode(self.time, bytes(data))
 
 
-class _DirectoryNode(_Node):
+class _DirectoryNode:
     """
-    C{unsynced} has (name, node) for a new name, (old, new) for a rename, (name, None) for a
-    removal.
+    A directory, with the states of L{_FileNode}. C{unsynced} has (name, node) for a new name,
+    (old, new) for a rename, (name, None) for a removal.
     """
 
-    def __init__(self, time: int) -> None:
-        super().__init__(time)
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.time = clock()
         self.entries: dict[str, _Node] = {}
         self.durable: dict[str, _Node] = {}
         self.unsynced: list[tuple[str, _Node | str | None]] = []
 
-    def change(self, time: int, name: str, to: _Node | str | None) -> None:
-        self.time = time
+    def change(self, name: str, to: _Node | str | None) -> None:
+        self.time = self.clock()
         self.unsynced.append((name, to))
         _apply(self.entries, name, to)
 
@@ -129,12 +144,15 @@ class _DirectoryNode(_Node):
         for name, to in self.unsynced:
             if random is not None and random.random() < 0.5:
                 _apply(entries, name, to)
-        found = _DirectoryNode(self.time)
+        found = _DirectoryNode(self.clock)
+        found.time = self.time
         for name, node in entries.items():
-            assert isinstance(node, _FileNode | _DirectoryNode)
             found.entries[name] = node.survivor(random, pageSize)
-        found.durable = dict(found.entries)
+        found.sync()
         return found
+
+
+_Node = _FileNode | _DirectoryNode
 
 
 def _apply(entries: dict[str, _Node], name: str, to: _Node | str | None) -> None:
@@ -147,9 +165,29 @@ def _apply(entries: dict[str, _Node], name: str, to: _Node | str | None) -> None
         entries[name] = to
 
 
-def _resize(data: bytearray, size: int, filler: bytes) -> None:
+def _resize(data: bytearray, size: int, filler: bytes = b"\0") -> None:
     del data[size:]
     data.extend(filler * (size - len(data)))
+
+
+def _sizeOf(node: _Node) -> int:
+    if isinstance(node, _DirectoryNode):
+        return sum(map(_sizeOf, node.entries.values()))
+    return len(node.data)
+
+
+def _names(path: str) -> list[str]:
+    return [name for name in path.split("/") if name]
+
+
+def _systemError(code: int) -> OSError:
+    return OSError(code, os.strerror(code))
+
+
+def _require(isPossible: bool, code: int) -> None:
+    """Fail the operation with one of the system's numbers unless it is possible."""
+    if not isPossible:
+        raise _systemError(code)
 
 
 class PowerCutFile:
@@ -165,10 +203,11 @@ class PowerCutFile:
         self._node = node
         self._writable = writable
 
-    def _enter(self, action: str, changes: bool = True) -> None:
-        self._fileSystem._enter(action, self.path, changes, self._generation)
-        if not self._isOpen:
-            raise _error(self.path, action, errno.EBADF)
+    @contextmanager
+    def _operation(self, action: str, changes: bool = True) -> Iterator[None]:
+        with self._fileSystem._operation(action, self.path, changes, self._generation):
+            _require(self._isOpen, EBADF)
+            yield
 
     def fileno(self) -> int:
         """A real descriptor, of a memory file with the same bytes; -1 once closed."""
@@ -176,61 +215,41 @@ class PowerCutFile:
 
     def writeAt(self, position: int, buffers: Sequence[bytes]) -> int:
         """As C{os.pwritev}."""
-        with self._fileSystem._lock:
-            self._enter("write")
-            if not self._writable:
-                raise _error(self.path, "write", errno.EBADF)
-            if len(buffers) > BUFFER_COUNT_MAX:
-                raise _error(self.path, "write", errno.EINVAL)
+        with self._operation("write"):
+            _require(self._writable, EBADF)
+            _require(len(buffers) <= BUFFER_COUNT_MAX, EINVAL)
             data = b"".join(buffers)
             room = self._fileSystem._room(len(self._node.data) - position)
-            if len(data) > room:
-                if room <= 0:
-                    raise _error(self.path, "write", errno.ENOSPC)
-                data = data[:room]
+            _require(room > 0 or not data, ENOSPC)
+            data = data[:room]
             self._node.write(position, data)
-            self._node.time = self._fileSystem.clock()
             return len(data)
 
     def readAt(self, position: int, size: int) -> bytes:
         """Fewer bytes only at the end."""
-        with self._fileSystem._lock:
-            self._enter("read", False)
+        with self._operation("read", False):
             return bytes(self._node.data[position : position + size])
 
     def size(self) -> int:
         """Bytes in the file."""
-        with self._fileSystem._lock:
-            self._enter("stat", False)
+        with self._operation("stat", False):
             return len(self._node.data)
 
     def truncate(self, size: int) -> None:
         """Cut, or extend with zeros."""
-        with self._fileSystem._lock:
-            self._enter("truncate")
-            if not self._writable:
-                raise _error(self.path, "truncate", errno.EINVAL)
+        with self._operation("truncate"):
+            _require(self._writable, EINVAL)
             self._node.truncate(size)
-            self._node.time = self._fileSystem.clock()
 
     def sync(self) -> None:
         """Make the content durable, if its name is."""
-        with self._fileSystem._lock:
-            self._enter("fsync")
+        with self._operation("fsync"):
             if self._fileSystem.syncs:
                 self._node.sync()
 
     def close(self) -> None:
         """Sync nothing. May be called twice, and without power."""
         self._isOpen = False
-
-
-class _Fault:
-    def __init__(self, action: str, pathEnd: str, code: int, count: int) -> None:
-        self.action = action
-        self.pathEnd = pathEnd
-        self.code = code
-        self.count = count
 
 
 class PowerCutFileSystem:
@@ -247,7 +266,7 @@ class PowerCutFileSystem:
     @ivar generation: how often all open files became useless.
     """
 
-    def __init__(self, clock: Callable[[], int] = lambda: 0, pageSize: int = 512) -> None:
+    def __init__(self, clock: Clock = lambda: 0, pageSize: int = 512) -> None:
         self.clock = clock
         self.pageSize = pageSize
         self.operationCount = 0
@@ -255,11 +274,11 @@ class PowerCutFileSystem:
         self.sizeMax: int | None = None
         self.syncs = True
         self.generation = 0
-        self._faults: list[_Fault] = []
+        self._faults: Counter[tuple[str, str, int]] = Counter()
         self._isOff = False
         self._lock = threading.RLock()
         self._locks: set[str] = set()
-        self._root = _DirectoryNode(clock())
+        self._root = _DirectoryNode(clock)
 
     # -- what tests do
 
@@ -299,7 +318,7 @@ class PowerCutFileSystem:
         @param count: how often.
         """
         with self._lock:
-            self._faults.append(_Fault(action, pathEnd, code, count))
+            self._faults[action, pathEnd, code] += count
 
     def mend(self) -> None:
         """Remove all planted failures."""
@@ -314,26 +333,31 @@ class PowerCutFileSystem:
 
     def contents(self, path: str) -> bytes:
         """A file's bytes, as programs see them. Counts as no operation, works without power."""
-        node = self._find(path)
-        assert isinstance(node, _FileNode), path
-        return bytes(node.data)
+        return bytes(self._file(path).data)
 
     # -- what the code under test does
 
-    def _enter(
+    @contextmanager
+    def _operation(
         self, action: str, path: str, changes: bool = True, generation: int | None = None
-    ) -> None:
-        if self._isOff or (generation is not None and generation != self.generation):
-            raise PowerLostError(f"{action} {path}: the power is off")
-        if changes:
-            if self.cutAt is not None and self.operationCount >= self.cutAt:
-                self._isOff = True
-                raise PowerLostError(f"{action} {path}: the power fails here")
-            self.operationCount += 1
-        for fault in self._faults:
-            if fault.count and fault.action == action and path.endswith(fault.pathEnd):
-                fault.count -= 1
-                raise _error(path, action, fault.code)
+    ) -> Iterator[None]:
+        with self._lock:
+            if self._isOff or generation not in (None, self.generation):
+                raise PowerLostError(f"{action} {path}: the power is off")
+            if changes:
+                if self.cutAt is not None and self.operationCount >= self.cutAt:
+                    self._isOff = True
+                    raise PowerLostError(f"{action} {path}: the power fails here")
+                self.operationCount += 1
+            try:
+                for fault, count in self._faults.items():
+                    planned, pathEnd, code = fault
+                    if count and planned == action and path.endswith(pathEnd):
+                        self._faults[fault] -= 1
+                        raise _systemError(code)
+                yield
+            except OSError as error:
+                raise storageError(path, action, error) from error
 
     def _room(self, inPlaceSize: int) -> int:
         if self.sizeMax is None:
@@ -348,144 +372,113 @@ class PowerCutFileSystem:
             node = node.entries.get(name)
         return node
 
-    def _directory(self, path: str, action: str) -> _DirectoryNode:
+    def _file(self, path: str, otherwise: int = EISDIR) -> _FileNode:
         node = self._find(path)
-        if node is None:
-            raise _error(path, action, errno.ENOENT)
-        if not isinstance(node, _DirectoryNode):
-            raise _error(path, action, errno.ENOTDIR)
+        if not isinstance(node, _FileNode):
+            raise _systemError(ENOENT if node is None else otherwise)
         return node
 
-    def _parent(self, path: str, action: str) -> tuple[_DirectoryNode, str]:
-        names = _names(path)
-        parent = self._find("/".join(names[:-1]))
-        if not isinstance(parent, _DirectoryNode):
-            raise _error(path, action, errno.ENOENT if parent is None else errno.ENOTDIR)
-        return parent, names[-1]
+    def _directory(self, path: str) -> _DirectoryNode:
+        node = self._find(path)
+        if not isinstance(node, _DirectoryNode):
+            raise _systemError(ENOENT if node is None else ENOTDIR)
+        return node
+
+    def _parent(self, path: str) -> tuple[_DirectoryNode, str]:
+        *names, name = _names(path)
+        return self._directory("/".join(names)), name
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> IFile:
         """C{create}: it must not exist yet."""
-        action = "create" if create else "open"
-        with self._lock:
-            self._enter(action, path, create)
-            parent, name = self._parent(path, action)
-            node = parent.entries.get(name)
+        with self._operation("create" if create else "open", path, create):
+            parent, name = self._parent(path)
             if create:
-                if node is not None:
-                    raise _error(path, action, errno.EEXIST)
-                node = _FileNode(self.clock())
-                parent.change(self.clock(), name, node)
-            if node is None:
-                raise _error(path, action, errno.ENOENT)
-            if not isinstance(node, _FileNode):
-                raise _error(path, action, errno.EISDIR)
-            return PowerCutFile(self, path, node, write or create)
+                _require(name not in parent.entries, EEXIST)
+                parent.change(name, _FileNode(self.clock))
+            return PowerCutFile(self, path, self._file(path), write or create)
 
     def list(self, path: str) -> list[str]:
         """The names in a directory."""
-        with self._lock:
-            self._enter("list", path, False)
-            return list(self._directory(path, "list").entries)
+        with self._operation("list", path, False):
+            return list(self._directory(path).entries)
 
     def status(self, path: str) -> FileStatus | None:
         """L{None} when nothing is there."""
-        with self._lock:
-            self._enter("stat", path, False)
+        with self._operation("stat", path, False):
             node = self._find(path)
             if node is None:
                 return None
-            return FileStatus(
-                len(node.data) if isinstance(node, _FileNode) else 0,
-                node.time,
-                isinstance(node, _DirectoryNode),
-            )
+            isDirectory = isinstance(node, _DirectoryNode)
+            return FileStatus(0 if isDirectory else _sizeOf(node), node.time, isDirectory)
 
     def makeDirectories(self, path: str) -> None:
         """With parents; it may exist."""
-        with self._lock:
-            self._enter("create", path)
+        with self._operation("create", path):
             node = self._root
             for name in _names(path):
-                found = node.entries.get(name)
-                if found is None:
-                    found = _DirectoryNode(self.clock())
-                    node.change(self.clock(), name, found)
+                if name not in node.entries:
+                    node.change(name, _DirectoryNode(self.clock))
+                found = node.entries[name]
                 if not isinstance(found, _DirectoryNode):
-                    raise _error(path, "create", errno.EEXIST)
+                    raise _systemError(EEXIST)
                 node = found
 
     def rename(self, old: str, new: str) -> None:
         """Rename within one directory; the target is replaced."""
-        with self._lock:
-            self._enter("rename", old)
-            parent, oldName = self._parent(old, "rename")
-            newParent, newName = self._parent(new, "rename")
-            if oldName not in parent.entries:
-                raise _error(old, "rename", errno.ENOENT)
-            if parent is not newParent:
-                raise _error(old, "rename", errno.EXDEV)
-            parent.change(self.clock(), oldName, newName)
+        with self._operation("rename", old):
+            parent, oldName = self._parent(old)
+            newParent, newName = self._parent(new)
+            _require(oldName in parent.entries, ENOENT)
+            _require(parent is newParent, EXDEV)
+            parent.change(oldName, newName)
 
     def link(self, old: str, new: str) -> None:
         """
         Add a name to a file. Unsynced changes may survive under one name and not under the other.
         """
-        with self._lock:
-            self._enter("link", new)
-            node = self._find(old)
-            parent, name = self._parent(new, "link")
-            if not isinstance(node, _FileNode):
-                raise _error(new, "link", errno.ENOENT if node is None else errno.EPERM)
-            if name in parent.entries:
-                raise _error(new, "link", errno.EEXIST)
-            parent.change(self.clock(), name, node)
+        with self._operation("link", new):
+            parent, name = self._parent(new)
+            node = self._file(old, EPERM)
+            _require(name not in parent.entries, EEXIST)
+            parent.change(name, node)
 
     def remove(self, path: str) -> None:
         """Unlink a file."""
-        with self._lock:
-            self._enter("remove", path)
-            parent, name = self._parent(path, "remove")
-            node = parent.entries.get(name)
-            if not isinstance(node, _FileNode):
-                raise _error(path, "remove", errno.ENOENT if node is None else errno.EISDIR)
-            parent.change(self.clock(), name, None)
+        with self._operation("remove", path):
+            parent, name = self._parent(path)
+            self._file(path)
+            parent.change(name, None)
 
     def removeDirectory(self, path: str) -> None:
         """One that is empty."""
-        with self._lock:
-            self._enter("remove", path)
-            parent, name = self._parent(path, "remove")
-            node = self._directory(path, "remove")
-            if node.entries:
-                raise _error(path, "remove", errno.ENOTEMPTY)
-            parent.change(self.clock(), name, None)
+        with self._operation("remove", path):
+            parent, name = self._parent(path)
+            _require(not self._directory(path).entries, ENOTEMPTY)
+            parent.change(name, None)
 
     def setModified(self, path: str, modifiedMs: int) -> None:
         """Set a file's time."""
-        with self._lock:
-            self._enter("set the time of", path)
+        with self._operation("set the time of", path):
             node = self._find(path)
             if node is None:
-                raise _error(path, "set the time of", errno.ENOENT)
+                raise _systemError(ENOENT)
             node.time = modifiedMs
 
     def syncDirectory(self, path: str) -> None:
         """Make the names in a directory durable, and removals; not the content of files."""
-        with self._lock:
-            self._enter("fsync", path)
-            node = self._directory(path, "fsync")
+        with self._operation("fsync", path):
+            node = self._directory(path)
             if self.syncs:
                 node.sync()
 
     def lock(self, path: str) -> Callable[[], None]:
         """Released by the holder, by a power cut, and by a kill."""
-        with self._lock:
-            self._enter("lock", path)
-            parent, name = self._parent(path, "lock")
+        with self._operation("lock", path):
+            parent, name = self._parent(path)
             if name not in parent.entries:
-                parent.change(self.clock(), name, _FileNode(self.clock()))
+                parent.change(name, _FileNode(self.clock))
             if path in self._locks:
-                raise DirectoryLockedError(path, "lock", "another broker has it", errno.EAGAIN)
+                raise DirectoryLockedError(path, "lock", "another broker has it", EAGAIN)
             self._locks.add(path)
             generation = self.generation
 
@@ -495,18 +488,3 @@ class PowerCutFileSystem:
                     self._locks.discard(path)
 
         return release
-
-
-def _names(path: str) -> list[str]:
-    return [name for name in path.split("/") if name]
-
-
-def _sizeOf(node: _Node) -> int:
-    if isinstance(node, _DirectoryNode):
-        return sum(map(_sizeOf, node.entries.values()))
-    assert isinstance(node, _FileNode)
-    return len(node.data)
-
-
-def _error(path: str, action: str, code: int) -> StorageError:
-    return StorageError(path, action, os.strerror(code), code)

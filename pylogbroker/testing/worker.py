@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.defer import Deferred
-from twisted.python.failure import Failure
+from twisted.internet.defer import Deferred, maybeDeferred
 
 
 class ManualWorker:
@@ -31,12 +30,7 @@ class ManualWorker:
     def perform(self) -> None:
         """Do the oldest job. L{IndexError}: there is none."""
         work, done = self.jobs.popleft()
-        try:
-            result = work()
-        except Exception:
-            done.errback(Failure())
-        else:
-            done.callback(result)
+        maybeDeferred(work).chainDeferred(done)
 
     def performAll(self, countMax: int = 1000) -> int:
         """

@@ -13,6 +13,7 @@ lost.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred, fail, succeed
@@ -30,9 +31,9 @@ from pylogbroker.errors import (
     ZookeeperError,
     ZookeeperTimeoutException,
 )
-from pylogbroker.interfaces import EPHEMERAL, SEQUENCE, SessionEvent, Stat, WatchEvent
-from pylogbroker.net.deferreds import Waiters
-from pylogbroker.zookeeper.watch import NOT_THERE, OneTimeWatch, SessionListeners, _WatchCallback
+from pylogbroker.interfaces import EPHEMERAL, SEQUENCE, SessionEvent, Stat
+from pylogbroker.net.deferreds import Waiters, asDeferred
+from pylogbroker.zookeeper.watch import ZookeeperSession, _WatchCallback
 
 FIRST_SESSION = 0x1000
 
@@ -43,12 +44,20 @@ class _Node:
         self.owner = owner
         self.czxid = self.mzxid = zxid
         self.version = self.cversion = self.sequence = 0
-        self.children: dict[str, _Node] = {}
+        self.children: set[str] = set()  # paths
 
     def stat(self) -> Stat:
         return Stat(
             self.czxid, self.mzxid, self.version, self.cversion, self.owner, len(self.children)
         )
+
+    def requireVersion(self, path: str, version: int) -> None:
+        if version not in (-1, self.version):
+            raise BadVersionException(f"{path}: it has version {self.version}, not {version}")
+
+
+def _parentOf(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
 
 
 class FakeZookeeper:
@@ -68,7 +77,7 @@ class FakeZookeeper:
         self.latency = latencyMs / 2000
         self.sessionTimeoutMsMin = sessionTimeoutMsMin
         self.isRunning = True
-        self._root = _Node(b"", 0, 0)
+        self._nodes = {"/": _Node(b"", 0, 0)}
         self._zxid = 0
         self._nextSession = FIRST_SESSION
         self._sessions: dict[int, FakeZookeeperClient] = {}
@@ -81,12 +90,11 @@ class FakeZookeeper:
 
     def tree(self, path: str = "") -> dict[str, tuple[Any, int]]:
         """All nodes by path: data, and the owner's session (0 for a persistent node)."""
-        found: dict[str, tuple[Any, int]] = {}
-        node = self._node(path or "/")
-        for name, child in sorted(node.children.items()):
-            found[f"{path}/{name}"] = child.data, child.owner
-            found.update(self.tree(f"{path}/{name}"))
-        return found
+        return {
+            each: (node.data, node.owner)
+            for each, node in sorted(self._nodes.items())
+            if each.startswith(f"{path}/") and each != "/"
+        }
 
     # -- faults
 
@@ -94,9 +102,7 @@ class FakeZookeeper:
         """Cut a client's connection. Its session expires unless C{reconnect} comes in time."""
         if client.connected:
             self._drop(client)
-            self._expiries[client.session_id] = self.clock.callLater(
-                client.session_timeout / 1000, self._end, client.session_id
-            )
+            self._expireLater(client)
             client._suspended()
 
     def reconnect(self, client: FakeZookeeperClient) -> None:
@@ -105,9 +111,7 @@ class FakeZookeeper:
             return
         if client.session_id and client.session_id not in self._sessions:
             client._expired()
-        expiry = self._expiries.pop(client.session_id, None)
-        if expiry is not None:
-            expiry.cancel()
+        self._cancelExpiry(client.session_id)
         if not client.isClosed:
             client._connected(client.session_id or self._open(client))
 
@@ -115,9 +119,6 @@ class FakeZookeeper:
         """End a client's session. A connected client has a new one at once, as with kazoo."""
         wasConnected = client.connected
         self._drop(client)
-        expiry = self._expiries.pop(client.session_id, None)
-        if expiry is not None:
-            expiry.cancel()
         self._end(client.session_id)
         if wasConnected:
             client._expired()
@@ -128,18 +129,15 @@ class FakeZookeeper:
         """Stop the server: all clients are disconnected, and no session ends meanwhile."""
         for client in list(self._sessions.values()):
             self.disconnect(client)
-        for expiry in self._expiries.values():
-            expiry.cancel()
-        self._expiries.clear()
+        for session in list(self._expiries):
+            self._cancelExpiry(session)
         self.isRunning = False
 
     def start(self) -> None:
         """Start it again; clients have to C{reconnect}."""
         self.isRunning = True
-        for session, client in self._sessions.items():
-            self._expiries[session] = self.clock.callLater(
-                client.session_timeout / 1000, self._end, session
-            )
+        for client in self._sessions.values():
+            self._expireLater(client)
 
     # -- sessions
 
@@ -151,11 +149,23 @@ class FakeZookeeper:
 
     def _drop(self, client: FakeZookeeperClient) -> None:
         for watchers in self._watchers.values():
-            for seen in [seen for seen, owner in watchers.items() if owner is client]:
-                del watchers[seen]
+            for seen, owner in list(watchers.items()):
+                if owner is client:
+                    del watchers[seen]
+
+    def _expireLater(self, client: FakeZookeeperClient) -> None:
+        session = client.session_id
+        self._expiries[session] = self.clock.callLater(
+            client.session_timeout / 1000, self._end, session
+        )
+
+    def _cancelExpiry(self, session: int) -> None:
+        expiry = self._expiries.pop(session, None)
+        if expiry is not None and expiry.active():
+            expiry.cancel()
 
     def _end(self, session: int) -> None:
-        self._expiries.pop(session, None)
+        self._cancelExpiry(session)
         if self._sessions.pop(session, None) is not None:
             for path, (_data, owner) in self.tree().items():
                 if owner == session:
@@ -164,33 +174,27 @@ class FakeZookeeper:
     # -- what a server does
 
     def _node(self, path: str) -> _Node:
-        node = self._root
-        for name in path.strip("/").split("/") if path != "/" else ():
-            if name not in node.children:
-                raise NoNodeException(f"{path}: there is no such node")
-            node = node.children[name]
-        return node
-
-    def _parent(self, path: str) -> tuple[_Node, str, str]:
-        parent, _, name = path.rpartition("/")
-        return self._node(parent or "/"), parent or "/", name
+        if path not in self._nodes:
+            raise NoNodeException(f"{path}: there is no such node")
+        return self._nodes[path]
 
     def create(self, path: str, data: bytes | None, flags: int, session: int) -> str:
-        parent, parentPath, name = self._parent(path)
+        parentPath = _parentOf(path)
+        parent = self._node(parentPath)
         if parent.owner:
             raise NoChildrenForEphemeralsException(f"{path}: the parent is ephemeral")
         if flags & SEQUENCE:
-            name += f"{parent.sequence:010d}"
-        if name in parent.children:
+            path += f"{parent.sequence:010d}"
+        if path in self._nodes:
             raise NodeExistsException(f"{path}: it is there already")
         self._zxid += 1
-        parent.children[name] = _Node(data, session if flags & EPHEMERAL else 0, self._zxid)
+        self._nodes[path] = _Node(data, session if flags & EPHEMERAL else 0, self._zxid)
+        parent.children.add(path)
         parent.cversion += 1
         parent.sequence += 1
-        made = f"{parentPath.rstrip('/')}/{name}"
-        self._notify("data", made, "created")
-        self._notify("children", parentPath, "child")
-        return made
+        self._notify("changed", path, "created")
+        self._notify("child", parentPath, "child")
+        return path
 
     def get(self, path: str) -> tuple[bytes | None, Stat]:
         node = self._node(path)
@@ -202,49 +206,48 @@ class FakeZookeeper:
         except NoNodeException:
             return None
 
-    def children(self, path: str) -> tuple[list[str], Stat]:
-        node = self._node(path)
-        return sorted(node.children), node.stat()
+    def children(self, path: str) -> list[str]:
+        return sorted(child.rpartition("/")[2] for child in self._node(path).children)
 
     def set(self, path: str, data: bytes, version: int) -> Stat:
         node = self._node(path)
-        if version not in (-1, node.version):
-            raise BadVersionException(f"{path}: it has version {node.version}, not {version}")
+        node.requireVersion(path, version)
         self._zxid += 1
         node.data, node.version, node.mzxid = data, node.version + 1, self._zxid
-        self._notify("data", path, "changed")
+        self._notify("changed", path, "changed")
         return node.stat()
 
     def delete(self, path: str, version: int) -> None:
-        parent, parentPath, name = self._parent(path)
         node = self._node(path)
-        if version not in (-1, node.version):
-            raise BadVersionException(f"{path}: it has version {node.version}, not {version}")
+        node.requireVersion(path, version)
         if node.children:
             raise NotEmptyException(f"{path}: it has children")
-        del parent.children[name]
+        parentPath = _parentOf(path)
+        parent = self._node(parentPath)
+        del self._nodes[path]
+        parent.children.remove(path)
         parent.cversion += 1
         self._zxid += 1
-        self._notify("data", path, "deleted")
-        self._notify("children", path, "deleted")
-        self._notify("children", parentPath, "child")
+        self._notify("changed", path, "deleted")
+        self._notify("child", path, "deleted")
+        self._notify("child", parentPath, "child")
 
     def watch(
-        self, what: str, path: str, seen: _WatchCallback, client: FakeZookeeperClient
+        self, kind: str, path: str, seen: _WatchCallback, client: FakeZookeeperClient
     ) -> None:
         wanted = {
             each: owner
-            for each, owner in self._watchers.get((what, path), {}).items()
+            for each, owner in self._watchers.get((kind, path), {}).items()
             if each.isWanted
         }
-        self._watchers[what, path] = {**wanted, seen: client}
+        self._watchers[kind, path] = {**wanted, seen: client}
 
-    def _notify(self, what: str, path: str, kind: str) -> None:
-        for seen, client in self._watchers.pop((what, path), {}).items():
-            client._deliver(lambda seen=seen: seen(kind))  # type: ignore[misc] # mypy: a lambda with a default
+    def _notify(self, kind: str, path: str, event: str) -> None:
+        for seen, client in self._watchers.pop((kind, path), {}).items():
+            client._deliver(partial(seen, event))
 
 
-class FakeZookeeperClient(SessionListeners):
+class FakeZookeeperClient(ZookeeperSession):
     """
     A client of L{FakeZookeeper}; provides L{pylogbroker.interfaces.IZookeeper}.
 
@@ -254,49 +257,42 @@ class FakeZookeeperClient(SessionListeners):
     def __init__(self, server: FakeZookeeper, session_timeout: int, chroot: str) -> None:
         super().__init__()
         self.session_timeout = session_timeout
-        self.session_id = 0
-        self.connected = False
         self.isClosed = False
         self._server = server
         self._chroot = chroot
         self._generation = 0
-        self._watches: dict[OneTimeWatch, None] = {}
-        self._held: dict[Deferred[Any], tuple[str, Callable[[], Any]]] = {}
-        self._inFlight: dict[Deferred[Any], str] = {}
+        self._requests: dict[Deferred[Any], tuple[str, Callable[[], Any]]] = {}
         self._connecting: Waiters[Any] = Waiters()
         self._reaching: Any = None
 
     # -- the session
 
-    def connect(self, timeoutMs: int | None = None) -> Deferred[Any]:
+    @asDeferred
+    async def connect(self, timeoutMs: int | None = None) -> FakeZookeeperClient:
         """Fires with this client; see L{pylogbroker.zookeeper.client.ZookeeperClient.connect}."""
         if self.isClosed:
-            return fail(ClosingException("the client was closed"))
+            raise ClosingException("the client was closed")
         if self.connected:
-            return succeed(self)
-        connected = self._connecting.wait()
-
-        def late(_result: object, _seconds: float) -> None:
-            raise ZookeeperTimeoutException("no connection in time")
-
-        connected.addTimeout(
-            (timeoutMs or 2 * self.session_timeout) / 1000, self._server.clock, late
-        )
+            return self
         if self._reaching is None:
             self._reaching = self._server.clock.callLater(
                 self._server.latency, self._server.reconnect, self
             )
-        return connected.addCallback(self._checkChroot).addErrback(
-            lambda failure: self.close().addBoth(lambda _: failure)
-        )
-
-    def _checkChroot(self, _result: object) -> Any:
-        def check(stat: Stat | None) -> FakeZookeeperClient:
-            if stat is None:
+        timeoutMs = timeoutMs or 2 * self.session_timeout
+        try:
+            await self._within(timeoutMs, self._connecting.wait(), "no connection in time")
+            if await self.exists("/") is None:
                 raise NoNodeException(f"the chroot {self._chroot} does not exist")
-            return self
+        except Exception:
+            self.close()
+            raise
+        return self
 
-        return self.exists("/").addCallback(check)
+    def _within(self, timeoutMs: int, answer: Deferred[Any], text: str) -> Deferred[Any]:
+        def late(_result: object, _seconds: float) -> None:
+            raise ZookeeperTimeoutException(text)
+
+        return answer.addTimeout(timeoutMs / 1000, self._server.clock, late)
 
     def close(self) -> Deferred[None]:
         """End the session at once."""
@@ -304,9 +300,6 @@ class FakeZookeeperClient(SessionListeners):
             self.isClosed = True
             self.connected = False
             self._server._drop(self)
-            expiry = self._server._expiries.pop(self.session_id, None)
-            if expiry is not None:
-                expiry.cancel()
             self._server._end(self.session_id)
             if self._reaching is not None and self._reaching.active():
                 self._reaching.cancel()
@@ -318,9 +311,8 @@ class FakeZookeeperClient(SessionListeners):
     def _connected(self, session: int) -> None:
         self.session_id = session
         self.connected = True
-        held, self._held = self._held, {}
-        for answer, (what, work) in held.items():
-            self._begin(answer, what, work)
+        for answer in list(self._requests):
+            self._begin(answer)
         for watch in list(self._watches):
             watch.renew()
         self._connecting.fire(self)
@@ -329,7 +321,7 @@ class FakeZookeeperClient(SessionListeners):
     def _suspended(self) -> None:
         self.connected = False
         self._generation += 1
-        self._failInFlight(ConnectionLossException)
+        self._failRequests(ConnectionLossException)
         self._report(SessionEvent.SUSPENDED)
 
     def _expired(self) -> None:
@@ -339,16 +331,14 @@ class FakeZookeeperClient(SessionListeners):
     def _over(self, reason: ZookeeperError, event: SessionEvent) -> None:
         self.session_id = 0
         self._generation += 1
-        self._inFlight.update({answer: what for answer, (what, _work) in self._held.items()})
-        self._held.clear()
-        self._failInFlight(type(reason))
+        self._failRequests(type(reason))
         for watch in list(self._watches):
             watch.fail(reason)
         self._report(event)
 
-    def _failInFlight(self, reason: type[ZookeeperError]) -> None:
-        inFlight, self._inFlight = self._inFlight, {}
-        for answer, what in inFlight.items():
+    def _failRequests(self, reason: type[ZookeeperError]) -> None:
+        requests, self._requests = self._requests, {}
+        for answer, (what, _work) in requests.items():
             if not answer.called:
                 answer.errback(reason(f"{what}: {reason.__doc__}"))
 
@@ -363,42 +353,33 @@ class FakeZookeeperClient(SessionListeners):
 
         self._server.clock.callLater(self._server.latency, arrive)
 
-    def _ask(self, what: str, work: Callable[[], Any]) -> Deferred[Any]:
+    def _ask(self, what: str, path: str, work: Callable[[str], Any]) -> Deferred[Any]:
+        what = f"{what} {path}"
         if self.isClosed:
             return fail(ClosingException(f"{what}: the client was closed"))
-        answer: Deferred[Any] = Deferred()
-
-        def late(_result: object, _seconds: float) -> None:
-            raise ZookeeperTimeoutException(f"{what}: no answer in time")
-
-        answer.addTimeout(2 * self.session_timeout / 1000, self._server.clock, late)
+        answer = self._within(2 * self.session_timeout, Deferred(), f"{what}: no answer in time")
+        self._requests[answer] = what, partial(work, self._path(path))
         if self.connected:
-            self._begin(answer, what, work)
-        else:
-            self._held[answer] = (what, work)
+            self._begin(answer)
         return answer
 
-    def _begin(self, answer: Deferred[Any], what: str, work: Callable[[], Any]) -> None:
-        if answer.called:
-            return
-        self._inFlight[answer] = what
-        generation = self._generation
+    def _begin(self, answer: Deferred[Any]) -> None:
+        what, work = self._requests[answer]
 
         def reach() -> None:
-            if generation != self._generation:
-                return
             try:
-                result, succeeded = work(), True
+                result = work()
             except ZookeeperError as error:
-                result, succeeded = type(error)(f"{what}: {error}"), False
-            self._deliver(lambda: finish(result, succeeded))
+                result = Failure(type(error)(f"{what}: {error}"))
+            self._deliver(lambda: finish(result))
 
-        def finish(result: Any, succeeded: bool) -> None:
-            self._inFlight.pop(answer, None)
+        def finish(result: Any) -> None:
+            self._requests.pop(answer, None)
             if not answer.called:
-                (answer.callback if succeeded else answer.errback)(result)
+                answer.callback(result)
 
-        self._server.clock.callLater(self._server.latency, reach)
+        if not answer.called:
+            self._deliver(reach)
 
     def _path(self, path: str) -> str:
         return (self._chroot + path).rstrip("/") or "/"
@@ -407,71 +388,43 @@ class FakeZookeeperClient(SessionListeners):
         self, path: str, data: bytes | None = b"", acls: Any = None, flags: int = 0
     ) -> Deferred[str]:
         made = self._ask(
-            f"create {path}",
-            lambda: self._server.create(self._path(path), data, flags, self.session_id),
+            "create", path, lambda full: self._server.create(full, data, flags, self.session_id)
         )
         return made.addCallback(lambda found: found[len(self._chroot) :])
 
     def get(self, path: str) -> Deferred[tuple[bytes | None, Stat]]:
-        return self._ask(f"get {path}", lambda: self._server.get(self._path(path)))
+        return self._ask("get", path, self._server.get)
 
     def set(self, path: str, data: bytes, version: int = -1) -> Deferred[Stat]:
-        return self._ask(f"set {path}", lambda: self._server.set(self._path(path), data, version))
+        return self._ask("set", path, lambda full: self._server.set(full, data, version))
 
     def delete(self, path: str, version: int = -1) -> Deferred[None]:
-        return self._ask(f"delete {path}", lambda: self._server.delete(self._path(path), version))
+        return self._ask("delete", path, lambda full: self._server.delete(full, version))
 
     def exists(self, path: str) -> Deferred[Stat | None]:
-        return self._ask(f"look for {path}", lambda: self._server.exists(self._path(path)))
+        return self._ask("look for", path, self._server.exists)
 
     def get_children(self, path: str) -> Deferred[list[str]]:
-        return self._ask(f"list {path}", lambda: self._server.children(self._path(path))[0])
+        return self._ask("list", path, self._server.children)
 
     def sync(self, path: str = "/") -> Deferred[None]:
-        return self._ask(f"sync {path}", lambda: None)
+        return self._ask("sync", path, lambda _: None)
 
     def add_auth(self, scheme: str, identity: str) -> Deferred[None]:
         """Accept any credentials."""
-        return self._ask(f"authenticate by {scheme}", lambda: None)
+        return self._ask("authenticate by", scheme, lambda _: None)
 
     # -- watches
 
-    def _watch(
-        self, what: str, path: str, kind: str, work: Callable[[], tuple[Any, Any]]
-    ) -> tuple[Deferred[Any], Deferred[WatchEvent]]:
-        server, full = self._server, self._path(path)
+    def _readWatching(
+        self, what: str, path: str, kind: str, seen: _WatchCallback
+    ) -> Deferred[tuple[Any, Stat | None]]:
+        server = self._server
+        read = {"get": server.get, "look for": server.exists, "list": server.children}[what]
 
-        def read(seen: _WatchCallback) -> Deferred[tuple[Any, Any]]:
-            def armed() -> tuple[Any, Any]:
-                result = work()
-                server.watch(what, full, seen, self)
-                return result
+        def armed(full: str) -> tuple[Any, Stat | None]:
+            answer = read(full)
+            server.watch(kind, full, seen, self)
+            return answer, server.exists(full)
 
-            return self._ask(f"watch {path}", armed)
-
-        watch = OneTimeWatch(path, kind, read, lambda over: self._watches.pop(over, None))
-        self._watches[watch] = None
-        return watch.begin(), watch.fired
-
-    def get_and_watch(
-        self, path: str
-    ) -> tuple[Deferred[tuple[bytes | None, Stat]], Deferred[WatchEvent]]:
-        def work() -> tuple[Any, Any]:
-            found = self._server.get(self._path(path))
-            return found, (found[1].czxid, found[1].mzxid)
-
-        return self._watch("data", path, "changed", work)
-
-    def exists_and_watch(self, path: str) -> tuple[Deferred[Stat | None], Deferred[WatchEvent]]:
-        def work() -> tuple[Any, Any]:
-            stat = self._server.exists(self._path(path))
-            return stat, NOT_THERE if stat is None else (stat.czxid, stat.mzxid)
-
-        return self._watch("data", path, "changed", work)
-
-    def get_children_and_watch(self, path: str) -> tuple[Deferred[list[str]], Deferred[WatchEvent]]:
-        def work() -> tuple[Any, Any]:
-            names, stat = self._server.children(self._path(path))
-            return names, (stat.czxid, stat.cversion)
-
-        return self._watch("children", path, "child", work)
+        return self._ask(what, path, armed)

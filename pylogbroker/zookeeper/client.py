@@ -36,13 +36,13 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from kazoo import exceptions as kazoo
 from kazoo.client import KazooClient, KazooState
 from kazoo.protocol.states import EventType, KeeperState
 from kazoo.retry import KazooRetry
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -61,10 +61,12 @@ from pylogbroker.errors import (
     ZookeeperError,
     ZookeeperTimeoutException,
 )
-from pylogbroker.interfaces import EPHEMERAL, SEQUENCE, SessionEvent, Stat, WatchEvent
+from pylogbroker.interfaces import EPHEMERAL, SEQUENCE, SessionEvent, Stat
 from pylogbroker.zookeeper import IN_FLIGHT_COUNT_MAX, READABLE, accessControl
 from pylogbroker.zookeeper.kazoothreads import ReactorCallbacks, ReactorWatchdog
-from pylogbroker.zookeeper.watch import NOT_THERE, OneTimeWatch, SessionListeners, _WatchCallback
+from pylogbroker.zookeeper.watch import ZookeeperSession, _WatchCallback
+
+T = TypeVar("T")
 
 ERRORS: tuple[tuple[type[Exception], type[ZookeeperError]], ...] = (
     (kazoo.NoNodeError, NoNodeException),
@@ -76,7 +78,6 @@ ERRORS: tuple[tuple[type[Exception], type[ZookeeperError]], ...] = (
     (kazoo.AuthFailedError, AuthFailedException),
     (kazoo.SessionExpiredError, SessionExpiredException),
     (kazoo.ConnectionLoss, ConnectionLossException),
-    (kazoo.ConnectionClosedError, ConnectionLossException),
 )
 
 KINDS = {
@@ -128,15 +129,14 @@ class _KazooLogCapture(logging.Handler):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(logging.WARNING)
         self.warning = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno >= logging.WARNING:
-            self.warning = record.getMessage()
+        self.warning = record.getMessage()
 
 
-class ZookeeperClient(SessionListeners):
+class ZookeeperClient(ZookeeperSession):
     """
     A client that provides L{pylogbroker.interfaces.IZookeeper}.
 
@@ -168,13 +168,10 @@ class ZookeeperClient(SessionListeners):
         """
         super().__init__()
         self.servers = servers
-        self.session_id = 0
-        self.connected = False
         self._reactor = reactor
         self._sessionTimeoutMs = session_timeout
         self._requestTimeoutMs = requestTimeoutMs or 2 * session_timeout
         self._acls = accessControl(digest, acl)
-        self._watches: dict[OneTimeWatch, None] = {}
         self._watchers: dict[tuple[str, str], _Watcher] = {}
         self._connecting: list[Deferred[ZookeeperClient]] = []
         self._waiting: deque[_Request] = deque()
@@ -182,7 +179,7 @@ class ZookeeperClient(SessionListeners):
         self._isBegun = False
         self._closed = False
         self._restarting: Any = None
-        self._ended: list[Deferred[None]] | None = None
+        self._closing: list[Deferred[None]] = []
         self._life = threading.Lock()  # kazoo is started and stopped by one thread at a time
         self._grantedTimeoutMs = 0  # written on kazoo's thread
         self._kazooLog = _KazooLogCapture()
@@ -262,12 +259,14 @@ class ZookeeperClient(SessionListeners):
         """
         if self._closed:
             return fail(ClosingException(f"the client of {self.servers} was closed"))
+        if self.connected:
+            return succeed(self)
         timeoutMs = timeoutMs or 2 * self._sessionTimeoutMs
         connected: Deferred[ZookeeperClient] = Deferred()
-        if self.connected:
-            connected.callback(self)
-            return connected
         self._connecting.append(connected)
+        if timeoutMs > REPORT_AFTER_MS:
+            slow = self._reactor.callLater(REPORT_AFTER_MS / 1000, self._reportSlow, timeoutMs)
+            connected.addBoth(_cancelCall, slow)
 
         def late(_result: object, _seconds: float) -> None:
             raise ZookeeperTimeoutException(
@@ -275,39 +274,34 @@ class ZookeeperClient(SessionListeners):
                 f"ms{self._reason()}"
             )
 
-        self._reportSlow(connected, timeoutMs)
         connected.addTimeout(timeoutMs / 1000, self._reactor, late)
         if not self._isBegun:  # kazoo that is started twice has two connections, and ends one
             self._isBegun = True
-            self._inThread(self._begin, self._notStarted)
+            self._start()
         return connected.addCallback(self._checkChroot).addErrback(self._notConnected)
 
     def _reason(self) -> str:
         return f" ({self._kazooLog.warning})" if self._kazooLog.warning else ""
 
-    def _reportSlow(self, connected: Deferred[ZookeeperClient], timeoutMs: int) -> None:
-        def report() -> None:
-            self._log.warn(
-                "No connection to ZooKeeper at {servers} yet{reason}; trying for {seconds:g} s",
-                servers=self.servers,
-                reason=self._reason(),
-                seconds=timeoutMs / 1000,
-            )
+    def _reportSlow(self, timeoutMs: int) -> None:
+        self._log.warn(
+            "No connection to ZooKeeper at {servers} yet{reason}; trying for {seconds:g} s",
+            servers=self.servers,
+            reason=self._reason(),
+            seconds=timeoutMs / 1000,
+        )
 
-        def stop(result: Any) -> Any:
-            if reporting.active():
-                reporting.cancel()
-            return result
-
-        if timeoutMs > REPORT_AFTER_MS:
-            reporting = self._reactor.callLater(REPORT_AFTER_MS / 1000, report)
-            connected.addBoth(stop)
+    def _start(self) -> None:
+        self._restarting = None
+        self._inThread(self._begin, self._notStarted)
 
     def _notStarted(self, error: Exception | None) -> None:
         if error is None:
             return
         if (
-            not self._failConnecting(ZookeeperError(f"connecting to {self.servers}: {error!r}"))
+            not self._answerConnecting(
+                Failure(ZookeeperError(f"connecting to {self.servers}: {error!r}"))
+            )
             and not self._closed
         ):
             self._log.error(
@@ -317,11 +311,12 @@ class ZookeeperClient(SessionListeners):
             )
             self._restartLater()
 
-    def _failConnecting(self, error: ZookeeperError) -> bool:
+    def _answerConnecting(self, result: ZookeeperClient | Failure) -> bool:
+        """@return: whether a caller of C{connect} was waiting."""
         waiting, self._connecting = self._connecting, []
         for each in waiting:
             if not each.called:
-                each.errback(error)
+                each.callback(result)
         return bool(waiting)
 
     def _checkChroot(self, _client: object) -> Deferred[ZookeeperClient]:
@@ -345,15 +340,13 @@ class ZookeeperClient(SessionListeners):
         @return: fires when the session has ended, at the latest after its time-out, when the server
             ends it.
         """
+        if self._closed and not self._closing:
+            return succeed(None)
         over: Deferred[None] = Deferred()
-        if self._ended is not None:
-            self._ended.append(over)
-            return over
+        self._closing.append(over)
         if self._closed:
-            over.callback(None)
             return over
         self._closed = True
-        self._ended = [over]
         self._watchdog.stop()
         if self._restarting is not None:
             self._restarting.cancel()
@@ -380,10 +373,10 @@ class ZookeeperClient(SessionListeners):
                 error=error,
             )
         closing = ClosingException(f"the client of {self.servers} was closed")
-        self._failConnecting(closing)
+        self._answerConnecting(Failure(closing))
         self._lost(closing, SessionEvent.CLOSED)
-        ended, self._ended = self._ended or [], None
-        for each in ended:
+        waiting, self._closing = self._closing, []
+        for each in waiting:
             each.callback(None)
 
     # kazoo starts and stops slowly. Each call has a daemon thread of its own: one of the reactor's
@@ -427,13 +420,9 @@ class ZookeeperClient(SessionListeners):
         except Exception:
             self._log.failure("Ending the session did not work")
 
-    def _restart(self) -> None:
-        self._restarting = None
-        self._inThread(self._begin, self._notStarted)
-
     def _restartLater(self) -> None:
         if self._restarting is None:
-            self._restarting = self._reactor.callLater(RETRY_DELAY_MAX, self._restart)
+            self._restarting = self._reactor.callLater(RETRY_DELAY_MAX, self._start)
 
     def _stateChanged(self, state: str, clientId: tuple[int, bytes] | None, detail: str) -> None:
         if self._closed:
@@ -444,32 +433,29 @@ class ZookeeperClient(SessionListeners):
             self.connected = False
             self._report(SessionEvent.SUSPENDED)
         elif state == KazooState.LOST:
-            self._lost(
-                SessionExpiredException(f"the session with {self.servers} has expired"),
-                SessionEvent.EXPIRED,
-            )
+            self._expired()
             if detail == KeeperState.CLOSED:  # kazoo goes on after an expiry, but not after this
-                self._restart()
+                self._start()
             elif detail == KeeperState.AUTH_FAILED:  # nor after this, which may come again
                 self._restartLater()
 
     def _isConnected(self, sessionId: int) -> None:
         if self.session_id not in (0, sessionId):
-            self._lost(
-                SessionExpiredException(f"the session with {self.servers} has expired"),
-                SessionEvent.EXPIRED,
-            )
+            self._expired()
         self.session_id = sessionId
         self.connected = True
         self._watchdog.start()
         for watch in list(self._watches):
             watch.renew()
         self._pump()
-        waiting, self._connecting = self._connecting, []
-        for each in waiting:
-            if not each.called:
-                each.callback(self)
+        self._answerConnecting(self)
         self._report(SessionEvent.CONNECTED)
+
+    def _expired(self) -> None:
+        self._lost(
+            SessionExpiredException(f"the session with {self.servers} has expired"),
+            SessionEvent.EXPIRED,
+        )
 
     def _lost(self, reason: ZookeeperError, event: SessionEvent) -> None:
         self.connected = False
@@ -489,7 +475,10 @@ class ZookeeperClient(SessionListeners):
 
     # -- requests
 
-    def _ask(self, what: str, path: str, begin: Callable[[], Any]) -> Deferred[Any]:
+    def _ask(
+        self, what: str, path: str, begin: Callable[..., Any], *arguments: Any
+    ) -> Deferred[Any]:
+        """@param begin: one of kazoo's C{…_async}, called with C{path} and C{arguments}."""
         if self._closed:
             return fail(ClosingException(f"{what} {path}: the client was closed"))
         if len(self._waiting) >= WAITING_COUNT_MAX:
@@ -504,7 +493,7 @@ class ZookeeperClient(SessionListeners):
             )
 
         answer.addTimeout(self._requestTimeoutMs / 1000, self._reactor, late)
-        self._waiting.append(_Request(what, path, begin, answer))
+        self._waiting.append(_Request(what, path, partial(begin, path, *arguments), answer))
         self._pump()
         return answer
 
@@ -530,13 +519,19 @@ class ZookeeperClient(SessionListeners):
             if not answer.called:
                 if result.exception is None:
                     answer.callback(result.value)
-                elif self._closed:
-                    answer.errback(ClosingException(f"{what} {path}: the client was closed"))
                 else:
-                    answer.errback(_translated(result.exception, what, path))
+                    answer.errback(self._translated(result.exception, what, path))
             self._pump()
 
         result.rawlink(done)
+
+    def _translated(self, error: Exception, what: str, path: str) -> ZookeeperError:
+        if self._closed:
+            return ClosingException(f"{what} {path}: the client was closed")
+        for theirs, ours in ERRORS:
+            if isinstance(error, theirs):
+                return ours(f"{what} {path}: {ours.__doc__}")
+        return ZookeeperError(f"{what} {path}: {error!r}")
 
     def create(
         self, path: str, data: bytes | None = b"", acls: Any = None, flags: int = 0
@@ -546,117 +541,69 @@ class ZookeeperClient(SessionListeners):
 
         @param data: L{None} is ZooKeeper's null, which differs from no bytes.
         """
-        ephemeral, sequence = bool(flags & EPHEMERAL), bool(flags & SEQUENCE)
         return self._ask(
             "create",
             path,
-            lambda: self._kazoo.create_async(path, data, acls or self._acls, ephemeral, sequence),
+            self._kazoo.create_async,
+            data,
+            acls or self._acls,
+            bool(flags & EPHEMERAL),
+            bool(flags & SEQUENCE),
         )
 
     def get(self, path: str) -> Deferred[tuple[bytes | None, Stat]]:
-        return self._ask("get", path, lambda: self._kazoo.get_async(path)).addCallback(_dataAndStat)
+        return self._ask("get", path, self._kazoo.get_async).addCallback(_dataAndStat)
 
     def set(self, path: str, data: bytes, version: int = -1) -> Deferred[Stat]:
-        return self._ask(
-            "set", path, lambda: self._kazoo.set_async(path, data, version)
-        ).addCallback(_stat)
+        return self._ask("set", path, self._kazoo.set_async, data, version).addCallback(_stat)
 
     def delete(self, path: str, version: int = -1) -> Deferred[None]:
-        return self._ask(
-            "delete", path, lambda: self._kazoo.delete_async(path, version)
-        ).addCallback(lambda _: None)
+        deleted = self._ask("delete", path, self._kazoo.delete_async, version)
+        return deleted.addCallback(lambda _: None)
 
     def exists(self, path: str) -> Deferred[Stat | None]:
-        return self._ask("look for", path, lambda: self._kazoo.exists_async(path)).addCallback(
-            _statOrNone
-        )
+        return self._ask("look for", path, self._kazoo.exists_async).addCallback(_statOrNone)
 
     def get_children(self, path: str) -> Deferred[list[str]]:
-        return self._ask("list", path, lambda: self._kazoo.get_children_async(path)).addCallback(
-            sorted
-        )
+        return self._ask("list", path, self._kazoo.get_children_async).addCallback(sorted)
 
     def sync(self, path: str = "/") -> Deferred[None]:
-        return self._ask("sync", path, lambda: self._kazoo.sync_async(path)).addCallback(
-            lambda _: None
-        )
+        return self._ask("sync", path, self._kazoo.sync_async).addCallback(lambda _: None)
 
     def add_auth(self, scheme: str, identity: str) -> Deferred[None]:
         """Fires when the server has accepted the credentials; every new connection repeats them."""
 
         def refused(failure: Failure) -> Failure:
-            self._kazoo.auth_data.discard(
-                (scheme, identity)
-            )  # or else no connection will ever come about again
+            # Otherwise no later connection would come about.
+            self._kazoo.auth_data.discard((scheme, identity))
             return failure
 
-        return self._ask(
-            "authenticate by", scheme, lambda: self._kazoo.add_auth_async(scheme, identity)
-        ).addCallbacks(lambda _: None, refused)
+        added = self._ask("authenticate by", scheme, self._kazoo.add_auth_async, identity)
+        return added.addCallbacks(lambda _: None, refused)
 
     # -- watches
 
-    def get_and_watch(
-        self, path: str
-    ) -> tuple[Deferred[tuple[bytes | None, Stat]], Deferred[WatchEvent]]:
-        def answered(found: Any) -> Any:
-            data, stat = _dataAndStat(found)
-            return (data, stat), (stat.czxid, stat.mzxid)
+    def _readWatching(
+        self, what: str, path: str, kind: str, seen: _WatchCallback
+    ) -> Deferred[tuple[Any, Stat | None]]:
+        key = kind, path
+        watcher = self._watchers.get(key) or _Watcher(self._watchers, key)
 
-        return self._watch("get", "data", path, "changed", self._kazoo.get_async, answered)
-
-    def exists_and_watch(self, path: str) -> tuple[Deferred[Stat | None], Deferred[WatchEvent]]:
-        def answered(found: Any) -> Any:
-            stat = _statOrNone(found)
-            return stat, NOT_THERE if stat is None else (stat.czxid, stat.mzxid)
-
-        return self._watch("look for", "data", path, "changed", self._kazoo.exists_async, answered)
-
-    def get_children_and_watch(self, path: str) -> tuple[Deferred[list[str]], Deferred[WatchEvent]]:
-        def answered(found: Any) -> Any:
-            return sorted(found[0]), (found[1].czxid, found[1].cversion)
-
-        begin = partial(self._kazoo.get_children_async, include_data=True)
-        return self._watch("list", "children", path, "child", begin, answered)
-
-    def _watch(
-        self,
-        what: str,
-        kind: str,
-        path: str,
-        change: str,
-        begin: Callable[..., Any],
-        answered: Callable[[Any], tuple[Any, Any]],
-    ) -> tuple[Deferred[Any], Deferred[WatchEvent]]:
-        """
-        @param begin: one of kazoo's C{…_async}, called with the path and a watcher.
-        @param answered: turns kazoo's answer into ours, and the state of the node.
-        """
-
-        def read(seen: _WatchCallback) -> Deferred[Any]:
-            return self._askWatching(what, kind, path, begin, seen).addCallback(answered)
-
-        watch = OneTimeWatch(path, change, read, lambda over: self._watches.pop(over, None))
-        self._watches[watch] = None
-        return watch.begin(), watch.fired
-
-    def _askWatching(
-        self,
-        what: str,
-        kind: str,
-        path: str,
-        begin: Callable[..., Any],
-        seen: _WatchCallback,
-    ) -> Deferred[Any]:
-        """C{seen} is called once, if the watch fires after the answer."""
-        watcher = self._watchers.get((kind, path)) or _Watcher(self._watchers, (kind, path))
-
-        def armed(result: Any) -> Any:
-            self._watchers.setdefault((kind, path), watcher)
+        def armed(found: Any) -> tuple[Any, Stat | None]:
+            self._watchers.setdefault(key, watcher)
             watcher.seen = [each for each in watcher.seen if each.isWanted] + [seen]
-            return result
+            if what == "look for":
+                stat = _statOrNone(found)
+                return stat, stat
+            stat = _stat(found[1])
+            return (sorted(found[0]) if what == "list" else (found[0], stat)), stat
 
-        return self._ask(what, path, lambda: begin(path, watcher)).addCallback(armed)
+        begin = {
+            "get": self._kazoo.get_async,
+            "look for": self._kazoo.exists_async,
+            "list": partial(self._kazoo.get_children_async, include_data=True),
+        }[what]
+        return self._ask(what, path, begin, watcher).addCallback(armed)
 
 
 class _Watcher:
@@ -686,12 +633,11 @@ def _dataAndStat(found: tuple[bytes | None, Any]) -> tuple[bytes | None, Stat]:
     return found[0], _stat(found[1])
 
 
+def _cancelCall(result: T, call: Any) -> T:
+    if call.active():
+        call.cancel()
+    return result
+
+
 def _statOrNone(stat: Any) -> Stat | None:
     return None if stat is None else _stat(stat)
-
-
-def _translated(error: Exception, what: str, path: str) -> ZookeeperError:
-    for theirs, ours in ERRORS:
-        if isinstance(error, theirs):
-            return ours(f"{what} {path}: {ours.__doc__}")
-    return ZookeeperError(f"{what} {path}: {error!r}")

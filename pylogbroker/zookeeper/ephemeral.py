@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet import defer
 
 from pylogbroker.errors import NodeExistsException, NoNodeException, ZookeeperError
 from pylogbroker.interfaces import EPHEMERAL, IZookeeper
@@ -41,30 +41,25 @@ class ConflictError(NodeExistsException):
 async def createParents(zookeeper: IZookeeper, path: str) -> None:
     """Create the missing parents of a path, persistent and with null data, as 0.7.2 does."""
     parent = path.rpartition("/")[0]
-    if not parent:
-        return
-    try:
-        await zookeeper.create(parent, None)
-    except NodeExistsException:
-        return
-    except NoNodeException:
-        await createParents(zookeeper, parent)
+    if parent:
         await createPersistent(zookeeper, parent)
 
 
-async def createPersistent(zookeeper: IZookeeper, path: str, data: bytes | None = None) -> None:
+async def createPersistent(zookeeper: IZookeeper, path: str, data: bytes | None = None) -> bool:
     """
-    Create a node and its parents, unless it exists.
+    Create a node and its parents.
 
     @param data: L{None} is ZooKeeper's null, which differs from no bytes.
+    @return: whether it was created; C{False} if it exists.
     """
     try:
         await zookeeper.create(path, data)
     except NodeExistsException:
-        return
+        return False
     except NoNodeException:
         await createParents(zookeeper, path)
-        await createPersistent(zookeeper, path, data)
+        return await createPersistent(zookeeper, path, data)
+    return True
 
 
 async def write(zookeeper: IZookeeper, path: str, data: bytes) -> None:
@@ -74,13 +69,7 @@ async def write(zookeeper: IZookeeper, path: str, data: bytes) -> None:
     try:
         await zookeeper.set(path, data)
     except NoNodeException:
-        try:
-            try:
-                await zookeeper.create(path, data)
-            except NoNodeException:  # of many siblings only the first
-                await createParents(zookeeper, path)
-                await zookeeper.create(path, data)
-        except NodeExistsException:
+        if not await createPersistent(zookeeper, path, data):
             await zookeeper.set(path, data)
 
 
@@ -102,18 +91,13 @@ async def claim(zookeeper: IZookeeper, path: str, data: bytes) -> None:
             pass
         try:
             found, stat = await zookeeper.get(path)
+            if stat.ephemeralOwner != zookeeper.session_id:
+                raise ConflictError(path, found or b"", stat.ephemeralOwner)
+            if found != data:
+                await zookeeper.set(path, data, stat.version)
+            return
         except NoNodeException:
             continue
-        if stat.ephemeralOwner != zookeeper.session_id:
-            raise ConflictError(path, found or b"", stat.ephemeralOwner)
-        if found == data:
-            return
-        try:
-            await zookeeper.set(path, data, stat.version)
-            return
-        except ZookeeperError as error:
-            if not isinstance(error, NoNodeException):
-                raise
     raise ZookeeperError(f"{path} comes and goes")
 
 
@@ -145,23 +129,11 @@ async def claimWithin(
             if not hasTold:
                 waiting(conflict)
                 hasTold = True
-        result, watch = zookeeper.exists_and_watch(path)
-        if await result is not None:
-            await _firstOf(clock, watch, left)
-        else:
-            watch.addErrback(lambda _cancelled: None).cancel()
-
-
-async def _firstOf(clock: Any, watch: Deferred[Any], seconds: float) -> None:
-    waiting: Deferred[None] = Deferred()
-
-    def over(result: object) -> None:
-        if not waiting.called:
-            waiting.callback(None)
-
-    watch.addBoth(over)
-    late = clock.callLater(seconds, over, None)
-    await waiting
-    if late.active():
-        late.cancel()
-    watch.cancel()
+        stat, fired = zookeeper.exists_and_watch(path)
+        if await stat is None:
+            fired.addErrback(lambda _cancelled: None).cancel()
+            continue
+        try:
+            await fired.addTimeout(left, clock)
+        except (defer.TimeoutError, ZookeeperError):
+            pass

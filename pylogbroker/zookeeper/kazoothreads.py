@@ -2,8 +2,8 @@
 The handler that connects kazoo's threads to the reactor's, and the watchdog. It is a module of its
 own, since it alone depends on kazoo's handlers.
 
-kazoo calls back from its own threads, out of two queues: answers and watches. L{ReactorQueue}
-replaces both and hands each callback to the reactor, in kazoo's order.
+kazoo calls back from its own threads, out of two queues: answers and watches.
+L{ReactorCallbacks} replaces both and hands each callback to the reactor, in kazoo's order.
 
 kazoo does not tell which session time-out the server has granted. A handler creates kazoo's
 sockets, so L{ConnectResponseSniffer} reads it from the server's first frame (C{ConnectResponse}:
@@ -16,20 +16,10 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from kazoo.handlers.threading import SequentialThreadingHandler
-
-
-class ReactorQueue:
-    """A queue for kazoo's callbacks that runs each on the reactor's thread."""
-
-    def __init__(self, callFromThread: Callable[..., object]) -> None:
-        self._callFromThread = callFromThread
-
-    def put(self, callback: Callable[[], object]) -> None:
-        self._callFromThread(callback)
-
 
 _HEAD = struct.Struct(">iii")
 
@@ -72,8 +62,8 @@ class ReactorCallbacks(SequentialThreadingHandler):  # type: ignore[misc] # kazo
         """
         super().__init__()
         self._granted = granted
-        self.callback_queue: Any = ReactorQueue(callFromThread)
-        self.completion_queue: Any = ReactorQueue(callFromThread)
+        self.callback_queue: Any = SimpleNamespace(put=callFromThread)
+        self.completion_queue: Any = self.callback_queue
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
         return ConnectResponseSniffer(super().create_connection(*args, **kwargs), self._granted)

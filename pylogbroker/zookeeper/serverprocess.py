@@ -24,10 +24,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from twisted.internet.error import ProcessExitedAlready
 from twisted.internet.protocol import ProcessProtocol, Protocol
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from pylogbroker.errors import ConfigurationError, ZookeeperError, ZookeeperTimeoutException
@@ -131,11 +132,10 @@ class _Child(ProcessProtocol):
             each.callback(None)
 
     def whenEnded(self) -> Deferred[None]:
-        ended: Deferred[None] = Deferred()
         if self.hasEnded:
-            ended.callback(None)
-        else:
-            self._waiting.append(ended)
+            return succeed(None)
+        ended: Deferred[None] = Deferred()
+        self._waiting.append(ended)
         return ended
 
 
@@ -222,15 +222,18 @@ class ZookeeperServerProcess:
 
     def command(self) -> Sequence[str]:
         """@raise ConfigurationError: Java or ZooKeeper is missing."""
-        java, jars = findJava(self._environment), findJars()
-        options = [
+        return [
+            findJava(self._environment),
             f"-Xmx{HEAP_MIB}m",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-Djava.awt.headless=true",
             "-Dzookeeper.jmx.log4j.disable=true",
+            "-cp",
+            findJars(),
+            MAIN_CLASS,
+            f"{self._directory}/{CONFIGURATION}",
         ]
-        return [java, *options, "-cp", jars, MAIN_CLASS, f"{self._directory}/{CONFIGURATION}"]
 
     def start(self) -> Deferred[None]:
         """
@@ -247,16 +250,14 @@ class ZookeeperServerProcess:
         await self._checkPort()
         held = self._takeData()
         self._child = child = _Child()
-        launch = [sys.executable, "-ISc", _LAUNCH, *command]
-        descriptors = {0: "w", 1: "r", 2: "r", 3: held}
         try:
             self._process = self._reactor.spawnProcess(
                 child,
                 sys.executable,
-                launch,
+                [sys.executable, "-ISc", _LAUNCH, *command],
                 self._environment,
                 self._directory,
-                childFDs=descriptors,
+                childFDs={0: "w", 1: "r", 2: "r", 3: held},
             )
         finally:
             os.close(held)
@@ -273,7 +274,7 @@ class ZookeeperServerProcess:
                     directory=self._directory,
                 )
                 return
-            await self._later(LOOK_MS)
+            await deferLater(self._reactor, LOOK_MS / 1000)
         await self.kill()
         raise ZookeeperTimeoutException(
             f"ZooKeeper does not serve on {self.servers} after {START_MS_MAX} ms; it said: "
@@ -301,13 +302,14 @@ class ZookeeperServerProcess:
                 file.write(self.configuration())
                 file.flush()
                 return os.dup(file.fileno())
-        except BlockingIOError as error:
-            raise ConfigurationError(
-                f"ZooKeeper's data cannot be in {self._directory}: another ZooKeeper has them there"
-            ) from error
         except OSError as error:
+            reason = (
+                "another ZooKeeper has them there"
+                if isinstance(error, BlockingIOError)
+                else error.strerror
+            )
             raise ConfigurationError(
-                f"ZooKeeper's data cannot be in {self._directory}: {error.strerror}"
+                f"ZooKeeper's data cannot be in {self._directory}: {reason}"
             ) from error
 
     def stop(self) -> Deferred[None]:
@@ -320,11 +322,7 @@ class ZookeeperServerProcess:
         if self.isRunning:
             late = self._reactor.callLater(STOP_MS_MAX / 1000, self._signal, "KILL")
 
-            def cancel(result: None) -> None:
-                if late.active():
-                    late.cancel()
-
-            ended.addCallback(cancel)
+            ended.addCallback(lambda _ended: late.cancel() if late.active() else None)
         return ended
 
     def kill(self) -> Deferred[None]:
@@ -340,9 +338,7 @@ class ZookeeperServerProcess:
 
     def whenEnded(self) -> Deferred[None]:
         """@return: fires with L{None} when the process has ended, for any reason."""
-        child = self._child or _Child()
-        child.hasEnded = child.hasEnded or child is not self._child
-        return child.whenEnded()
+        return succeed(None) if self._child is None else self._child.whenEnded()
 
     def _signal(self, name: str) -> Deferred[None]:
         if self.isRunning:
@@ -351,11 +347,6 @@ class ZookeeperServerProcess:
             except ProcessExitedAlready:
                 pass  # and we shall hear of it
         return self.whenEnded()
-
-    def _later(self, ms: int) -> Deferred[None]:
-        later: Deferred[None] = Deferred()
-        self._reactor.callLater(ms / 1000, later.callback, None)
-        return later
 
 
 def _said(child: _Child) -> str:

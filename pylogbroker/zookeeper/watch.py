@@ -1,6 +1,6 @@
 """
-Watches that survive lost connections, and session listeners, for L{pylogbroker.zookeeper.client}
-and its fake.
+The base of L{pylogbroker.zookeeper.client} and its fake: watches that survive lost connections, and
+session listeners.
 
 ZooKeeper's own watch fires once. kazoo drops all watches with the connection. So a L{OneTimeWatch}
 remembers the state that it read. When the connection is back with the same session, it reads again
@@ -22,7 +22,7 @@ from pylogbroker.errors import (
     SessionExpiredException,
     ZookeeperTimeoutException,
 )
-from pylogbroker.interfaces import SessionEvent, WatchEvent
+from pylogbroker.interfaces import SessionEvent, Stat, WatchEvent
 
 Read = Callable[["_WatchCallback"], "Deferred[tuple[Any, Any]]"]
 """
@@ -154,14 +154,60 @@ class OneTimeWatch:
         return True
 
 
-class SessionListeners:
-    """The listeners of a client's session, with the calls of txzookeeper."""
+class ZookeeperSession:
+    """
+    The listeners and the watches of a client, with the calls of txzookeeper.
+
+    @ivar session_id: of the current session; 0 without one.
+    @ivar connected: whether requests can be answered now.
+    """
 
     _log = Logger()
 
     def __init__(self) -> None:
+        self.session_id = 0
+        self.connected = False
+        self._watches: dict[OneTimeWatch, None] = {}
         self._callback: Callable[[SessionEvent], None] | None = None
         self._listeners: list[Callable[[SessionEvent], None]] = []
+
+    def get_and_watch(
+        self, path: str
+    ) -> tuple[Deferred[tuple[bytes | None, Stat]], Deferred[WatchEvent]]:
+        return self._watch("get", path, "changed")
+
+    def exists_and_watch(self, path: str) -> tuple[Deferred[Stat | None], Deferred[WatchEvent]]:
+        return self._watch("look for", path, "changed")
+
+    def get_children_and_watch(self, path: str) -> tuple[Deferred[list[str]], Deferred[WatchEvent]]:
+        return self._watch("list", path, "child")
+
+    def _watch(self, what: str, path: str, kind: str) -> tuple[Deferred[Any], Deferred[WatchEvent]]:
+        def state(found: tuple[Any, Stat | None]) -> tuple[Any, Any]:
+            answer, stat = found
+            if stat is None:
+                return answer, NOT_THERE
+            return answer, (stat.czxid, stat.cversion if kind == "child" else stat.mzxid)
+
+        def read(seen: _WatchCallback) -> Deferred[tuple[Any, Any]]:
+            return self._readWatching(what, path, kind, seen).addCallback(state)
+
+        watch = OneTimeWatch(path, kind, read, lambda over: self._watches.pop(over, None))
+        self._watches[watch] = None
+        return watch.begin(), watch.fired
+
+    def _readWatching(
+        self, what: str, path: str, kind: str, seen: _WatchCallback
+    ) -> Deferred[tuple[Any, Stat | None]]:
+        """
+        Read a node and arm a watch of the server.
+
+        @param what: the request: C{"get"}, C{"look for"} or C{"list"}.
+        @param kind: C{"changed"} for a watch of the node, C{"child"} for one of its children.
+        @param seen: called once, if the watch fires after the answer.
+        @return: fires with the answer, and with the node's L{Stat} or L{None}.
+        """
+        raise NotImplementedError
 
     def set_session_callback(self, callback: Callable[[SessionEvent], None]) -> None:
         self._callback = callback

@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.audit.aggregator}.
+Tests for L{pylogbroker.audit.comparison.AuditAggregator}.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.audit.aggregator import TIER_COUNT_MAX, AuditAggregator
 from pylogbroker.audit.comparison import (
     ARRIVAL,
     COMPLETE,
@@ -18,7 +17,9 @@ from pylogbroker.audit.comparison import (
     MISSING,
     MORE,
     OPEN,
+    TIER_COUNT_MAX,
     UNREPORTED,
+    AuditAggregator,
     Comparison,
 )
 from pylogbroker.audit.counts import SEEN, CountReport, WindowCounter
@@ -27,9 +28,18 @@ WINDOW = 1000
 
 
 def report(
-    count: int, startMs: int = 0, *, unknown: int = 0, series: int = 0, sequence: int = 1, source: str = "p", topic: str = "t", role: str = "sent",
-    tier: str = "live", checksum: int | None = None,
-) -> CountReport:  # fmt: skip
+    count: int,
+    startMs: int = 0,
+    *,
+    unknown: int = 0,
+    series: int = 0,
+    sequence: int = 1,
+    source: str = "p",
+    topic: str = "t",
+    role: str = "sent",
+    tier: str = "live",
+    checksum: int | None = None,
+) -> CountReport:
     return CountReport(
         role,
         tier,

@@ -35,10 +35,22 @@ class ReportTests(SynchronousTestCase):
         self.assertEqual(
             json.loads(REPORT.encode()),
             {
-                "audit": 1, "role": "sent", "tier": "live", "topic": "clicks", "startMs": 120_000, "windowMs": 60_000, "messageCount": 7, "unknownCount": 1,
-                "source": "web1-1", "series": 3, "sequence": 2, "host": "web1", "timeMs": 130_000, "checksum": 99,
+                "audit": 1,
+                "role": "sent",
+                "tier": "live",
+                "topic": "clicks",
+                "startMs": 120_000,
+                "windowMs": 60_000,
+                "messageCount": 7,
+                "unknownCount": 1,
+                "source": "web1-1",
+                "series": 3,
+                "sequence": 2,
+                "host": "web1",
+                "timeMs": 130_000,
+                "checksum": 99,
             },
-        )  # fmt: skip
+        )
 
     def test_noChecksum(self) -> None:
         """A report may have no checksum, or none that is known."""
@@ -60,12 +72,24 @@ class ReportTests(SynchronousTestCase):
         wrongs: list[dict[str, Any]] = [
             {**good, **change}
             for change in (
-                {"audit": 2}, {"role": "lost"}, {"messageCount": -1}, {"messageCount": "7"}, {"messageCount": True}, {"messageCount": 2**63},
-                {"topic": None}, {"topic": "x" * 5000},
-                {"startMs": 1}, {"windowMs": 0}, {"windowMs": 2**40, "startMs": 0}, {"source": 1},
-                {"checksum": -1}, {"checksum": "99"}, {"checksum": CHECKSUM_MODULUS}, {"checksum": True},
+                {"audit": 2},
+                {"role": "lost"},
+                {"messageCount": -1},
+                {"messageCount": "7"},
+                {"messageCount": True},
+                {"messageCount": 2**63},
+                {"topic": None},
+                {"topic": "x" * 5000},
+                {"startMs": 1},
+                {"windowMs": 0},
+                {"windowMs": 2**40, "startMs": 0},
+                {"source": 1},
+                {"checksum": -1},
+                {"checksum": "99"},
+                {"checksum": CHECKSUM_MODULUS},
+                {"checksum": True},
             )
-        ]  # fmt: skip
+        ]
         for name in CountReport._fields[:-1]:
             wrongs.append({key: value for key, value in good.items() if key != name})
         for wrong in wrongs:

@@ -8,10 +8,9 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.audit.aggregator import AuditAggregator
-from pylogbroker.audit.comparison import Comparison
+from pylogbroker.audit.comparison import AuditAggregator, Comparison
 from pylogbroker.audit.counts import CountReport
-from pylogbroker.audit.reports import asJson, asPrometheus, asTable, timeText
+from pylogbroker.audit.reports import asJson, asTable, timeText
 
 START = 1_767_225_600_000  # 2026-01-01
 
@@ -107,39 +106,20 @@ class JsonTests(SynchronousTestCase):
         self.assertEqual(
             found["windows"][0],
             {
-                "topic": "clicks", "startMs": START, "tier": "live", "expectedCount": 100_000, "unknownCount": 3, "seenCount": 99_999, "arrivalCount": 0,
-                "reference": "sent", "expectedChecksum": 4, "seenChecksum": 3, "status": "missing", "missingCount": 1, "moreCount": 0, "completeness": 0.99999,
+                "topic": "clicks",
+                "startMs": START,
+                "tier": "live",
+                "expectedCount": 100_000,
+                "unknownCount": 3,
+                "seenCount": 99_999,
+                "arrivalCount": 0,
+                "reference": "sent",
+                "expectedChecksum": 4,
+                "seenChecksum": 3,
+                "status": "missing",
+                "missingCount": 1,
+                "moreCount": 0,
+                "completeness": 0.99999,
             },
-        )  # fmt: skip
-        self.assertNotIn("startMs", found["totals"][0])
-
-
-class PrometheusTests(SynchronousTestCase):
-    """For Prometheus."""
-
-    def test_text(self) -> None:
-        """Gauges by topic and tier, each with help and type."""
-        lines = asPrometheus(comparison()).splitlines()
-        for line in (
-            'pylogbroker_audit_expected_messages{topic="clicks",tier="live"} 100000',
-            'pylogbroker_audit_seen_messages{topic="clicks",tier="live"} 99999',
-            'pylogbroker_audit_missing_messages{topic="clicks",tier="live"} 1',
-            'pylogbroker_audit_missing_windows{topic="clicks",tier="live"} 1',
-            'pylogbroker_audit_more_messages{topic="clicks",tier="live"} 0',
-            "pylogbroker_audit_certain 1",
-            "# TYPE pylogbroker_audit_missing_messages gauge",
-            "pylogbroker_audit_time_seconds 1767225720.000",
-        ):
-            self.assertIn(line, lines)
-
-    def test_more(self) -> None:
-        """What is there twice is a figure as well."""
-        self.assertIn(
-            'pylogbroker_audit_more_messages{topic="clicks",tier="live"} 2',
-            asPrometheus(comparison(seen=100_005)).splitlines(),
         )
-
-    def test_hostileNames(self) -> None:
-        """A name cannot end its label or its line."""
-        text = asPrometheus(comparison('a"\n\\b'))
-        self.assertIn('topic="a\\"\\n\\\\b"', text)
+        self.assertNotIn("startMs", found["totals"][0])

@@ -13,7 +13,7 @@ from twisted.internet.interfaces import IConsumer
 from twisted.logger import capturedLogs, formatEvent
 from zope.interface.verify import verifyClass
 
-from pylogbroker.audit.aggregator import AuditAggregator
+from pylogbroker.audit.comparison import AuditAggregator
 from pylogbroker.audit.counts import FUTURE_MS_MAX, SEEN, CountReport, decodeReport
 from pylogbroker.audit.envelope import decodeEnvelope
 from pylogbroker.auditor.auditedproducer import AuditedProducer, CountPublisher

@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.auditor.clustertier}, at brokers without ZooKeeper.
+Tests for L{pylogbroker.auditor.tiers}, at brokers without ZooKeeper.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from twisted.internet import reactor
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.auditor.clustertier import ClusterTier, _TierMember
+from pylogbroker.auditor.tiers import ClusterTier, _TierMember
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.config.auditsettings import AuditorSettings
 from pylogbroker.errors import (

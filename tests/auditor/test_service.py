@@ -14,10 +14,12 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
 from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.auditor.auditor import Auditor
-from pylogbroker.auditor.service import AuditorService
+from pylogbroker.auditor.service import AuditorService, asPrometheus
 from pylogbroker.errors import ConfigurationError
+from tests.audit.test_reports import comparison
 from tests.auditor.auditcase import AuditCase, packed
 from tests.cli.commands import reactor
 
@@ -92,7 +94,10 @@ class ServiceTests(AuditCase):
         service = await self.service(interval_ms="3600000")
         await self.until(lambda: service.comparison is not None)
         port, random = service.port.getHost().port, Random(4)
-        whole = b"GET /audit.json HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: identity\r\n\r\nhello"
+        whole = (
+            b"GET /audit.json HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
+            b"Transfer-Encoding: identity\r\n\r\nhello"
+        )
 
         def attack() -> None:
             for _number in range(2000):
@@ -203,3 +208,34 @@ class ServiceTests(AuditCase):
             service = await self.service(start=False, listen=listen)
             with self.assertRaisesRegex(ConfigurationError, "listen="):
                 service.privilegedStartService()
+
+
+class PrometheusTests(SynchronousTestCase):
+    """For Prometheus."""
+
+    def test_text(self) -> None:
+        """Gauges by topic and tier, each with help and type."""
+        lines = asPrometheus(comparison()).splitlines()
+        for line in (
+            'pylogbroker_audit_expected_messages{topic="clicks",tier="live"} 100000',
+            'pylogbroker_audit_seen_messages{topic="clicks",tier="live"} 99999',
+            'pylogbroker_audit_missing_messages{topic="clicks",tier="live"} 1',
+            'pylogbroker_audit_missing_windows{topic="clicks",tier="live"} 1',
+            'pylogbroker_audit_more_messages{topic="clicks",tier="live"} 0',
+            "pylogbroker_audit_certain 1",
+            "# TYPE pylogbroker_audit_missing_messages gauge",
+            "pylogbroker_audit_time_seconds 1767225720.0",
+        ):
+            self.assertIn(line, lines)
+
+    def test_more(self) -> None:
+        """What is there twice is a figure as well."""
+        self.assertIn(
+            'pylogbroker_audit_more_messages{topic="clicks",tier="live"} 2',
+            asPrometheus(comparison(seen=100_005)).splitlines(),
+        )
+
+    def test_hostileNames(self) -> None:
+        """A name cannot end its label or its line."""
+        text = asPrometheus(comparison('a"\n\\b'))
+        self.assertIn('topic="a\\"\\n\\\\b"', text)

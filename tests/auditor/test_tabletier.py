@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.auditor.tabletier}: a table as a tier of an audit, beside a real broker.
+Tests for L{pylogbroker.auditor.tiers}: a table as a tier of an audit, beside a real broker.
 """
 
 from __future__ import annotations
@@ -43,9 +43,13 @@ class TableTests(AuditCase):
             for number, (startMs, count) in enumerate(windows)
         )
         one = replace(
-            manifest(self.runCount), startedMs=self.base + 60_000, windowMs=WINDOW_MS, windows=counted,
-            arrivals={"clicks": arrivalCount} if arrivalCount else {}, **changes,  # type: ignore[arg-type]
-        )  # fmt: skip
+            manifest(self.runCount),
+            startedMs=self.base + 60_000,
+            windowMs=WINDOW_MS,
+            windows=counted,
+            arrivals={"clicks": arrivalCount} if arrivalCount else {},
+            **changes,  # type: ignore[arg-type]
+        )
         write(RealFileSystem(), f"{self.path}/{MANIFESTS}/{manifestName(one.number)}", one.encode())
         return one
 

@@ -36,7 +36,8 @@ class Progress:
         self._done += 1
         if self._isShown:
             sys.stderr.write(
-                f"\r\x1b[K{self._done}/{self._total}  {time.monotonic() - self._begun:.0f} s  {text}"
+                f"\r\x1b[K{self._done}/{self._total}  {time.monotonic() - self._begun:.0f} s "
+                f" {text}"
             )
             sys.stderr.flush()
 
@@ -122,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     scenarios = chosenScenarios(options.short, options.only)
     if options.list or not scenarios:
-        print("\n".join(scenario.name for scenario in (scenarios or ALL)))
+        print("\n".join(scenario.name for scenario in scenarios or ALL))
         return 0 if options.list else 2
     roundCount = options.rounds or (1 if options.short else 3)
     with tempfile.TemporaryDirectory(
@@ -145,7 +146,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     surroundings.append(
         (
             "load of the machine",
-            f"{loadBefore} before, {load()} after; where others want its processors, rates say nothing, and CPU less",
+            (
+                f"{loadBefore} before, {load()} after; where others want its processors, rates say"
+                " nothing, and CPU less"
+            ),
         )
     )
     text = asMarkdown(surroundings, roundCount, measured, options.short)

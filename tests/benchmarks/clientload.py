@@ -46,7 +46,10 @@ def makePayloads(count: int) -> list[bytes]:
     ]
     payloads = []
     for number in range(count):
-        text = f"{1_795_194_782_000 + 37 * number} host{random.randrange(40):02} {random.getrandbits(48):012x} {' '.join(random.choices(words, k=40))}"
+        text = (
+            f"{1_795_194_782_000 + 37 * number} host{random.randrange(40):02}"
+            f" {random.getrandbits(48):012x} {' '.join(random.choices(words, k=40))}"
+        )
         payloads.append(text[:MESSAGE_SIZE].encode())
     return payloads
 

@@ -228,9 +228,11 @@ def asMarkdown(
                     client.name,
                     f"{cost:.2f}",
                     f"{min(values):.2f}–{max(values):.2f}" if len(values) > 1 else "one",
-                    ""
-                    if target is None
-                    else verdicts.judge(client.name, f"≤ {target:g}", cost <= target),
+                    (
+                        ""
+                        if target is None
+                        else verdicts.judge(client.name, f"≤ {target:g}", cost <= target)
+                    ),
                     "" if alone is None else f"{alone:.2f}",
                     f"{median([figures['brokerUs'] for figures in rounds]):.2f}",
                     f"{median([figures['rate'] for figures in rounds]) / 1e3:.0f}",
@@ -305,7 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not options.only or any(part in client.name for part in options.only)
     ]
     if options.list or not clients:
-        print("\n".join(client.name for client in (clients or ALL)))
+        print("\n".join(client.name for client in clients or ALL))
         return 0 if options.list else 2
     roundCount = options.rounds or (1 if options.short else 3)
     count = options.count or (40_000 if options.short else 500_000)
@@ -333,7 +335,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     surroundings.append(
         (
             "load of the machine",
-            f"{loadBefore} before, {load()} after; where others want its processors, rates say nothing, and CPU less",
+            (
+                f"{loadBefore} before, {load()} after; where others want its processors, rates say"
+                " nothing, and CPU less"
+            ),
         )
     )
     surroundings.append(
@@ -345,7 +350,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     surroundings.append(
         (
             "messages",
-            f"{count} of 200 bytes in a run, batches of {BATCH_COUNT}, one partition; CPU in seconds per million",
+            (
+                f"{count} of 200 bytes in a run, batches of {BATCH_COUNT}, one partition; CPU in"
+                " seconds per million"
+            ),
         )
     )
     text = asMarkdown(surroundings, roundCount, measured, bare, options.short)

@@ -48,13 +48,19 @@ def describe(folder: Path, compiler: str, pythonPath: Sequence[Path]) -> list[tu
         ("pylogbroker", _revision()),
         (
             "Python",
-            f"{platform.python_version()} ({platform.python_implementation()}), Twisted {importlib.metadata.version('twisted')}",
+            (
+                f"{platform.python_version()} ({platform.python_implementation()}), Twisted"
+                f" {importlib.metadata.version('twisted')}"
+            ),
         ),
         ("CRC-32 of the broker", checksumName(pythonPath)),
         ("CRC-32 and inflate of the yardstick", f"zlib; {compiler}, -O2"),
         (
             "machine",
-            f"{os.cpu_count()} × {_processor()}, {os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') >> 20} MiB",
+            (
+                f"{os.cpu_count()} × {_processor()},"
+                f" {os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') >> 20} MiB"
+            ),
         ),
         ("system", f"{platform.system()} {platform.release()}; data on {_fileSystem(folder)}"),
         (
@@ -68,7 +74,7 @@ def describe(folder: Path, compiler: str, pythonPath: Sequence[Path]) -> list[tu
 def checksumName(pythonPath: Sequence[Path] = ()) -> str:
     """What the broker takes CRC-32 from, with its version."""
     code = (
-        "from pylogbroker.records.zlibbackend import zlib; print(zlib.__name__.rpartition('.')[2])"
+        "from pylogbroker.records.compression import zlib; print(zlib.__name__.rpartition('.')[2])"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (*pythonPath, ROOT)))}
     name = subprocess.run(

@@ -57,7 +57,10 @@ class Verdicts:
         @param command: what to run to have the targets judged.
         """
         if self.isShort:
-            return f"The short form shows that the benchmarks run; it judges no target. `{command}` on a quiet machine does."
+            return (
+                f"The short form shows that the benchmarks run; it judges no target. `{command}` on"
+                " a quiet machine does."
+            )
         missed = f"; missed by {', '.join(self.missed)}" if self.missed else ""
         return f"{self.count - len(self.missed)} of {self.count} targets met{missed}."
 
@@ -116,7 +119,10 @@ def produceTable(
     return [
         "## Produce: messages of 200 bytes",
         "",
-        "CPU of the server in seconds per million messages. `b` messages in a request, `c` connections, `p` partitions.",
+        (
+            "CPU of the server in seconds per million messages. `b` messages in a request, `c`"
+            " connections, `p` partitions."
+        ),
         "",
         *table(
             [
@@ -159,7 +165,10 @@ def fetchTable(measured: Sequence[tuple[FetchScenario, Results]], verdicts: Verd
     return [
         "## Fetch: cached data",
         "",
-        "MB/s of all consumers (`c`) together; the share is the broker's of bare sendfile's. CPU of the server in seconds per GB.",
+        (
+            "MB/s of all consumers (`c`) together; the share is the broker's of bare sendfile's."
+            " CPU of the server in seconds per GB."
+        ),
         "",
         *table(
             [
@@ -211,10 +220,15 @@ def hotTable(measured: Sequence[tuple[HotScenario, Results]], verdicts: Verdicts
         lines += [
             "## A hot consumer beside a cold one",
             "",
-            "Latency in microseconds of fetches of 200 KB, with a pause of 1 ms between them. Before each cold part, `posix_fadvise` dropped the "
-            f"neighbour's file from the cache ({max(figures['cachedShare'] for figures in results[BROKER]):.0%} of it stayed). Three processes share "
-            "the machine's processors, so a neighbour costs something whatever it reads: the yardstick's rows show how much where each connection has a thread "
-            "of its own and all is cached. What the cold does is told by the same neighbour with cached data; that ratio has the target.",
+            (
+                "Latency in microseconds of fetches of 200 KB, with a pause of 1 ms between them."
+                " Before each cold part, `posix_fadvise` dropped the neighbour's file from the"
+                f" cache ({max(figures['cachedShare'] for figures in results[BROKER]):.0%} of it"
+                " stayed). Three processes share the machine's processors, so a neighbour costs"
+                " something whatever it reads: the yardstick's rows show how much where each"
+                " connection has a thread of its own and all is cached. What the cold does is told"
+                " by the same neighbour with cached data; that ratio has the target."
+            ),
             "",
             *table(
                 [
@@ -248,7 +262,10 @@ def visitTable(measured: Sequence[tuple[VisitScenario, Results]], verdicts: Verd
     return [
         "## A thousand connections with one small request each",
         "",
-        "All connect; then each sends one message and waits for the server to close. CPU of the server in microseconds per connection, from accept to close.",
+        (
+            "All connect; then each sends one message and waits for the server to close. CPU of the"
+            " server in microseconds per connection, from accept to close."
+        ),
         "",
         *table(["scenario", "ms to connect all", "ms in all", "CPU", "ratio"], rows),
     ]

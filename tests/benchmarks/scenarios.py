@@ -122,9 +122,12 @@ class Stage:
         directory.mkdir()
         if side == YARDSTICK:
             return Yardstick(self.programs, "receive", directory), directory
-        return Broker(
-            self._folder, directory, {"num.partitions": str(partitionCount)}, self._pythonPath
-        ), directory
+        return (
+            Broker(
+                self._folder, directory, {"num.partitions": str(partitionCount)}, self._pythonPath
+            ),
+            directory,
+        )
 
     def sender(self, side: str) -> Server:
         """The server that answers fetches; it stays up."""

@@ -22,7 +22,7 @@ from time import monotonic
 from typing import Any
 
 from pylogbroker import __version__
-from pylogbroker.records.zlibbackend import zlib
+from pylogbroker.records.compression import zlib
 from pylogbroker.types import BrokerPartition
 from tests.integration.sparksession import SparkCluster, sharedSession
 
@@ -35,7 +35,10 @@ FIRST, SECOND = BrokerPartition(0, 0), BrokerPartition(1, 0)
 def payloads(count: int, seed: int) -> list[bytes]:
     """Half of each is chance, half is text that repeats."""
     random = Random(seed)
-    text = b" GET /index.html HTTP/1.1 200 Mozilla/5.0 (X11; Linux x86_64) referrer=none status=ok session=0000"
+    text = (
+        b" GET /index.html HTTP/1.1 200 Mozilla/5.0 (X11; Linux x86_64) referrer=none status=ok"
+        b" session=0000"
+    )
     return [
         (random.randbytes(MESSAGE_SIZE // 2) + text).ljust(MESSAGE_SIZE, b".")[:MESSAGE_SIZE]
         for _number in range(count)
@@ -65,10 +68,12 @@ def main() -> int:
     options = parser.parse_args()
     out, half = sys.stdout, options.messages // 2
     out.write(
-        f"{2 * half} messages of {MESSAGE_SIZE} bytes; {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}; checksums by {zlib.__name__}\n"
+        f"{2 * half} messages of {MESSAGE_SIZE} bytes; {os.cpu_count()} processors, load"
+        f" {os.getloadavg()[0]:.1f}; checksums by {zlib.__name__}\n"
     )
     out.write(
-        f"pylogbroker {__version__}, PySpark {version('pyspark')}, pyarrow {version('pyarrow')}, Python {platform.python_version()}\n"
+        f"pylogbroker {__version__}, PySpark {version('pyspark')}, pyarrow {version('pyarrow')},"
+        f" Python {platform.python_version()}\n"
     )
     session, cluster = sharedSession(), SparkCluster(2)
     try:
@@ -100,7 +105,8 @@ def main() -> int:
         medians["2 partitions"] / medians["2 files"],
     ]
     out.write(
-        f"share of the scan: 1 partition {shares[0]:.2f}, 2 partitions {shares[1]:.2f}; {'' if shares[1] >= SHARE_MIN else 'TOO LITTLE: '}{SHARE_MIN}\n"
+        f"share of the scan: 1 partition {shares[0]:.2f}, 2 partitions {shares[1]:.2f};"
+        f" {'' if shares[1] >= SHARE_MIN else 'TOO LITTLE: '}{SHARE_MIN}\n"
     )
     return 0 if shares[1] >= SHARE_MIN else 1
 

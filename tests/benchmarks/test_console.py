@@ -49,7 +49,8 @@ class IdleTests(SynchronousTestCase):
         """
         return int(
             browser.run(
-                "return performance.getEntriesByType('resource').filter((each) => each.name.includes('/api/')).length"
+                "return performance.getEntriesByType('resource').filter((each) =>"
+                " each.name.includes('/api/')).length"
             )
         )
 
@@ -91,7 +92,8 @@ class IdleTests(SynchronousTestCase):
         on = self.share(broker.pid)
         asked = (self.askedCount(browser) - before) / SECONDS
         print(
-            f"\nidle broker {what}: {off:.2%} of a core when nobody looks, {on:.2%} with a page open, which asked {asked:.2f} times a second"
+            f"\nidle broker {what}: {off:.2%} of a core when nobody looks, {on:.2%} with a page"
+            f" open, which asked {asked:.2f} times a second"
         )
         self.assertLess(off, SHARE_MAX)
         self.assertGreater(on, 0)

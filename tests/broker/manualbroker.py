@@ -144,7 +144,7 @@ class Peer:
             return 0
 
     def receive(self, sizeMax: int = 1 << 30) -> bytes:
-        """What has arrived, at most so many bytes; the broker takes turns."""
+        """What has arrived, at most C{sizeMax} bytes; the broker takes turns."""
         received = bytearray()
         while len(received) < sizeMax and not self.closed:
             self._reactor.turn()
@@ -215,7 +215,7 @@ class Peer:
 
 def waitingCount(manager: LogManager) -> int:
     """The produce requests that wait for a limit, a full disk or a roll."""
-    return sum(count for _log, _reason, count in manager.throttled())
+    return sum(each.requestCount for each in manager.throttled())
 
 
 class LeadBroker:

@@ -78,7 +78,7 @@ class GuardTests(SynchronousTestCase):
 
 
 class _WiderBroker(Broker):
-    """A broker with a method for which nobody has written a rule."""
+    """A broker with a method that has no rule."""
 
     def dropEverything(self) -> None:
         raise AssertionError("called")
@@ -100,7 +100,7 @@ class ClosedTests(SynchronousTestCase):
                 raise NotAllowedError(topic)
 
         broker: Any = _WiderBroker.__new__(_WiderBroker)
-        return AuthorizedBroker(broker, Refusing(), "somebody"), required
+        return AuthorizedBroker(broker, Refusing(), "client"), required
 
     def test_methodWithoutRule(self) -> None:
         """A method of the broker that no rule names cannot be called by any client."""

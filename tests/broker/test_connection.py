@@ -928,8 +928,8 @@ class DialectTests(DialectTestCase):
 
     def test_unforeseen(self) -> None:
         """
-        A failure that nobody foresaw is logged with its traceback and ends this connection; the
-        process goes on.
+        An unexpected failure is logged with its traceback and ends this connection; the process
+        goes on.
         """
         self.feed(b"one", b"two")
         self.dialect.waiting.pop()[1].errback(Failure(ZeroDivisionError()))

@@ -151,7 +151,7 @@ class FetchTests(DialectTestCase):
 
     def test_inventedTopics(self) -> None:
         """
-        Who fetches names that nobody has made takes no counters from the topics that come later.
+        A client that fetches invented topics takes no counters from the topics that come later.
         """
         before = set(self.lead.counters.topics)
         for number in range(20):

@@ -503,9 +503,9 @@ class FullDiskTests(UpkeepTestCase):
 
     def test_answersWait(self) -> None:
         """
-        A question behind what is held up is answered when that is in the file, since the answer
-        says that it is; one of somebody else's at once. If the partition fails instead, it is not
-        answered.
+        An OFFSETS request behind data that waits for the disk is answered when the data is in the
+        file, since the answer acknowledges it. Another connection's request is answered at once.
+        If the partition fails instead, the request is not answered.
         """
         self.create("u")
         for isMended in (True, False):
@@ -751,7 +751,7 @@ class BrokenDiskTests(UpkeepTestCase):
         """
         What failed before a connection produced anything is none of its concern, however much it
         produces, and wherever: it would have been refused there. What fails afterwards is, also
-        where so much was produced that nobody knows where.
+        when the connection has produced to more partitions than are recorded.
         """
         topics = [f"topic{number}" for number in range(PARTITION_COUNT_MAX)]
         everywhere = encodeMultiProduce([(topic, 0, encodeSet([b"x"])) for topic in topics])
@@ -791,8 +791,8 @@ class BrokenDiskTests(UpkeepTestCase):
 
     def test_unforeseen(self) -> None:
         """
-        Even a failure that nobody foresaw takes only this partition out of service, and its
-        traceback is logged.
+        Even an unexpected failure takes only this partition out of service, and its traceback is
+        logged.
         """
         lines = capture(self)
         self.peer.send(produce(b"a"))
@@ -855,6 +855,19 @@ class RollTests(UpkeepTestCase):
         self.peer.send(produce(sized(101)), produce(b"b"))
         self.lead.flushWorker.perform()
         self.assertEqual(self.lead.log().highWatermark, 101)
+
+    def test_flushedAtOnce(self) -> None:
+        """What waited for a roll counts for the flush that may follow the roll at once."""
+        lead = self.broker({**self.properties, "log.flush.interval": "1"})
+        peer = lead.connect()
+        peer.send(produce())
+        lead.settle()
+        peer.send(produce(sized(101)), produce(b"b"))
+        lead.flushWorker.perform()  # the flush of the first
+        lead.flushWorker.perform()  # the roll
+        self.assertEqual(len(lead.flushWorker.jobs), 1)
+        lead.flushWorker.perform()
+        self.assertEqual(lead.log().highWatermark, 112)
 
     def test_waitsForTheFlush(self) -> None:
         """A roll waits for a flush that is under way."""
@@ -1002,6 +1015,16 @@ class RetentionTests(UpkeepTestCase):
         self.assertIn("Deleted 94 segments of t-0, which begins at 13160 now", lines())
         self.assertEqual(self.lead.pinCounts(), [0] * 6)
 
+    def test_bySizeWhileFlushing(self) -> None:
+        """A flush that begins while ages are read counts: sizes are looked at behind it."""
+        self.lead = self.broker({**self.properties, "log.retention.size": "140"})
+        self.peer = self.lead.connect()
+        self.fill(11)
+        self.lead.advance(60)
+        self.peer.send(produce(*[b"test"] * 9))
+        self.lead.settle()
+        self.assertEqual(self.lead.log().logStartOffset, 140)
+
     def test_everythingExpired(self) -> None:
         """
         When everything is too old, one new empty segment is left, whose offsets go on where the old
@@ -1105,15 +1128,17 @@ class RetentionTests(UpkeepTestCase):
 
     def test_bug(self) -> None:
         """
-        Should a round break in a way that nobody foresaw, that is logged, and the broker serves on.
+        An unexpected failure of retention is logged, and the broker serves on and stops in order.
         """
         lines = capture(self)
         self.lead.logManager._logs = lambda: 1 // 0  # type: ignore[assignment,return-value]
         self.tick(60)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        self.assertEqual(lines(), ["The log manager failed unexpectedly: this is a bug"])
+        self.assertEqual(lines(), ["Background work failed unexpectedly: this is a bug"])
         self.fill(1)
         self.assertEqual(self.fetch(0), (0, encodeSet([b"test"])))
+        self.lead.stop()
+        self.assertIn(".kafka_cleanshutdown", self.lead.fileSystem.list(ROOT))
 
 
 class EndTests(UpkeepTestCase):
@@ -1122,7 +1147,7 @@ class EndTests(UpkeepTestCase):
     properties = NEVER
 
     def drained(self) -> Deferred[None]:
-        return self.lead.logManager.drain()
+        return Deferred.fromCoroutine(self.lead.logManager.drain())
 
     def test_drain(self) -> None:
         """Draining writes and flushes everything, waits for it, and for what was under way."""
@@ -1155,8 +1180,6 @@ class EndTests(UpkeepTestCase):
         """After the end nothing is done by the clock, not even the end of a turn."""
         self.lead.append(b"")
         self.lead.logManager.stop()
-        self.lead.service._stalledCheck.stop()
-        self.lead.service._unclosedCheck.stop()
         self.assertEqual(self.lead.reactor.getDelayedCalls(), [])
 
     def test_lastFlushFails(self) -> None:

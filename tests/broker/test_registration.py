@@ -164,8 +164,7 @@ class RegistrationTests(SynchronousTestCase):
 
     def test_garbageInTheWay(self) -> None:
         """
-        What somebody else has put in the broker's place, for good, is shown as it is, without
-        waiting.
+        Foreign data in a persistent node in the broker's place is shown as it is, without waiting.
         """
         other = self.client()
         for path in ("/brokers", "/brokers/ids"):
@@ -233,8 +232,7 @@ class RegistrationTests(SynchronousTestCase):
 
     def test_persistent(self) -> None:
         """
-        An entry that somebody has made persistent never goes: that is said at once, and nothing is
-        waited for.
+        An entry that another program has made persistent never goes: the start fails at once.
         """
         other = self.client()
         for path, data in (("/brokers", b""), ("/brokers/ids", b""), (OWN, b"x:other:1")):
@@ -246,8 +244,8 @@ class RegistrationTests(SynchronousTestCase):
 
     def test_deletedBySomebody(self) -> None:
         """
-        An entry of the broker's that somebody deletes, or writes over, is there again a moment
-        later, with those of topics; that is said, each time.
+        If another program deletes or overwrites the broker's entry, the broker registers itself
+        and its topics again a moment later, and logs it each time.
         """
         client, registration = self.started("alpha")
         other = self.client()
@@ -421,8 +419,8 @@ class RegistrationTests(SynchronousTestCase):
 
     def test_conflictOfOneTopic(self) -> None:
         """
-        A topic's node that somebody else holds keeps nobody else from being registered; it is tried
-        again until it can be had.
+        A topic's node that another session holds keeps no other topic from being registered. The
+        broker tries again until the node is free.
         """
         other = self.client()
         for path in ("/brokers", "/brokers/topics", "/brokers/topics/alpha"):
@@ -475,7 +473,7 @@ class RegistrationTests(SynchronousTestCase):
         self.assertTrue(registration.isRegistered)
 
     def test_bug(self) -> None:
-        """A failure that nobody foresaw is logged with its traceback, and it is tried again."""
+        """An unexpected failure is logged with its traceback, and the round is tried again."""
         client = self.client()
         counts = iter((lambda: 1 / 0, lambda: 2))
         registration = Registration(
@@ -489,8 +487,7 @@ class RegistrationTests(SynchronousTestCase):
 
     def test_stop(self) -> None:
         """
-        After C{stop} nothing is registered any more, whatever is under way, and nobody is told
-        anything.
+        After C{stop} nothing is registered any more, whatever is under way.
         """
         client, registration = self.started("alpha")
         self.server.disconnect(client)

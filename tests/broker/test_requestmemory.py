@@ -162,7 +162,7 @@ class OverdueTests(GrantTests):
         self.assertEqual(self.events, ["slow cut", "other granted"])
 
     def test_keptWhileNobodyWaits(self) -> None:
-        """It keeps the memory as long as nobody else asks, and nothing ticks meanwhile."""
+        """A slow request keeps its memory while no other waits, and no timer runs meanwhile."""
         self.ask(60 * MIB, "slow")
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.clock.advance(10_000)
@@ -173,7 +173,7 @@ class OverdueTests(GrantTests):
         self.assertEqual(self.events, ["slow cut", "other granted"])
 
     def test_oneIsEnough(self) -> None:
-        """Only as many are cut as are in somebody's way."""
+        """Only connections whose memory another one needs are cut."""
         self.ask(50 * MIB, "a")
         self.ask(50 * MIB, "b")
         self.ask(20 * MIB, "other")
@@ -211,8 +211,7 @@ class OverdueTests(GrantTests):
 
     def test_arrivedIsNotOverdue(self) -> None:
         """
-        A frame that is whole keeps its memory, however long its request waits to be carried out and
-        whoever else waits.
+        A whole frame keeps its memory, however long its request takes and though others wait.
         """
         grant = self.ask(60 * MIB, "held back")
         self.ask(60 * MIB, "other")

@@ -323,7 +323,7 @@ class RandomPartitionTests(BrokerTestCase):
 
 
 class CreationTests(BrokerTestCase):
-    """Partitions come into being when somebody produces (row 42)."""
+    """A produce request creates its partition (row 42)."""
 
     def test_joined(self) -> None:
         """
@@ -375,7 +375,7 @@ class CreationTests(BrokerTestCase):
         self.assertTrue(any("from 15 to 11 bytes" in line for line in lines()), lines())
 
     def test_partitionsMax(self) -> None:
-        """There may be only so many; those that are there go on."""
+        """Beyond C{max.partitions} none is created; existing partitions are served."""
         self.use(self.broker({"max.partitions": "2"}))
         for topic in "abc":
             self.put(encodeSet([b"1"]), topic=topic)
@@ -520,9 +520,9 @@ class CompressedTests(BrokerTestCase):
 
     def test_memory(self) -> None:
         """
-        Memory for opening is drawn from one budget, twice what a set may open to, since it is there
-        in pieces and joined: who finds none left waits until somebody is done, though workers are
-        free; a refusal gives its share back, too.
+        Decompression takes memory from one budget: twice the largest decompressed size, since the
+        set exists in pieces and joined. A request that finds none left waits for another to end,
+        though workers are free. A refused set returns its memory, too.
         """
         self.use(
             self.broker(

@@ -32,6 +32,7 @@ from pylogbroker.protocol.kafka07.requests import encodeFetch, encodeProduce
 from pylogbroker.protocol.kafka07.responses import decodeFetch
 from pylogbroker.records.compression import GZIP
 from pylogbroker.records.messageset import MessageSet, encodeSet
+from pylogbroker.storage.segments import Segment
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.testing.powercut import PowerCutFileSystem
 from pylogbroker.testing.worker import ManualWorker
@@ -109,30 +110,31 @@ class SettingsTests(LeadTestCase):
             },
             lambda sentence: self.fail(sentence),
         )
-        found = {
-            key: value for key, value in vars(logSettings(settings)).items() if key != "retention"
-        }
+        found = logSettings(settings)
         hour = 3_600_000
-        self.assertEqual(
-            found,
-            {
-                "partitionCount": 3,
-                "partitionCountByTopic": {"a": 4},
-                "segmentSizeMax": 1000,
-                "segmentSizeMaxByTopic": {"a": 2000},
-                "rollAgeMs": 5 * hour,
-                "rollAgeMsByTopic": {"a": 6 * hour},
-                "flushCountMax": 7,
-                "flushIntervalMs": 8,
-                "flushIntervalMsByTopic": {"a": 9},
-                "retentionAgeMs": 10 * hour,
-                "retentionAgeMsByTopic": {"a": 11 * hour},
-                "retentionSize": 12,
-                "retentionSizeByTopic": {"a": 13},
-                "topicLengthMax": 14,
-                "descriptorCountMax": 15,
-            },
-        )
+        self.assertEqual((found.topicLengthMax, found.descriptorCountMax), (14, 15))
+        for topic, expected, keepHours, keepSize in (
+            ("b", (3, 1000, 5 * hour, 7, 8), 10, 12),
+            ("a", (4, 2000, 6 * hour, 7, 9), 11, 13),
+        ):
+            each = found.forTopic(topic)
+            self.assertEqual(
+                (
+                    found.partitionCount(topic),
+                    each.segmentSizeMax,
+                    each.rollAgeMs,
+                    each.flushCountMax,
+                    each.flushIntervalMs,
+                ),
+                expected,
+            )
+            none: Any = None
+            old = [Segment(0, none, 1, 0, none)]
+            self.assertEqual([each.retention(old, keepHours * hour + ms) for ms in (0, 1)], [0, 1])
+            young = [Segment(0, none, 1, hour, none), Segment(1, none, keepSize - 1, hour, none)]
+            self.assertEqual(each.retention(young, hour), 0)
+            young = [Segment(0, none, 1, hour, none), Segment(1, none, keepSize, hour, none)]
+            self.assertEqual(each.retention(young, hour), 1)
 
     def test_descriptors(self) -> None:
         """A broker takes as many descriptors as the system allows its process."""
@@ -441,7 +443,7 @@ class PortTests(TestCase):
         )
 
     def taken(self) -> int:
-        """A port on which somebody listens."""
+        """A port on which another socket listens."""
         other = socket.socket()
         self.addCleanup(other.close)
         other.bind(("127.0.0.1", 0))

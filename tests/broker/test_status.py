@@ -56,7 +56,7 @@ class PictureTests(LeadTestCase):
         self.assertGreater(picture.cpuSeconds, 0)
 
     def test_limit(self) -> None:
-        """Only so many partitions are told one by one; all are counted."""
+        """At most PARTITION_COUNT_MAX partitions are listed; all are counted."""
         self.patch(status, "PARTITION_COUNT_MAX", 1)
         lead = self.broker()
         lead.connect().send(produce(b"a"), produce(b"a", topic="u"))
@@ -201,7 +201,7 @@ class WaitingTests(LeadTestCase):
         self.assertGreater(lead.service.picture().requestMemorySize, 1_900_000)
 
     def test_limit(self) -> None:
-        """Only so many are told one by one; all are counted."""
+        """At most WAITING_COUNT_MAX clients are listed; all are counted."""
         self.patch(status, "WAITING_COUNT_MAX", 1)
         lead = self.broker()
         for _ in range(3):
@@ -245,7 +245,7 @@ class MemoryTests(LeadTestCase):
     """How much memory the process has."""
 
     def test_read(self) -> None:
-        """Linux says it in pages; where it does not, nobody knows."""
+        """Linux gives the size in pages; without its file the size is 0."""
         path = self.mktemp()
         self.assertEqual(residentSize(path), 0)
         for text, size in (("100 25 3", 25 * 4096), ("100", 0), ("a b", 0)):

@@ -9,6 +9,7 @@ import os
 import signal
 import struct
 import sys
+from argparse import ArgumentParser
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -21,7 +22,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
-from pylogbroker.cli.main import prepare, runCommand
+from pylogbroker.cli.main import COMMANDS, prepare, runCommand
 from pylogbroker.cli.streams import Streams
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
@@ -31,6 +32,16 @@ from pylogbroker.testing.localbroker import LocalBroker
 reactor: Any = _reactor
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def commands() -> dict[str, ArgumentParser]:
+    """A parser of the arguments of each command, by the command's name."""
+    found = {}
+    for command in COMMANDS:
+        found[command.name] = ArgumentParser(epilog=command.examples)
+        for argument in command.arguments:
+            argument(found[command.name])
+    return found
 
 
 class Outcome(NamedTuple):

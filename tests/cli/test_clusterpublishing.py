@@ -11,8 +11,9 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
 from pylogbroker.cli.main import CANCELLED
-from pylogbroker.cli.publisher import ClusterPublisher
+from pylogbroker.cli.publisher import ClusterPublisher, PublisherLimits
 from pylogbroker.cluster.partitioner import defaultPartitioner
+from pylogbroker.config.connectionsettings import PLAIN
 from pylogbroker.errors import ConfigurationError
 from tests.cli.clustercase import ClusterCase
 from tests.cli.commands import Outcome, reactor
@@ -45,7 +46,8 @@ class ClusterPublisherTests(ClusterCase):
             result = await self.produce(path, "--compression", codec)
             self.assertRegex(
                 result.errors,
-                r"^sent 1,000 messages \(7.9 kB\) in \d+ requests to t, whose brokers have taken them all\n$",
+                r"^sent 1,000 messages \(7.9 kB\) in \d+ requests to t, whose brokers have taken"
+                r" them all\n$",
             )
             self.assertEqual(result[:2], (0, b""))
         stored = await self.stored("t")
@@ -183,8 +185,6 @@ class ClusterPublisherTests(ClusterCase):
                 reactor,
                 servers,
                 "t",
-                None,
-                batchCountMax=1,
-                payloadSizeMax=1,
-                timeoutMs=1,
+                PublisherLimits(0, 1, 1, 1),
+                PLAIN,
             )

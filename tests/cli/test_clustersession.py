@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import io
 from typing import Any
 
 from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.session import ClusterSession
@@ -72,3 +74,25 @@ class ClusterReadingTests(ClusterCase):
     async def test_unreachable(self) -> None:
         """A chroot that does not exist is an error, and nothing is left open."""
         await self.refused(self.session(self.servers + "/nowhere").__aenter__(), ZookeeperError)
+
+
+class _SlowSession(ClusterSession):
+    """Neither connecting nor closing ends."""
+
+    async def connect(self) -> None:
+        await Deferred()
+
+    async def close(self) -> None:
+        await Deferred()
+
+
+class AbandonedTests(SynchronousTestCase):
+    """A command that the interpreter ends, because nothing refers to it any more."""
+
+    def test_opening(self) -> None:
+        """Opening ends at once: a connection that is slow to close does not hold it."""
+        options = argparse.Namespace(zookeeper="z:2181", timeoutMs=20_000, access=PLAIN)
+        opening = _SlowSession(options, Streams(-1, -1, io.StringIO(), reactor)).__aenter__()
+        opening.send(None)
+        opening.close()
+        self.assertEqual(inspect.getcoroutinestate(opening), inspect.CORO_CLOSED)

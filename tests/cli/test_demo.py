@@ -152,7 +152,8 @@ class DemoTests(CommandCase):
             self.assertEqual(result.code, 1)
             self.assertRegex(
                 result.errors,
-                "^pylogbroker: line 2 of .* is too long for a message of 100 bytes: .*; try another file\n$",
+                "^pylogbroker: line 2 of .* is too long for a message of 100 bytes: .*; try another"
+                " file\n$",
             )
 
     async def test_noTemporaryDirectory(self) -> None:
@@ -267,10 +268,15 @@ class GoOnTests(SynchronousTestCase):
     """Commands to go on with."""
 
     def nextSteps(
-        self, isEnded: bool = True, changes: tuple[str, ...] = (), path: str = "/var/log/dpkg.log"
+        self,
+        isEnded: bool = True,
+        changes: tuple[str, ...] = (),
+        path: str = "/var/log/dpkg.log",
+        count: int | None = 2856,
     ) -> list[str]:
         return nextSteps(
             path,
+            count,
             isEnded,
             "/some/broker.properties",
             readProperties(str(samplePath())).withOverrides(changes),
@@ -288,9 +294,15 @@ class GoOnTests(SynchronousTestCase):
             [
                 "-n pylogbroker --config /some/broker.properties    # in another terminal",
                 "produce /var/log/dpkg.log --topic demo",
-                "consume --topic demo --from-beginning | cmp - /var/log/dpkg.log && echo identical",
+                (
+                    "consume --topic demo --from-beginning --follow --max-messages 2856"
+                    " | cmp - /var/log/dpkg.log && echo identical"
+                ),
                 "offset list --topic demo",
-                "dump --no-print /tmp/pylogbroker-logs/demo-0/00000000000000000000.kafka | tail -n 3",
+                (
+                    "dump --no-print /tmp/pylogbroker-logs/demo-0/00000000000000000000.kafka | tail"
+                    " -n 3"
+                ),
             ],
         )
 
@@ -299,7 +311,13 @@ class GoOnTests(SynchronousTestCase):
         A file without a line feed at its end is not what C{consume} prints, and not compared with
         it.
         """
-        self.assertTrue(self.nextSteps(isEnded=False)[2].endswith("--from-beginning | tail"))
+        self.assertTrue(self.nextSteps(isEnded=False)[2].endswith("--max-messages 2856 | tail"))
+
+    def test_partOfAFile(self) -> None:
+        """C{consume} waits for no number of messages if only a part of the file was counted."""
+        self.assertTrue(
+            self.nextSteps(isEnded=False, count=None)[2].endswith("--from-beginning | tail")
+        )
 
     def test_otherAddress(self) -> None:
         """

@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.cli.commands.dev}, with a real ZooKeeper.
+Tests for L{pylogbroker.cli.commands.demo}, with a real ZooKeeper.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import signal
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cli.commands.dev import page
+from pylogbroker.cli.commands.demo import page
 from pylogbroker.cli.main import prepare
 from pylogbroker.cli.streams import Streams
 from pylogbroker.client.syncproducer import SyncProducer

@@ -100,11 +100,20 @@ class ValidTests(DumpCase):
                 [
                     f"Dumping {path}",
                     "Starting offset: 1000",
-                    "offset: 1000 isvalid: true payloadsize: 3 magic: 1 compresscodec: NoCompressionCodec",
+                    (
+                        "offset: 1000 isvalid: true payloadsize: 3 magic: 1 compresscodec:"
+                        " NoCompressionCodec"
+                    ),
                     "payload:\tone",
-                    "offset: 1013 isvalid: true payloadsize: 4 magic: 0 compresscodec: NoCompressionCodec",
+                    (
+                        "offset: 1013 isvalid: true payloadsize: 4 magic: 0 compresscodec:"
+                        " NoCompressionCodec"
+                    ),
                     "payload:\ttwo!",
-                    "offset: 1026 isvalid: true payloadsize: 0 magic: 1 compresscodec: NoCompressionCodec",
+                    (
+                        "offset: 1026 isvalid: true payloadsize: 0 magic: 1 compresscodec:"
+                        " NoCompressionCodec"
+                    ),
                     "payload:\t",
                     "tail of the log is at offset: 1036",
                 ],
@@ -135,7 +144,8 @@ class ValidTests(DumpCase):
             lines = self.dump("--no-print", self.segment(data))[1]
             self.assertEqual(
                 lines[2],
-                f"offset: 1000 isvalid: true payloadsize: {len(data) - 10} magic: 1 compresscodec: {name}",
+                f"offset: 1000 isvalid: true payloadsize: {len(data) - 10} magic: 1 compresscodec:"
+                f" {name}",
             )
             self.assertEqual(len(lines), 4)
 
@@ -215,7 +225,8 @@ class FaultTests(DumpCase):
         self.assertEqual(
             lines,
             [
-                "offset: 1014 isvalid: false payloadsize: 0 magic: 7 compresscodec: NoCompressionCodec"
+                "offset: 1014 isvalid: false payloadsize: 0 magic: 7 compresscodec:"
+                " NoCompressionCodec"
             ],
         )
         self.assertEqual(fault, "1014 (byte 14), and no further: magic byte is 7")
@@ -228,7 +239,8 @@ class FaultTests(DumpCase):
         self.assertEqual(
             lines,
             [
-                "offset: 1014 isvalid: false payloadsize: 0 magic: 1 compresscodec: NoCompressionCodec"
+                "offset: 1014 isvalid: false payloadsize: 0 magic: 1 compresscodec:"
+                " NoCompressionCodec"
             ],
         )
         self.assertIn("less than the header of magic 1", fault)

@@ -380,7 +380,8 @@ class GroupConsumeTests(ClusterCase):
         self.assertEqual((result.code, result.output), (1, b"one\n"))
         self.assertRegex(
             result.errors,
-            r"nothing has come for [\d,]+ ms, and that is not the end: this member has not got its share of the partitions",
+            r"nothing has come for [\d,]+ ms, and that is not the end: this member has not got its"
+            r" share of the partitions",
         )
 
     async def test_unknownTopic(self) -> None:

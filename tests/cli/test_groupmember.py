@@ -36,7 +36,7 @@ class GroupMemberTests(ClusterCase):
 
     async def join(self, member: GroupMember) -> None:
         """Begin to read, and commit."""
-        await member.consumer.connect()
+        await member.connect()
         [stream] = (await member.consumer.createMessageStreams({"t": 1}))["t"]
         await stream.__anext__()
 
@@ -48,7 +48,7 @@ class GroupMemberTests(ClusterCase):
         await self.join(member)
         [name] = await self.children("/consumers")
         self.assertRegex(name, r"tests-\d+")
-        await member.leave()
+        await member.close()
         self.assertEqual(await self.children("/consumers"), [])
 
     async def test_named(self) -> None:
@@ -60,7 +60,7 @@ class GroupMemberTests(ClusterCase):
         await self.establish("t")
         member = self.member("g", digest="me:secret")
         await self.join(member)
-        await member.leave()
+        await member.close()
         self.assertIn("0-0", await self.children("/consumers/g/offsets/t"))
         self.assertEqual(await self.children("/consumers/g/ids"), [])
         await self.refused(self.admin.set("/consumers/g/offsets/t/0-0", b"1"), ZookeeperError)
@@ -69,4 +69,4 @@ class GroupMemberTests(ClusterCase):
         """One that found no ZooKeeper can leave, too."""
         member = self.member(None, servers="127.0.0.1:1")
         await self.refused(Deferred.fromCoroutine(self.join(member)), ZookeeperError)
-        await member.leave()
+        await member.close()

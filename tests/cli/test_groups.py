@@ -167,7 +167,8 @@ class GroupsTests(ClusterCase):
             self.assertIn(part, result.errors)
         self.assertRegex(
             result.output.decode(),
-            r"(?s)group g\n  member g_java .*  member g_white  \*1\*t\n.*t +0-0 .* g_gone-0\n.*t +7-0 +- +- +- +- +-\n$",
+            r"(?s)group g\n  member g_java .*  member g_white  \*1\*t\n.*t +0-0 .* g_gone-0\n.*t"
+            r" +7-0 +- +- +- +- +-\n$",
         )
 
     async def test_none(self) -> None:

@@ -13,8 +13,7 @@ from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.cluster.subscription import whitelist
 from pylogbroker.mirror.offsetsyncs import OffsetSyncTable
-from pylogbroker.mirror.service import MirrorService
-from pylogbroker.mirror.settings import MirrorSettings
+from pylogbroker.mirror.service import MirrorService, MirrorSettings
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.types import BrokerPartition, PartitionId
 from pylogbroker.zookeeper.client import ZookeeperClient

@@ -137,7 +137,8 @@ class CommandTests(LoadCase):
             "/nonexistent/offsets",
         )
         self.assertIn(
-            "committed as run 1, but the offsets were not written: cannot write /nonexistent/offsets",
+            "committed as run 1, but the offsets were not written: cannot write"
+            " /nonexistent/offsets",
             str(error),
         )
         self.assertRaises(

@@ -14,10 +14,10 @@ from twisted.logger import Logger, LogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker import __version__
-from pylogbroker.cli.main import commands, logObserver, main, parse, prepare
+from pylogbroker.cli.main import logObserver, main, parse, prepare
 from pylogbroker.cli.streams import Streams
 from pylogbroker.records.messageset import encodeMessage
-from tests.cli.commands import CommandCase, Outcome, reactor
+from tests.cli.commands import CommandCase, Outcome, commands, reactor
 
 
 class ParserTests(SynchronousTestCase):
@@ -275,7 +275,8 @@ class ProcessTests(CommandCase):
         self.assertEqual(result.code, 0)
         self.assertEqual(
             result.errors,
-            "pylogbroker: --set: prot=1: there is no such key and it has no effect; did you mean port?\n",
+            "pylogbroker: --set: prot=1: there is no such key and it has no effect; did you mean"
+            " port?\n",
         )
         self.assertIn(b"byte for byte", result.output)
 

@@ -7,7 +7,7 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cli.output import MESSAGE_FORMATS, addMessageFormat, payloadAsJson
+from pylogbroker.cli.output import FORMAT_OPTIONS, MESSAGE_FORMATS, payloadAsJson
 from pylogbroker.records.messageset import MessageSet, encodeMessage
 from pylogbroker.types import BrokerPartition
 
@@ -54,7 +54,8 @@ class FormatTests(SynchronousTestCase):
     def test_arguments(self) -> None:
         """C{--json} is C{--format json}; without either the payload is shown."""
         parser = argparse.ArgumentParser()
-        addMessageFormat(parser)
+        for argument in FORMAT_OPTIONS:
+            argument(parser)
         self.assertEqual(
             [
                 parser.parse_args(words).format

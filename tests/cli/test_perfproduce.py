@@ -107,5 +107,6 @@ class PerfProduceTests(ClusterCase):
         result = await self.produce("--broker", "tls:localhost:9093", "--messages", "5")
         self.assertEqual(
             result.errors,
-            "pylogbroker: --broker tls:localhost:9093: here it is a name or an IPv4 address, a colon and a port\n",
+            "pylogbroker: --broker tls:localhost:9093: here it is a name or an IPv4 address, a"
+            " colon and a port\n",
         )

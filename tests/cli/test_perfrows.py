@@ -10,8 +10,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cli.commands.perf import (
     MEGABYTE,
+    REPORTING_OPTIONS,
     Measurement,
-    addReporting,
     formatDate,
     formatHeader,
     formatRow,
@@ -75,7 +75,8 @@ class RowTests(SynchronousTestCase):
 
     def options(self, *arguments: str) -> argparse.Namespace:
         parser = argparse.ArgumentParser()
-        addReporting(parser)
+        for argument in REPORTING_OPTIONS:
+            argument(parser)
         return parser.parse_args(arguments)
 
     def test_text(self) -> None:

@@ -42,7 +42,8 @@ class ProduceTests(CommandCase):
             Outcome(
                 0,
                 b"",
-                f"sent 4 messages (10 B) in 1 requests to t-0 of {self.broker.endpoint}, which has taken them all\n",
+                f"sent 4 messages (10 B) in 1 requests to t-0 of {self.broker.endpoint}, which has"
+                " taken them all\n",
             ),
         )
 
@@ -105,7 +106,10 @@ class ProduceTests(CommandCase):
         await self.startBroker()
         path = self.write(b"1\n2\n" + b"x" * 101 + b"\n4\n")
         result = await self.produce(path, "--max-message-size", "100")
-        reason = f"pylogbroker: line 3 of {path} is too long for a message of 100 bytes: it is longer; the lines before it were sent\n"
+        reason = (
+            f"pylogbroker: line 3 of {path} is too long for a message of 100 bytes: it is longer;"
+            " the lines before it were sent\n"
+        )
         self.assertEqual(result, Outcome(1, b"", reason))
         self.assertEqual(await self.messages("t"), [b"1", b"2"])
 

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli import publisher as module
-from pylogbroker.cli.publisher import BATCH_SIZE_MAX, BrokerPublisher
+from pylogbroker.cli.publisher import BATCH_SIZE_MAX, BrokerPublisher, PublisherLimits
 from pylogbroker.errors import BrokerConnectionError, MessageTooLargeError
 from pylogbroker.records.compression import GZIP
 from tests.cli.commands import CommandCase, reactor
@@ -19,10 +19,8 @@ class PublisherTests(CommandCase):
     """Messages go out in batches, and one can say what has arrived."""
 
     def publisher(self, broker: str = "", partition: int = 0, **more: Any) -> BrokerPublisher:
-        settings = {"batchCountMax": 3, "payloadSizeMax": 1_000_000, "timeoutMs": 5000} | more
-        publisher = BrokerPublisher(
-            reactor, broker or self.broker.endpoint, "t", partition, **settings
-        )
+        limits = PublisherLimits(0, 3, 1_000_000, 5000)._replace(**more)
+        publisher = BrokerPublisher(reactor, broker or self.broker.endpoint, "t", partition, limits)
         self.addCleanup(lambda: Deferred.fromCoroutine(publisher.close()))
         return publisher
 
@@ -121,13 +119,13 @@ class PublisherTests(CommandCase):
         publisher = self.publisher(self.startDeaf(10))
         await publisher.add([b"a"] * 3)
         error = await self.refused(publisher.confirm(), BrokerConnectionError)
-        text = str(publisher.failed(error, "lines"))
+        text = str(publisher.failed(error))
         self.assertTrue(text.endswith("\nof 3 lines sent, the broker has confirmed none"), text)
         publisher.confirmedCount = 2
         self.assertTrue(
-            str(publisher.failed(error, "lines")).endswith(
+            str(publisher.failed(error)).endswith(
                 "\nof 3 lines sent, the broker has confirmed the first 2"
             )
         )
         publisher.confirmedCount = 3
-        self.assertEqual(str(publisher.failed(CommandError("no"), "lines")), "no")
+        self.assertEqual(str(publisher.failed(CommandError("no"))), "no")

@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.cli.commands.replay}, with a real ZooKeeper and brokers that are registered
+Tests for L{pylogbroker.cli.commands.produce}, with a real ZooKeeper and brokers that are registered
 in it.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 
-from pylogbroker.cli.commands.replay import FETCH_SIZE
+from pylogbroker.cli.commands.produce import FETCH_SIZE
 from pylogbroker.client.syncproducer import SyncProducer
 from tests.cli.clustercase import ClusterCase
 from tests.cli.commands import Outcome, reactor
@@ -50,7 +50,10 @@ class ReplayTests(ClusterCase):
             (result.code, result.errors),
             (
                 0,
-                f"replayed {len(expected):,} messages ({size} B) of t to u, whose brokers have taken them all\n",
+                (
+                    f"replayed {len(expected):,} messages ({size} B) of t to u, whose brokers have"
+                    " taken them all\n"
+                ),
             ),
         )
 

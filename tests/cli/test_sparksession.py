@@ -14,7 +14,13 @@ from threading import Thread
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cli.commands.load import DEFAULT_MASTER, addSpark, jobProgress, session, settingsOf
+from pylogbroker.cli.commands.load import (
+    DEFAULT_MASTER,
+    SPARK_OPTIONS,
+    jobProgress,
+    session,
+    settingsOf,
+)
 from pylogbroker.cli.streams import Streams
 from pylogbroker.errors import LoadError
 from pylogbroker.spark.loader.jobprogress import StageProgress
@@ -28,7 +34,8 @@ class OptionTests(SynchronousTestCase):
 
     def parse(self, *arguments: str) -> argparse.Namespace:
         parser = argparse.ArgumentParser()
-        addSpark(parser)
+        for argument in SPARK_OPTIONS:
+            argument(parser)
         with redirect_stderr(io.StringIO()):
             return parser.parse_args(arguments)
 
@@ -47,11 +54,22 @@ class OptionTests(SynchronousTestCase):
         zone = "spark.sql.session.timeZone"
         self.assertEqual(
             (
-                settingsOf(self.parse())[zone],
-                settingsOf(self.parse("--conf", f"{zone}=Asia/Kolkata"))[zone],
+                settingsOf(self.parse(), "load")[zone],
+                settingsOf(self.parse("--conf", f"{zone}=Asia/Kolkata"), "load")[zone],
             ),
             ("UTC", "Asia/Kolkata"),
         )
+
+    def test_overridden(self) -> None:
+        """C{--conf} overrides the master and the name that the command gives the session."""
+        keys = ("spark.master", "spark.app.name")
+        changes = ("--conf", "spark.master=local[7]", "--conf", "spark.app.name=nightly")
+        for arguments, expected in (
+            (("--master", "local[3]"), ("local[3]", "load")),
+            (("--master", "local[3]", *changes), ("local[7]", "nightly")),
+        ):
+            found = settingsOf(self.parse(*arguments), "load")
+            self.assertEqual(tuple(map(found.get, keys)), expected)
 
 
 class ProgressTests(SynchronousTestCase):

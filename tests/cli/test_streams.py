@@ -190,7 +190,10 @@ class StandardDescriptorTests(SynchronousTestCase):
     """Programs that are started without standard descriptors."""
 
     def run_(self, redirection: str, code: str) -> str:
-        script = f"from pylogbroker.cli.streams import keepStandardDescriptors; keepStandardDescriptors(); import os; {code}"
+        script = (
+            "from pylogbroker.cli.streams import keepStandardDescriptors;"
+            f" keepStandardDescriptors(); import os; {code}"
+        )
         command = ["/bin/sh", "-c", f'"$0" -c "$1" {redirection}', sys.executable, script]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         return subprocess.run(

@@ -78,8 +78,11 @@ class VerifyTests(CommandCase):
             (result.code, result.errors),
             (
                 1,
-                f"pylogbroker: cannot verify {folder}: it is neither a partition nor a log directory: no segment files are in it\n"
-                "0 segments with 0 messages: nothing was looked at\n",
+                (
+                    f"pylogbroker: cannot verify {folder}: it is neither a partition nor a log"
+                    " directory: no segment files are in it\n0 segments with 0 messages: nothing"
+                    " was looked at\n"
+                ),
             ),
         )
         result = self.verify("/nonexistent", "--json")

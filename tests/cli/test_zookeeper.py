@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.cli.commands.dev}, with a real ZooKeeper.
+Tests for L{pylogbroker.cli.commands.demo}, with a real ZooKeeper.
 """
 
 from __future__ import annotations

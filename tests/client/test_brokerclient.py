@@ -49,7 +49,9 @@ def framed(body: bytes) -> bytes:
 
 
 class LinkCase(SynchronousTestCase):
-    """A link that nobody has used yet."""
+    """A client before its first call."""
+
+    limits = ConnectionLimits()
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -59,6 +61,7 @@ class LinkCase(SynchronousTestCase):
             self.network.endpoint("broker:9092"),
             connectTimeoutMs=5000,
             random=lambda: 0.0,
+            limits=self.limits,
         )
 
     def connected(self) -> tuple[ClientConnection, MemoryPeer]:
@@ -560,7 +563,8 @@ class AskTests(LinkCase):
         When the connection is cut because others gave up on it, who still waits behind them in the
         line is served over a new one.
         """
-        self.link._limits = self.link._limits._replace(inFlightCountMax=1)
+        self.limits = ConnectionLimits(inFlightCountMax=1)
+        self.setUp()
         hasty, patient = self.ask(timeoutMs=1000), self.ask()
         self.network.accept()
         self.clock.advance(1)

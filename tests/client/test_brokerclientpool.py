@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.client.brokerclientpool}."""
+"""Tests for L{pylogbroker.client.brokerclient.BrokerClientPool}."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.client import brokerclientpool
-from pylogbroker.client.brokerclientpool import BrokerClientPool
+from pylogbroker.client import brokerclient
+from pylogbroker.client.brokerclient import BrokerClientPool
 from pylogbroker.errors import BackpressureError, ClosedError, ConfigurationError, TimedOutError
 from pylogbroker.testing.network import MemoryNetwork, MemoryPeer
 from tests.producer.puppets import PuppetConnections
@@ -36,9 +36,9 @@ class ConnectionsTests(SynchronousTestCase):
 
     def test_template(self) -> None:
         """With a template, that is how a broker of an address is reached."""
-        brokerclientpool = BrokerClientPool(self.reactor, template="tcp:{host}:{port}:timeout=7")
-        link = brokerclientpool.get("192.0.2.7:9092")
-        self.assertIs(brokerclientpool.get("192.0.2.7:9092"), link)
+        pool = BrokerClientPool(self.reactor, template="tcp:{host}:{port}:timeout=7")
+        link = pool.get("192.0.2.7:9092")
+        self.assertIs(pool.get("192.0.2.7:9092"), link)
         self.assertEqual(link.name, "tcp:192.0.2.7:9092:timeout=7")
 
     def test_forget(self) -> None:
@@ -62,7 +62,7 @@ class ConnectionsTests(SynchronousTestCase):
 
     def test_limit(self) -> None:
         """Brokers are limited in number."""
-        self.patch(brokerclientpool, "BROKER_COUNT_MAX", 1)
+        self.patch(brokerclient, "BROKER_COUNT_MAX", 1)
         self.connections.get("192.0.2.7:9092")
         self.assertRaises(BackpressureError, self.connections.get, "192.0.2.8:9092")
         self.connections.get("192.0.2.7:9092")

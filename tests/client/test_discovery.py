@@ -38,7 +38,7 @@ class StaticDiscoveryTests(SynchronousTestCase):
         )
         self.assertEqual(self.successResultOf(discovery.lookUp("any")), discovery.partitions("any"))
         self.assertEqual(
-            [discovery.brokers[1].endpoint, discovery.brokers[2].endpoint], ["[::1]:8", "b:9"]
+            [discovery.brokers[1].address, discovery.brokers[2].address], ["[::1]:8", "b:9"]
         )
         self.successResultOf(discovery.refresh())
         discovery.listen(lambda number, broker: None)()

@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.client.connection import ConnectionLimits
+from pylogbroker.client.connection import DEFAULT_LIMITS, ConnectionLimits
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.errors import (
     BackpressureError,
@@ -33,7 +33,7 @@ from pylogbroker.protocol.kafka07.requests import (
 )
 from pylogbroker.protocol.kafka07.responses import encodeOffsets as offsetsAnswer
 from pylogbroker.records.messageset import MessageSet, encodeSet
-from pylogbroker.testing.network import MemoryNetwork, MemoryPeer
+from pylogbroker.testing.network import MemoryEndpoint, MemoryNetwork, MemoryPeer
 
 
 def produced(payload: bytes) -> bytes:
@@ -549,6 +549,30 @@ class CloseTests(ProducerCase):
         line.end()
         self.successResultOf(closing)
         self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_flushesAtOnceConnected(self) -> None:
+        """So it does if the endpoint connects without delay: a slow send has its full time."""
+        endpoint = self.network.endpoint()
+        lines: list[MemoryPeer] = []
+
+        def connect(factory: Any) -> Deferred[Any]:
+            connecting = MemoryEndpoint.connect(endpoint, factory)
+            lines.append(self.network.accept())
+            lines[0].stall()
+            return connecting
+
+        self.patch(endpoint, "connect", connect)
+        self.producer = SyncProducer(self.clock, endpoint)
+        sent = self.send(b"x" * 200_000)
+        closing = self.producer.close()
+        self.clock.advance(DEFAULT_LIMITS.closeMs / 1000)
+        self.assertNoResult(sent)
+        lines[0].flow()
+        self.network.turn()
+        self.successResultOf(sent)
+        lines[0].deliver(offsetsAnswer([200_010]))
+        lines[0].end()
+        self.successResultOf(closing)
 
     def test_proven(self) -> None:
         """

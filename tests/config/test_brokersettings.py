@@ -9,9 +9,9 @@ import re
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.config.__main__ import settingsPage
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.config.properties import parseProperties, readProperties
-from pylogbroker.config.referencepage import settingsPage
 from pylogbroker.errors import ConfigurationError
 
 ROOT = os.path.join(os.path.dirname(__file__), "..", "..")
@@ -165,8 +165,9 @@ class KafkaFileTests(SettingsCase):
         """
         self.assertEqual(
             self.refused("", "brokerid=0\nlog.dir=x"),
-            "zk.connect is missing: enable.zookeeper=true (the default, as in Kafka 0.7) needs ZooKeeper's servers, such as zk.connect=localhost:2181; "
-            "or set enable.zookeeper=false",
+            "zk.connect is missing: enable.zookeeper=true (the default, as in Kafka 0.7) needs"
+            " ZooKeeper's servers, such as zk.connect=localhost:2181; or set"
+            " enable.zookeeper=false",
         )
         self.assertNotIn("default", self.refused("enable.zookeeper=true\nzk.connect= "))
 
@@ -259,7 +260,8 @@ class KafkaFileTests(SettingsCase):
         self.assertEqual(
             self.warnings,
             [
-                "line 4: log.flush.intervall=1: there is no such key and it has no effect; did you mean log.flush.interval?"
+                "line 4: log.flush.intervall=1: there is no such key and it has no effect; did you"
+                " mean log.flush.interval?"
             ],
         )
 
@@ -309,7 +311,8 @@ class BudgetTests(SettingsCase):
         """A budget that is given and too small for one is an error that names both."""
         self.assertEqual(
             self.refused("max.request.memory.bytes=1000"),
-            "max.request.memory.bytes=1000: must be at least max.socket.request.bytes, which is 104857600",
+            "max.request.memory.bytes=1000: must be at least max.socket.request.bytes, which is"
+            " 104857600",
         )
         self.assertIn("max.decompressed.bytes", self.refused("max.decompression.memory.bytes=1000"))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.config.__main__ import asMarkdown
 from pylogbroker.config.keys import ConfigKey, Settings, ignoredKey, ownKey
 from pylogbroker.config.properties import parseProperties
 from pylogbroker.config.propertytypes import Integer, SecretText, Text, TextList, TopicMap
-from pylogbroker.config.referencepage import asMarkdown
 from pylogbroker.errors import ConfigurationError
 
 
@@ -84,7 +84,10 @@ class ReadTests(SynchronousTestCase):
         self.assertEqual(
             self.warnings,
             [
-                "f:2: papersize=5: there is no such key and it has no effect; did you mean paper.size?",
+                (
+                    "f:2: papersize=5: there is no such key and it has no effect; did you mean"
+                    " paper.size?"
+                ),
                 "f:3: zzz=1: there is no such key and it has no effect",
             ],
         )
@@ -130,7 +133,7 @@ class MarkdownTests(SynchronousTestCase):
 
     def test_brief(self) -> None:
         """Briefly: without headings, and without tables that have no rows."""
-        text = asMarkdown(PrinterSettings.keys[2:3], isBrief=True)
+        text = asMarkdown(PrinterSettings.keys[2:3])
         self.assertEqual(len(text.splitlines()), 3)
         self.assertNotIn("#", text)
 
@@ -148,6 +151,10 @@ class SettingsTests(SynchronousTestCase):
         """
         with self.assertRaises(TypeError):
             type("Wrong", (Settings,), {"sizeOfPaper": ConfigKey("paper.size", Text(), "", "")})
+
+    def test_onTheClass(self) -> None:
+        """On the class, a name gives the key, and not a value."""
+        self.assertEqual((PrinterSettings.ink.key, PrinterSettings.ink.doc), ("ink", "Which ink."))
 
     def test_immutable(self) -> None:
         """Values cannot be changed; a copy may have others."""

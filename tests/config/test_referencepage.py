@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.config.referencepage}."""
+"""Tests for L{pylogbroker.config.__main__}."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.config.__main__ import settingsPage
 from pylogbroker.config.auditsettings import AuditedSettings, AuditorSettings
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.config.consumersettings import ConsumerSettings
 from pylogbroker.config.producersettings import ProducerSettings
-from pylogbroker.config.referencepage import settingsPage
 from pylogbroker.config.registrysettings import RegistrySettings
 
 ROOT = Path(__file__).resolve().parent.parent.parent

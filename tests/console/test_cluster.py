@@ -53,11 +53,21 @@ class ClusterCase(TestCase):
         await self.zookeeper.connect()
         self.addCleanup(self.zookeeper.close)
         for path, data in (
-            ("/consumers", b""), ("/consumers/g", b""), ("/consumers/g/ids", b""), ("/consumers/g/ids/g_host-1", b"{ \"t\": 1 }"),
-            ("/consumers/g/offsets", b""), ("/consumers/g/offsets/t", b""), ("/consumers/g/offsets/t/0-0", b"5"), ("/consumers/g/offsets/t/1-1", b"0"),
-            ("/consumers/g/offsets/t/1-0", b"rubbish"), ("/consumers/g/offsets/t/nonsense", b"1"),
-            ("/consumers/g/owners", b""), ("/consumers/g/owners/t", b""), ("/consumers/g/owners/t/0-0", b"g_host-1-0"), ("/consumers/empty", b""),
-        ):  # fmt: skip
+            ("/consumers", b""),
+            ("/consumers/g", b""),
+            ("/consumers/g/ids", b""),
+            ("/consumers/g/ids/g_host-1", b'{ "t": 1 }'),
+            ("/consumers/g/offsets", b""),
+            ("/consumers/g/offsets/t", b""),
+            ("/consumers/g/offsets/t/0-0", b"5"),
+            ("/consumers/g/offsets/t/1-1", b"0"),
+            ("/consumers/g/offsets/t/1-0", b"rubbish"),
+            ("/consumers/g/offsets/t/nonsense", b"1"),
+            ("/consumers/g/owners", b""),
+            ("/consumers/g/owners/t", b""),
+            ("/consumers/g/owners/t/0-0", b"g_host-1-0"),
+            ("/consumers/empty", b""),
+        ):
             await self.zookeeper.create(path, data)
 
     def view(self, own: bool = True) -> ClusterView:

@@ -25,7 +25,7 @@ from pylogbroker.console.peek import (
     peekLast,
 )
 from pylogbroker.errors import OffsetOutOfRangeError
-from pylogbroker.records import zlibbackend
+from pylogbroker.records import compression
 from pylogbroker.records.compression import GZIP
 from pylogbroker.records.messageset import decompressedPayloads, encodeSet, wrapCompressed
 from pylogbroker.types import OffsetBounds
@@ -266,7 +266,7 @@ class FirstEntryTests(SynchronousTestCase):
     def test_work(self) -> None:
         """Bytes that are made to cost much cost no more than the limit: then there is no answer."""
         calls: list[int] = []
-        crc32 = zlibbackend.crc32
+        crc32 = compression.crc32
 
         def counting(data: Any) -> int:
             calls.append(len(data))

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from twisted.internet import reactor
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from pylogbroker.console.routes import FILES, PAGE
+from pylogbroker.console.service import FILES, PAGE
 from pylogbroker.protocol.kafka07.requests import encodeOffsets, encodeProduce
 from pylogbroker.records.messageset import encodeSet
 from pylogbroker.testing.localbroker import LocalBroker
@@ -143,9 +143,18 @@ class RouteTests(TestCase):
         """What cannot be answered is 400, with a sentence."""
         await self.start()
         for query in (
-            {"offset": "x"}, {"offset": -1}, {"offset": 999}, {"offset": 10**30}, {"broker": 5}, {"broker": "²"}, {"partition": 7}, {"partition": ""},
-            {"topic": "../t"}, {"topic": ""}, {"count": "many"},
-        ):  # fmt: skip
+            {"offset": "x"},
+            {"offset": -1},
+            {"offset": 999},
+            {"offset": 10**30},
+            {"broker": 5},
+            {"broker": "²"},
+            {"partition": 7},
+            {"partition": ""},
+            {"topic": "../t"},
+            {"topic": ""},
+            {"count": "many"},
+        ):
             answer = await self.messages(**{"topic": "t", **query})
             self.assertEqual(answer.status, 400, query)
             self.assertNotEqual(answer.json()["error"], "")

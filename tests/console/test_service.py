@@ -236,7 +236,7 @@ class ServiceTests(SynchronousTestCase):
         waiting: Deferred[Any] = Deferred()
 
         class Service(ConsoleService):
-            def listen(self) -> Deferred[None]:
+            def takePort(self) -> Deferred[Any]:
                 return waiting
 
         error = self.assertRaises(

@@ -54,11 +54,15 @@ class SourceTests(TestCase):
     async def test_errors(self) -> None:
         """What is refused, fails."""
         own, remote = await self.start()
-        await self.assertFailure(own.read("t", 0, 31, 100), OffsetOutOfRangeError)
-        await self.assertFailure(remote.read("t", 0, 31, 100), RemoteOffsetOutOfRangeError)
+        with self.assertRaises(OffsetOutOfRangeError):
+            await own.read("t", 0, 31, 100)
+        with self.assertRaises(RemoteOffsetOutOfRangeError):
+            await remote.read("t", 0, 31, 100)
         for source in (own, remote):
-            await self.assertFailure(source.read("t", 9, 0, 100), PylogbrokerError)
-            await self.assertFailure(source.bounds("t", 9), PylogbrokerError)
+            with self.assertRaises(PylogbrokerError):
+                await source.read("t", 9, 0, 100)
+            with self.assertRaises(PylogbrokerError):
+                await source.bounds("t", 9)
 
     async def test_notCounted(self) -> None:
         """Looking at the own broker is no traffic."""

@@ -116,6 +116,12 @@ class WordTests(SynchronousTestCase):
         )
         self.assertEqual(console.web.namesCalled, "--host")
 
+    def test_nowhere(self) -> None:
+        """A console without a listener is refused: no browser could reach it."""
+        console = ClusterConsole(MemoryReactorClock(), " ", "zk:2181")
+        error = self.assertRaises(ConfigurationError, console.privilegedStartService)
+        self.assertIn("(--listen)", str(error))
+
 
 class AwayTests(SynchronousTestCase):
     """Without ZooKeeper."""

@@ -302,6 +302,21 @@ class JoiningTests(GroupCase):
         self.cluster.do(member.shutdown())
         self.failureResultOf(joining, ClosedError)
 
+    def test_shutdownWithFailingReader(self) -> None:
+        """A reader that fails when a stream ends does not keep the shutdown from ending."""
+        member = self.member()
+        (stream,) = self.streams(member)
+
+        def wake() -> None:
+            raise RuntimeError("the reader is broken")
+
+        drain(stream)
+        stream.attach(wake)
+        ending = member.shutdown()
+        self.cluster.advance(1)
+        self.successResultOf(ending)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+
     def test_shutdownWhileRegistering(self) -> None:
         """The same a moment earlier; nothing stays behind."""
         member = self.member()

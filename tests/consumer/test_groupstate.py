@@ -6,15 +6,15 @@ import json
 from itertools import pairwise
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.subscription import whitelist
-from pylogbroker.consumer.groupstate import GroupWatches, PartitionOwners
-from pylogbroker.errors import ZookeeperError
+from pylogbroker.consumer.groupstate import GroupNodes, GroupWatches
+from pylogbroker.errors import NoNodeException, ZookeeperError
 from pylogbroker.testing.zookeeper import FakeZookeeper
 from tests.consumer.groupcase import GroupCase, deleteTree, drain, place
 
@@ -264,12 +264,25 @@ class OwnershipTests(GroupCase):
             self.cluster.advance(0.001)
         self.assertLessEqual(len(self.owners()), 100)
 
+    def test_oneFailsUnexpectedly(self) -> None:
+        """An unexpected error with one partition does not keep the others from their release."""
+        session = self.cluster.zookeeper.client()
+        nodes = GroupNodes(session, GroupWatches(session, lambda: None), GroupPaths("g"), "m")
+        asked: list[str] = []
+
+        def get(path: str) -> Deferred[Any]:
+            asked.append(path)
+            return fail(RuntimeError("not expected") if len(asked) == 3 else NoNodeException(path))
+
+        self.patch(session, "get", get)
+        releasing = nodes.release({place(f"0-{number}"): "m-0" for number in range(300)})
+        self.failureResultOf(Deferred.fromCoroutine(releasing), RuntimeError)
+        self.assertEqual(len(asked), 300)
+
     def test_brokenOff(self) -> None:
         """Who is cancelled while hundreds are let go of begins no more of them."""
         session = self.cluster.zookeeper.client()
-        ownership = PartitionOwners(
-            session, GroupWatches(session, lambda: None), GroupPaths("g"), "m"
-        )
+        ownership = GroupNodes(session, GroupWatches(session, lambda: None), GroupPaths("g"), "m")
         disowning = Deferred.fromCoroutine(
             ownership.release({place(f"0-{number}"): "m-0" for number in range(300)})
         )

@@ -108,6 +108,37 @@ class ZookeeperTests(Promises, SynchronousTestCase):
         self.clock.pump([1] * 20)
         self.failureResultOf(asking, ZookeeperError)
 
+    def test_unexpectedError(self) -> None:
+        """An unexpected error with one offset does not keep the others from being stored."""
+        partitions = [PartitionId("t", BrokerPartition(0, number)) for number in range(300)]
+        written: list[str] = []
+
+        def setNode(path: str, data: bytes, version: int = -1) -> Deferred[Any]:
+            written.append(path)
+            return fail(RuntimeError("not expected")) if len(written) == 3 else succeed(None)
+
+        self.patch(self.client, "set", setNode)
+        committing = self.store.commit(dict.fromkeys(partitions, 5))
+        self.failureResultOf(committing, RuntimeError)
+        self.assertEqual(len(written), 300)
+
+    def test_missingOfMany(self) -> None:
+        """Finding the missing partitions of a large topic compares each stored name once."""
+        compared: list[str] = []
+
+        class Name(str):
+            __hash__ = str.__hash__
+
+            def __eq__(self, other: object) -> bool:
+                compared.append(self)
+                return str.__eq__(self, other)
+
+        partitions = [PartitionId("t", BrokerPartition(0, number)) for number in range(100)]
+        names = [Name(each.partition) for each in partitions]
+        self.patch(self.client, "get_children", lambda _path: succeed(names))
+        self.assertEqual(self.successResultOf(self.store.missing(partitions)), [])
+        self.assertLessEqual(len(compared), 2 * len(names))
+
     def test_connectionLost(self) -> None:
         """A commit gives those that are safe, and does not fail; loading does."""
         committing = self.store.commit({A: 1, B: 2})

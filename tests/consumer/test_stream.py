@@ -14,8 +14,13 @@ from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 from zope.interface import implementer
 
-from pylogbroker.consumer.stream import Chunk, ConsumedMessage, MessageStream, decodeText
-from pylogbroker.consumer.streamreaders import BlockingIterator
+from pylogbroker.consumer.stream import (
+    BlockingIterator,
+    Chunk,
+    ConsumedMessage,
+    MessageStream,
+    decodeText,
+)
 from pylogbroker.errors import (
     ConsumerStateError,
     ConsumerTimeoutError,

@@ -116,14 +116,16 @@ def main() -> int:
             say(f"  {name}: {values[which]}")
         coverage = re.search(r"cov: (\d+) ft: (\d+)", last)
         say(
-            f"edges and features reached: {coverage.group(1) if coverage else '?'}, {coverage.group(2) if coverage else '?'}"
+            f"edges and features reached: {coverage.group(1) if coverage else '?'},"
+            f" {coverage.group(2) if coverage else '?'}"
         )
         say(f"inputs kept: {len(list(corpus.iterdir()))}")
         broken = sorted(Path(folder).glob("broken-*"))
         for path in broken:
             data = path.read_bytes()
             say(
-                f"BROKEN {path.name}: {list(PROMISES)[data[0] % len(PROMISES)] if data else 'empty'} {data[1:].hex()}"
+                f"BROKEN {path.name}:"
+                f" {list(PROMISES)[data[0] % len(PROMISES)] if data else 'empty'} {data[1:].hex()}"
             )
         say(f"status of libFuzzer: {child.returncode}; promises broken: {len(broken)}")
         return 1 if broken or child.returncode else 0

@@ -40,7 +40,8 @@ def observer(kinds: Counter[str], tell: Callable[[str], None]) -> ILogObserver:
         failure = event.get("log_failure")
         if level >= LogLevel.error or failure is not None or event.get("isError"):
             tell(
-                f"LOGGED {level.name} {json.dumps(formatEvent(event) + (failure.getTraceback() if failure is not None else ''))}"
+                f"LOGGED {level.name}"
+                f" {json.dumps(formatEvent(event) + (failure.getTraceback() if failure is not None else ''))}"
             )
         elif level >= LogLevel.warn:
             kinds[str(event.get("log_format"))] += 1
@@ -68,7 +69,8 @@ def main(directory: str, *changes: str) -> None:
     def started(_: object) -> None:
         console = broker.broker.console
         say(
-            f"PORTS {json.dumps([port.getHost().port for port in (*broker.broker.service.ports, *([console.port] if console else []))])}"
+            "PORTS"
+            f" {json.dumps([port.getHost().port for port in (*broker.broker.service.ports, *([console.port] if console else []))])}"
         )
         stdio.StandardIO(UntilEnd())
 

@@ -97,7 +97,8 @@ def _throw(
         figures.socketCountAtEnd = broker.settledSocketCount(figures.socketCountAtStart)
         if figures.socketCountAtEnd > figures.socketCountAtStart:
             figures.faults.append(
-                f"{figures.socketCountAtEnd} sockets are open, and there were {figures.socketCountAtStart}"
+                f"{figures.socketCountAtEnd} sockets are open, and there were"
+                f" {figures.socketCountAtStart}"
             )
     except Exception as error:
         figures.faults.append(f"the sender: {error!r}")
@@ -127,7 +128,8 @@ def main() -> int:
         if figures.triedCount // step > last[0]:
             last[0] = figures.triedCount // step
             say(
-                f"{figures.triedCount} tried, {figures.connectionCount} connections, {figures.watchCount} rounds of the watcher"
+                f"{figures.triedCount} tried, {figures.connectionCount} connections,"
+                f" {figures.watchCount} rounds of the watcher"
             )
 
     figures = run(options.count, options.seed, options.seconds, progress, options.port)

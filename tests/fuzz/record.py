@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from pylogbroker.records.zlibbackend import zlib
+from pylogbroker.records.compression import zlib
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGES = ("twisted", "cramjam", "crcmod", "zlib-ng")

@@ -185,7 +185,8 @@ class BatchAccumulator:
             self._over()
         elif quiet > ANSWER_SECONDS_MAX and (hasTurned or figures.faults):
             raise AssertionError(
-                f"no answer, and no end, for {ANSWER_SECONDS_MAX} s to {[mutation.hex() for mutation in self.batch]}"
+                f"no answer, and no end, for {ANSWER_SECONDS_MAX} s to"
+                f" {[mutation.hex() for mutation in self.batch]}"
             )
 
 

@@ -155,8 +155,8 @@ class PageAnswersTests(SynchronousTestCase):
     def test_anyPieces(self) -> None:
         """A probe's answer is found however the stream is cut, and once."""
         stream = (
-            b'HTTP/1.1 400 Bad Request\r\n\r\n{"error":"there is no broker 7000003, or nobody"}HTTP/1.1 200 OK\r\n'
-            + b"x" * 200
+            b'HTTP/1.1 400 Bad Request\r\n\r\n{"error":"there is no broker 7000003, or'
+            b' nobody"}HTTP/1.1 200 OK\r\n' + b"x" * 200
         )
         for size in (1, 7, 40, 1000):
             answers = ports.PageAnswers()

@@ -11,7 +11,7 @@ import json
 import threading
 import time
 
-from pylogbroker.console.routes import PAGE
+from pylogbroker.console.service import PAGE
 from pylogbroker.protocol.kafka07.requests import (
     encodeFetch,
     encodeMultiFetch,

@@ -1,6 +1,6 @@
 """
-C{python -m tests.gate.names}: the names of all modules and public classes, for a reader who guesses their
-meaning without seeing the code (C{docs/results/names.md}).
+C{python -m tests.gate.names}: the names of all modules and public classes, for a reader who guesses
+their meaning without seeing the code (C{docs/results/names.md}).
 """
 
 from __future__ import annotations

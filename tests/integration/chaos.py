@@ -657,8 +657,9 @@ class ChaosTrial:
         settled = -1.0 if stableSince is None else stableSince - lastFault
         if stableSince is None:
             self._broken.append(
-                f"{secondsMax} s after the last fault the groups are not stable: {self._owners(client)}, expected {self._expected()}, "
-                f"the members think {self._believed()}"
+                f"{secondsMax} s after the last fault the groups are not stable:"
+                f" {self._owners(client)}, expected {self._expected()}, the members think"
+                f" {self._believed()}"
             )
             self._until(lambda: self._isStable(client), "the groups are stable", 300)
             self._broken.append(f"they were {monotonic() - lastFault:.1f} s after it")

@@ -109,7 +109,8 @@ def some(kind: str, found: Iterable[object]) -> list[str]:
     if not found:
         return []
     return [
-        f"{kind}: {len(found)}: {', '.join(map(str, found[:FAULT_COUNT_MAX]))}{' …' if len(found) > FAULT_COUNT_MAX else ''}"
+        f"{kind}: {len(found)}:"
+        f" {', '.join(map(str, found[:FAULT_COUNT_MAX]))}{' …' if len(found) > FAULT_COUNT_MAX else ''}"
     ]
 
 
@@ -171,7 +172,8 @@ def judgeLogs(
         extra = [each for each in ids.values() if copies[each] > 1]
         if sum(copies[each] - 1 for each in extra) > sent.repeatedCount:
             faults += some(
-                f"more often in the logs than {name}'s {sent.repeatedCount} reported retries explain",
+                f"more often in the logs than {name}'s {sent.repeatedCount} reported retries"
+                " explain",
                 extra,
             )
         if not sent.isRetrying:
@@ -255,7 +257,8 @@ def judgeGroup(
                 if excuse is None:
                     first = times[position - 1]
                     unexcused.append(
-                        f"{entry.value} in {place}: {first.member} at {first.seconds:.3f}, {again.member} at {again.seconds:.3f}"
+                        f"{entry.value} in {place}: {first.member} at {first.seconds:.3f},"
+                        f" {again.member} at {again.seconds:.3f}"
                     )
     found += some("in a log, and not delivered", missing)
     found += some("delivered after what stands behind it", disordered)

@@ -31,8 +31,7 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.task import LoopingCall, deferLater, react
 from twisted.logger import globalLogBeginner, textFileLogObserver
 
-from pylogbroker.client.brokerclient import BrokerClient
-from pylogbroker.client.brokerclientpool import BrokerClientPool
+from pylogbroker.client.brokerclient import BrokerClient, BrokerClientPool
 from pylogbroker.client.connection import ConnectionLimits
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.consumer.connector import ConsumerConnector
@@ -201,7 +200,10 @@ async def consume(
         ) -> None:
             nonlocal last
             sessions.look(zookeeper)
-            now = f"{'owning' if consumer.isOwning else 'changing'} {','.join(f'{each.topic}/{each.partition}' for each in sorted(consumer.owned))}"
+            now = (
+                f"{'owning' if consumer.isOwning else 'changing'}"
+                f" {','.join(f'{each.topic}/{each.partition}' for each in sorted(consumer.owned))}"
+            )
             if now != last:
                 last = now
                 record.write("owned", now)

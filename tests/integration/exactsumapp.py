@@ -39,7 +39,8 @@ def openDatabase(path: str) -> sqlite3.Connection:
     """With a row for each partition: what was added up, and how many numbers that were."""
     connection = sqlite3.connect(path, timeout=LOCK_SECONDS_MAX)
     connection.execute(
-        'CREATE TABLE IF NOT EXISTS sums ("partition" INTEGER PRIMARY KEY, total INTEGER NOT NULL, count INTEGER NOT NULL)'
+        'CREATE TABLE IF NOT EXISTS sums ("partition" INTEGER PRIMARY KEY, total INTEGER NOT NULL,'
+        " count INTEGER NOT NULL)"
     )
     connection.commit()
     return connection
@@ -54,7 +55,8 @@ def totalCount(connection: sqlite3.Connection) -> int:
 def add(connection: sqlite3.Connection, store: SqliteOffsetStore, message: ConsumedMessage) -> None:
     """In the transaction that is open, or opens one."""
     connection.execute(
-        'INSERT INTO sums VALUES (?, ?, 1) ON CONFLICT ("partition") DO UPDATE SET total = total + excluded.total, count = count + 1',
+        'INSERT INTO sums VALUES (?, ?, 1) ON CONFLICT ("partition") DO UPDATE SET total = total +'
+        " excluded.total, count = count + 1",
         (message.partition.partition, int(message.value)),
     )
     store.store(message.topic, message.partition, message.nextOffset)

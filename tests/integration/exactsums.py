@@ -175,7 +175,8 @@ class ExactSumTrial:
         except subprocess.TimeoutExpired:
             process.kill()
             raise InexactError(
-                f"it did not come to an end: {self._count()} of {self.numberCount} numbers: {process.communicate()[0]}"
+                f"it did not come to an end: {self._count()} of {self.numberCount} numbers:"
+                f" {process.communicate()[0]}"
             ) from None
         self.conflictCount += output.count("conflict\n")
         return output
@@ -210,9 +211,11 @@ class ExactSumTrial:
             wanted = self._prefixes[partition].get(position)
             if sums.get(partition, (0, 0)) != wanted:
                 raise InexactError(
-                    f"partition {partition} at {position}: {sums.get(partition)} were added up, {wanted} would be right"
+                    f"partition {partition} at {position}: {sums.get(partition)} were added up,"
+                    f" {wanted} would be right"
                 )
             if isAll and position != (self._ends[partition], 0):
                 raise InexactError(
-                    f"partition {partition} ends at {self._ends[partition]}, the application at {position}"
+                    f"partition {partition} ends at {self._ends[partition]}, the application at"
+                    f" {position}"
                 )

@@ -261,7 +261,8 @@ class KillTrial:
                     self._check(partition, client.readAll(*topicPartition, sizeMax=1 << 20))
                 except LostError as error:
                     raise LostError(
-                        f"{topicPartition}, round {self.figures.roundCount}: {error}\n{self.broker.log}"
+                        f"{topicPartition}, round {self.figures.roundCount}:"
+                        f" {error}\n{self.broker.log}"
                     ) from None
 
     def _check(self, partition: Partition, found: bytes) -> None:

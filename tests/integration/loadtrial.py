@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import pyarrow.parquet as parquet
 
 from pylogbroker.audit.envelope import encodeEnvelope
-from pylogbroker.lake.manifest import RunManifest
+from pylogbroker.lake.manifest import NO_RUN, RunManifest
 from pylogbroker.lake.table import STAGING, Table
 from pylogbroker.storage.files import RealFileSystem
 from pylogbroker.syncclient import SimpleConsumer
@@ -178,7 +178,7 @@ class LoadTrial:
 
     def _last(self) -> RunManifest:
         last = self.table.last()
-        if last is None:
+        if last is NO_RUN:
             raise LoadTrialError("nothing was committed")
         return last
 
@@ -231,7 +231,8 @@ class LoadTrial:
         )
         self._compare(dict(self._last().positions))
         self._report(
-            f"{self.figures.killCount} kills, {self._last().number} runs, {sum(self._last().positions.values()):,} bytes of log"
+            f"{self.figures.killCount} kills, {self._last().number} runs,"
+            f" {sum(self._last().positions.values()):,} bytes of log"
         )
 
     def _failing(self, loader: Loader, messageCount: int) -> None:
@@ -282,7 +283,8 @@ class LoadTrial:
         if found != wanted:
             missing, more = list((wanted - found).items())[:3], list((found - wanted).items())[:3]
             raise LoadTrialError(
-                f"{(wanted - found).total()} rows are missing, such as {missing}; {(found - wanted).total()} are too many, such as {more}"
+                f"{(wanted - found).total()} rows are missing, such as {missing};"
+                f" {(found - wanted).total()} are too many, such as {more}"
             )
 
     def _stored(self, ends: dict[PartitionId, int]) -> Counter[tuple[BrokerPartition, int, bytes]]:

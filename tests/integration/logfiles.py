@@ -75,7 +75,11 @@ def generatedFile(seed: int) -> LogFile:
     random = Random(seed)
     lines = []
     for number in range(LINE_COUNT):
-        head = f"Jun {number // 600 + 10:2} {number // 60 % 24:02}:{number % 60:02}:{random.randrange(60):02} host{random.randrange(9)} "
+        head = (
+            f"Jun {number // 600 + 10:2}"
+            f" {number // 60 % 24:02}:{number % 60:02}:{random.randrange(60):02}"
+            f" host{random.randrange(9)} "
+        )
         words = random.choices(
             (
                 "session",

@@ -122,7 +122,8 @@ class MirrorAudit:
         (path, window), entries = max(found.items(), key=lambda item: len(item[1]))
         if len(entries) <= CUT_COUNT:
             raise AuditError(
-                f"no window is good for a hole: {len(entries)} messages are the most of {len(calm)} windows of {len(there)}"
+                f"no window is good for a hole: {len(entries)} messages are the most of {len(calm)}"
+                f" windows of {len(there)}"
             )
         return path, window, entries
 
@@ -157,19 +158,22 @@ class MirrorAudit:
             raise AuditError(f"the audit says {verdict.windows}, the truth is {truth}")
         if verdict.missing != list(holes) or verdict.code != (MISSING_CODE if holes else 0):
             raise AuditError(
-                f"the audit says that {verdict.missing} is missing, with status {verdict.code}; the truth is {holes}"
+                f"the audit says that {verdict.missing} is missing, with status {verdict.code}; the"
+                f" truth is {holes}"
             )
         named = {place[:2]: place[2] for place in holes}
         for place, (expected, seen, status) in verdict.windows.items():
             right = named.get(place, "more" if seen > expected else "complete")
             if status != right:
                 raise AuditError(
-                    f"the audit says that {place} is {status}: {seen} of {expected}, and it is {right}"
+                    f"the audit says that {place} is {status}: {seen} of {expected}, and it is"
+                    f" {right}"
                 )
         twiceCount = self._trial.figures.twiceCount
         if verdict.moreCount != twiceCount:
             raise AuditError(
-                f"the audit says that {verdict.moreCount} messages are there beyond those that were sent: {twiceCount} are there twice"
+                f"the audit says that {verdict.moreCount} messages are there beyond those that were"
+                f" sent: {twiceCount} are there twice"
             )
         return verdict
 

@@ -344,6 +344,8 @@ class MirrorTrial:
         unexplained = sum((twice - self.expected).values())
         if self.expected - twice or unexplained > self.figures.repeatedCount:
             raise MirrorError(
-                f"{sum(twice.values())} messages are there twice, {sum(self.expected.values())} were to be expected from kills; of the others "
-                f"({unexplained}) the mirror has told of {self.figures.repeatedCount}; {sum((self.expected - twice).values())} were expected and are not there"
+                f"{sum(twice.values())} messages are there twice, {sum(self.expected.values())}"
+                f" were to be expected from kills; of the others ({unexplained}) the mirror has"
+                f" told of {self.figures.repeatedCount}; {sum((self.expected - twice).values())}"
+                " were expected and are not there"
             )

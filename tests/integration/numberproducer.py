@@ -139,7 +139,8 @@ class NumberProducer:
         assert self._process is not None
         if self._process.poll():
             raise AssertionError(
-                f"the producer has ended with {self._process.returncode}\n{Path(self._logPath).read_text(encoding='utf-8')}"
+                "the producer has ended with"
+                f" {self._process.returncode}\n{Path(self._logPath).read_text(encoding='utf-8')}"
             )
         if count > self._allowedCount and self._process.returncode is None:
             self._allowedCount = count

@@ -84,7 +84,8 @@ def apacheLines() -> list[bytes]:
             )
         )
         lines.append(
-            f"[{time:%a %b %d %H:%M:%S %Y}] [{level}] {message.replace('%d', str(random.randrange(40)))}\r".encode()
+            f"[{time:%a %b %d %H:%M:%S %Y}] [{level}]"
+            f" {message.replace('%d', str(random.randrange(40)))}\r".encode()
         )
     return lines
 

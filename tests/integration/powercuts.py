@@ -155,7 +155,8 @@ class PowerCutLife:
                 )
                 if code or not more:
                     raise LostError(
-                        f"code {code} at {start + len(data)} of {topic}-{partition}, which is from {start} to {end}"
+                        f"code {code} at {start + len(data)} of {topic}-{partition}, which is from"
+                        f" {start} to {end}"
                     )
                 data += more
             try:
@@ -280,7 +281,8 @@ class PowerCutLife:
             [offset] = decodeOffsets(body)[1]
             if offset > len(books.sent):
                 raise LostError(
-                    f"{topicPartition} is said to end at {offset}, and {len(books.sent)} bytes were sent"
+                    f"{topicPartition} is said to end at {offset}, and {len(books.sent)} bytes were"
+                    " sent"
                 )
             books.seenOffset = max(books.seenOffset, offset)
 

@@ -139,12 +139,14 @@ class ConsoleTests(TestCase):
         browser.waitFor("messages", lambda: HOSTILE.decode() in browser.text("#messages-list"))
         self.assertIn("\\u0000", browser.text("#messages-list"))
         browser.run(
-            "arguments[0]; const form = document.querySelector('#messages-form-of'); form.value = 'json'; form.dispatchEvent(new Event('change'))",
+            "arguments[0]; const form = document.querySelector('#messages-form-of'); form.value ="
+            " 'json'; form.dispatchEvent(new Event('change'))",
             0,
         )
         self.assertIn('{\n  "a": [\n    1,\n    "é"\n  ]\n}', browser.text("#messages-list"))
         browser.run(
-            "const form = document.querySelector('#messages-form-of'); form.value = 'hex'; form.dispatchEvent(new Event('change'))"
+            "const form = document.querySelector('#messages-form-of'); form.value = 'hex';"
+            " form.dispatchEvent(new Event('change'))"
         )
         self.assertIn("000000  00 ff 62 69 6e 61 72 79", browser.text("#messages-list"))
         strangers = "main img, dialog img, #messages-list script"
@@ -218,7 +220,10 @@ class ConsoleTests(TestCase):
         browser.waitFor("the group", lambda: "lag at least" in browser.text(sums))
         self.assertIn("not known of 1 partition", browser.text(sums))
         self.assertIn("without partitions: late_idle", browser.text(sums))
-        marked = "return [...document.querySelectorAll('#groups td.bad')].map((cell) => cell.textContent)"
+        marked = (
+            "return [...document.querySelectorAll('#groups td.bad')].map((cell) =>"
+            " cell.textContent)"
+        )
         self.assertIn("no owner", browser.run(marked))
         self.assertEqual(browser.errors(), [])
 

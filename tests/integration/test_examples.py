@@ -21,11 +21,11 @@ from twisted.internet.task import LoopingCall, deferLater
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cli.arguments import LONG_MAX
-from pylogbroker.cli.main import commands, parse
+from pylogbroker.cli.main import parse
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.types import BrokerPartition
-from tests.cli.commands import ROOT, CommandCase, Outcome, Process, reactor
+from tests.cli.commands import ROOT, CommandCase, Outcome, Process, commands, reactor
 from tests.integration.toolcluster import ToolCluster, sharedCluster
 
 SERVING = ("dev", "zookeeper")
@@ -123,7 +123,8 @@ class ExampleTests(CommandCase):
         """An example, to its end."""
         protocol, process = self.shell(self.placed(command, example))
         options = parse(shlex.split(example.rpartition("pylogbroker ")[2]))
-        if getattr(options, "follow", False) or getattr(options, "count", 0) == LONG_MAX:
+        isFollowing = getattr(options, "follow", False) or options.command.isEndless
+        if isFollowing or getattr(options, "count", 0) == LONG_MAX:
             publishing = LoopingCall(lambda: Deferred.fromCoroutine(self.news()))
             publishing.start(0.3)
             try:
@@ -144,7 +145,8 @@ class ExampleTests(CommandCase):
                 outcome = await self.handle(command, example)
                 if outcome.code or "Traceback" in outcome.errors:
                     failures.append(
-                        f"{example}: {outcome.code}\n{outcome.output.decode(errors='replace')[-2000:]}\n{outcome.errors}"
+                        f"{example}:"
+                        f" {outcome.code}\n{outcome.output.decode(errors='replace')[-2000:]}\n{outcome.errors}"
                     )
             if member is not None:
                 await member.shutdown()

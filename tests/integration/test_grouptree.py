@@ -100,7 +100,8 @@ class TreeTests(TestCase):
                 repr(data.decode()) if data else "None/empty",
             )
             lines.append(
-                f"{path + '/' + name:<78} {kind} value={value} len={len(data or b'')} version={stat.version}\n{await self.tree(f'{path}/{name}')}"
+                f"{path + '/' + name:<78} {kind} value={value} len={len(data or b'')}"
+                f" version={stat.version}\n{await self.tree(f'{path}/{name}')}"
             )
         return "".join(lines)
 

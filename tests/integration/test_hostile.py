@@ -144,7 +144,8 @@ class CrowdTests(HostileCase):
             self.assertEqual(len(each.recv(100)), 18)
         used = (self.broker.rssSize() - self.sizeBefore) / CONNECTION_COUNT
         self.report(
-            f"{CONNECTION_COUNT} idle connections: {fresh:.0f} bytes each, {used:.0f} when each has asked something"
+            f"{CONNECTION_COUNT} idle connections: {fresh:.0f} bytes each, {used:.0f} when each has"
+            " asked something"
         )
         self.assertLess(fresh, IDLE_SIZE_MAX)
         self.assertLess(used, IDLE_SIZE_MAX)
@@ -226,7 +227,8 @@ class LargeRequestTests(HostileCase):
         limit = memoryLimit(CONNECTION_COUNT)
         total = sum(sent.values())
         self.report(
-            f"{CONNECTION_COUNT} half-sent frames: {total / MIB:.0f} MiB sent, memory grew by {self.growth / MIB:.0f} MiB of {limit / MIB:.0f}"
+            f"{CONNECTION_COUNT} half-sent frames: {total / MIB:.0f} MiB sent, memory grew by"
+            f" {self.growth / MIB:.0f} MiB of {limit / MIB:.0f}"
         )
         self.assertLess(self.growth, limit)
         self.assertGreater(total, 50 * MIB)
@@ -273,7 +275,8 @@ class LargeRequestTests(HostileCase):
             memoryLimit(clientCount) + 2 * size
         )  # what is appended and not flushed yet; above 64 MiB the next has to wait
         self.report(
-            f"{clientCount} whole frames of 100 MB: memory grew by {self.growth / MIB:.0f} MiB of {limit / MIB:.0f}"
+            f"{clientCount} whole frames of 100 MB: memory grew by {self.growth / MIB:.0f} MiB of"
+            f" {limit / MIB:.0f}"
         )
         self.assertLess(self.growth, limit)
         for number in range(clientCount):

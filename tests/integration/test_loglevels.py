@@ -73,7 +73,8 @@ class LevelTests(SynchronousTestCase):
         """
         self.change(
             "root=info\npylogbroker=loud\n",
-            "The log levels stay as they were: .*log-levels.properties:2: pylogbroker=loud: must be one of",
+            "The log levels stay as they were: .*log-levels.properties:2: pylogbroker=loud: must be"
+            " one of",
         )
         self.asked(b"before")
         self.change(

@@ -176,7 +176,8 @@ class MistakeTests(SynchronousTestCase):
         """A file that is not there is named, and so is the program that writes one."""
         self.assertEqual(
             self.fails("--apache", "nosuch.log"),
-            "publishlogs.py: error: argument --apache: nosuch.log: No such file or directory; samplelogs.py writes sample files",
+            "publishlogs.py: error: argument --apache: nosuch.log: No such file or directory;"
+            " samplelogs.py writes sample files",
         )
 
     def test_noRegistry(self) -> None:
@@ -364,7 +365,8 @@ class PipelineTests(SynchronousTestCase):
         self.assertEqual([rate for rate in served.values() if rate not in rates], [])
         self.assertEqual(set(served), set(self.campaigns().values()))
         told = {
-            f"{rate['begin']} {rate['campaign']}: {rate['clicks']} of {rate['impressions']}, {100 * rate['rate']:.1f} %"
+            f"{rate['begin']} {rate['campaign']}: {rate['clicks']} of {rate['impressions']},"
+            f" {100 * rate['rate']:.1f} %"
             for rate in rates
         }
         self.assertEqual(set(re.findall(r"(?m)^\d\S+Z .*$", shown.said)) - told, set())

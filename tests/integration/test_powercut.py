@@ -40,7 +40,8 @@ class _SyncsNoDirectory(PowerCutFileSystem):
     """C{fsync} of directories is skipped, that of files is not."""
 
     def syncDirectory(self, path: str) -> None:
-        self._enter("fsync", path)
+        with self._operation("fsync", path):
+            pass
 
 
 class PowerCutTests(SynchronousTestCase):
@@ -66,7 +67,8 @@ class PowerCutTests(SynchronousTestCase):
             deathCount += life.deathCount
             sentSize += sum(len(books.sent) for books in life.books.values())
         sys.stdout.write(
-            f"[seeds 0 to {SEED_COUNT - 1}: {cutCount} power cuts, {deathCount} deaths, {sentSize} bytes survived] "
+            f"[seeds 0 to {SEED_COUNT - 1}: {cutCount} power cuts, {deathCount} deaths, {sentSize}"
+            " bytes survived] "
         )
         self.assertGreater(cutCount, SEED_COUNT)
         self.assertGreater(sentSize, SEED_COUNT * 1000)

@@ -68,7 +68,8 @@ class RegistrationTests(SynchronousTestCase):
                 repr(data.decode()) if data else "None/empty",
             )
             lines.append(
-                f"{path + '/' + name:<78} {kind} value={value} len={len(data or b'')} version={stat.version}\n{self.tree(f'{path}/{name}')}"
+                f"{path + '/' + name:<78} {kind} value={value} len={len(data or b'')}"
+                f" version={stat.version}\n{self.tree(f'{path}/{name}')}"
             )
         return "".join(lines)
 

@@ -540,7 +540,8 @@ class BrokerTests(RegistryCase):
         self.assertEqual(registry.wait(), 1)
         self.assertRegex(
             registry.log,
-            r"(?m)^pylogbroker: _schemas\d+ begins at \d+, not at 0: the broker's retention has deleted schemas",
+            r"(?m)^pylogbroker: _schemas\d+ begins at \d+, not at 0: the broker's retention has"
+            r" deleted schemas",
         )
 
     def test_brokerAway(self) -> None:

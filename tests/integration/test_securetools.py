@@ -12,15 +12,13 @@ from typing import Any
 
 from twisted.internet.task import deferLater
 
-from pylogbroker.cli.main import commands
 from pylogbroker.cluster.subscription import whitelist
 from pylogbroker.mirror.offsetsyncs import OffsetSyncTable
-from pylogbroker.mirror.service import MirrorService
-from pylogbroker.mirror.settings import MirrorSettings
+from pylogbroker.mirror.service import MirrorService, MirrorSettings
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.zookeeper.client import ZookeeperClient
 from pylogbroker.zookeeper.ephemeral import write
-from tests.cli.commands import CommandCase, Outcome, reactor
+from tests.cli.commands import CommandCase, Outcome, commands, reactor
 from tests.console.asking import get
 from tests.integration.certificates import Authority
 from tests.integration.chroots import freshChroot, registered

@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from twisted.internet import reactor
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.threads import blockingCallFromThread, deferToThread
 from twisted.trial.unittest import TestCase
 
@@ -42,8 +42,11 @@ class BrokerCase(TestCase):
     broker: LocalBroker
 
     def inReactor(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function on the reactor's thread, and wait for the Deferred that it may return."""
-        return blockingCallFromThread(reactor, function, *args)  # type: ignore[arg-type]
+        """
+        Call a function on the reactor's thread, and wait for the Deferred or coroutine that it may
+        return.
+        """
+        return blockingCallFromThread(reactor, maybeDeferred, function, *args)  # type: ignore[arg-type]
 
     def serve(
         self, properties: Mapping[str, str] | None = None, directory: str | None = None

@@ -12,6 +12,7 @@ from pylogbroker.lake.commit import TableWriter
 from pylogbroker.lake.manifest import (
     COMPACTION,
     LOAD,
+    NO_RUN,
     LoadedRange,
     RunManifest,
     TableFile,
@@ -66,9 +67,9 @@ def manifest(number: int = 1, runId: str = "", **changes: object) -> RunManifest
 def load(fileSystem: IFileSystem, runId: str, count: int = 10) -> None:
     """A run that loads the next rows, which are numbers; they go to two hours."""
     table = Table(PATH, fileSystem)
-    with TableWriter(table, fileSystem) as writer:
+    with TableWriter(table) as writer:
         last = table.last()
-        begin = last.positions[PLACE] if last else 0
+        begin = last.positions.get(PLACE, 0)
         number = table.manifestCount() + 1
         rows: Mapping[int, list[int]] = {
             hour: [row for row in range(begin, begin + count) if row % 2 == hour] for hour in (0, 1)
@@ -94,9 +95,9 @@ def load(fileSystem: IFileSystem, runId: str, count: int = 10) -> None:
 def compact(fileSystem: IFileSystem, runId: str) -> None:
     """A run that makes one file of all files of the second hour."""
     table = Table(PATH, fileSystem)
-    with TableWriter(table, fileSystem) as writer:
+    with TableWriter(table) as writer:
         last = table.last()
-        assert last is not None
+        assert last is not NO_RUN
         old = [path for path in table.published() if path.startswith(f"{HOUR}1/")]
         data = b"".join(read(fileSystem, table.path(path)) for path in old)
         staged = f"{HOUR}1/part-9.parquet"

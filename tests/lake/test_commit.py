@@ -16,6 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.errors import PostCommitError, StorageError, TableBusyError, TableError
 from pylogbroker.lake import commit
 from pylogbroker.lake.commit import TableWriter, checkNames, checkStaged, localPath
+from pylogbroker.lake.manifest import NO_RUN
 from pylogbroker.lake.table import LOCK, MANIFESTS, STAGING, Table, fileName
 from pylogbroker.testing.powercut import PowerCutFileSystem, PowerLostError
 from tests.lake.tables import (
@@ -53,9 +54,9 @@ class TableCase(SynchronousTestCase):
         return files
 
     def assertWhole(self, files: PowerCutFileSystem, count: int) -> None:
-        """So many rows are there, each once, for every reader, and the offsets say so."""
+        """The first C{count} rows are there, each once, for every reader, as the offsets say."""
         last = Table(PATH, files).last()
-        assert last is not None
+        assert last is not NO_RUN
         self.assertEqual(rows(files), list(range(count)))
         self.assertEqual(plainRows(files), list(range(count)))
         self.assertEqual(last.positions, {PLACE: count})
@@ -128,7 +129,7 @@ class CommitTests(TableCase):
         """
         load(self.files, "first")
         table = Table(PATH, self.files)
-        with TableWriter(table, self.files) as writer:
+        with TableWriter(table) as writer:
             write(self.files, f"{writer.staging('other')}/x/y", b"99\n")
             error = self.assertRaises(TableBusyError, writer.commit, manifest(1, "other", added=()))
         self.assertIn("000000000001.json", str(error))
@@ -148,7 +149,7 @@ class CommitTests(TableCase):
             (large * 2, {"windowMs": 0}, "windows of 0 ms"),
         ):
             self.patch(commit, "MANIFEST_SIZE_MAX", limit)
-            with TableWriter(Table(PATH, self.files), self.files) as writer:
+            with TableWriter(Table(PATH, self.files)) as writer:
                 write(self.files, f"{writer.staging('large')}/x/y", b"99\n")
                 error = self.assertRaises(TableError, writer.commit, manifest(2, "large", **bad))
             self.assertIn(reason, str(error))
@@ -219,9 +220,9 @@ class LockTests(TableCase):
         may.
         """
         load(self.files, "first")
-        with TableWriter(Table(PATH, self.files), self.files):
+        with TableWriter(Table(PATH, self.files)):
             self.assertRaises(TableBusyError, load, self.files, "second")
-        with TableWriter(Table(PATH, self.files), self.files):
+        with TableWriter(Table(PATH, self.files)):
             self.files.kill()
         load(self.files, "third")
         self.assertWhole(self.files, 20)
@@ -256,7 +257,7 @@ class UnlockedTests(TableCase):
         def between(path: str, *more: Any, **named: Any) -> Any:
             if (more[0] if action == "link" else path).endswith(pathEnd) and not left:
                 left.append("begun")
-                with TableWriter(Table(PATH, files), Unlocked(files)):
+                with TableWriter(Table(PATH, Unlocked(files))):
                     left[:] = files.list(f"{PATH}/{STAGING}") or ["nothing"]
             return real(path, *more, **named)
 
@@ -291,7 +292,7 @@ class UnlockedTests(TableCase):
 
     def test_otherSize(self) -> None:
         """A staged file of another size than the manifest says is not committed."""
-        with TableWriter(Table(PATH, self.files), self.files) as writer:
+        with TableWriter(Table(PATH, self.files)) as writer:
             write(self.files, f"{writer.staging('second')}/{HOUR}7/part-0.parquet", b"10\n")
             error = self.assertRaises(TableError, writer.commit, manifest(2, "second"))
         self.assertIn("it has 3 bytes, not 100", str(error))
@@ -398,7 +399,7 @@ class DeathTests(TableCase):
                     return point
                 try:
                     committed = Table(PATH, files).last()
-                    assert committed is not None
+                    assert committed is not NO_RUN
                     self.assertEqual(rows(files), list(range(committed.positions[PLACE])))
                     load(files, "again")
                 except Exception as error:
@@ -448,7 +449,7 @@ class DeathTests(TableCase):
 
         def act(files: PowerCutFileSystem) -> None:
             table = Table(PATH, files)
-            with TableWriter(table, files) as writer:
+            with TableWriter(table) as writer:
                 writer.commit(
                     manifest(
                         4,
@@ -533,33 +534,31 @@ class CheckingTests(SynchronousTestCase):
         """Each file is there, with its size; one that is gone, or has another one, is named."""
         self.assertIn(
             f"{self.staged}: it is gone",
-            str(self.assertRaises(TableError, checkStaged, self.table, self.files, self.manifest)),
+            str(self.assertRaises(TableError, checkStaged, self.table, self.manifest)),
         )
         write(self.files, self.staged, b"1234")
         self.assertIn(
             "it has 4 bytes, not 3",
-            str(self.assertRaises(TableError, checkStaged, self.table, self.files, self.manifest)),
+            str(self.assertRaises(TableError, checkStaged, self.table, self.manifest)),
         )
         self.files.remove(self.staged)
         write(self.files, self.staged, b"123")
-        checkStaged(self.table, self.files, self.manifest)
+        checkStaged(self.table, self.manifest)
 
     def test_names(self) -> None:
         """
-        Files of earlier runs, and somebody else's, may be beside the new ones; those of this run or
+        Files of earlier runs and of other programs may be beside the new ones; those of this run or
         a later one may not.
         """
-        checkNames(self.table, self.files, self.manifest)
+        checkNames(self.table, self.manifest)
         for name in (fileName(1, 0, "x.parquet"), "theirs.parquet"):
             write(self.files, f"{PATH}/{HOUR}7/{name}", b"x")
-        checkNames(self.table, self.files, self.manifest)
+        checkNames(self.table, self.manifest)
         for number in (2, 5):
             name = f"{PATH}/{HOUR}7/{fileName(number, 3, 'x.parquet')}"
             write(self.files, name, b"x")
             self.assertIn(
                 f"{name}: no manifest knows its run",
-                str(
-                    self.assertRaises(TableError, checkNames, self.table, self.files, self.manifest)
-                ),
+                str(self.assertRaises(TableError, checkNames, self.table, self.manifest)),
             )
             self.files.remove(name)

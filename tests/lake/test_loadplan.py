@@ -114,8 +114,8 @@ class RangeTests(SynchronousTestCase):
 
     def test_several(self) -> None:
         """
-        All problems are told at once, and partitions that nobody has are one; a plan's size is that
-        of its ranges.
+        All problems are told at once, and partitions that no broker has are one; a plan's size is
+        that of its ranges.
         """
         error = self.assertRaises(
             LoadError,

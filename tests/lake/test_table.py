@@ -10,6 +10,7 @@ from collections.abc import Callable
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import StorageError, TableError
+from pylogbroker.lake.manifest import NO_RUN
 from pylogbroker.lake.table import (
     LIST_COUNT_MAX,
     MANIFESTS,
@@ -39,7 +40,7 @@ class TableTests(SynchronousTestCase):
                 list(self.table.since(0)),
                 list(self.table.days()),
             ),
-            (None, [], [], []),
+            (NO_RUN, [], [], []),
         )
 
     def test_names(self) -> None:
@@ -154,7 +155,7 @@ class MovingTests(SynchronousTestCase):
         self.assertEqual(rows(self.files), list(range(20)))
 
     def test_compactedMeanwhile(self) -> None:
-        """A compaction while somebody looks is no reason to miss rows, or see them twice."""
+        """A reader during a compaction misses no rows, and sees none twice."""
         load(self.files, "second")
 
         def happens() -> None:

@@ -23,7 +23,7 @@ from random import SystemRandom
 from time import monotonic
 
 from pylogbroker import __version__
-from pylogbroker.records.zlibbackend import zlib
+from pylogbroker.records.compression import zlib
 from tests.integration.brokerprocess import ROOT
 from tests.integration.chaos import (
     BACKOFF_MS,
@@ -74,18 +74,36 @@ def page(outcomes: Sequence[Outcome], seconds: float, command: str, revision: st
         "",
         f"`{command}`, at commit {revision}.",
         "",
-        "Three brokers of four partitions, four producers, a group of three members and one of one, all as processes at a real ZooKeeper. From the seed,",
-        "members join, leave, are killed (-9) and stopped for longer than a session; brokers are killed and started again, or stopped; sessions are ended",
-        "by others; ZooKeeper is restarted; connections are cut in the middle of a frame. What must hold is in [testing](../testing.md#chaos).",
+        (
+            "Three brokers of four partitions, four producers, a group of three members and one of"
+            " one, all as processes at a real ZooKeeper. From the seed,"
+        ),
+        (
+            "members join, leave, are killed (-9) and stopped for longer than a session; brokers"
+            " are killed and started again, or stopped; sessions are ended"
+        ),
+        (
+            "by others; ZooKeeper is restarted; connections are cut in the middle of a frame. What"
+            " must hold is in [testing](../testing.md#chaos)."
+        ),
         "",
         "```",
-        f"pylogbroker {__version__}, Twisted {version('Twisted')}, kazoo {version('kazoo')}, Python {platform.python_version()}, CRC by {zlib.__name__}, "
-        f"{platform.system()} {platform.release()}",
-        f"session {SESSION_MS} ms, back-off {BACKOFF_MS} ms, commit every {COMMIT_MS} ms; stable within {SETTLE_SECONDS} s after the last fault",
+        (
+            f"pylogbroker {__version__}, Twisted {version('Twisted')}, kazoo {version('kazoo')},"
+            f" Python {platform.python_version()}, CRC by {zlib.__name__}, {platform.system()}"
+            f" {platform.release()}"
+        ),
+        (
+            f"session {SESSION_MS} ms, back-off {BACKOFF_MS} ms, commit every {COMMIT_MS} ms;"
+            f" stable within {SETTLE_SECONDS} s after the last fault"
+        ),
         *(f"{key}={value}" for key, value in BROKER_PROPERTIES.items()),
         "```",
         "",
-        f"Faults, of all runs: {', '.join(f'{count} × {kind}' for kind, count in sorted(faults.items()))}.",
+        (
+            "Faults, of all runs:"
+            f" {', '.join(f'{count} × {kind}' for kind, count in sorted(faults.items()))}."
+        ),
         "",
         f"| {' | '.join(_COLUMNS)} |",
         f"|{'---|' * len(_COLUMNS)}",
@@ -113,7 +131,10 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="a page to write the figures to")
     options = parser.parse_args()
     first = SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
-    command = f"python -m tests.long.chaos --seeds {options.seeds} --seed {first} --seconds {options.seconds:g}"
+    command = (
+        f"python -m tests.long.chaos --seeds {options.seeds} --seed {first} --seconds"
+        f" {options.seconds:g}"
+    )
     found = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"],
         cwd=ROOT,

@@ -37,7 +37,10 @@ def main() -> int:
     addSeed(parser, "the moments and the numbers")
     options = parser.parse_args()
     seed = seedOf(options)
-    what = f"seed {seed}, {options.kills} kills, {PARTITION_COUNT} partitions, {NUMBERS_PER_LIFE} numbers more for each life"
+    what = (
+        f"seed {seed}, {options.kills} kills, {PARTITION_COUNT} partitions, {NUMBERS_PER_LIFE}"
+        " numbers more for each life"
+    )
     tellStart(what, f"SQLite {sqlite3.sqlite_version}")
     folder = tempfile.mkdtemp()
     os.makedirs(folder + "/trial")

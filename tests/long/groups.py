@@ -187,8 +187,9 @@ def flow(reader: Reader, before: int, seconds: float, busySeconds: float) -> str
     """How a stream flowed."""
     count = reader.count - before
     return (
-        f"{count / seconds:,.0f} messages/s, {count / busySeconds:,.0f} per CPU-second of the reactor's thread; "
-        f"longest gap {reader.gap * 1e3:.0f} ms by the clock, {reader.busyGap * 1e3:.0f} ms of CPU"
+        f"{count / seconds:,.0f} messages/s, {count / busySeconds:,.0f} per CPU-second of the"
+        f" reactor's thread; longest gap {reader.gap * 1e3:.0f} ms by the clock,"
+        f" {reader.busyGap * 1e3:.0f} ms of CPU"
     )
 
 
@@ -243,7 +244,8 @@ async def commit(reactor: Any, cluster: Cluster) -> bool:
     isLeft = reader.count < wantedCount + STREAM_MESSAGE_COUNT
     report("the stream alone", alone)
     report(
-        f"the stream during a commit of {store.writtenCount - writtenBefore}, which took {seconds:.2f} s",
+        f"the stream during a commit of {store.writtenCount - writtenBefore}, which took"
+        f" {seconds:.2f} s",
         during,
     )
     report("messages were left to read at its end", isLeft)

@@ -23,7 +23,7 @@ import struct
 import sys
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -221,7 +221,7 @@ async def clientWay(
 
 
 async def brokerWay(
-    tracer: Tracer, port: int, drain: Callable[[], Deferred[None]]
+    tracer: Tracer, port: int, drain: Callable[[], Awaitable[None]]
 ) -> dict[str, str]:
     """
     From the broker's socket to the disk. The client is a bare socket: our client code does not run.

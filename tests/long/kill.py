@@ -14,7 +14,7 @@ import shutil
 import tempfile
 from time import monotonic
 
-from pylogbroker.records.zlibbackend import zlib
+from pylogbroker.records.compression import zlib
 from tests.integration.kills import PROPERTIES, KillTrial, LostError
 from tests.long.telling import addSeed, seedOf, tell, tellFigures, tellStart
 

@@ -38,7 +38,8 @@ def main() -> int:
     options = parser.parse_args()
     seed = seedOf(options)
     tellStart(
-        f"seed {seed}, {options.messages} messages, {options.kills} kills, {options.restarts} restarts",
+        f"seed {seed}, {options.messages} messages, {options.kills} kills, {options.restarts}"
+        " restarts",
         properties=BROKER,
     )
     folder = tempfile.mkdtemp()
@@ -49,11 +50,13 @@ def main() -> int:
         trial.run(options.messages, options.kills, options.restarts)
         tellFigures(trial.figures._asdict())
         tell(
-            "nothing is missing, and what is there twice had been sent and not committed at a kill, or was told of"
+            "nothing is missing, and what is there twice had been sent and not committed at a kill,"
+            " or was told of"
         )
         tellFigures(MirrorAudit(trial).run()._asdict())
         tell(
-            "the audit of source and target agrees in every window, before and after holes were planted, and names these and no others"
+            "the audit of source and target agrees in every window, before and after holes were"
+            " planted, and names these and no others"
         )
     except (MirrorError, AuditError) as error:
         tellFigures(trial.figures._asdict())

@@ -204,10 +204,12 @@ def main() -> int:
     options = parser.parse_args()
     out = sys.stdout
     out.write(
-        f"{options.messages} messages of {MESSAGE_SIZE} bytes, batches of {BATCH_COUNT}; {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}\n"
+        f"{options.messages} messages of {MESSAGE_SIZE} bytes, batches of {BATCH_COUNT};"
+        f" {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}\n"
     )
     out.write(
-        f"pylogbroker {__version__}, Twisted {version('Twisted')}, Python {platform.python_version()}, {platform.system()} {platform.release()}\n"
+        f"pylogbroker {__version__}, Twisted {version('Twisted')}, Python"
+        f" {platform.python_version()}, {platform.system()} {platform.release()}\n"
     )
     folder = tempfile.mkdtemp()
     speed = Speed(folder, f"speed{SystemRandom().randrange(1 << 32)}", options.messages)
@@ -237,7 +239,8 @@ def main() -> int:
     )
     share = medians["mirror"] / min(medians["produce"], medians["consume"])
     out.write(
-        f"the mirror has {share:.2f} of the slower of producing and consuming; {'' if share >= 0.5 else 'TOO LITTLE: '}0.5 is asked for\n"
+        f"the mirror has {share:.2f} of the slower of producing and consuming;"
+        f" {'' if share >= 0.5 else 'TOO LITTLE: '}0.5 is asked for\n"
     )
     return 0 if share >= 0.5 else 1
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 
 from pylogbroker import __version__
-from pylogbroker.records.zlibbackend import zlib
+from pylogbroker.records.compression import zlib
 from tests.integration.brokerprocess import ROOT
 from tests.integration.slowconsumer import (
     FETCH_SIZE,
@@ -82,27 +82,53 @@ def page(
         "",
         f"`{command}`, at commit {revision}.",
         "",
-        f"One process with {STREAM_COUNT} streams, one for each partition of a broker, and {count:,} messages of {size} bytes in each partition. *Beside a",
-        f"stopped one*: the application never takes from one of the streams, whose partition holds {count * size / 1e6:,.0f} MB, while it reads the others;",
-        f"*{ALONE}*: that partition is empty. In the end the stopped stream was read, too, and had all of its messages.",
+        (
+            f"One process with {STREAM_COUNT} streams, one for each partition of a broker, and"
+            f" {count:,} messages of {size} bytes in each partition. *Beside a"
+        ),
+        (
+            "stopped one*: the application never takes from one of the streams, whose partition"
+            f" holds {count * size / 1e6:,.0f} MB, while it reads the others;"
+        ),
+        (
+            f"*{ALONE}*: that partition is empty. In the end the stopped stream was read, too, and"
+            " had all of its messages."
+        ),
         "",
         "```",
-        f"pylogbroker {__version__}, Twisted {version('Twisted')}, Python {platform.python_version()}, CRC by {zlib.__name__}, "
-        f"{platform.system()} {platform.release()}",
-        f"max.queued.bytes={QUEUED_SIZE_MAX}, fetch.size={FETCH_SIZE}, {len(readings[ALONE])} rounds",
+        (
+            f"pylogbroker {__version__}, Twisted {version('Twisted')}, Python"
+            f" {platform.python_version()}, CRC by {zlib.__name__}, {platform.system()}"
+            f" {platform.release()}"
+        ),
+        (
+            f"max.queued.bytes={QUEUED_SIZE_MAX}, fetch.size={FETCH_SIZE}, {len(readings[ALONE])}"
+            " rounds"
+        ),
         "```",
         "",
-        "| the other streams | messages/s, median | lowest to highest | CPU-s per million "
-        "| memory at the start (MB) | at most | at the end | queued in the stopped (MB) |",
+        (
+            "| the other streams | messages/s, median | lowest to highest | CPU-s per million "
+            "| memory at the start (MB) | at most | at the end | queued in the stopped (MB) |"
+        ),
         "|---|---|---|---|---|---|---|---|",
         *(row(kind, readings[kind], count) for kind in KINDS),
         "",
-        f"Throughput of the others beside a stopped stream: {rates[BESIDE] / rates[ALONE]:.2f} of what it is without.",
+        (
+            f"Throughput of the others beside a stopped stream: {rates[BESIDE] / rates[ALONE]:.2f}"
+            " of what it is without."
+        ),
         "",
-        f"Memory of the process beside a stopped stream, in ten steps of the last round (MB): {course(readings[BESIDE][-1])}.",
+        (
+            "Memory of the process beside a stopped stream, in ten steps of the last round (MB):"
+            f" {course(readings[BESIDE][-1])}."
+        ),
         "",
-        f"Memory of the broker after each round (MB): {', '.join(f'{each / 1e6:.1f}' for each in brokerSizes[BESIDE])} with, "
-        f"{', '.join(f'{each / 1e6:.1f}' for each in brokerSizes[ALONE])} without.",
+        (
+            "Memory of the broker after each round (MB):"
+            f" {', '.join(f'{each / 1e6:.1f}' for each in brokerSizes[BESIDE])} with,"
+            f" {', '.join(f'{each / 1e6:.1f}' for each in brokerSizes[ALONE])} without."
+        ),
     ]
     return "\n".join(lines) + "\n"
 
@@ -120,7 +146,10 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=200, help="bytes of each (200)")
     parser.add_argument("--output", type=Path, help="a page to write the figures to")
     options = parser.parse_args()
-    command = f"python -m tests.long.slowconsumer --rounds {options.rounds} --count {options.count} --size {options.size}"
+    command = (
+        f"python -m tests.long.slowconsumer --rounds {options.rounds} --count {options.count}"
+        f" --size {options.size}"
+    )
     found = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"],
         cwd=ROOT,

@@ -104,7 +104,8 @@ def main() -> int:
     options = parser.parse_args()
     out = sys.stdout
     out.write(
-        f"{options.messages} messages, {options.stops} stops, seed {options.seed}; {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}\n"
+        f"{options.messages} messages, {options.stops} stops, seed {options.seed}; {os.cpu_count()}"
+        f" processors, load {os.getloadavg()[0]:.1f}\n"
     )
     run = Run(options.messages, Random(options.seed))
     wrong: list[str] = []

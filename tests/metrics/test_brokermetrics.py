@@ -34,9 +34,28 @@ def picture() -> BrokerSnapshot:
         PartitionSnapshot("t", 1, 0, 0, 0, 0, 1, 0, 0, "fsync failed"),
     )
     return BrokerSnapshot(
-        7, "h:1", 2_000, 1_500, True, counters.snapshot(), partitions, 2, {"u-0": "gap"}, 10, 100, 3,
-        (ThrottledPartition("", -1, "flush", 2), ThrottledPartition("t", 1, "flush", 3), ThrottledPartition("t", 0, "roll", 1)), (), {"flush": 5, "memory": 0}, 1.5, 4096,
-    )  # fmt: skip
+        7,
+        "h:1",
+        2_000,
+        1_500,
+        True,
+        counters.snapshot(),
+        partitions,
+        2,
+        {"u-0": "gap"},
+        10,
+        100,
+        3,
+        (
+            ThrottledPartition("", -1, "flush", 2),
+            ThrottledPartition("t", 1, "flush", 3),
+            ThrottledPartition("t", 0, "roll", 1),
+        ),
+        (),
+        {"flush": 5, "memory": 0},
+        1.5,
+        4096,
+    )
 
 
 class FiguresTests(SynchronousTestCase):

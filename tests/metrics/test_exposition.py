@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.metrics.exposition import COUNTER, GAUGE, Family, Sample, render
+from pylogbroker.metrics.exposition import Family, Sample, render
 
 
 class RenderTests(SynchronousTestCase):
@@ -19,11 +19,10 @@ class RenderTests(SynchronousTestCase):
         """
         text = render(
             [
-                Family("a_total", COUNTER, "How many.", (Sample(3),)),
-                Family("b", GAUGE, "None.", ()),
+                Family("a_total", "How many.", (Sample(3),)),
+                Family("b", "None.", ()),
                 Family(
                     "c",
-                    GAUGE,
                     "Some.",
                     (Sample(0.25, {"x": "1", "y": "2"}), Sample(True, {"x": "2", "y": "2"})),
                 ),
@@ -37,16 +36,14 @@ class RenderTests(SynchronousTestCase):
 
     def test_escaped(self) -> None:
         """Backslashes, quotes and line ends cannot leave their label, nor a line its line."""
-        text = render([Family("a", GAUGE, "one\\\ntwo", (Sample(1, {"t": 'q"\\\n}'}),))])
+        text = render([Family("a", "one\\\ntwo", (Sample(1, {"t": 'q"\\\n}'}),))])
         self.assertEqual(
             text.decode(), '# HELP a one\\\\\\ntwo\n# TYPE a gauge\na{t="q\\"\\\\\\n}"} 1\n'
         )
 
     def test_notUnicode(self) -> None:
         """Half a surrogate pair, which some language let through, does not break the rest."""
-        self.assertIn(
-            b'{t="?"} 1', render([Family("a", GAUGE, "x", (Sample(1, {"t": "\ud800"}),))])
-        )
+        self.assertIn(b'{t="?"} 1', render([Family("a", "x", (Sample(1, {"t": "\ud800"}),))]))
 
     def test_nothing(self) -> None:
         """Nothing is nothing."""
@@ -54,6 +51,4 @@ class RenderTests(SynchronousTestCase):
 
     def test_large(self) -> None:
         """Whole numbers are whole, however large."""
-        self.assertIn(
-            b"a 9223372036854775807\n", render([Family("a", COUNTER, "x", (Sample(2**63 - 1),))])
-        )
+        self.assertIn(b"a 9223372036854775807\n", render([Family("a", "x", (Sample(2**63 - 1),))]))

@@ -33,13 +33,23 @@ class MirrorCountersTests(SynchronousTestCase):
         self.assertEqual(
             picture,
             {
-                "takenCount": 3, "takenSize": 30, "confirmedCount": 1, "confirmedSize": 10, "underWayCount": 2, "underWaySize": 20, "retriedCount": 0,
-                "repeatedCount": 0, "givenBackCount": 0, "givenBackSize": 0, "faultCount": 0,
-                "commitCount": 0, "stuck": [{"topic": "t", "offset": 7, "size": 20}],
+                "takenCount": 3,
+                "takenSize": 30,
+                "confirmedCount": 1,
+                "confirmedSize": 10,
+                "underWayCount": 2,
+                "underWaySize": 20,
+                "retriedCount": 0,
+                "repeatedCount": 0,
+                "givenBackCount": 0,
+                "givenBackSize": 0,
+                "faultCount": 0,
+                "commitCount": 0,
+                "stuck": [{"topic": "t", "offset": 7, "size": 20}],
                 "topics": {"t": {"messageCount": 1, "size": 10}},
                 "otherTopics": {"messageCount": 0, "size": 0},
             },
-        )  # fmt: skip
+        )
 
     def test_bounded(self) -> None:
         """

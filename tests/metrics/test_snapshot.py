@@ -25,9 +25,24 @@ class PictureTests(SynchronousTestCase):
         change.
         """
         picture = BrokerSnapshot(
-            1, "h:1", 2, 1, None, {"requests": {"produceCount": 1}}, (PartitionSnapshot("t", 0, 0, 1, 2, 1, 1, 1, 1, ""),), 1, {}, 1, 2, 3,
-            (ThrottledPartition("", -1, "flush", 1),), (BlockedRequest("p", "produce", "t", 0, "flush"),), {"flush": 1}, 0.5, 4,
-        )  # fmt: skip
+            1,
+            "h:1",
+            2,
+            1,
+            None,
+            {"requests": {"produceCount": 1}},
+            (PartitionSnapshot("t", 0, 0, 1, 2, 1, 1, 1, 1, ""),),
+            1,
+            {},
+            1,
+            2,
+            3,
+            (ThrottledPartition("", -1, "flush", 1),),
+            (BlockedRequest("p", "produce", "t", 0, "flush"),),
+            {"flush": 1},
+            0.5,
+            4,
+        )
         self.assertEqual(json.loads(json.dumps(picture))[6], [["t", 0, 0, 1, 2, 1, 1, 1, 1, ""]])
         with self.assertRaises(AttributeError):
             picture.brokerId = 2  # type: ignore[misc] # that is the point

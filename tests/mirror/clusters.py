@@ -15,9 +15,8 @@ from twisted.trial.unittest import TestCase
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.cluster.subscription import WildcardSubscription, whitelist
-from pylogbroker.errors import ZookeeperTimeoutException
-from pylogbroker.mirror.service import MirrorService
-from pylogbroker.mirror.settings import MirrorSettings
+from pylogbroker.errors import ConnectionLossException, ZookeeperTimeoutException
+from pylogbroker.mirror.service import MirrorService, MirrorSettings
 from pylogbroker.records.messageset import encodeSet
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.testing.zookeeper import FakeZookeeper
@@ -32,7 +31,10 @@ class Nowhere:
     """A client of a ZooKeeper that is not there."""
 
     def connect(self, timeoutMs: int) -> Deferred[Any]:
-        return fail(ZookeeperTimeoutException(f"nobody answers within {timeoutMs} ms"))
+        return fail(ZookeeperTimeoutException(f"no server answers within {timeoutMs} ms"))
+
+    def get_children(self, path: str) -> Deferred[Any]:
+        return fail(ConnectionLossException(path))
 
     def close(self) -> Deferred[None]:
         return succeed(None)

@@ -286,7 +286,7 @@ class ForwarderTests(SynchronousTestCase):
                 raise answer
             return take()
 
-        self.stream.take = broken  # type: ignore[assignment, method-assign]
+        self.stream.take = broken  # type: ignore[method-assign]
         self.put(ONE, b"a", b"b")
         self.assertEqual(
             (self.target.batches(), len(self.flushLoggedErrors(ZeroDivisionError))), ([[b"a"]], 1)

@@ -127,7 +127,7 @@ class TablesTests(SynchronousTestCase):
             ([(500, {A: 10, B: 20})], [(30, {A: 10, B: 20})]),
         )
         self.assertIs(tables.fixedTarget(ONE), None)
-        self.assertEqual(repr(tables), "<Tables, 2 partitions>")
+        self.assertEqual(repr(tables), "<ZookeeperOffsetSyncStore, 2 partitions>")
 
     def test_newest(self) -> None:
         """

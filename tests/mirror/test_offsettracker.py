@@ -208,4 +208,4 @@ class SettledTests(SynchronousTestCase):
         self.assertEqual(len(batch.waiters), 1)
         ledger.confirm(batch)
         self.successResultOf(other)
-        self.assertEqual(repr(ledger), "<Ledger, 1 partitions>")
+        self.assertEqual(repr(ledger), "<OffsetTracker, 1 partitions>")

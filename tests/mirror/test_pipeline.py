@@ -57,11 +57,14 @@ class RouteTests(SynchronousTestCase):
     def addPayloads(self, payloads: list[bytes]) -> None:
         """A batch whose messages have the offsets 100, 101 and so on."""
         name = b"".join(payloads)
-        tells = [
+        onConfirmed, onRejected, onDiscarded = (
             lambda found=found: found.append(name)
             for found in (self.onConfirmed, self.told, self.onDiscarded)
-        ]
-        self.pipeline.add(Batch(payloads, 100, range(101, 101 + len(payloads)), len(name), *tells))
+        )
+        ends = range(101, 101 + len(payloads))
+        self.pipeline.add(
+            Batch(payloads, 100, ends, len(name), onConfirmed, onRejected, onDiscarded)
+        )
 
     def names(self) -> list[bytes]:
         """What was sent since this was last asked."""

@@ -10,8 +10,7 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import NoBrokersError, PylogbrokerError
-from pylogbroker.mirror.pipeline import loggedOutage
-from pylogbroker.net.deferreds import retryForever
+from pylogbroker.mirror.pipeline import Outage, retryForever
 from pylogbroker.retry import RESEND_DELAYS
 
 
@@ -39,7 +38,7 @@ class UntilDoneTests(SynchronousTestCase):
 
         with capturedLogs() as events:
             doing = Deferred.fromCoroutine(
-                retryForever(clock, work, loggedOutage(lambda: 0.0, "the matter"))
+                retryForever(clock, work, Outage(lambda: 0.0, "the matter"))
             )
             self.assertEqual(len(outcomes), 3)
             clock.advance(RESEND_DELAYS.firstMs / 1000)
@@ -61,7 +60,7 @@ class UntilDoneTests(SynchronousTestCase):
             self.assertEqual(
                 self.successResultOf(
                     Deferred.fromCoroutine(
-                        retryForever(Clock(), work, loggedOutage(lambda: 0.0, "the matter"))
+                        retryForever(Clock(), work, Outage(lambda: 0.0, "the matter"))
                     )
                 ),
                 1,
@@ -69,14 +68,31 @@ class UntilDoneTests(SynchronousTestCase):
         self.assertEqual(events, [])
 
     def test_bug(self) -> None:
-        """What nobody foresaw is not tried again."""
+        """An error that is not the project's is not tried again."""
 
         async def work() -> int:
             raise ZeroDivisionError
 
         self.failureResultOf(
-            Deferred.fromCoroutine(
-                retryForever(Clock(), work, loggedOutage(lambda: 0.0, "the matter"))
-            ),
+            Deferred.fromCoroutine(retryForever(Clock(), work, Outage(lambda: 0.0, "the matter"))),
             ZeroDivisionError,
         )
+
+
+class OutageTests(SynchronousTestCase):
+    """Reports of repeated failures."""
+
+    def test_reports(self) -> None:
+        """
+        The first failure is reported, each with another reason, and the end; a success without a
+        failure is not.
+        """
+        outage = Outage(lambda: 0.0, "the matter")
+        with capturedLogs() as events:
+            outage.succeeded()
+            delays = [outage.failed(ValueError(text)) for text in "aab"]
+            outage.succeeded()
+            reports = [str(event.get("error", "over")) for event in events]
+            self.assertEqual((delays, reports), ([200, 400, 800], ["a", "b", "over"]))
+            again = outage.failed(ValueError("b"))
+        self.assertEqual((again, [str(event["error"]) for event in events[3:]]), (200, ["b"]))

@@ -15,8 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.cluster.subscription import blacklist
 from pylogbroker.mirror.offsetsyncs import readTables, translate
-from pylogbroker.mirror.service import REPORT_SECONDS, MirrorService
-from pylogbroker.mirror.settings import MirrorSettings
+from pylogbroker.mirror.service import REPORT_SECONDS, MirrorService, MirrorSettings
 from pylogbroker.types import BrokerPartition, PartitionId
 from tests.mirror.clusters import SESSION_MS, Cluster, MirrorCase, reactor
 

@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.mirror.settings}, and for the property files that are shipped.
+Tests for L{pylogbroker.mirror.service.MirrorSettings}, and for the property files that are shipped.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cluster.subscription import whitelist
 from pylogbroker.config.consumersettings import ConsumerSettings
-from pylogbroker.config.producersettings import ProducerSettings
+from pylogbroker.config.producersettings import DEFAULT_ENCODER, ProducerSettings
 from pylogbroker.config.properties import parseProperties
 from pylogbroker.errors import ConfigurationError
-from pylogbroker.mirror.settings import MirrorSettings
+from pylogbroker.mirror.service import MirrorSettings
 
 ETC = Path(__file__).resolve().parent.parent.parent / "etc"
 CONSUMER = {"zk.connect": "source:2181", "groupid": "mirrors"}
@@ -121,7 +121,7 @@ class MirrorSettingsTests(SynchronousTestCase):
         self.assertIn("given twice", self.fails(CONSUMER, dict(CONSUMER)))
         self.assertIn("for ever", self.fails({**CONSUMER, **PRODUCER}))
         self.assertIn("broker.list", self.fails(producer={"broker.list": "0:h:1"}, isKeeping=True))
-        for key in ("serializer.class", "callback.handler", "event.handler"):
+        for key in ("callback.handler", "event.handler"):
             self.assertIn(
                 "bytes on as they are",
                 self.fails(producer={**PRODUCER, key: "kafka.serializer.StringEncoder"}),
@@ -129,6 +129,22 @@ class MirrorSettingsTests(SynchronousTestCase):
         self.assertEqual(
             len(self.settings(CONSUMER, {**CONSUMER, "zk.connect": "other:2181"}).consumers), 2
         )
+
+    def test_encoder(self) -> None:
+        """
+        An encoder, as 0.7.2's own C{producer.properties} names one, has no effect, and a warning
+        says so: a mirror passes bytes on as they are.
+        """
+        warnings: list[str] = []
+        settings = MirrorSettings.fromProperties(
+            [CONSUMER],
+            {**PRODUCER, "serializer.class": "kafka.serializer.StringEncoder"},
+            whitelist("a"),
+            warnings.append,
+        )
+        self.assertEqual(settings.producer.serializerClass, DEFAULT_ENCODER)
+        self.assertEqual(len(warnings), 1)
+        self.assertIn("serializer.class=kafka.serializer.StringEncoder: has no effect", warnings[0])
 
 
 class SampleTests(SynchronousTestCase):

@@ -5,12 +5,22 @@ C{test_service}.
 
 from __future__ import annotations
 
+from inspect import CORO_CLOSED, getcoroutinestate
+
 from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
 from pylogbroker.cluster import paths
+from pylogbroker.cluster.subscription import whitelist
+from pylogbroker.config.consumersettings import ConsumerSettings
+from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.errors import ZookeeperError
+from pylogbroker.metrics.mirrormetrics import MirrorCounters
 from pylogbroker.mirror.service import MirrorService
+from pylogbroker.mirror.sourcecluster import SourceCluster
+from pylogbroker.mirror.target import TargetCluster
+from pylogbroker.testing.zookeeper import FakeZookeeper
 from pylogbroker.zookeeper.ephemeral import claim
 from tests.mirror.clusters import Cluster, MirrorCase
 
@@ -97,3 +107,24 @@ class SourceTests(MirrorCase):
         await Deferred.fromCoroutine(mirror.sources[0].record())
         await Deferred.fromCoroutine(mirror.sources[0].pause())
         await Deferred.fromCoroutine(mirror.sources[0].leave())
+
+    def test_abandoned(self) -> None:
+        """An attempt to join that nobody waits for any more ends, and does not wait for its end."""
+        clock = Clock()
+        client = FakeZookeeper(clock).client()
+        self.patch(client, "close", Deferred)  # the end of a session takes a while
+        properties = {"zk.connect": "source", "groupid": "mirrors"}
+        source = SourceCluster(
+            clock,
+            ConsumerSettings.fromProperties(properties),
+            whitelist("t"),
+            1,
+            TargetCluster(clock, ProducerSettings.fromProperties({"zk.connect": "target"})),
+            MirrorCounters(),
+            False,
+            lambda: client,
+        )
+        joining = source.run()
+        joining.send(None)
+        joining.close()  # the collector does so
+        self.assertEqual(getcoroutinestate(joining), CORO_CLOSED)

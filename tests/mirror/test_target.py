@@ -88,7 +88,7 @@ class TargetTests(MirrorCase):
         await broker.broker.service._closePorts()  # it is registered still, and has gone already
         for connection in list(broker.broker.service.connections.open):
             connection.transport.abortConnection()
-        self.target._consumers.get(self.discovery().brokers[0].endpoint)._timeoutMs = 100
+        (await self.target._offsets.consumer(0))._timeoutMs = 100
         self.assertEqual(await self.target.ends(["t"]), expected)
 
     async def test_provide(self) -> None:

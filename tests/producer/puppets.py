@@ -10,8 +10,7 @@ from typing import Any
 
 from twisted.internet.task import Clock
 
-from pylogbroker.client.brokerclient import BrokerClient
-from pylogbroker.client.brokerclientpool import BrokerClientPool
+from pylogbroker.client.brokerclient import BrokerClient, BrokerClientPool
 from pylogbroker.client.connection import ConnectionLimits
 from pylogbroker.protocol.kafka07.requests import (
     MultiProduce,

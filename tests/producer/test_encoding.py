@@ -130,13 +130,14 @@ class EncodingTests(SynchronousTestCase):
 
     def test_payloads(self) -> None:
         """Each value stands for itself: one that cannot be sent takes no other with it."""
-        found = self.encoding(stringEncoder, payloadSizeMax=3).payloads(["ab", 7, "abcd"], "t")
-        self.assertEqual(found[0], b"ab")
-        self.assertIsInstance(found[1], EncodingError)
-        self.assertIsInstance(found[2], MessageTooLargeError)
-        self.assertEqual(
-            self.encoding(stringEncoder, 1, payloadSizeMax=3).payloads(["abcd"], "t"), [b"abcd"]
+        data, refused = self.encoding(stringEncoder, payloadSizeMax=3).encode(
+            ["ab", 7, "abcd"], "t"
         )
+        self.assertEqual(data, encodeSet([b"ab"]))
+        self.assertIsInstance(refused[1], EncodingError)
+        self.assertIsInstance(refused[2], MessageTooLargeError)
+        _data, refused = self.encoding(stringEncoder, 1, payloadSizeMax=3).encode(["abcd"], "t")
+        self.assertIn("in a compressed message", str(refused[0]))
 
     def test_allOrNothing(self) -> None:
         """For sync mode the first fault counts."""

@@ -12,6 +12,8 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IConsumer
 from zope.interface.verify import verifyObject
 
+from pylogbroker.client.discovery import StaticDiscovery
+from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.errors import (
     BrokerConnectionError,
     ClosedError,
@@ -22,6 +24,7 @@ from pylogbroker.errors import (
     ZookeeperError,
     ZookeeperTimeoutException,
 )
+from pylogbroker.producer.lifecycle import DiscoveryStartup
 from pylogbroker.producer.producer import Producer
 from pylogbroker.zookeeper.client import ZookeeperClient
 from tests.producer.producercase import ClusterCase, ProducerCase
@@ -44,6 +47,26 @@ class StartingTests(ClusterCase):
         self.register(0, "a:1")
         self.done(producer.send("t", b"y"))
         self.close(producer)
+
+    def test_startedOnce(self) -> None:
+        """A discovery that sends a message while it starts is started once."""
+
+        class Discovery(StaticDiscovery):
+            isStatic = False
+
+            def start(self) -> Deferred[None]:
+                starts.append(producer.send("t", b"starting"))
+                return Deferred()
+
+        starts: list[Deferred[Any]] = []
+        producer = self.producer({"producer.type": "sync"}, discovery=Discovery([(0, "a", 1)]))
+        sending = producer.send("u", b"x")
+        self.assertEqual(len(starts), 1)
+        closing = producer.close(1000)
+        self.cluster.pass_(2)
+        self.failureResultOf(closing, TimedOutError)
+        for each in (*starts, sending):
+            self.failureResultOf(each, PylogbrokerError)
 
     def test_closedWhileLooking(self) -> None:
         """Closing is bounded while a topic is being looked up, too."""
@@ -92,6 +115,21 @@ class StartingTests(ClusterCase):
         self.turn()
         self.failureResultOf(starting, ZookeeperError)
         self.assertTrue(made[1].isClosed)
+
+
+class AbandonedTests(ClusterCase):
+    """A start that the interpreter ends, because nothing refers to it any more."""
+
+    def test_start(self) -> None:
+        """It ends at once: a client that is slow to close does not hold it."""
+        self.patch(ZookeeperClient, "fromSettings", lambda *_settings: self.zookeeper)
+        settings = ProducerSettings.fromProperties({"zk.connect": "z:2181"}, self.fail)
+        startup = DiscoveryStartup(self.clock, settings, self.fail, self.random.random)
+        starting = startup._start()
+        starting.send(None)
+        self.patch(self.zookeeper, "close", Deferred)
+        starting.close()
+        self.assertIsNone(startup.discovery)
 
 
 def _given(result: Any, *_arguments: Any, **_options: Any) -> Any:

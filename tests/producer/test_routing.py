@@ -87,10 +87,12 @@ class RouterTests(SynchronousTestCase):
             router = self.router(partitioner)
             route = self.route(router)
             for key in ("k", b"k", 7, None, "long" * REMEMBERED_LENGTH_MAX):
-                self.assertEqual(route.choose("t", key), router.index("t", key, 4))
-            self.assertEqual(route.indexes, {"k": route.choose("t", "k")} if isSteady else {})
+                self.assertEqual(router.indexOn(route, "t", key), router.index("t", key, 4))
+            self.assertEqual(
+                route.indexes, {"k": router.indexOn(route, "t", "k")} if isSteady else {}
+            )
         router = self.router(defaultPartitioner, 0.0, (3, 0))
-        self.assertEqual(self.route(router).choose("t", None), 0)
+        self.assertEqual(router.indexOn(self.route(router), "t", None), 0)
 
     def test_rememberedIsBounded(self) -> None:
         """All routes together remember the latest keys; a key that comes again counts once."""
@@ -98,12 +100,14 @@ class RouterTests(SynchronousTestCase):
         routes = [self.route(router, topic) for topic in ("t", "u")]
         for number in range(REMEMBERED_COUNT_MAX + 10):
             route = routes[number % 2]
-            self.assertEqual(route.choose("t", f"{number}"), router.index("t", f"{number}", 4))
+            self.assertEqual(
+                router.indexOn(route, "t", f"{number}"), router.index("t", f"{number}", 4)
+            )
         self.assertEqual(sum(len(route.indexes) for route in routes), REMEMBERED_COUNT_MAX)
         self.assertNotIn("8", routes[0].indexes)
         self.assertIn("10", routes[0].indexes)
         for _time in range(REMEMBERED_COUNT_MAX):
-            routes[0].choose("t", "10")
+            router.indexOn(routes[0], "t", "10")
         self.assertIn("12", routes[0].indexes)
 
     def test_unknownTopic(self) -> None:

@@ -19,6 +19,7 @@ from twisted.python import usage
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.broker.service import BrokerService
+from pylogbroker.console.service import brokerConsole
 from pylogbroker.programs import brokertap
 from pylogbroker.programs.brokertap import Options, TwistdBrokerService, makeService
 from pylogbroker.protocol.kafka07.requests import encodeFetch, encodeProduce
@@ -135,6 +136,16 @@ class OptionsTests(FolderTestCase):
         service: Any = makeService(self.parse())
         self.assertIsInstance(service, BrokerService)
         self.assertEqual((service.name, service.running), ("pylogbroker", 0))
+
+    def test_stop(self) -> None:
+        """C{stop}, which ends a start that has failed, frees the console's port, too."""
+        memory: Any = MemoryReactorClock()
+        settings = self.parse("--set", "http.listener=8067").settings
+        service = TwistdBrokerService(memory, settings)
+        service.site = brokerConsole(memory, settings, service)
+        service.site.privilegedStartService()
+        self.successResultOf(service.stop())
+        self.assertIsNone(service.site.port)
 
     def test_plugin(self) -> None:
         """twistd finds it by its name, with this module behind it."""
@@ -411,7 +422,10 @@ class ProcessTests(FolderTestCase):
         }
         # systemd gives descriptors from 3 on, and the number of the process that they are for. (Not
         # every shell knows a descriptor of two digits.)
-        begin = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.environ['LISTEN_PID'] = str(os.getpid()); os.execv(sys.argv[2], sys.argv[2:])"
+        begin = (
+            "import os, sys; os.dup2(int(sys.argv[1]), 3); os.environ['LISTEN_PID'] ="
+            " str(os.getpid()); os.execv(sys.argv[2], sys.argv[2:])"
+        )
         process = subprocess.Popen(
             [sys.executable, "-c", begin, str(listening.fileno()), *command],
             cwd=self.folder,

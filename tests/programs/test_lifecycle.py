@@ -60,7 +60,8 @@ class NotifyTests(SynchronousTestCase):
 
 
 class _Options(PropertyOptions):
-    def read(self, properties: Mapping[str, str], warn: Callable[[str], None]) -> Any:
+    @staticmethod
+    def read(properties: Mapping[str, str], warn: Callable[[str], None]) -> Any:
         if "wrong" in properties:
             raise ConfigurationError("wrong=: is wrong")
         return dict(properties)

@@ -54,7 +54,8 @@ class FileTests(SynchronousTestCase):
             {"": "warn", "pylogbroker.broker": "debug"},
         )
         found = self.read(
-            "twisted.web=critical \npylogbroker.requests=error\npylogbroker.programs.brokertap.TwistdBrokerService=info\n"
+            "twisted.web=critical"
+            " \npylogbroker.requests=error\npylogbroker.programs.brokertap.TwistdBrokerService=info\n"
         )
         self.assertEqual(list(found.values()), ["info", "critical", "error", "info"])
         self.assertEqual(self.warnings, [])
@@ -119,7 +120,8 @@ class FilterTests(SynchronousTestCase):
         self.assertEqual(
             self.lines,
             [
-                "pylogbroker.programs.lifecycle.LogLevels info Log levels: root=info a.b=error a.b.c=debug"
+                "pylogbroker.programs.lifecycle.LogLevels info Log levels: root=info a.b=error"
+                " a.b.c=debug"
             ],
         )
         self.assertEqual(

@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any
 
 from twisted.internet import reactor
+from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
@@ -93,7 +94,7 @@ class RegistryCase(TestCase):
             SyncProducer(reactor, self.broker.endpoint),
         )
         log = TopicLog(clock, topic, *ways, 10, checkIntervalMs)
-        self.addCleanup(log.close)
+        self.addCleanup(lambda: Deferred.fromCoroutine(log.close()))
         return log
 
     async def produce(self, topic: str, *payloads: bytes) -> None:

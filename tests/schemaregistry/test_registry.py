@@ -250,7 +250,7 @@ class RegistryTests(RegistryCase):
         clock = Clock()
         log = self.makeLog("_schemas", clock=clock)
         registry = Registry(clock, log, ManualWorker(), lambda: str(next(self.requests)), 1_000)
-        following = registry.follow()
+        following = Deferred.fromCoroutine(registry.follow())
         await self.eventually(lambda: registry._waiting)
         following.cancel()
         await log.close()

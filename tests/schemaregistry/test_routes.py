@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from twisted.internet.defer import maybeDeferred
+from twisted.internet.defer import Deferred, maybeDeferred
 
 from pylogbroker.net.httpserver import HttpRequest, HttpResponse
 from pylogbroker.schemaregistry.registry import Registry
@@ -318,15 +318,9 @@ class RoutesTests(RegistryCase):
     async def test_underWay(self) -> None:
         """So many requests may be under way; one more is told to come again, and then may."""
         self.web._requestCountMax = 1
-        waiting = self.web.answer(
-            HttpRequest(
-                "POST",
-                "/subjects/s/versions",
-                {},
-                "application/json",
-                json.dumps({"schema": X}).encode(),
-            )
-        )
+        body = json.dumps({"schema": X}).encode()
+        asked = HttpRequest("POST", "/subjects/s/versions", {}, "application/json", body)
+        waiting = Deferred.fromCoroutine(self.web.answer(asked))
         await self.refused(429, "GET", "/subjects")
         await waiting
         self.assertEqual(
@@ -348,6 +342,5 @@ class RoutesTests(RegistryCase):
                 """Without a state."""
 
         web = RegistrySite(None, Broken(), (), 1, 1)
-        await self.assertFailure(
-            web.answer(HttpRequest("GET", "/subjects", {}, "", b"")), AttributeError
-        )
+        with self.assertRaises(AttributeError):
+            await web.answer(HttpRequest("GET", "/subjects", {}, "", b""))

@@ -21,8 +21,10 @@ class TopicLogTests(RegistryCase):
     def follow(self, log: TopicLog) -> tuple[list[bytes], list[None], Deferred[None]]:
         payloads: list[bytes] = []
         caughtUp: list[None] = []
-        following = log.follow(
-            lambda payload, offset: payloads.append(payload), lambda: caughtUp.append(None)
+        following = Deferred.fromCoroutine(
+            log.follow(
+                lambda payload, offset: payloads.append(payload), lambda: caughtUp.append(None)
+            )
         )
 
         def stop() -> Any:
@@ -74,7 +76,7 @@ class TopicLogTests(RegistryCase):
     async def test_refresh(self) -> None:
         """When it has fired, everything that was visible when it was asked for has been applied."""
         log = self.makeLog()
-        log._pollSeconds = 1_000
+        log._pollMs = 1_000_000
         payloads, caughtUp, _ = self.follow(log)
         await self.eventually(lambda: caughtUp)
         await self.produce("log", b"a")
@@ -133,7 +135,7 @@ class TopicLogTests(RegistryCase):
         await self.eventually(lambda: caughtUp)
         await self.broker.stop()
         await self.eventually(lambda: log.problem is not None)
-        appending = log.append(b"a")
+        appending = Deferred.fromCoroutine(log.append(b"a"))
         await self.startBroker()
         await appending
         await self.eventually(lambda: payloads[:1] == [b"a"] and log.problem is None)
@@ -182,7 +184,7 @@ class TopicLogTests(RegistryCase):
         """What was not sent when it is closed is given up."""
         log = self.makeLog()
         await self.broker.stop()
-        appending = log.append(b"a")
+        appending = Deferred.fromCoroutine(log.append(b"a"))
         await deferLater(reactor, 0)
         appending.cancel()
         await self.assertFailure(appending, CancelledError)

@@ -48,7 +48,8 @@ class Progress:
             rate = count / (now - self._begun)
             end = "\n" if count == self._totalCount else ""
             self._errors.write(
-                f"\r{count:,} of {self._totalCount:,} seeds, {failedCount} failed, {rate:.1f} seeds/s   {end}"
+                f"\r{count:,} of {self._totalCount:,} seeds, {failedCount} failed, {rate:.1f}"
+                f" seeds/s   {end}"
             )
             self._errors.flush()
 
@@ -93,7 +94,8 @@ def runAll(
 def many(seeds: range, jobCount: int, out: TextIO, isGroupDeleted: bool = False) -> int:
     """Run them, and print what they were made of."""
     out.write(
-        f"seeds {seeds.start}-{seeds.stop - 1}, pylogbroker {__version__}, Twisted {version('Twisted')}, Python {platform.python_version()}\n"
+        f"seeds {seeds.start}-{seeds.stop - 1}, pylogbroker {__version__}, Twisted"
+        f" {version('Twisted')}, Python {platform.python_version()}\n"
     )
     out.flush()
     figures: Counter[str] = Counter()
@@ -114,13 +116,15 @@ def many(seeds: range, jobCount: int, out: TextIO, isGroupDeleted: bool = False)
     for name, count in sorted(figures.items()):
         out.write(f"{name:>20} {count:>14,}\n")
     out.write(
-        f"{'CPU ms a seed':>20} {1000 * cpuSeconds / max(doneCount, 1):>14.1f}\n{'seconds':>20} {monotonic() - begun:>14,.0f}\n"
+        f"{'CPU ms a seed':>20} {1000 * cpuSeconds / max(doneCount, 1):>14.1f}\n{'seconds':>20}"
+        f" {monotonic() - begun:>14,.0f}\n"
     )
     for outcome in failed[:TOLD_COUNT_MAX]:
         out.write(describe(outcome))
     if failed:
         out.write(
-            f"FAILED: {len(failed)} of {doneCount} seeds: {' '.join(str(outcome.seed) for outcome in failed[:1000])}\n"
+            f"FAILED: {len(failed)} of {doneCount} seeds:"
+            f" {' '.join(str(outcome.seed) for outcome in failed[:1000])}\n"
         )
         return 1
     out.write(f"all {doneCount} seeds hold\n")

@@ -129,7 +129,10 @@ class Ledger:
         for producer, count in extra.items():
             repeatedCount, _ = self.repeats[producer]
             if count > repeatedCount:
-                yield f"{count} messages of {producer} are in the logs once more, and it reported {repeatedCount} as sent again"
+                yield (
+                    f"{count} messages of {producer} are in the logs once more, and it reported"
+                    f" {repeatedCount} as sent again"
+                )
 
     def _inOrder(self, logs: Mapping[PartitionId, Log]) -> Iterable[str]:
         """
@@ -144,7 +147,10 @@ class Ledger:
                 if key is None or self.repeats[producer][1] or self.outcomes[payload] != SENT:
                     continue
                 if number <= last.get((producer, key, view), -1):
-                    yield f"{place}: {payload!r} is behind number {last[producer, key, view]} of the same key"
+                    yield (
+                        f"{place}: {payload!r} is behind number {last[producer, key, view]} of the"
+                        " same key"
+                    )
                 last[producer, key, view] = number
 
     def _delivered(self, logs: Mapping[PartitionId, Log]) -> Iterable[str]:

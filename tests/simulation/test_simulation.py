@@ -130,7 +130,10 @@ class ItselfTests(SynchronousTestCase):
         A seed does the same in every process, to the last message, however Python's own hashes
         fall.
         """
-        program = f"from tests.simulation.simulation import simulate; print([simulate(seed).fingerprint for seed in range({REPEAT_COUNT})])"
+        program = (
+            "from tests.simulation.simulation import simulate; print([simulate(seed).fingerprint"
+            f" for seed in range({REPEAT_COUNT})])"
+        )
         outputs = []
         for hashSeed in ("1", "2"):
             environment = {**os.environ, "PYTHONHASHSEED": hashSeed}

@@ -78,7 +78,8 @@ class World:
             self.callCount += 1
             if self.callCount > CALL_COUNT_MAX:
                 raise StuckError(
-                    f"more than {CALL_COUNT_MAX} calls until {self.now:.3f} s; next: {clock.calls[:5]}"
+                    f"more than {CALL_COUNT_MAX} calls until {self.now:.3f} s; next:"
+                    f" {clock.calls[:5]}"
                 )
         clock.rightNow = max(clock.rightNow, end)
         return False

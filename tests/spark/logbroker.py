@@ -131,7 +131,7 @@ class LogBroker:
         return f"{self.number}:{self.address.host}:{self.address.port}"
 
     def close(self) -> None:
-        """Serve nobody any more."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         for each in self._sockets:

@@ -10,9 +10,8 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.retry import RetryPolicy
-from pylogbroker.spark.brokerclients import BrokerClients
-from pylogbroker.spark.options import SourceOptions, sourceOptions
-from pylogbroker.spark.splits import OffsetRange
+from pylogbroker.spark.brokerclients import BrokerClients, OffsetRange
+from pylogbroker.spark.options import SourceOptions
 from pylogbroker.types import BrokerPartition
 from tests.spark.logbroker import LogBroker
 
@@ -43,7 +42,9 @@ class SourceCase(SynchronousTestCase):
             "retryCount": "2",
             **options,
         }
-        return sourceOptions({key: str(value) for key, value in given.items() if value is not None})
+        return SourceOptions.fromOptions(
+            {key: str(value) for key, value in given.items() if value is not None}
+        )
 
     def policy(self, retryCount: int = 2) -> RetryPolicy:
         """It notes down how long it should wait."""
@@ -53,7 +54,7 @@ class SourceCase(SynchronousTestCase):
         """Clients of brokers; by default of C{broker}."""
         found = BrokerClients(
             {each.number: each.address for each in brokers or (self.broker,)},
-            self.options().cluster,
+            self.options(),
             self.policy(retryCount),
         )
         self.addCleanup(found.close)

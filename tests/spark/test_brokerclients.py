@@ -11,7 +11,7 @@ from pylogbroker.errors import (
     UnreadableRangeError,
 )
 from pylogbroker.records.messageset import encodeSet
-from pylogbroker.spark.brokerclients import SegmentBounds, fetchBounds, fetchOffsetAt
+from pylogbroker.spark.brokerclients import SegmentBounds
 from tests.spark.sourcecase import HERE, SourceCase
 
 
@@ -83,10 +83,10 @@ class EndsTests(SourceCase):
         """Segment starts, ascending, and the end behind them."""
         starts = self.broker.log().append(SET, SET, SET)
         self.assertEqual(
-            fetchBounds(self.brokers(), "clicks", HERE), SegmentBounds(tuple(starts), 3 * len(SET))
+            self.brokers().segmentBounds("clicks", HERE), SegmentBounds(tuple(starts), 3 * len(SET))
         )
         self.broker.log().deleteBefore(starts[1])
-        self.assertEqual(fetchBounds(self.brokers(), "clicks", HERE).earliest, starts[1])
+        self.assertEqual(self.brokers().segmentBounds("clicks", HERE).earliest, starts[1])
 
     def test_emptySegmentAtTheEnd(self) -> None:
         """
@@ -94,13 +94,15 @@ class EndsTests(SourceCase):
         message at 0.
         """
         self.broker.log().append(SET, b"")
-        self.assertEqual(fetchBounds(self.brokers(), "clicks", HERE), SegmentBounds((0,), len(SET)))
-        self.assertEqual(fetchBounds(self.brokers(), "other", HERE), SegmentBounds((0,), 0))
+        self.assertEqual(
+            self.brokers().segmentBounds("clicks", HERE), SegmentBounds((0,), len(SET))
+        )
+        self.assertEqual(self.brokers().segmentBounds("other", HERE), SegmentBounds((0,), 0))
 
     def test_noSuchPartition(self) -> None:
         """A partition that the broker does not have is an error that names it."""
         error = self.assertRaises(
-            UnreadableRangeError, fetchBounds, self.brokers(), "clicks", HERE._replace(partition=3)
+            UnreadableRangeError, self.brokers().segmentBounds, "clicks", HERE._replace(partition=3)
         )
         self.assertEqual(
             str(error), "topic clicks, partition 0-3: the broker does not have this partition"
@@ -112,10 +114,7 @@ class EndsTests(SourceCase):
         starts = log.append(SET, SET, SET)
         log.times = {starts[0]: 1_000, starts[1]: 2_000, starts[2]: 3_000}
         self.assertEqual(
-            [
-                fetchOffsetAt(self.brokers(), "clicks", HERE, time)
-                for time in (500, 1_000, 2_500, 9_000)
-            ],
+            [self.brokers().offsetAt("clicks", HERE, time) for time in (500, 1_000, 2_500, 9_000)],
             [0, 0, starts[1], starts[2]],
         )
 
@@ -125,6 +124,8 @@ class EndsTests(SourceCase):
         self.assertIn(
             "does not name its end",
             str(
-                self.assertRaises(UnreadableRangeError, fetchBounds, self.brokers(), "clicks", HERE)
+                self.assertRaises(
+                    UnreadableRangeError, self.brokers().segmentBounds, "clicks", HERE
+                )
             ),
         )

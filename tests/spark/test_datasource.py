@@ -15,10 +15,9 @@ from twisted.trial.unittest import SynchronousTestCase
 import pyspark_pylogbroker
 from pylogbroker.errors import ConfigurationError, NoBrokersError
 from pylogbroker.records.messageset import encodeSet
-from pylogbroker.spark.datasource import SCHEMA, BatchReader, PylogbrokerDataSource
+from pylogbroker.spark.datasource import SCHEMA, BatchReader, PylogbrokerDataSource, StreamReader
 from pylogbroker.spark.rangereader import ARROW_SCHEMA
 from pylogbroker.spark.sink import BatchWriter, StreamWriter
-from pylogbroker.spark.streamreader import StreamReader
 from tests.spark.sourcecase import SourceCase
 
 VALUE = StructType().add("value", "binary")
@@ -40,8 +39,8 @@ class DataSourceTests(SynchronousTestCase):
 
     def test_columns(self) -> None:
         """
-        The columns that Spark is told of are those of the batches, type by type; nobody can ask for
-        others.
+        The columns that Spark is told of are those of the batches, type by type; a query cannot ask
+        for others.
         """
         self.assertEqual(to_arrow_schema(self.source().schema(), timezone="UTC"), ARROW_SCHEMA)
         for ask in (self.source(subscribe="t").reader, self.source(subscribe="t").streamReader):

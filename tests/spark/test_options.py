@@ -18,13 +18,11 @@ from pylogbroker.net.socketendpoints import Endpoint
 from pylogbroker.records.compression import SNAPPY
 from pylogbroker.spark.options import (
     Selection,
-    parseAssignment,
-    parseOffsets,
-    sinkOptions,
-    sourceOptions,
+    SinkOptions,
+    SourceOptions,
 )
 from pylogbroker.syncclient.clustermetadata import StaticMetadata, ZookeeperMetadata
-from pylogbroker.types import EARLIEST, LATEST, BrokerPartition
+from pylogbroker.types import EARLIEST, LATEST, BrokerPartition, PartitionId
 
 LEAST = {"brokers": "h:1", "subscribe": "t"}
 
@@ -34,22 +32,23 @@ class SourceOptionsTests(SynchronousTestCase):
 
     def refusal(self, **options: Any) -> str:
         """Why options are refused."""
-        return str(self.assertRaises(ConfigurationError, sourceOptions, options))
+        return str(self.assertRaises(ConfigurationError, SourceOptions.fromOptions, options))
 
     def test_defaults(self) -> None:
         """The least that can be said, and what follows from it."""
-        options = sourceOptions(LEAST)
-        self.assertEqual(options.cluster.brokers, (BrokerAddress(0, "h", 1),))
+        options = SourceOptions.fromOptions(LEAST)
+        self.assertEqual(options.brokers, (BrokerAddress(0, "h", 1),))
         self.assertEqual(options.selection, Selection(topics=("t",)))
         self.assertEqual(
-            (options.starting, options.ending, options.startingTimestampMs), (None, LATEST, None)
+            (options.startingOffsets, options.endingOffsets, options.startingTimestamp),
+            (None, LATEST, None),
         )
         self.assertTrue(options.failOnDataLoss)
-        self.assertEqual((options.minPartitionCount, options.triggerSizeMax), (0, 0))
+        self.assertEqual((options.minPartitions, options.maxBytesPerTrigger), (None, None))
 
     def test_keysInAnyCase(self) -> None:
         """Spark passes on keys in lower case; users write them as they like."""
-        options = sourceOptions(
+        options = SourceOptions.fromOptions(
             {
                 "ZOOKEEPER": "h:2181/root",
                 "subscribepattern": "a.*",
@@ -58,25 +57,25 @@ class SourceOptionsTests(SynchronousTestCase):
             }
         )
         self.assertEqual(
-            (options.cluster.zookeeper, options.selection.pattern, options.failOnDataLoss),
+            (options.zookeeper, options.selection.pattern, options.failOnDataLoss),
             ("h:2181/root", "a.*", False),
         )
-        self.assertEqual(options.starting, LATEST)
+        self.assertEqual(options.startingOffsets, LATEST)
 
     def test_views(self) -> None:
         """ZooKeeper or a list says who is there."""
         self.assertIsInstance(
-            sourceOptions({"zookeeper": "h:2181", "subscribe": "t"}).cluster.metadata(),
+            SourceOptions.fromOptions({"zookeeper": "h:2181", "subscribe": "t"}).metadata(),
             ZookeeperMetadata,
         )
-        self.assertIsInstance(sourceOptions(LEAST).cluster.metadata(), StaticMetadata)
+        self.assertIsInstance(SourceOptions.fromOptions(LEAST).metadata(), StaticMetadata)
 
     def test_secret(self) -> None:
         """A password is for ZooKeeper, and not shown."""
-        cluster = sourceOptions(
+        cluster = SourceOptions.fromOptions(
             {"zookeeper": "h:2181", "subscribe": "t", "zookeeperDigest": "me:secret"}
-        ).cluster
-        self.assertEqual(cluster.access.settings().zkDigest, "me:secret")
+        )
+        self.assertEqual(cluster.access().zkDigest, "me:secret")
         self.assertNotIn("secret", repr(cluster))
         self.assertNotIn("secret", self.refusal(**LEAST, zookeeperDigest="secret"))
 
@@ -90,16 +89,16 @@ class SourceOptionsTests(SynchronousTestCase):
             "zk.digest=me:secret\nzk.acl=private\nbroker.endpoint=tls:{host}:{port}:trustRoots=/ca\nproducer.type=sync\n",
             encoding="utf-8",
         )
-        cluster = sourceOptions(
+        cluster = SourceOptions.fromOptions(
             {
                 **LEAST,
                 "config": path,
                 "zookeeperAcl": "open",
                 "brokerEndpoint": "tcp:{host}:1{port}",
             }
-        ).cluster
+        )
         self.assertEqual(
-            cluster.access.settings(),
+            cluster.access(),
             ConnectionSettings.fromProperties(
                 {
                     "zk.digest": "me:secret",
@@ -125,26 +124,30 @@ class SourceOptionsTests(SynchronousTestCase):
     def test_selections(self) -> None:
         """Topics are listed, matched, or given with their partitions."""
         self.assertEqual(
-            sourceOptions({**LEAST, "subscribe": " a, b,,a "}).selection.topics, ("a", "b")
+            SourceOptions.fromOptions({**LEAST, "subscribe": " a, b,,a "}).selection.topics,
+            ("a", "b"),
         )
-        assigned = sourceOptions({"brokers": "h:1", "assign": '{"t": ["2-1"]}'}).selection.assigned
-        self.assertEqual(assigned, {"t": (BrokerPartition(2, 1),)})
+        assigned = SourceOptions.fromOptions(
+            {"brokers": "h:1", "assign": '{"t": ["2-1"]}'}
+        ).selection.assigned
+        self.assertEqual(assigned, (PartitionId("t", BrokerPartition(2, 1)),))
 
     def test_positions(self) -> None:
         """Words, maps and times say where to begin and to end."""
-        options = sourceOptions(
+        options = SourceOptions.fromOptions(
             {**LEAST, "startingOffsets": "earliest", "endingOffsets": '{"t": {"0-0": 5}}'}
         )
         self.assertEqual(
-            (options.starting, options.ending), (EARLIEST, {"t": {BrokerPartition(0, 0): 5}})
+            (options.startingOffsets, options.endingOffsets),
+            (EARLIEST, {PartitionId("t", BrokerPartition(0, 0)): 5}),
         )
         self.assertEqual(
-            sourceOptions({**LEAST, "startingTimestamp": "17"}).startingTimestampMs, 17
+            SourceOptions.fromOptions({**LEAST, "startingTimestamp": "17"}).startingTimestamp, 17
         )
 
     def test_sizes(self) -> None:
         """A fetch is never more than the largest that is allowed."""
-        options = sourceOptions(
+        options = SourceOptions.fromOptions(
             {
                 **LEAST,
                 "fetchSize": "1000000",
@@ -157,8 +160,8 @@ class SourceOptionsTests(SynchronousTestCase):
             (
                 options.fetchSize,
                 options.fetchSizeMax,
-                options.minPartitionCount,
-                options.triggerSizeMax,
+                options.minPartitions,
+                options.maxBytesPerTrigger,
             ),
             (500_000, 500_000, 8, 9),
         )
@@ -170,7 +173,7 @@ class SourceOptionsTests(SynchronousTestCase):
         """
         self.assertIn("did you mean failOnDataLoss?", self.refusal(**LEAST, failOnDatalos="true"))
         self.assertIn("there are zookeeper, ", self.refusal(**LEAST, xyz="1"))
-        sourceOptions({**LEAST, "checkpointLocation": "/tmp", "path": "x"})
+        SourceOptions.fromOptions({**LEAST, "checkpointLocation": "/tmp", "path": "x"})
 
     def test_refusals(self) -> None:
         """Each wrong option is refused by its name."""
@@ -201,7 +204,7 @@ class SinkOptionsTests(SynchronousTestCase):
 
     def test_options(self) -> None:
         """Topic, codec and sizes."""
-        options = sinkOptions(
+        options = SinkOptions.fromOptions(
             {
                 "brokers": "3:h:1",
                 "topic": "t",
@@ -211,7 +214,7 @@ class SinkOptionsTests(SynchronousTestCase):
             }
         )
         self.assertEqual(
-            (options.topic, options.codec, options.payloadSizeMax, options.batchSize),
+            (options.topic, options.compression, options.maxMessageSize, options.batchSize),
             ("t", SNAPPY, 5, 7),
         )
 
@@ -221,21 +224,29 @@ class SinkOptionsTests(SynchronousTestCase):
             "compression=zip",
             str(
                 self.assertRaises(
-                    ConfigurationError, sinkOptions, {"brokers": "h:1", "compression": "zip"}
+                    ConfigurationError,
+                    SinkOptions.fromOptions,
+                    {"brokers": "h:1", "compression": "zip"},
                 )
             ),
         )
         self.assertIn(
-            "no option subscribe", str(self.assertRaises(ConfigurationError, sinkOptions, LEAST))
+            "no option subscribe",
+            str(self.assertRaises(ConfigurationError, SinkOptions.fromOptions, LEAST)),
         )
 
 
 class OffsetMapTests(SynchronousTestCase):
     """Offsets and assignments as JSON."""
 
-    def refusal(self, parse: object, text: str) -> str:
+    def parsed(self, option: str, text: str) -> SourceOptions:
+        """The options of a source with one more."""
+        least = {"brokers": "h:1"} if option == "assign" else LEAST
+        return SourceOptions.fromOptions({**least, option: text})
+
+    def refusal(self, option: str, text: str) -> str:
         """Why a text is refused."""
-        return str(self.assertRaises(ConfigurationError, parse, "startingOffsets", text))
+        return str(self.assertRaises(ConfigurationError, self.parsed, option, text))
 
     def test_offsets(self) -> None:
         """
@@ -246,19 +257,18 @@ class OffsetMapTests(SynchronousTestCase):
             '{"b.c": {"1-0": -2, "0-2147483647": 9223372036854775807},'
             ' "\u00fc": {"0-0": -1}, "a": {}}'
         )
-        large = BrokerPartition(0, 2**31 - 1)
         expected = {
-            "b.c": {BrokerPartition(1, 0): -2, large: 2**63 - 1},
-            "ü": {BrokerPartition(0, 0): -1},
-            "a": {},
+            PartitionId("b.c", BrokerPartition(1, 0)): -2,
+            PartitionId("b.c", BrokerPartition(0, 2**31 - 1)): 2**63 - 1,
+            PartitionId("ü", BrokerPartition(0, 0)): -1,
         }
-        self.assertEqual(parseOffsets("startingOffsets", text), expected)
+        self.assertEqual(self.parsed("startingOffsets", text).startingOffsets, expected)
 
     def test_assignment(self) -> None:
         """A topic has a list of partitions, each of which counts once."""
         self.assertEqual(
-            parseAssignment("assign", '{"t": ["1-0", "0-3", "1-0"]}'),
-            {"t": (BrokerPartition(0, 3), BrokerPartition(1, 0))},
+            self.parsed("assign", '{"t": ["1-0", "0-3", "1-0"]}').assign,
+            tuple(PartitionId("t", BrokerPartition(*each)) for each in ((0, 3), (1, 0))),
         )
 
     def test_refusals(self) -> None:
@@ -276,11 +286,11 @@ class OffsetMapTests(SynchronousTestCase):
             ('{"t": {"0-0": 1, "0-0": 2}}', "0-0 appears twice"),
             ('{"t": {"0-0": 1, "00-0": 2}}', "t 0-0 appears twice, once as '00-0'"),
         ):
-            self.assertIn(reason, self.refusal(parseOffsets, text))
+            self.assertIn(reason, self.refusal("startingOffsets", text))
         for text, reason in (
             ('{"t": []}', "t must have a list"),
             ('{"t": ["0"]}', "is not <broker>-<partition>"),
             ('{"": ["0-0"]}', "cannot be the name"),
             ('{"t": ["0-0"], "t": ["0-1"]}', "t appears twice"),
         ):
-            self.assertIn(reason, self.refusal(parseAssignment, text))
+            self.assertIn(reason, self.refusal("assign", text))

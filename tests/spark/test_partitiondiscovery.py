@@ -1,16 +1,21 @@
-"""Tests for L{pylogbroker.spark.partitiondiscovery}."""
+"""Tests for the discovery of partitions in L{pylogbroker.spark.brokerclients}."""
 
 from __future__ import annotations
 
 from pylogbroker.config.propertytypes import BrokerAddress
 from pylogbroker.errors import BrokerConnectionError, NoBrokersError, ZookeeperTimeoutException
+from pylogbroker.spark.brokerclients import PartitionDiscovery, findPartitions, isSelected
 from pylogbroker.spark.options import Selection
-from pylogbroker.spark.partitiondiscovery import PartitionDiscovery, findPartitions, isSelected
 from pylogbroker.syncclient.clustermetadata import IClusterMetadata
 from pylogbroker.types import BrokerPartition, PartitionId
 from tests.spark.sourcecase import HERE, SourceCase
 
 AWAY = BrokerPartition(1, 0)
+
+
+def at(*brokers: int) -> list[PartitionId]:
+    """A partition on each of these brokers."""
+    return [PartitionId("t", BrokerPartition(number, 0)) for number in brokers]
 
 
 class Registry:
@@ -67,7 +72,7 @@ class FindPlacesTests(SourceCase):
         for selection, expected in (
             (Selection(topics=("ab",)), [True, True, False]),
             (Selection(pattern="a."), [True, True, False]),
-            (Selection(assigned={"ab": (HERE,)}), [True, False, False]),
+            (Selection(assigned=(PartitionId("ab", HERE),)), [True, False, False]),
         ):
             self.assertEqual(
                 [
@@ -83,8 +88,8 @@ class FindPlacesTests(SourceCase):
 
     def test_selections(self) -> None:
         """
-        Named topics, topics that match as a whole, or partitions that are given, whether somebody
-        has them or not.
+        Named topics, topics that match as a whole, or assigned partitions, whether or not a broker
+        has them.
         """
         view: IClusterMetadata = Registry({"a": [HERE], "ab": [HERE, AWAY], "b": [AWAY]})
         self.assertEqual(
@@ -95,10 +100,12 @@ class FindPlacesTests(SourceCase):
             [("a", HERE), ("ab", HERE), ("ab", AWAY)],
         )
         self.assertEqual(findPartitions(view, Selection(pattern="x")), [])
-        self.assertEqual(findPartitions(view, Selection(assigned={"x": (AWAY,)})), [("x", AWAY)])
+        self.assertEqual(
+            findPartitions(view, Selection(assigned=(PartitionId("x", AWAY),))), [("x", AWAY)]
+        )
 
     def test_noSuchTopic(self) -> None:
-        """A topic that is named and that nobody has is an error."""
+        """A named topic that no broker has is an error."""
         self.assertIn(
             "topic x",
             str(
@@ -115,7 +122,7 @@ class ClusterTests(SourceCase):
     def cluster(self, *states: dict[str, list[BrokerPartition]] | Exception) -> PartitionDiscovery:
         """With a registry."""
         self.registry = Registry(*states)
-        return PartitionDiscovery(self.options().cluster, self.policy(), self.registry)
+        return PartitionDiscovery(self.options(), self.policy(), self.registry)
 
     def test_expected(self) -> None:
         """Partitions that should be there are looked for several times."""
@@ -138,8 +145,8 @@ class ClusterTests(SourceCase):
 
     def test_noBrokerForAMoment(self) -> None:
         """
-        A topic that nobody has for a moment is found; one that nobody has is an error that says how
-        often it was looked for.
+        A topic that no broker has for a moment is found; one that stays away is an error that gives
+        the number of attempts.
         """
         self.assertEqual(
             self.cluster({}, {"t": [HERE]}).partitions(Selection(topics=("t",))), [("t", HERE)]
@@ -169,9 +176,9 @@ class ClusterTests(SourceCase):
         Brokers that should be there are looked for, and one that stays away is an error that says
         which there are.
         """
-        with self.cluster({"t": []}, {"t": [HERE, AWAY]}).brokers([1]) as brokers:
+        with self.cluster({"t": []}, {"t": [HERE, AWAY]}).brokers(at(1)) as brokers:
             self.assertEqual(brokers.address(1).port, 1)
-        error = self.assertRaises(NoBrokersError, self.cluster({"t": [HERE]}).brokers, [0, 7, 8])
+        error = self.assertRaises(NoBrokersError, self.cluster({"t": [HERE]}).brokers, at(0, 7, 8))
         self.assertEqual(str(error), "there is no broker 7 after 3 attempts; the brokers are 0")
 
     def test_addressesWithoutZookeeper(self) -> None:
@@ -181,17 +188,19 @@ class ClusterTests(SourceCase):
         """
         cluster = self.cluster({"t": [HERE]}, ZookeeperTimeoutException("late"))
         for _time in range(2):
-            with cluster.brokers([0]) as brokers:
+            with cluster.brokers(at(0)) as brokers:
                 self.assertEqual(brokers.address(0).port, 1)
-        self.assertRaises(ZookeeperTimeoutException, cluster.brokers, [0, 1])
+        self.assertRaises(ZookeeperTimeoutException, cluster.brokers, at(0, 1))
         self.assertRaises(
-            ZookeeperTimeoutException, self.cluster(ZookeeperTimeoutException("late")).brokers, [0]
+            ZookeeperTimeoutException,
+            self.cluster(ZookeeperTimeoutException("late")).brokers,
+            at(0),
         )
 
     def test_listedBrokerDown(self) -> None:
         """A broker of a list that gives no answer is looked for again, and then is an error."""
         self.broker.before = lambda request: False
-        with PartitionDiscovery(self.options().cluster, self.policy()) as cluster:
+        with PartitionDiscovery(self.options(), self.policy()) as cluster:
             self.assertRaises(
                 BrokerConnectionError, cluster.partitions, Selection(topics=("clicks",))
             )

@@ -25,7 +25,7 @@ from pylogbroker.errors import (
 from pylogbroker.protocol.kafka07.requests import Offsets, Produce
 from pylogbroker.records.messageset import MessageSet
 from pylogbroker.spark import sink as module
-from pylogbroker.spark.options import SinkOptions, sinkOptions
+from pylogbroker.spark.options import SinkOptions
 from pylogbroker.spark.sink import (
     BatchWriter,
     StreamWriter,
@@ -59,7 +59,9 @@ class SinkCase(SourceCase):
 
     def sink(self, **options: str) -> SinkOptions:
         """By a list."""
-        return sinkOptions({"brokers": self.broker.listed, "topic": "clicks", **options})
+        return SinkOptions.fromOptions(
+            {"brokers": self.broker.listed, "topic": "clicks", **options}
+        )
 
     def batches(self, *columns: dict[str, Any]) -> Any:
         """Of rows."""
@@ -119,7 +121,7 @@ class WritingTests(SinkCase):
         writer.abort([TaskResult("", 3), None])
 
     def test_noRows(self) -> None:
-        """A task without rows asks nobody anything."""
+        """A task without rows sends no request."""
         self.assertEqual(sendAll(self.sink(), self.batches({"value": []})), 0)
         self.assertEqual(self.broker.requests, [])
 
@@ -195,15 +197,13 @@ class SendingTests(SourceCase):
 
     def sending(self, view: Any = None, **options: Any) -> TaskWriter:
         """To both brokers."""
-        found = sinkOptions(
+        found = SinkOptions.fromOptions(
             {
                 "brokers": f"{self.broker.listed},{self.other.listed}",
                 **{key: str(value) for key, value in options.items()},
             }
         )
-        sending = TaskWriter(
-            found, view or found.cluster.metadata(), lambda: next(self.chances, 0.0)
-        )
+        sending = TaskWriter(found, view or found.metadata(), lambda: next(self.chances, 0.0))
         self.addCleanup(sending.abort)
         return sending
 
@@ -257,8 +257,8 @@ class SendingTests(SourceCase):
 
     def test_newTopic(self) -> None:
         """
-        A topic that nobody has goes to partition 0 of each broker that is there; without any broker
-        it is an error.
+        A new topic goes to partition 0 of each registered broker; without any broker it is an
+        error.
         """
         view = Registry({})
         view.brokers = lambda: {0: self.broker.address}  # type: ignore[method-assign]

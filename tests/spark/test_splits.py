@@ -14,16 +14,15 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.errors import ConfigurationError, DataLossError
 from pylogbroker.protocol.kafka07.requests import Offsets, Request
 from pylogbroker.records.messageset import encodeSet
-from pylogbroker.spark.brokerclients import SegmentBounds
+from pylogbroker.spark.brokerclients import OffsetRange, SegmentBounds
 from pylogbroker.spark.splits import (
-    OffsetRange,
-    batchRanges,
     checkNamed,
     expectedPartitions,
+    plannedRanges,
     splitRanges,
     withinBounds,
 )
-from pylogbroker.types import BrokerPartition, PartitionId
+from pylogbroker.types import EARLIEST, BrokerPartition, PartitionId
 from tests.spark.sourcecase import HERE, SourceCase
 
 SET = encodeSet([b"12345678901"])
@@ -42,8 +41,8 @@ class RangesTests(SourceCase):
 
     def ends(self, **options: Any) -> tuple[int, int]:
         """Start and end of the one range, in sets."""
-        [found] = batchRanges(
-            self.options(**options), self.brokers(), [PartitionId("clicks", HERE)]
+        [found] = plannedRanges(
+            self.options(**options), self.brokers(), [PartitionId("clicks", HERE)], EARLIEST
         )
         return found.start // SIZE, found.end // SIZE
 
@@ -64,8 +63,8 @@ class RangesTests(SourceCase):
 
     def test_timeUnderWrites(self) -> None:
         """
-        A time that is not yet is the end, also while somebody writes: what comes between two
-        questions is no loss.
+        A time in the future means the end, also while a producer writes: messages that arrive
+        between two requests are not lost data.
         """
 
         def write(request: Request) -> bool:
@@ -106,7 +105,7 @@ class RangesTests(SourceCase):
         """
         options = self.options(startingOffsets='{"clicks": {"0-0": 5}}')
         self.assertEqual(expectedPartitions(options), {("clicks", HERE)})
-        checkNamed("startingOffsets", options.starting, [PartitionId("clicks", HERE)])
+        checkNamed("startingOffsets", options.startingOffsets, [PartitionId("clicks", HERE)])
         checkNamed("startingOffsets", None, [PartitionId("clicks", HERE)])
         other = BrokerPartition(1, 0)
         text = str(
@@ -114,14 +113,14 @@ class RangesTests(SourceCase):
                 ConfigurationError,
                 checkNamed,
                 "startingOffsets",
-                options.starting,
+                options.startingOffsets,
                 [PartitionId("clicks", HERE), PartitionId("clicks", other)],
             )
         )
         self.assertIn("startingOffsets has no offset for topic clicks, partition 1-0", text)
         text = str(
             self.assertRaises(
-                ConfigurationError, checkNamed, "startingOffsets", options.starting, []
+                ConfigurationError, checkNamed, "startingOffsets", options.startingOffsets, []
             )
         )
         self.assertIn(
@@ -185,7 +184,7 @@ class CutTests(SynchronousTestCase):
         self.assertEqual(splitRanges(whole, 8, lambda each: [0, 5, 1_005]), whole)
 
     def test_notAsked(self) -> None:
-        """Where there are ranges enough, nobody is asked for segments."""
+        """With enough ranges, no broker is asked for segments."""
 
         def asked(_each: OffsetRange) -> list[int]:
             raise AssertionError

@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.spark.streamreader}: a stream without Spark.
+Tests for the streams of L{pylogbroker.spark.datasource}, without Spark.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ from pylogbroker.errors import (
 )
 from pylogbroker.protocol.kafka07.requests import Fetch
 from pylogbroker.records.messageset import encodeMessage, encodeSet
-from pylogbroker.spark.brokerclients import fetchBounds
-from pylogbroker.spark.partitiondiscovery import PartitionDiscovery
-from pylogbroker.spark.splits import OffsetRange
-from pylogbroker.spark.streamreader import (
+from pylogbroker.spark.brokerclients import OffsetRange, PartitionDiscovery
+from pylogbroker.spark.datasource import (
     StreamReader,
     apportion,
     decodeCheckpoint,
@@ -53,12 +51,12 @@ class GoingView(StaticMetadata):
     isAway = False
 
     def brokers(self) -> dict[int, BrokerAddress]:
-        """All, or nobody can be asked."""
+        """All of them, or an error while ZooKeeper is away."""
         self._check()
         return super().brokers()
 
     def partitions(self, name: str) -> list[BrokerPartition]:
-        """All, or nobody can be asked."""
+        """All of them, or an error while ZooKeeper is away."""
         self._check()
         return super().partitions(name)
 
@@ -78,7 +76,7 @@ class StreamCase(SourceCase):
     def reader(self, metadata: IClusterMetadata | None = None, **options: Any) -> StreamReader:
         """A query that was started, or started again."""
         listed = f"{self.broker.listed},{self.other.listed}"
-        cluster = self.options(brokers=listed).cluster
+        cluster = self.options(brokers=listed)
         reader = StreamReader(
             self.options(**{"brokers": listed, "startingOffsets": "earliest", **options}),
             PartitionDiscovery(cluster, self.policy(), metadata),
@@ -322,7 +320,7 @@ class LossTests(StreamCase):
 
     def test_partitionIsGone(self) -> None:
         """
-        A partition that nobody has any more is an error; or its place is kept for when it comes
+        A partition that no broker has any more is an error; or its position is kept until it is
         back.
         """
         self.broker.partitionCount = 2
@@ -448,7 +446,7 @@ class BoundaryTests(SourceCase):
     def boundary(self, start: int, end: int, sizeMax: int, fetchSize: int = 64) -> int:
         """From a start on."""
         brokers = self.brokers()
-        starts = fetchBounds(brokers, "clicks", HERE).starts
+        starts = brokers.segmentBounds("clicks", HERE).starts
         self.broker.requests.clear()
         return lastEntryBoundary(
             brokers, self.options(fetchSize=fetchSize), self.range(start, end), sizeMax, starts

@@ -77,6 +77,7 @@ class CountedFormat:
     """
 
     suffix = ".counted"
+    isStamped = True
 
     def __init__(self) -> None:
         self.searchCount = 0

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from pylogbroker.errors import StorageError
@@ -23,8 +22,8 @@ from pylogbroker.records.messageset import encodeSet
 from pylogbroker.storage.events import StorageEvent
 from pylogbroker.storage.jobs import FindPositionJob, Job
 from pylogbroker.storage.logdirectory import LogDirectory, LogSettings
-from pylogbroker.storage.partitionlog import PartitionLog
-from pylogbroker.storage.segments import Segment
+from pylogbroker.storage.partitionlog import HOUR_MS, PartitionLog, PartitionSettings
+from pylogbroker.storage.segments import Segment, both, byAge, bySize
 from pylogbroker.testing.powercut import PowerCutFileSystem
 from tests.storage.countedformat import CountedFormat, encodeBatch, unstamped
 
@@ -40,6 +39,47 @@ class Clock:
 
     def __call__(self) -> int:
         return self.nowMs
+
+
+SETTINGS = {
+    "partitionCount": 1,
+    "segmentSizeMax": 1 << 30,
+    "rollAgeMs": 168 * HOUR_MS,
+    "flushCountMax": 500,
+    "flushIntervalMs": 3000,
+    "retentionAgeMs": 168 * HOUR_MS,
+    "retentionSize": -1,
+    "retention": None,
+    "topicLengthMax": 255,
+    "descriptorCountMax": 512,
+}
+
+
+def logSettings(**settings: Any) -> LogSettings:
+    """Settings from names as in L{SETTINGS}; C{...ByTopic} is a map that overrides one of them."""
+    unknown = {name.removesuffix("ByTopic") for name in settings} - set(SETTINGS)
+    assert not unknown, unknown
+
+    def pick(name: str, topic: str) -> int:
+        value: int = settings.get(f"{name}ByTopic", {}).get(topic, settings[name])
+        return value
+
+    def forTopic(topic: str) -> PartitionSettings:
+        age, size = byAge(pick("retentionAgeMs", topic)), bySize(pick("retentionSize", topic))
+        return PartitionSettings(
+            pick("segmentSizeMax", topic),
+            pick("rollAgeMs", topic),
+            settings["flushCountMax"],
+            pick("flushIntervalMs", topic),
+            settings["retention"] or both(age, size),
+        )
+
+    return LogSettings(
+        forTopic,
+        lambda topic: pick("partitionCount", topic),
+        settings["topicLengthMax"],
+        settings["descriptorCountMax"],
+    )
 
 
 def entry(payload: bytes) -> bytes:
@@ -135,7 +175,7 @@ def close(log: PartitionLog, nowMs: int = START_MS) -> None:
     """Close in order."""
     job = log.beginClose()
     if job is not None:
-        log.finishClose(job, run(job), nowMs)
+        log.finishClose(job, run(job))
 
 
 def bytesOf(part: Slice) -> bytes:
@@ -233,13 +273,14 @@ class Site:
         self.clock = Clock()
         self.files = PowerCutFileSystem(self.clock) if files is None else files
         self.root = root
-        self.settings = LogSettings(**settings)
+        self.settings = {**SETTINGS, **settings}
         self.formats: list[IRecordFormat] = [records.format]
         self.reports: list[StorageEvent] = []
         self.directory = self._new()
 
     def _new(self) -> LogDirectory:
-        return LogDirectory(self.root, self.formats, self.files, self.settings, self.clock)
+        settings = logSettings(**self.settings)
+        return LogDirectory(self.root, self.formats, self.files, settings, self.clock)
 
     @property
     def double(self) -> PowerCutFileSystem:
@@ -249,7 +290,7 @@ class Site:
 
     def change(self, **settings: Any) -> None:
         """Other settings from the next opening on."""
-        self.settings = replace(self.settings, **settings)
+        self.settings.update(settings)
 
     def open(self) -> LogDirectory:
         """A new L{LogDirectory} on the same files."""

@@ -25,7 +25,7 @@ class DescriptorCacheTests(SynchronousTestCase):
 
     def make(self, name: str, writable: bool = False) -> SegmentFile:
         self.files.open(f"/{name}", create=True).writeAt(0, [name.encode()])
-        return self.cache.file(f"/{name}", writable=writable)
+        return SegmentFile(self.cache, f"/{name}", writable)
 
     def use(self, file: SegmentFile) -> None:
         if not file.pin():
@@ -225,7 +225,7 @@ class RealDescriptorTests(SynchronousTestCase):
         before = len(os.listdir("/proc/self/fd"))
         for i in range(100):
             files.open(f"{root}/{i}", create=True).close()
-            file = cache.file(f"{root}/{i}", writable=True)
+            file = SegmentFile(cache, f"{root}/{i}", True)
             file.openPinned()
             file.unpin()
         self.assertEqual(len(os.listdir("/proc/self/fd")) - before, 5)

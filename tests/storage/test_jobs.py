@@ -12,13 +12,14 @@ L{PlantedFaultTests} are tests of these tests: with a sync left out, they must f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from random import Random
 
 from twisted.trial.unittest import FailTest, SynchronousTestCase
 
 from pylogbroker.storage.partitionlog import HOUR_MS, PartitionLog
-from pylogbroker.storage.retention import byAge
+from pylogbroker.storage.segments import byAge
 from pylogbroker.testing.powercut import PowerCutFileSystem, PowerLostError
 from pylogbroker.types import TopicPartition
 from tests.storage.driving import (
@@ -413,16 +414,18 @@ class AllButOneSync(PowerCutFileSystem):
         self.afterWhat: list[tuple[str, int]] = []
         self._last = ""
 
-    def _enter(
+    @contextmanager
+    def _operation(
         self, action: str, path: str, changes: bool = True, generation: int | None = None
-    ) -> None:
-        super()._enter(action, path, changes, generation)
-        if action == "fsync":
-            self.syncs = self.syncCount != self.forgotten
-            self.syncCount += 1
-            self.afterWhat.append((self._last, self.operationCount))
-        if changes:
-            self._last = action
+    ) -> Iterator[None]:
+        with super()._operation(action, path, changes, generation):
+            if action == "fsync":
+                self.syncs = self.syncCount != self.forgotten
+                self.syncCount += 1
+                self.afterWhat.append((self._last, self.operationCount))
+            if changes:
+                self._last = action
+            yield
 
     def cutPower(self, random: Random | None = None) -> None:
         super().cutPower(random)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -29,9 +30,10 @@ from pylogbroker.storage.events import (
     UnexpectedFileInLogDirectory,
 )
 from pylogbroker.storage.files import RealFileSystem
-from pylogbroker.storage.logdirectory import LOCK_NAME, MARKER_NAME, LogSettings, firstAppendMs
+from pylogbroker.storage.logdirectory import LOCK_NAME, MARKER_NAME
 from pylogbroker.storage.partitionlog import HOUR_MS
-from pylogbroker.storage.recovery import LoadedPartition, LoadedSegment
+from pylogbroker.storage.recovery import LoadedPartition
+from pylogbroker.storage.segments import Segment
 from pylogbroker.testing.powercut import PowerCutFileSystem
 from pylogbroker.types import TopicPartition
 from tests.storage.driving import (
@@ -176,6 +178,18 @@ class OpenTests(SynchronousTestCase):
         self.assertFalse(site.directory.isOpen)
         site.open()
 
+    def test_openedAgain(self) -> None:
+        """A start that fails late leaves nothing of what it has loaded, nor of what did not load."""
+        site = Site()
+        site.write("bad-0/00000000000000000000.kafka", b"")
+        site.double.fail("list", "bad-0", errno.EIO)
+        site.double.fail("fsync", ROOT, errno.EIO)
+        self.assertRaises(StorageError, site.open)
+        directory = site.directory
+        self.assertEqual((directory.logs, directory.failures, directory.topics), ({}, {}, set()))
+        directory.open(site.reports.append)
+        self.assertEqual((list(directory.logs), directory.failures), ([("bad", 0)], {}))
+
     def test_segmentSample(self) -> None:
         """The segment that 0.7.2 wrote opens unchanged, and its messages are read."""
         sample = (GOLDEN / "segment-sample.kafka").read_bytes()
@@ -208,7 +222,7 @@ class OpenTests(SynchronousTestCase):
         What is configured for a topic holds for its partitions, what is configured for all, for the
         others.
         """
-        settings = LogSettings(
+        site = Site(
             segmentSizeMaxByTopic={"a": 1},
             rollAgeMsByTopic={"a": 2},
             flushIntervalMsByTopic={"a": 3},
@@ -216,19 +230,18 @@ class OpenTests(SynchronousTestCase):
             segmentSizeMax=10,
             rollAgeMs=20,
         )
-        found = settings.forTopic("a")
+        site.open()
+        found = site.create("a", 0).settings
         self.assertEqual(
             (found.segmentSizeMax, found.rollAgeMs, found.flushIntervalMs, found.flushCountMax),
             (1, 2, 3, 4),
         )
-        found = settings.forTopic("b")
+        found = site.create("b", 0).settings
         self.assertEqual(
             (found.segmentSizeMax, found.rollAgeMs, found.flushIntervalMs, found.flushCountMax),
             (10, 20, 3000, 4),
         )
-        site = Site(segmentSizeMaxByTopic={"a": 1})
-        site.open()
-        self.assertIs(site.create("a", 0).settings, site.create("a", 1).settings)
+        self.assertIs(site.log("a", 0).settings, site.create("a", 1).settings)
 
 
 class LockTests(SynchronousTestCase):
@@ -558,22 +571,20 @@ class AgeTests(SynchronousTestCase):
     """Gotcha 19: the age of the last segment survives a restart."""
 
     def loaded(self, directoryMs: int, *sizesAndTimes: tuple[int, int]) -> LoadedPartition:
-        segments = [
-            LoadedSegment(0, f"/{i}", size, modifiedMs)
-            for i, (size, modifiedMs) in enumerate(sizesAndTimes)
-        ]
-        return LoadedPartition(Kafka07Format(), tuple(segments), (), 0, directoryMs)
+        none: Any = None
+        segments = [Segment(0, none, size, modifiedMs, none) for size, modifiedMs in sizesAndTimes]
+        return LoadedPartition("/t-0", Kafka07Format(), tuple(segments), 0, directoryMs)
 
     def test_estimate(self) -> None:
         """
         It is the time of the segment before, or of the directory; never later than the segment's
         own; none for an empty one.
         """
-        self.assertIsNone(firstAppendMs(self.loaded(5, (0, 7))))
-        self.assertEqual(firstAppendMs(self.loaded(5, (1, 7))), 5)
-        self.assertEqual(firstAppendMs(self.loaded(9, (1, 7))), 7)
-        self.assertEqual(firstAppendMs(self.loaded(9, (1, 3), (1, 7))), 3)
-        self.assertIsNone(firstAppendMs(self.loaded(9, (1, 3), (0, 7))))
+        self.assertIsNone(self.loaded(5, (0, 7)).firstAppendMs)
+        self.assertEqual(self.loaded(5, (1, 7)).firstAppendMs, 5)
+        self.assertEqual(self.loaded(9, (1, 7)).firstAppendMs, 7)
+        self.assertEqual(self.loaded(9, (1, 3), (1, 7)).firstAppendMs, 3)
+        self.assertIsNone(self.loaded(9, (1, 3), (0, 7)).firstAppendMs)
 
     def restartEveryHour(self, site: Site, hours: int) -> list[int]:
         """

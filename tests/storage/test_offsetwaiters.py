@@ -9,7 +9,7 @@ from collections.abc import Callable
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import StorageError
-from pylogbroker.storage.offsetwaiters import OffsetCallback, OffsetWaiters
+from pylogbroker.storage.partitionlog import OffsetCallback, OffsetWaiters
 
 
 class NoticesTests(SynchronousTestCase):
@@ -55,7 +55,7 @@ class NoticesTests(SynchronousTestCase):
 
     def test_cancelledByAnother(self) -> None:
         """A callback can cancel one that is due in the same move."""
-        cancels: list[Callable[[], None]] = []
+        cancels: list[Callable[[], object]] = []
         self.notices.wait(1, lambda failure: cancels[0]())
         cancels.append(self.notices.wait(1, self.teller("b")))
         self.notices.advance(1)

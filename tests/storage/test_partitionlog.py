@@ -28,7 +28,7 @@ from pylogbroker.storage.partitionlog import (
     flushedWatermark,
     writtenWatermark,
 )
-from pylogbroker.storage.retention import byAge, keepAll
+from pylogbroker.storage.segments import byAge, bySize
 from pylogbroker.types import LogPosition, TopicPartition
 from tests.storage.countedformat import encodeBatch
 from tests.storage.driving import (
@@ -328,7 +328,8 @@ class FlushTests(LogCase):
         log._fail(StorageError("/x", "write", "no"))
         self.assertIsNone(run(rolling))
         log.finishRoll(rolling, None, START_MS)
-        log.finishStat(inspection, run(inspection))
+        run(inspection)
+        log.finishStat(inspection)
         self.assertEqual(self.site.directory.cache.openCount, 0)
         for call in (
             lambda: append(log, self.twelve),
@@ -610,7 +611,8 @@ class OffsetsBeforeTests(LogCase):
         self.assertEqual(log.offsetsBefore(START_MS - 50, 10, START_MS), [])
         job = log.beginStat()
         assert job is not None
-        log.finishStat(job, run(job))
+        run(job)
+        log.finishStat(job)
         self.assertEqual(log.offsetsBefore(START_MS - 50, 10, START_MS), [self.at(108), 0])
 
     def test_inspectionOfWhatIsGone(self) -> None:
@@ -622,7 +624,7 @@ class OffsetsBeforeTests(LogCase):
         job = log.beginStat()
         assert job is not None
         error = run(job)
-        log.finishStat(job, error)
+        log.finishStat(job)
         self.assertEqual([segment.modifiedMs for segment in log.segments], times)
         self.assertIsNotNone(error)
         self.assertIsNone(log.failure)
@@ -1040,7 +1042,7 @@ class RetentionTests(LogCase):
         self.assertIsNone(run(inspection))
         log.write()
         flush(log, later)
-        log.finishStat(inspection, None)
+        log.finishStat(inspection)
         self.assertEqual(log.segments[0].modifiedMs, later)
         self.assertEqual(clean(log, later), 0)
         self.assertEqual(self.readAll(log), self.twelve * 2)
@@ -1084,7 +1086,7 @@ class RetentionTests(LogCase):
         putFlushed(log, *[self.twelve] * 4)
         self.assertEqual(clean(log, START_MS), 2)
         self.assertEqual(self.names(), ["24", "36"])
-        self.assertEqual(keepAll(log.segments, START_MS), 0)
+        self.assertEqual(bySize(-1)(log.segments, START_MS), 0)
 
     def test_perTopic(self) -> None:
         """Limits of retention can be set for a topic."""
@@ -1330,7 +1332,7 @@ class CloseTests(LogCase):
         closing = log.beginClose()
         assert closing is not None
         self.assertRaises(ValueError, log.beginClose)
-        log.finishClose(closing, run(closing), START_MS)
+        log.finishClose(closing, run(closing))
         self.assertFalse(log.busy)
 
     def test_failedSync(self) -> None:

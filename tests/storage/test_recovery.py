@@ -23,6 +23,7 @@ from pylogbroker.storage.events import (
     SegmentTruncated,
     StorageEvent,
 )
+from pylogbroker.storage.files import DescriptorCache
 from pylogbroker.storage.recovery import LoadedPartition, loadPartition
 from pylogbroker.testing.powercut import PowerCutFileSystem
 from tests.storage.countedformat import encodeBatch
@@ -65,7 +66,7 @@ SMALL_LOG = b"".join(
 
 
 def countedPrefix(data: bytes) -> int:
-    """The same of a segment of the second format."""
+    """The bytes of a segment of the second format that recovery keeps."""
     position = following = 0
     while len(data) - position >= 10:
         offset = int.from_bytes(data[position : position + 4], "big")
@@ -133,7 +134,8 @@ class LoadCase(RecoveryCase):
         self.files.syncDirectory(PATH)
 
     def load(self, recover: bool = True) -> LoadedPartition:
-        return loadPartition(self.files, PATH, [self.records.format], recover, self.reports.append)
+        cache = DescriptorCache(self.files, 1)
+        return loadPartition(cache, PATH, [self.records.format], recover, self.reports.append)
 
     def refused(self, recover: bool = True) -> str:
         """The directory does not load, and nothing in it is touched."""
@@ -153,14 +155,22 @@ class LoadTests(LoadCase):
     def test_empty(self) -> None:
         """A directory without segments gets the one at 0, durably."""
         loaded = self.load(False)
-        self.assertEqual(loaded.segments, ((0, self.last, 0, 77),))
+        [segment] = loaded.segments
+        self.assertEqual(
+            (segment.baseOffset, segment.path, segment.size, segment.modifiedMs),
+            (0, self.last, 0, 77),
+        )
         self.files.cutPower()
         self.assertEqual(self.files.list(PATH), [f"00000000000000000000{self.suffix}"])
 
     def test_loadEmptyLog(self) -> None:
         """LogTest.testLoadEmptyLog: a zero-byte segment at 0 loads."""
         self.make(f"00000000000000000000{self.suffix}", b"")
-        self.assertEqual(self.load().segments, ((0, self.last, 0, 5),))
+        [segment] = self.load().segments
+        self.assertEqual(
+            (segment.baseOffset, segment.path, segment.size, segment.modifiedMs),
+            (0, self.last, 0, 5),
+        )
 
     def test_twiceTheSameOffset(self) -> None:
         """Two files of one offset refuse the directory, empty or not."""
@@ -210,7 +220,7 @@ class LoadTests(LoadCase):
         self.assertRaises(
             StorageError,
             loadPartition,
-            self.files,
+            DescriptorCache(self.files, 1),
             "/none-0",
             [self.records.format],
             True,
@@ -224,7 +234,7 @@ class LoadTests(LoadCase):
         self.assertRaises(
             CorruptLogError,
             loadPartition,
-            Racing(),
+            DescriptorCache(Racing(), 1),
             PATH,
             [self.records.format],
             True,
@@ -347,7 +357,8 @@ class ExhaustiveRecoveryTests(RecoveryCase):
         files = PowerCutFileSystem()
         files.makeDirectories(PATH)
         files.open(self.last, create=True).writeAt(0, [data])
-        loaded = loadPartition(files, PATH, [self.records.format], True, lambda report: None)
+        cache = DescriptorCache(files, 1)
+        loaded = loadPartition(cache, PATH, [self.records.format], True, lambda report: None)
         found = files.contents(self.last)
         self.assertEqual(loaded.segments[0].size, len(found))
         return found

@@ -4,37 +4,32 @@ Tests of what retention decides.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.storage.retention import both, byAge, bySize, keepAll
+from pylogbroker.storage.segments import Segment, both, byAge, bySize
 
 
-class Kept(NamedTuple):
-    """A segment as a policy sees it."""
-
-    baseOffset: int
-    size: int
-    modifiedMs: int
-
-
-def kept(*sizesAndTimes: tuple[int, int]) -> list[Kept]:
-    """Segments, oldest first."""
-    found: list[Kept] = []
+def kept(*sizesAndTimes: tuple[int, int]) -> list[Segment]:
+    """Segments without files, oldest first."""
+    noFile: Any = None
+    noIndex: Any = None
+    found: list[Segment] = []
     for size, modifiedMs in sizesAndTimes:
-        found.append(Kept(found[-1].baseOffset + found[-1].size if found else 0, size, modifiedMs))
+        baseOffset = found[-1].baseOffset + found[-1].size if found else 0
+        found.append(Segment(baseOffset, noFile, size, modifiedMs, noIndex))
     return found
 
 
 class RetentionTests(SynchronousTestCase):
     """spec-0.7 log-storage §10."""
 
-    def test_keepAll(self) -> None:
+    def test_keepEverything(self) -> None:
         """Nothing goes."""
-        self.assertEqual(keepAll(kept((1, 0)), 10**15), 0)
+        self.assertEqual(bySize(-1)(kept((1, 0)), 10**15), 0)
 
     def test_byAge(self) -> None:
         """What is older than the limit goes, what is exactly as old stays."""

@@ -155,7 +155,7 @@ class VerificationTests(SynchronousTestCase):
 
 
 class CountedVerificationTests(SynchronousTestCase):
-    """The same of the second format, beside 2011's in one directory."""
+    """Verification of the second format, beside 2011's in one directory."""
 
     def test_gaps(self) -> None:
         """Gaps are no fault, an overlap is; each partition is read in its own format."""

@@ -106,6 +106,14 @@ class RegistryClientTests(SynchronousTestCase):
             "more than", str(self.assertRaises(BrokerConnectionError, self.client.schema, 2))
         )
 
+    def test_password(self) -> None:
+        """An error names host and port of a registry, and not a password in its address."""
+        self.end.close()
+        address = self.end.url.removeprefix("http://")
+        client = RegistryClient(f"http://:secret@{address}", timeoutMs=20_000)
+        error = self.assertRaises(BrokerConnectionError, client.schema, 1)
+        self.assertIn(f"no registry answers: {address}: ", str(error))
+
     def test_away(self) -> None:
         """
         The next address is asked when one does not answer, or says that it cannot; when none does,

@@ -214,7 +214,7 @@ class ClientTests(zookeeper.ZookeeperCase):
         """An answer that comes after its time is dropped, and makes room for others."""
         await self.session(5)
         results = [self.kazoo.handler.async_result() for _ in range(2)]
-        asking = self.client._ask("get", "/a", lambda: results[0])
+        asking = self.client._ask("get", "/a", lambda path: results[0])
         self.clock.advance(0.2)
         self.assertIsInstance(await zookeeper.failureOf(asking), ZookeeperTimeoutException)
         self.assertEqual(len(self.client._inFlight), 1)
@@ -225,7 +225,7 @@ class ClientTests(zookeeper.ZookeeperCase):
         """An error of kazoo's that has no name here is one all the same, with the path."""
         await self.session(5)
         result = self.kazoo.handler.async_result()
-        asking = self.client._ask("get", "/a", lambda: result)
+        asking = self.client._ask("get", "/a", lambda path: result)
         result.set_exception(MarshallingError())
         error = await zookeeper.failureOf(asking)
         self.assertIs(type(error), ZookeeperError)
@@ -239,12 +239,12 @@ class ClientTests(zookeeper.ZookeeperCase):
         self.patch(module, "IN_FLIGHT_COUNT_MAX", 1)
         await self.session(5)
         results = [self.kazoo.handler.async_result() for _ in range(2)]
-        first = self.client._ask("get", "/1", lambda: results[0])
-        second = self.client._ask("get", "/2", lambda: self.fail("sent"))
+        first = self.client._ask("get", "/1", lambda path: results[0])
+        second = self.client._ask("get", "/2", lambda path: self.fail("sent"))
         self.clock.advance(0.2)
         for each in (first, second):
             self.assertIsInstance(await zookeeper.failureOf(each), ZookeeperTimeoutException)
-        third = self.client._ask("get", "/3", lambda: results[1])
+        third = self.client._ask("get", "/3", lambda path: results[1])
         results[0].set("late")
         await zookeeper.pause(0)
         results[1].set("in time")

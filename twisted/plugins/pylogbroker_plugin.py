@@ -1,4 +1,6 @@
-"""What C{twistd} offers once pylogbroker is installed. Nothing is imported before a service is asked for."""
+"""
+What C{twistd} offers once pylogbroker is installed. No service is imported before it is requested.
+"""
 
 from twisted.application.service import ServiceMaker
 

@@ -5,58 +5,25 @@ The exit code is 0 when no message is missing, 3 when one is, 1 when that is unk
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
 from pylogbroker.audit.reports import asJson, asTable
 from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.arguments import addJson, addProperties, flag, option
+from pylogbroker.cli.arguments import (
+    JSON,
+    Command,
+    changesOption,
+    flag,
+    option,
+    repeated,
+)
 from pylogbroker.cli.streams import Streams
 from pylogbroker.config.auditsettings import AuditorSettings
 from pylogbroker.config.properties import parseProperties, readProperties
 from pylogbroker.producer.plugins import loadPlugin
 
 MISSING_CODE = 3
-
-_EXAMPLES = """\
-examples:
-  pylogbroker audit --tier live=zk1:2181/kafka
-  pylogbroker audit --tier live=zk1:2181/kafka --tier mirror=zk9:2181/kafka --topic clicks --json
-  pylogbroker audit --tier live=broker:log1:9092 --set grace.ms=60000 --brief
-
-Topics without reports of producers are compared with the first tier. Exit status: 0, nothing is
-missing; 3, messages are missing; 1, unknown or uncertain. For cron: --brief prints only windows
-with missing messages, and totals.
-"""
-
-
-def addArguments(parser: ArgumentParser) -> None:
-    """Arguments of C{audit}."""
-    parser.epilog = _EXAMPLES
-    addProperties(
-        parser,
-        "a property file such as etc/auditor.properties",
-        "a property that overrides the file's",
-    )
-    option(
-        parser,
-        "--tier NAME=SERVERS",
-        "a cluster: ZooKeeper's servers, or broker:HOST:PORT; or table:FOLDER, filled by "
-        "pylogbroker load; can be repeated; replaces the file's tiers",
-        default=[],
-        action="append",
-        dest="tiers",
-    )
-    option(
-        parser,
-        "--topic TOPIC",
-        "audit only this topic; can be repeated",
-        default=[],
-        action="append",
-        dest="topics",
-    )
-    addJson(parser)
-    flag(parser, "--brief", "leave out windows without missing messages")
 
 
 def settingsOf(options: Namespace, streams: Streams) -> AuditorSettings:
@@ -100,3 +67,33 @@ async def audit(options: Namespace, streams: Streams) -> int:
         streams.warn("nothing is known to be missing, but not everything could be counted")
         return 1
     return 0
+
+
+COMMAND = Command(
+    "audit",
+    "Count the messages of clusters, and compare them with what producers have reported.",
+    audit,
+    (
+        option("--config FILE", "a property file such as etc/auditor.properties"),
+        changesOption("a property that overrides the file's"),
+        repeated(
+            "--tier NAME=SERVERS",
+            "a cluster: ZooKeeper's servers, or broker:HOST:PORT; or table:FOLDER, filled by "
+            "pylogbroker load; can be repeated; replaces the file's tiers",
+            "tiers",
+        ),
+        repeated("--topic TOPIC", "audit only this topic; can be repeated", "topics"),
+        JSON,
+        flag("--brief", "leave out windows without missing messages"),
+    ),
+    """\
+examples:
+  pylogbroker audit --tier live=zk1:2181/kafka
+  pylogbroker audit --tier live=zk1:2181/kafka --tier mirror=zk9:2181/kafka --topic clicks --json
+  pylogbroker audit --tier live=broker:log1:9092 --set grace.ms=60000 --brief
+
+Topics without reports of producers are compared with the first tier. Exit status: 0, nothing is
+missing; 3, messages are missing; 1, unknown or uncertain. For cron: --brief prints only windows
+with missing messages, and totals.
+""",
+)

@@ -4,140 +4,93 @@ C{topic}, C{broker} and C{offset}: what a cluster holds, from ZooKeeper and the 
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-from dataclasses import dataclass
-from typing import Any
+from argparse import Namespace
 
 from pylogbroker.cli.arguments import (
-    INT_MAX,
-    addBroker,
-    addJson,
-    addPartition,
-    addRequiredZookeeper,
-    addTopic,
-    intRange,
+    AT_BROKER,
+    IN_CLUSTER,
+    JSON,
+    PARTITION,
+    TOPIC,
+    Command,
+    flag,
     option,
+    positive,
     time,
 )
 from pylogbroker.cli.output import asJson, tableOfRows
-from pylogbroker.cli.session import ClusterSession, closeAll, openConsumer, requireTopic
+from pylogbroker.cli.session import ClusterSession, closing, openConsumer, requireTopic
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.net.deferreds import gatherAll
-from pylogbroker.types import BrokerPartition, OffsetBounds
+from pylogbroker.types import OffsetBounds, PartitionId
 
-_LIST_EXAMPLES = """\
-examples:
-  pylogbroker topic list --zookeeper zk1:2181
-  pylogbroker topic list --zookeeper zk1:2181 --json
-
-SIZE is the number of bytes that a consumer can read. The protocol of Kafka 0.7 cannot list the
-topics of a broker without ZooKeeper: pylogbroker verify LOG_DIRECTORY shows its partitions, and so
-does the broker's page at http.listener.
-"""
-_DESCRIBE_EXAMPLES = """\
-examples:
-  pylogbroker topic describe --zookeeper zk1:2181
-  pylogbroker topic describe clicks --zookeeper zk1:2181 --json
-
-PARTITION is BROKER-PARTITION. START is the offset of the oldest message, END the offset behind the
-last message that consumers see, SIZE the number of bytes between them.
-"""
-_BROKER_EXAMPLES = """\
-examples:
-  pylogbroker broker list --zookeeper zk1:2181
-  pylogbroker broker list --zookeeper zk1:2181 --json
-
-TOPICS and PARTITIONS count those that are registered. ANSWERS says whether the broker has just
-answered a request. The exit code is 1 when a broker does not answer.
-"""
-_OFFSET_EXAMPLES = """\
-examples:
-  pylogbroker offset list --topic dpkg
-  pylogbroker offset list --topic dpkg --time earliest --json
-  pylogbroker offset list --topic dpkg --time 2026-01-31T12:00 --count 5
-"""
+Bounds = dict[PartitionId, OffsetBounds | None]
 
 
-def addListArguments(parser: ArgumentParser) -> None:
-    """Arguments of C{topic list}."""
-    parser.epilog = _LIST_EXAMPLES
-    addRequiredZookeeper(parser)
-    addJson(parser)
-    parser.set_defaults(topics=[])
-
-
-def addDescribeArguments(parser: ArgumentParser) -> None:
-    """Arguments of C{topic describe}."""
-    parser.epilog = _DESCRIBE_EXAMPLES
-    parser.add_argument("topics", metavar="TOPIC", nargs="*", help="the topics; by default, all")
-    addRequiredZookeeper(parser)
-    addJson(parser)
-
-
-@dataclass
-class PartitionBounds:
-    """
-    The offsets of a partition.
-
-    @ivar start: of the oldest message; L{None} when the broker does not answer.
-    @ivar end: behind the last message that consumers see.
-    """
-
-    topic: str
-    partition: BrokerPartition
-    start: int | None = None
-    end: int | None = None
-
-    @property
-    def size(self) -> int | None:
-        """Bytes."""
-        return None if self.start is None or self.end is None else self.end - self.start
-
-
-async def readBounds(cluster: ClusterSession, topics: list[str]) -> list[PartitionBounds]:
+async def readBounds(cluster: ClusterSession, topics: list[str]) -> Bounds:
     """
     Ask the brokers for the bounds of topics. C{problems} names those that do not answer.
 
+    @return: for each partition its bounds; L{None} when the broker does not answer.
     @raise pylogbroker.errors.ZookeeperError: ZooKeeper cannot be read.
     """
-    reports: list[PartitionBounds] = []
+    bounds: Bounds = {}
     problems: dict[int, str] = {}
     partitions = await cluster.reader.partitions(topics)
-    for (topic, partition), found in (await cluster.offsets.bounds(partitions)).items():
+    for each, found in (await cluster.offsets.bounds(partitions)).items():
         if isinstance(found, OffsetBounds):
-            reports.append(PartitionBounds(topic, partition, found.start, found.end))
+            bounds[each] = found
         else:
-            reports.append(PartitionBounds(topic, partition))
-            number = partition.broker
+            bounds[each] = None
+            number = each.partition.broker
             problems.setdefault(number, f"broker {number} cannot be asked: {found}")
     cluster.problems += problems.values()
-    return reports
+    return bounds
 
 
 async def listTopics(options: Namespace, streams: Streams) -> int:
     """Print a line for each topic."""
-    return await _showTopics(options, streams, isDetailed=False)
+    return await _showTopics(options, streams, [], isDetailed=False)
 
 
 async def describeTopics(options: Namespace, streams: Streams) -> int:
     """Print a line for each partition."""
-    return await _showTopics(options, streams, isDetailed=True)
+    return await _showTopics(options, streams, options.topics, isDetailed=True)
 
 
-async def _showTopics(options: Namespace, streams: Streams, isDetailed: bool) -> int:
+async def _showTopics(
+    options: Namespace, streams: Streams, wanted: list[str], isDetailed: bool
+) -> int:
     async with ClusterSession(options, streams) as cluster:
-        names = await cluster.knownTopics(options.topics)
+        names = await cluster.knownTopics(wanted)
         bounds = await readBounds(cluster, names)
-    byTopic: dict[str, list[PartitionBounds]] = {name: [] for name in names}
-    for each in bounds:
-        byTopic[each.topic].append(each)
+    byTopic: dict[str, Bounds] = {name: {} for name in names}
+    for each, found in bounds.items():
+        byTopic[each.topic][each] = found
     if options.json:
-        documents = [_asDocument(name, parts) for name, parts in byTopic.items()]
+        documents = [
+            {
+                "topic": name,
+                "size": _size(parts),
+                "partitions": [
+                    {**each.partition._asdict(), **_values(found)} for each, found in parts.items()
+                ],
+            }
+            for name, parts in byTopic.items()
+        ]
         text = asJson({"topics": documents, "problems": cluster.problems})
     else:
-        text = _detailed(bounds) if isDetailed else _summary(byTopic)
+        if isDetailed:
+            lines = [(*each, *_values(found).values()) for each, found in bounds.items()]
+            text = tableOfRows(("TOPIC", "PARTITION", "START", "END", "SIZE"), lines)
+        else:
+            rows = [
+                (name, len({each.partition.broker for each in parts}), len(parts), _size(parts))
+                for name, parts in byTopic.items()
+            ]
+            text = tableOfRows(("TOPIC", "BROKERS", "PARTITIONS", "SIZE"), rows)
         cluster.warnOfProblems()
         if not names:
             streams.say("there are no topics")
@@ -145,37 +98,14 @@ async def _showTopics(options: Namespace, streams: Streams, isDetailed: bool) ->
     return 0
 
 
-def _size(parts: list[PartitionBounds]) -> int | None:
-    sizes = [each.size for each in parts if each.size is not None]
-    return sum(sizes) if len(sizes) == len(parts) else None
+def _values(found: OffsetBounds | None) -> dict[str, int | None]:
+    start, end = found or (None, None)
+    return {"start": start, "end": end, "size": found and found.end - found.start}
 
 
-def _asDocument(topic: str, parts: list[PartitionBounds]) -> dict[str, Any]:
-    partitions = [
-        {**each.partition._asdict(), "start": each.start, "end": each.end, "size": each.size}
-        for each in parts
-    ]
-    return {"topic": topic, "size": _size(parts), "partitions": partitions}
-
-
-def _summary(byTopic: dict[str, list[PartitionBounds]]) -> str:
-    rows = [
-        (name, len({each.partition.broker for each in parts}), len(parts), _size(parts))
-        for name, parts in byTopic.items()
-    ]
-    return tableOfRows(("TOPIC", "BROKERS", "PARTITIONS", "SIZE"), rows)
-
-
-def _detailed(bounds: list[PartitionBounds]) -> str:
-    rows = [(each.topic, str(each.partition), each.start, each.end, each.size) for each in bounds]
-    return tableOfRows(("TOPIC", "PARTITION", "START", "END", "SIZE"), rows)
-
-
-def addBrokerArguments(parser: ArgumentParser) -> None:
-    """Arguments of C{broker list}."""
-    parser.epilog = _BROKER_EXAMPLES
-    addRequiredZookeeper(parser)
-    addJson(parser)
+def _size(bounds: Bounds) -> int | None:
+    sizes = [found.end - found.start for found in bounds.values() if found is not None]
+    return sum(sizes) if len(sizes) == len(bounds) else None
 
 
 async def listBrokers(options: Namespace, streams: Streams) -> int:
@@ -187,79 +117,125 @@ async def listBrokers(options: Namespace, streams: Streams) -> int:
     async with ClusterSession(options, streams) as cluster:
         found = await cluster.reader.brokers()
         partitions = await cluster.reader.partitions(await cluster.reader.topics())
-        answers: dict[int, bool] = {}
-        await gatherAll(_ask(cluster, number, broker, answers) for number, broker in found.items())
+        answered = await gatherAll(_ask(cluster, *each) for each in found.items())
     rows = []
-    for number, broker in found.items():
+    for (number, broker), isAnswer in zip(found.items(), answered, strict=True):
         topics = [topic for topic, partition in partitions if partition.broker == number]
-        rows.append((number, broker.host, broker.port, len(set(topics)), len(topics)))
+        rows.append((number, broker.host, broker.port, len(set(topics)), len(topics), isAnswer))
     if options.json:
-        keys = ("broker", "host", "port", "topicCount", "partitionCount")
-        documents = [
-            {**dict(zip(keys, row, strict=True)), "answers": answers[row[0]]} for row in rows
-        ]
+        keys = ("broker", "host", "port", "topicCount", "partitionCount", "answers")
+        documents = [dict(zip(keys, row, strict=True)) for row in rows]
         text = asJson({"brokers": documents, "problems": cluster.problems})
     else:
         headings = ("BROKER", "HOST", "PORT", "TOPICS", "PARTITIONS", "ANSWERS")
-        text = tableOfRows(headings, [(*row, "yes" if answers[row[0]] else "no") for row in rows])
+        text = tableOfRows(headings, [(*row[:-1], "yes" if row[-1] else "no") for row in rows])
         cluster.warnOfProblems()
         if not rows:
             streams.say("there are no brokers")
     await streams.show(text)
-    return 0 if all(answers.values()) else 1
+    return 0 if all(answered) else 1
 
 
-async def _ask(
-    cluster: ClusterSession, number: int, broker: BrokerRegistration, answers: dict[int, bool]
-) -> None:
+async def _ask(cluster: ClusterSession, number: int, broker: BrokerRegistration) -> bool:
     """Send an empty multifetch request, which costs the broker nothing."""
-    answers[number] = False
     try:
         await (await cluster.offsets.consumer(number)).multifetch([])
-        answers[number] = True
     except PylogbrokerError as error:
         cluster.problems.append(
             f"broker {number} at {broker.host}:{broker.port} does not answer: {error}"
         )
-
-
-def addOffsetArguments(parser: ArgumentParser) -> None:
-    """Arguments of C{offset list}."""
-    parser.epilog = _OFFSET_EXAMPLES
-    addBroker(parser)
-    addTopic(parser)
-    addPartition(parser)
-    option(
-        parser,
-        "--time TIME",
-        "latest: behind the last message that consumers see; earliest: the oldest message; "
-        "milliseconds since 1970, or a date like 2026-01-31T12:00: the segment files that were "
-        "last written before that time (latest)",
-        time,
-        "latest",
-    )
-    option(
-        parser,
-        "--count N",
-        "print at most N offsets, one a line, the latest first (%(default)s)",
-        intRange(1, INT_MAX),
-        1,
-    )
-    addJson(parser, "print one JSON document instead of lines")
+        return False
+    return True
 
 
 async def listOffsets(options: Namespace, streams: Streams) -> int:
     """Print offsets of a partition (0.7's GetOffsetShell, spec-0.7 tools §5)."""
-    consumer = openConsumer(options, streams)
     topic, partition = options.topic, options.partition
-    try:
+    consumer = openConsumer(options, streams)
+    async with closing(consumer):
         await requireTopic(consumer, topic, partition)
         found = await consumer.getOffsetsBefore(topic, partition, options.time, options.count)
         document = {"topic": topic, "partition": partition, "offsets": found}
         lines = "".join(f"{offset}\n" for offset in found)
         await streams.show(asJson(document) if options.json else lines)
-    finally:
-        await closeAll(consumer.close())
     if not found:
         streams.say("no segment file is that old")
     return 0
+
+
+COMMANDS = (
+    Command(
+        "topic list",
+        "Print the topics of a cluster.",
+        listTopics,
+        (*IN_CLUSTER, JSON),
+        """\
+examples:
+  pylogbroker topic list --zookeeper zk1:2181
+  pylogbroker topic list --zookeeper zk1:2181 --json
+
+SIZE is the number of bytes that a consumer can read. The protocol of Kafka 0.7 cannot list the
+topics of a broker without ZooKeeper: pylogbroker verify LOG_DIRECTORY shows its partitions, and so
+does the broker's page at http.listener.
+""",
+    ),
+    Command(
+        "topic describe",
+        "Print the partitions of topics, and where their logs begin and end.",
+        describeTopics,
+        (option("topics TOPIC", "the topics; by default, all", nargs="*"), *IN_CLUSTER, JSON),
+        """\
+examples:
+  pylogbroker topic describe --zookeeper zk1:2181
+  pylogbroker topic describe clicks --zookeeper zk1:2181 --json
+
+PARTITION is BROKER-PARTITION. START is the offset of the oldest message, END the offset behind the
+last message that consumers see, SIZE the number of bytes between them.
+""",
+    ),
+    Command(
+        "broker list",
+        "Print the brokers of a cluster, and whether they answer.",
+        listBrokers,
+        (*IN_CLUSTER, JSON),
+        """\
+examples:
+  pylogbroker broker list --zookeeper zk1:2181
+  pylogbroker broker list --zookeeper zk1:2181 --json
+
+TOPICS and PARTITIONS count those that are registered. ANSWERS says whether the broker has just
+answered a request. The exit code is 1 when a broker does not answer.
+""",
+    ),
+    Command(
+        "offset list",
+        "Print where a partition begins or ends, or where it was at a time.",
+        listOffsets,
+        (
+            *AT_BROKER,
+            TOPIC,
+            PARTITION,
+            option(
+                "--time TIME",
+                "latest: behind the last message that consumers see; earliest: the oldest message; "
+                "milliseconds since 1970, or a date like 2026-01-31T12:00: the segment files that "
+                "were last written before that time (latest)",
+                time,
+                "latest",
+            ),
+            option(
+                "--count N",
+                "print at most N offsets, one a line, the latest first (%(default)s)",
+                positive,
+                1,
+            ),
+            flag("--json", "print one JSON document instead of lines"),
+        ),
+        """\
+examples:
+  pylogbroker offset list --topic dpkg
+  pylogbroker offset list --topic dpkg --time earliest --json
+  pylogbroker offset list --topic dpkg --time 2026-01-31T12:00 --count 5
+""",
+    ),
+)

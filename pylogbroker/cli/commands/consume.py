@@ -13,42 +13,41 @@ brokers report. The messages of other members do not matter.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
+import math
+from argparse import Namespace
+from collections.abc import Awaitable, Iterator
 from typing import TypeVar
 
-from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import (
-    addBroker,
-    addMaxMessages,
-    addPartition,
-    addTopic,
+    AT_BROKER_OR_CLUSTER,
+    INT_MAX,
+    MAX_MESSAGES,
+    Command,
     blacklistPattern,
+    either,
     flag,
     group,
     intRange,
     option,
     positive,
     rejectOptions,
+    topic,
     whitelistPattern,
 )
-from pylogbroker.cli.output import MESSAGE_FORMATS, addMessageFormat
+from pylogbroker.cli.output import FORMAT_OPTIONS, MESSAGE_FORMATS
 from pylogbroker.cli.session import (
     GroupMember,
     announceWait,
-    closeAll,
-    hasTopic,
-    missingTopicText,
+    closing,
+    missingTopic,
     openConsumer,
 )
 from pylogbroker.cli.streams import Streams
-from pylogbroker.client.offsetlookup import OffsetLookup, singleOffset
-from pylogbroker.client.simpleconsumer import SimpleConsumer
-from pylogbroker.consumer.connector import ConsumerConnector
-from pylogbroker.consumer.stream import ConsumedMessage, MessageStream
+from pylogbroker.client.offsetlookup import singleOffset
+from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.errors import (
     ConsumerTimeoutError,
     FormatError,
@@ -68,101 +67,23 @@ BACKOFF_MS = 500
 WRITE_COUNT = 1_000
 """Messages in one write to standard output."""
 
-_EXAMPLES = """\
-examples:
-  pylogbroker consume --topic dpkg --from-beginning
-  pylogbroker consume --topic dpkg --from-beginning --max-messages 10
-  pylogbroker consume --broker log1:9092 --topic syslog --follow
-  pylogbroker consume --zookeeper zk1:2181 --topic clicks --group counters --follow
-  pylogbroker consume --topic dpkg --from-beginning --max-messages 2 --json
-  pylogbroker consume --zookeeper zk1:2181 --whitelist log.* --from-beginning
-
-A member of a group has one stream. Start more members of a --group to share its messages; each
-needs at least one partition of its own.
-"""
-
-
-def addArguments(parser: ArgumentParser) -> None:
-    """Arguments of C{consume}."""
-    parser.epilog = _EXAMPLES
-    addBroker(parser, hasCluster=True)
-    which = parser.add_mutually_exclusive_group(required=True)
-    addTopic(which, isRequired=False)
-    option(
-        which,
-        "--whitelist PATTERN",
-        "with --zookeeper: all topics, future ones too, whose whole names match a regular "
-        "expression; a comma means or",
-        whitelistPattern,
-    )
-    option(
-        which,
-        "--blacklist PATTERN",
-        "with --zookeeper: all topics whose names do not match",
-        blacklistPattern,
-    )
-    addPartition(parser, None, "; not with --zookeeper")
-    option(
-        parser,
-        "--group NAME",
-        "with --zookeeper: the consumer group. Its members share the messages, and continue "
-        "at its committed offsets. By default, a new group that is deleted at the end",
-        group,
-    )
-    start = parser.add_mutually_exclusive_group()
-    flag(
-        start,
-        "--from-beginning",
-        "start with the oldest message, unless the group has committed offsets",
-    )
-    option(start, "--offset N", "start at an offset; by default, at the end", intRange(0))
-    addMaxMessages(parser)
-    flag(parser, "--follow", "wait for new messages at the end")
-    option(
-        parser,
-        "--consumer-timeout-ms MS",
-        "with --follow: end when no message has come for this long; by default, never",
-        positive,
-    )
-    option(
-        parser,
-        "--autocommit-interval-ms MS",
-        f"with --zookeeper: time between commits of offsets ({COMMIT_MS})",
-        positive,
-    )
-    flag(
-        parser,
-        "--skip-message-on-error",
-        "with --zookeeper: name a partition that cannot be read, and continue with the others, as "
-        "--follow does; the exit code is 1",
-    )
-    addMessageFormat(parser)
-    option(
-        parser,
-        "--fetch-size BYTES",
-        "bytes of one fetch request; a larger message cannot be read (%(default)s)",
-        intRange(1, RESPONSE_SIZE_MAX - CODE_SIZE),
-        1 << 20,
-    )
-
 
 def prepare(options: Namespace, streams: Streams) -> None:
     """Check the options that depend on others. Options that would print nothing are an error."""
     if options.zookeeper is None:
-        words = {"group": "--group", "whitelist": "--whitelist", "blacklist": "--blacklist"}
-        words |= {
-            "autocommitIntervalMs": "--autocommit-interval-ms",
-            "skipMessageOnError": "--skip-message-on-error",
-        }
-        rejectOptions(options, words, "needs --zookeeper")
-        options.partition = options.partition or 0
-    else:
-        words = {"partition": "--partition", "offset": "--offset"}
         rejectOptions(
             options,
-            words,
-            "not with --zookeeper: a group shares all partitions, and knows where it was",
+            "needs --zookeeper",
+            "--group",
+            "--whitelist",
+            "--blacklist",
+            "--autocommit-interval-ms",
+            "--skip-message-on-error",
         )
+        options.partition = options.partition or 0
+    else:
+        reason = "not with --zookeeper: a group shares all partitions, and knows where it was"
+        rejectOptions(options, reason, "--partition", "--offset")
     if not (options.fromBeginning or options.follow or options.group) and options.offset is None:
         other = "or --offset N" if options.zookeeper is None else "or the --group that was there"
         options.parser.error(
@@ -173,80 +94,85 @@ def prepare(options: Namespace, streams: Streams) -> None:
 
 async def consume(options: Namespace, streams: Streams) -> int:
     """Print messages until the end, or for ever."""
-    if options.zookeeper is not None:
-        return await _consumeInGroup(options, streams)
-    consumer = openConsumer(options, streams)
-    reading = _PartitionReading(consumer, options, streams)
+    isGroup = options.zookeeper is not None
+    reader = _MemberReader(options, streams) if isGroup else _PartitionReader(options, streams)
     try:
-        await reading.run()
+        await reader.run()
     except BrokenPipeError:
         pass
     finally:
-        await closeAll(consumer.close())
-        if reading.isStarted:
-            streams.say(f"read {reading.count:,} messages; the next offset is {reading.offset}")
-    return 0
+        if reader.isStarted:
+            streams.say(f"read {reader.count:,} messages{reader.state()}")
+    return 1 if reader.errors else 0
 
 
-class _Reading:
+class _Reader:
     """
     What both ways of reading share.
 
     @ivar count: messages printed.
     @ivar isStarted: whether messages could be read.
+    @ivar errors: of partitions that could not be read on.
     """
 
     def __init__(self, options: Namespace, streams: Streams) -> None:
         self._options = options
         self._streams = streams
+        self._encode = MESSAGE_FORMATS[options.format]
         self.count = 0
         self.isStarted = False
-        self._lastMs = self._nowMs()
+        self.errors: set[str] = set()
+        self._lastMs = streams.nowMs()
 
-    def _nowMs(self) -> int:
-        return int(self._streams.reactor.seconds() * 1000)
+    def _idleMs(self) -> int:
+        return self._streams.nowMs() - self._lastMs
 
     def _isIdle(self) -> bool:
-        idleMs = self._options.consumerTimeoutMs
-        return idleMs is not None and self._nowMs() - self._lastMs >= idleMs
+        return self._idleMs() >= (self._options.consumerTimeoutMs or math.inf)
 
     def _missing(self, text: str) -> None:
         if not self._options.follow:
             raise CommandError(text)
         self._streams.warn(f"{text}; waiting for the first message")
 
-    async def _writeLines(self, lines: list[bytes]) -> None:
+    def _countMax(self) -> int:
+        """Messages to print next; 0 at the end."""
+        left: int = self._options.maxMessages - self.count
+        return min(WRITE_COUNT, left)
+
+    async def _write(self, lines: list[bytes]) -> None:
         await self._streams.write(b"\n".join(lines) + b"\n")
         self.count += len(lines)
-        self._lastMs = self._nowMs()
+        self._lastMs = self._streams.nowMs()
 
 
-class _PartitionReading(_Reading):
-    """
-    Reads a partition of a broker.
+class _PartitionReader(_Reader):
+    """Reads a partition of a broker. C{_offset} is the next one; L{None} until it is known."""
 
-    @ivar offset: the next offset; L{None} until it is known.
-    """
-
-    def __init__(self, consumer: SimpleConsumer, options: Namespace, streams: Streams) -> None:
+    def __init__(self, options: Namespace, streams: Streams) -> None:
         super().__init__(options, streams)
-        self._consumer = consumer
-        self.offset: int | None = options.offset
+        self._consumer = openConsumer(options, streams)
+        self._offset: int | None = options.offset
+
+    def state(self) -> str:
+        """Where the reader is, for people."""
+        return f"; the next offset is {self._offset}"
 
     async def run(self) -> None:
-        """Read from the start to the end."""
-        options = self._options
-        if not await self._announced(
-            Deferred.fromCoroutine(hasTopic(self._consumer, options.topic, options.partition))
-        ):
-            self._missing(missingTopicText(options.topic))
-        if self.offset is None:
-            self.offset = await self._bound(EARLIEST if options.fromBeginning else LATEST)
-        while self.count < options.maxMessages:
+        """Read from the start to the end, and close."""
+        async with closing(self._consumer):
+            await self._read()
+
+    async def _read(self) -> None:
+        options, consumer = self._options, self._consumer
+        topic, partition = options.topic, options.partition
+        if text := await self._announced(missingTopic(consumer, topic, partition)):
+            self._missing(text)
+        if self._offset is None:
+            self._offset = await self._bound(EARLIEST if options.fromBeginning else LATEST)
+        while self._countMax():
             fetched = await self._announced(
-                self._consumer.fetch(
-                    options.topic, options.partition, self.offset, options.fetchSize
-                )
+                consumer.fetch(topic, partition, self._offset, options.fetchSize)
             )
             try:
                 count = self.count
@@ -254,122 +180,109 @@ class _PartitionReading(_Reading):
                 await self._print(fetched.payloads())
                 if self.count == count:
                     # A set without messages, such as an empty compressed one, is stepped over.
-                    self.offset, offset = fetched.nextOffset, self.offset
-                    if self.offset == offset:
+                    self._offset, offset = fetched.nextOffset, self._offset
+                    if self._offset == offset:
                         if not options.follow or self._isIdle():
                             return
                         await deferLater(self._streams.reactor, POLL_SECONDS)
             except OffsetOutOfRangeError as error:
                 low, high = await self._bound(EARLIEST), await self._bound(LATEST)
                 raise CommandError(
-                    f"there is nothing at offset {self.offset}; "
-                    f"{options.topic}-{options.partition} holds {low} to {high}"
+                    f"there is nothing at offset {self._offset}; "
+                    f"{topic}-{partition} holds {low} to {high}"
                 ) from error
             except InvalidMessageSizeError as error:
                 raise CommandError(
-                    f"the message at offset {self.offset} is larger than {options.fetchSize} bytes "
-                    f"(then give a larger --fetch-size), or none begins there: {error.reason}"
+                    f"the message at offset {self._offset} is larger than {options.fetchSize} "
+                    "bytes (then give a larger --fetch-size), or none begins there: "
+                    f"{error.reason}"
                 ) from error
             except FormatError as error:
                 raise CommandError(
-                    f"the message at offset {self.offset} is not valid: {error.reason}"
+                    f"the message at offset {self._offset} is not valid: {error.reason}"
                 ) from error
 
-    async def _announced(self, waiting: Deferred[T]) -> T:
+    async def _announced(self, waiting: Awaitable[T]) -> T:
         options = self._options
         what = f"the broker at {options.broker}"
         return await announceWait(self._streams, waiting, what, options.timeoutMs)
 
     async def _bound(self, time: int) -> int:
+        options = self._options
         return singleOffset(
-            await self._consumer.getOffsetsBefore(
-                self._options.topic, self._options.partition, time, 1
-            )
+            await self._consumer.getOffsetsBefore(options.topic, options.partition, time, 1)
         )
 
     async def _print(self, payloads: Iterator[tuple[bytes, int]]) -> None:
         """
-        Write messages. C{count} and C{offset} are right also when Ctrl-C or a bad message ends it.
+        Write messages. C{count} and the offset are right also when Ctrl-C or a bad message ends it.
         """
         lines: list[bytes] = []
-        offset = self.offset
-        countMax = min(WRITE_COUNT, self._options.maxMessages - self.count)
-        encode = MESSAGE_FORMATS[self._options.format]
-        topic, partition = self._options.topic, self._options.partition
+        offset = self._offset
+        countMax = self._countMax()
+        encode, topic, partition = self._encode, self._options.topic, self._options.partition
         try:
             for payload, offset in payloads:
                 lines.append(encode(payload, topic, partition, offset))
                 if len(lines) >= countMax:
                     full, lines = lines, []
-                    await self._write(full, offset)
-                    countMax = min(WRITE_COUNT, self._options.maxMessages - self.count)
+                    await self._write(full)
+                    self._offset, countMax = offset, self._countMax()
                     if not countMax:
                         return
         finally:
-            await self._write(lines, offset)
-
-    async def _write(self, lines: list[bytes], offset: int | None) -> None:
-        if lines:
-            await self._writeLines(lines)
-            self.offset = offset
+            if lines:
+                await self._write(lines)
+                self._offset = offset
 
 
-async def _consumeInGroup(options: Namespace, streams: Streams) -> int:
-    changes = {
-        "rebalance.backoff.ms": str(BACKOFF_MS),
-        "autocommit.interval.ms": str(options.autocommitIntervalMs or COMMIT_MS),
-        "autooffset.reset": "smallest" if options.fromBeginning else "largest",
-    }
-    pollMs = int(POLL_SECONDS * 1000)
-    member = GroupMember(options, streams, "console-consumer", pollMs, changes)
-    ends = OffsetLookup(
-        streams.reactor,
-        member.reader.broker,
-        options.timeoutMs,
-        template=options.access.brokerEndpoint,
-    )
-    reading = _GroupReading(member, ends, options, streams)
+class _MemberReader(_Reader):
+    """Reads the partitions of a member."""
 
-    async def leave() -> None:
-        await ends.close()
-        await member.leave()
-
-    try:
-        await member.connect()
-        await reading.run()
-    except BrokenPipeError:
-        pass
-    finally:
-        await closeAll(Deferred.fromCoroutine(leave()))
-        if reading.isStarted:
-            streams.say(f"read {reading.count:,} messages as {member.consumer.consumerId}")
-    return 1 if reading.errors else 0
-
-
-class _GroupReading(_Reading):
-    """
-    Reads the partitions of a member.
-
-    @ivar errors: of partitions that could not be read on.
-    """
-
-    def __init__(
-        self,
-        member: GroupMember,
-        ends: OffsetLookup,
-        options: Namespace,
-        streams: Streams,
-    ) -> None:
+    def __init__(self, options: Namespace, streams: Streams) -> None:
         super().__init__(options, streams)
-        self._reader = member.reader
-        self._consumer: ConsumerConnector = member.consumer
-        self._ends = ends
-        self.errors: set[str] = set()
+        changes = {
+            "rebalance.backoff.ms": str(BACKOFF_MS),
+            "autocommit.interval.ms": str(options.autocommitIntervalMs or COMMIT_MS),
+            "autooffset.reset": "smallest" if options.fromBeginning else "largest",
+        }
+        pollMs = int(POLL_SECONDS * 1000)
+        self._member = GroupMember(options, streams, "console-consumer", pollMs, changes)
 
-    async def _requireTopics(self) -> None:
+    def state(self) -> str:
+        """The name of the member, for people."""
+        return f" as {self._member.consumer.consumerId}"
+
+    async def run(self) -> None:
+        """Read from the start to the end, and leave the group."""
+        encode = self._encode
+        async with self._member:
+            stream = await self._join()
+            self.isStarted = True
+            self._lastMs = self._streams.nowMs()
+            while countMax := self._countMax():
+                batch = stream.poll(countMax)
+                if batch.messages:
+                    await self._write(
+                        [
+                            encode(each.value, each.topic, each.partition, each.nextOffset)
+                            for each in batch.messages
+                        ]
+                    )
+                    stream.acknowledge(batch)
+                if batch.error is not None:
+                    self._failed(batch.error)
+                elif not batch.messages:
+                    try:
+                        await stream.wait()
+                    except ConsumerTimeoutError:
+                        if self._isIdle() if self._options.follow else await self._isAtEnd():
+                            return
+
+    async def _join(self) -> MessageStream:
         """A member would silently wait for a topic that does not exist."""
-        options = self._options
-        names = await self._reader.topics()
+        options, consumer = self._options, self._member.consumer
+        names = await self._member.reader.topics()
         pattern = options.whitelist or options.blacklist
         if pattern is None:
             isThere, wanted = options.topic in names, f"no topic {options.topic}"
@@ -377,36 +290,11 @@ class _GroupReading(_Reading):
             isThere, wanted = bool(pattern.streamCounts(names)), "no topic that matches"
         if not isThere:
             self._missing(f"there is {wanted}; there are: {', '.join(names) or 'none'}")
-
-    async def _join(self) -> MessageStream:
-        options, consumer = self._options, self._consumer
-        pattern = options.whitelist or options.blacklist
-        if pattern is not None:
-            [stream] = await consumer.createMessageStreamsByFilter(pattern)
-        else:
+        if pattern is None:
             [stream] = (await consumer.createMessageStreams({options.topic: 1}))[options.topic]
+        else:
+            [stream] = await consumer.createMessageStreamsByFilter(pattern)
         return stream
-
-    async def run(self) -> None:
-        """Read from the start to the end."""
-        options = self._options
-        await self._requireTopics()
-        stream = await self._join()
-        self.isStarted = True
-        self._lastMs = self._nowMs()
-        while self.count < options.maxMessages:
-            batch = stream.poll(min(WRITE_COUNT, options.maxMessages - self.count))
-            if batch.messages:
-                await self._print(batch.messages)
-                stream.acknowledge(batch)
-            if batch.error is not None:
-                self._failed(batch.error)
-            elif not batch.messages:
-                try:
-                    await stream.wait()
-                except ConsumerTimeoutError:
-                    if self._isIdle() if options.follow else await self._isAtEnd():
-                        return
 
     def _failed(self, error: Exception) -> None:
         """A partition cannot be read. Following and skipping commands continue with the others."""
@@ -417,12 +305,6 @@ class _GroupReading(_Reading):
         self.errors.add(str(error))
         self._streams.warn(str(error))
 
-    async def _print(self, messages: Sequence[ConsumedMessage]) -> None:
-        encode = MESSAGE_FORMATS[self._options.format]
-        await self._writeLines(
-            [encode(each.value, each.topic, each.partition, each.nextOffset) for each in messages]
-        )
-
     async def _isAtEnd(self) -> bool:
         """
         Whether all of this member's messages were read.
@@ -430,7 +312,7 @@ class _GroupReading(_Reading):
         @raise CommandError: nothing has come within the time-out, and that is not the end.
         """
         reason = await self._whyNotAtEnd()
-        idleMs = self._nowMs() - self._lastMs
+        idleMs = self._idleMs()
         if reason and idleMs > self._options.timeoutMs:
             raise CommandError(
                 f"nothing has come for {idleMs:,} ms, and that is not the end: {reason}"
@@ -439,13 +321,13 @@ class _GroupReading(_Reading):
 
     async def _whyNotAtEnd(self) -> str:
         """A partition that is not at its end; those that cannot be read do not count."""
-        consumer = self._consumer
+        consumer = self._member.consumer
         if not consumer.isOwning:
             return "this member has not got its share of the partitions"
         positions, reasons = consumer.positions, []
         try:
             for each in consumer.owned:
-                end = await self._ends.end(each.topic, each.partition)
+                end = await self._member.offsets.end(*each)
                 position = positions.get(each)
                 if position is None or position < end:
                     where = "no offset yet" if position is None else position
@@ -453,3 +335,83 @@ class _GroupReading(_Reading):
         except PylogbrokerError as error:
             return str(error)
         return reasons[0] if len(reasons) > len(self.errors) else ""
+
+
+COMMAND = Command(
+    "consume",
+    "Print messages on standard output, one a line.",
+    consume,
+    (
+        *AT_BROKER_OR_CLUSTER,
+        either(
+            option("--topic", "the topic", topic),
+            option(
+                "--whitelist PATTERN",
+                "with --zookeeper: all topics, future ones too, whose whole names match a regular "
+                "expression; a comma means or",
+                whitelistPattern,
+            ),
+            option(
+                "--blacklist PATTERN",
+                "with --zookeeper: all topics whose names do not match",
+                blacklistPattern,
+            ),
+            isRequired=True,
+        ),
+        option(
+            "--partition N",
+            "the partition of the topic (0; not with --zookeeper)",
+            intRange(-1, INT_MAX),
+        ),
+        option(
+            "--group NAME",
+            "with --zookeeper: the consumer group. Its members share the messages, and continue "
+            "at its committed offsets. By default, a new group that is deleted at the end",
+            group,
+        ),
+        either(
+            flag(
+                "--from-beginning",
+                "start with the oldest message, unless the group has committed offsets",
+            ),
+            option("--offset N", "start at an offset; by default, at the end", intRange(0)),
+        ),
+        MAX_MESSAGES,
+        flag("--follow", "wait for new messages at the end"),
+        option(
+            "--consumer-timeout-ms MS",
+            "with --follow: end when no message has come for this long; by default, never",
+            positive,
+        ),
+        option(
+            "--autocommit-interval-ms MS",
+            f"with --zookeeper: time between commits of offsets ({COMMIT_MS})",
+            positive,
+        ),
+        flag(
+            "--skip-message-on-error",
+            "with --zookeeper: name a partition that cannot be read, and continue with the others, "
+            "as --follow does; the exit code is 1",
+        ),
+        *FORMAT_OPTIONS,
+        option(
+            "--fetch-size BYTES",
+            "bytes of one fetch request; a larger message cannot be read (%(default)s)",
+            intRange(1, RESPONSE_SIZE_MAX - CODE_SIZE),
+            1 << 20,
+        ),
+    ),
+    """\
+examples:
+  pylogbroker consume --topic dpkg --from-beginning
+  pylogbroker consume --topic dpkg --from-beginning --max-messages 10
+  pylogbroker consume --broker log1:9092 --topic syslog --follow
+  pylogbroker consume --zookeeper zk1:2181 --topic clicks --group counters --follow
+  pylogbroker consume --topic dpkg --from-beginning --max-messages 2 --json
+  pylogbroker consume --zookeeper zk1:2181 --whitelist log.* --from-beginning
+
+A member of a group has one stream. Start more members of a --group to share its messages; each
+needs at least one partition of its own.
+""",
+    prepare,
+)

@@ -1,5 +1,9 @@
 """
-C{demo}: runs a broker in this process, publishes a real log file to it in batches, reads it back,
+Brokers to try. C{dev} and C{zookeeper} run a cluster for one developer, or a ZooKeeper alone, in
+the foreground, on the loopback interface. Ctrl-C stops the broker first, which removes its
+registration, and then ZooKeeper.
+
+C{demo} runs a broker in this process, publishes a real log file to it in batches, reads it back,
 and compares it byte for byte.
 
 Client and broker share a process and a reactor, and talk over a loopback socket. The file is read
@@ -15,24 +19,39 @@ import shutil
 import stat
 import sys
 import tempfile
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable
+from argparse import Namespace
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import zip_longest
 
 from twisted.internet.task import deferLater
 
 from pylogbroker import __version__
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.arguments import DEFAULT_BROKER, addBatching, addProperties, option, port
+from pylogbroker.cli.arguments import (
+    BATCHING,
+    DEFAULT_BROKER,
+    Command,
+    changesOption,
+    intRange,
+    option,
+    port,
+    portOption,
+)
 from pylogbroker.cli.output import formatBytes
-from pylogbroker.cli.publisher import BrokerPublisher
-from pylogbroker.cli.session import closeAll
-from pylogbroker.cli.streams import LineDecoder, Streams
+from pylogbroker.cli.publisher import BrokerPublisher, PublisherLimits
+from pylogbroker.cli.session import closeAll, closing
+from pylogbroker.cli.streams import LineDecoder, Streams, readable
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.config.brokersettings import BrokerSettings, samplePath
 from pylogbroker.config.properties import Properties, readProperties
 from pylogbroker.errors import MessageTooLargeError, PylogbrokerError
 from pylogbroker.programs.embedded import EmbeddedBroker
+from pylogbroker.zookeeper.serverprocess import HOST, TICK_MS, ZookeeperServerProcess
 
+ZOOKEEPER_PORT = 2181
+BROKER_PORT = int(DEFAULT_BROKER.rpartition(":")[2])
 TOPIC = "demo"
 SIZE_MAX = 64 << 20
 TIMEOUT_MS = 30_000
@@ -56,31 +75,6 @@ LOG_NAMES = (
     "pacman.log",
 )
 
-_EXAMPLES = """\
-examples:
-  pylogbroker demo
-  pylogbroker demo /var/log/syslog --compression gzip --batch-size 1000
-"""
-
-
-def addArguments(parser: ArgumentParser) -> None:
-    """Arguments of C{demo}."""
-    parser.epilog = _EXAMPLES
-    parser.add_argument(
-        "file",
-        metavar="FILE",
-        nargs="?",
-        help="the file to publish; by default, a log file of this machine",
-    )
-    addProperties(
-        parser,
-        "the broker's property file; by default, the one that comes with pylogbroker "
-        "(etc/broker.properties)",
-        "a property that overrides the file's",
-    )
-    option(parser, "--port N", "the loopback port to listen on; by default, a free one", port, 0)
-    addBatching(parser)
-
 
 async def demo(options: Namespace, streams: Streams) -> int:
     """Run the demo."""
@@ -88,11 +82,7 @@ async def demo(options: Namespace, streams: Streams) -> int:
     lasting = readProperties(config, streams.warn).withOverrides(options.changes)
     path = options.file or findLog()
     data, isWhole = readFile(path)
-    try:
-        directory = tempfile.mkdtemp(prefix="pylogbroker-demo-")
-    except OSError as error:
-        raise CommandError(f"cannot make a temporary directory: {error.strerror}") from error
-    try:
+    with _temporary("demo") as directory:
         # Port and directory are the demo's own: it must not meet a running broker or leave files.
         properties = lasting.withOverrides(
             [
@@ -111,92 +101,92 @@ async def demo(options: Namespace, streams: Streams) -> int:
             await show.row(
                 "broker", f"{broker.endpoint}, configured by {config}, data in {directory}"
             )
-            await show.row(
-                "file",
-                f"{path}: {formatBytes(len(data))}"
-                + ("" if isWhole else f", the first of more than {formatBytes(SIZE_MAX)}"),
-            )
-            await show.run(path, data)
+            part = "" if isWhole else f", the first of more than {formatBytes(SIZE_MAX)}"
+            await show.row("file", f"{path}: {formatBytes(len(data))}{part}")
+            count = await show.run(path, data)
         finally:
             await closeAll(broker.stop())
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
     await show.row("broker", "stopped, data removed\n")
-    lines = nextSteps(path, data.endswith(b"\n"), config, lasting, options.changes)
+    shown = count if isWhole else None
+    lines = nextSteps(path, shown, data.endswith(b"\n"), config, lasting, options.changes)
     await show.say(
         "Go on from here, with a broker that stays:\n\n" + "".join(f"  {line}\n" for line in lines)
     )
     return 0
 
 
+@contextmanager
+def _temporary(name: str) -> Iterator[str]:
+    try:
+        directory = tempfile.mkdtemp(prefix=f"pylogbroker-{name}-")
+    except OSError as error:
+        raise CommandError(f"cannot make a temporary directory: {error.strerror}") from error
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@dataclass
 class _Demo:
     """The steps, each of which prints a row."""
 
-    def __init__(self, broker: EmbeddedBroker, options: Namespace, streams: Streams) -> None:
-        self._broker = broker
-        self._options = options
-        self._streams = streams
+    broker: EmbeddedBroker
+    options: Namespace
+    streams: Streams
 
     async def say(self, text: str) -> None:
         """Print a line on standard output."""
-        await self._streams.write(f"{text}\n".encode("utf-8", "surrogateescape"))
+        await self.streams.write(f"{text}\n".encode("utf-8", "surrogateescape"))
 
     async def row(self, name: str, text: str) -> None:
         """Print a step and its result."""
         await self.say(f"{name:<11}{text}")
 
-    async def run(self, path: str, data: bytes) -> None:
-        """Publish, read back, compare."""
+    async def run(self, path: str, data: bytes) -> int:
+        """
+        Publish, read back, compare.
+
+        @return: the number of messages.
+        """
         messages = await self._publish(path, data)
         found = await self._readBack(len(messages))
         back = b"\n".join(found) + (b"\n" if data.endswith(b"\n") else b"")
         if back != data:
-            position = next(
-                (
-                    index
-                    for index, (one, other) in enumerate(zip(back, data, strict=False))
-                    if one != other
-                ),
-                min(len(back), len(data)),
-            )
+            pairs = enumerate(zip_longest(back, data))
+            position = next(index for index, (one, other) in pairs if one != other)
             raise CommandError(f"what came back differs from {path} at byte {position}")
         await self.row(
             "compared", f"{len(back):,} bytes: what came back is the file, byte for byte"
         )
+        return len(messages)
 
     async def _publish(self, path: str, data: bytes) -> list[bytes]:
-        sizeMax = self._broker.settings.maxMessageSize
+        sizeMax = self.broker.settings.maxMessageSize
         decoder = LineDecoder(sizeMax)
         messages = decoder.feed(data) + decoder.finish()
         overlong, reason = decoder.overlong, "it is longer"
+        options, reactor = self.options, self.streams.reactor
+        limits = PublisherLimits(options.compression, options.batchSize, sizeMax, TIMEOUT_MS)
         publisher = BrokerPublisher(
-            self._streams.reactor,
-            self._broker.endpoint,
-            TOPIC,
-            0,
-            codec=self._options.compression,
-            batchCountMax=self._options.batchSize,
-            payloadSizeMax=sizeMax,
-            timeoutMs=TIMEOUT_MS,
+            reactor, self.broker.endpoint, TOPIC, 0, limits, what="messages"
         )
-        try:
-            if overlong is None:
-                begin = self._streams.reactor.seconds()
-                await publisher.add(messages)
-                await publisher.flush()
-                await publisher.confirm()
-                seconds = self._streams.reactor.seconds() - begin
-                await self.row(
-                    "published",
-                    f"{rates(len(messages), publisher.sentSize, seconds)}, "
-                    f"in {publisher.batchCount:,} requests",
-                )
-        except MessageTooLargeError as error:
-            overlong, reason = publisher.sentCount + 1, error.reason
-        except PylogbrokerError as error:
-            raise publisher.failed(error, "messages") from error
-        finally:
-            await publisher.close()
+        async with closing(publisher):
+            try:
+                if overlong is None:
+                    begin = reactor.seconds()
+                    await publisher.add(messages)
+                    await publisher.flush()
+                    await publisher.confirm()
+                    await self.row(
+                        "published",
+                        f"{rates(len(messages), publisher.sentSize, reactor.seconds() - begin)}, "
+                        f"in {publisher.batchCount:,} requests",
+                    )
+            except MessageTooLargeError as error:
+                overlong, reason = publisher.sentCount + 1, error.reason
+            except PylogbrokerError as error:
+                raise publisher.failed(error) from error
         if overlong is not None:
             raise CommandError(
                 f"line {overlong:,} of {path} is too long for a message of {sizeMax:,} bytes: "
@@ -206,36 +196,32 @@ class _Demo:
 
     async def _readBack(self, count: int) -> list[bytes]:
         """Consumers see only flushed messages; the wait for the flush does not count as reading."""
-        consumer = SimpleConsumer(
-            self._streams.reactor, self._broker.endpoint, timeoutMs=TIMEOUT_MS
-        )
+        reactor, settings = self.streams.reactor, self.broker.settings
         waitedMax = (
-            self._broker.settings.logDefaultFlushIntervalMs
-            + self._broker.settings.logDefaultFlushSchedulerIntervalMs
+            settings.logDefaultFlushIntervalMs
+            + settings.logDefaultFlushSchedulerIntervalMs
             + FLUSH_MS_MAX
         ) / 1000
         found: list[bytes] = []
-        offset = size = 0
+        offset = 0
         seconds = waited = 0.0
-        try:
+        consumer = SimpleConsumer(reactor, self.broker.endpoint, timeoutMs=TIMEOUT_MS)
+        async with closing(consumer):
             while len(found) < count:
-                begin, before = self._streams.reactor.seconds(), len(found)
+                begin, before = reactor.seconds(), len(found)
                 fetched = await consumer.fetch(TOPIC, 0, offset, FETCH_SIZE)
                 for payload, offset in fetched.payloads():
                     found.append(payload)
-                    size += len(payload)
-                if len(found) == before:
-                    if waited > waitedMax:
-                        raise CommandError(
-                            f"after {waited:.0f} s only {before:,} of {count:,} messages "
-                            "are visible"
-                        )
-                    await deferLater(self._streams.reactor, POLL_SECONDS)
-                    waited += self._streams.reactor.seconds() - begin
-                else:
-                    seconds += self._streams.reactor.seconds() - begin
-        finally:
-            await closeAll(consumer.close())
+                if len(found) > before:
+                    seconds += reactor.seconds() - begin
+                    continue
+                if waited > waitedMax:
+                    raise CommandError(
+                        f"after {waited:.0f} s only {before:,} of {count:,} messages are visible"
+                    )
+                await deferLater(reactor, POLL_SECONDS)
+                waited += reactor.seconds() - begin
+        size = sum(map(len, found))
         await self.row(
             "read back",
             f"{rates(len(found), size, seconds)}, after {waited:.2f} s of waiting for the flush",
@@ -265,11 +251,9 @@ def findLog(directory: str = LOG_DIRECTORY) -> str:
     )
 
 
-def _logsUnder(directory: str) -> Iterable[str]:
+def _logsUnder(directory: str) -> Iterator[str]:
     for folder, _folders, names in os.walk(directory):
-        for name in names:
-            if name.endswith(".log"):
-                yield os.path.join(folder, name)
+        yield from (os.path.join(folder, name) for name in names if name.endswith(".log"))
 
 
 def _readableSize(path: str) -> int:
@@ -287,16 +271,12 @@ def readFile(path: str, sizeMax: int = SIZE_MAX) -> tuple[bytes, bool]:
     @return: (the bytes; whether they are the whole file).
     @raise CommandError: the file cannot be read, is not regular, or is empty.
     """
-    try:
+    with readable(path):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise CommandError(f"{path} is not a regular file")
             data = file.read(sizeMax + 1)
-    except (OSError, ValueError) as error:
-        raise CommandError(
-            f"cannot read {path!r}: {getattr(error, 'strerror', None) or error}"
-        ) from error
     if not data:
         raise CommandError(f"{path} is empty: give another file")
     if len(data) <= sizeMax:
@@ -305,11 +285,18 @@ def readFile(path: str, sizeMax: int = SIZE_MAX) -> tuple[bytes, bool]:
 
 
 def nextSteps(
-    path: str, isEnded: bool, config: str, properties: Properties, changes: Iterable[str] = ()
+    path: str,
+    count: int | None,
+    isEnded: bool,
+    config: str,
+    properties: Properties,
+    changes: Iterable[str] = (),
 ) -> list[str]:
     """
     Commands to type next.
 
+    @param count: the messages in the file, if known: C{consume} waits for them, since they are
+        visible only after the flush.
     @param isEnded: whether the file ends with a line feed; only then C{consume} prints the file.
     @param properties: of the broker that the first command starts.
     @param changes: C{--set} arguments.
@@ -320,13 +307,14 @@ def nextSteps(
     option = "" if address == DEFAULT_BROKER else f" --broker {address}"
     command, file = program("pylogbroker"), shlex.quote(path)
     broker = f"{program('twistd')} -n pylogbroker --config {shlex.quote(shortest(config))}"
+    awaited = "" if count is None else f" --follow --max-messages {count}"
     compared = f"cmp - {file} && echo identical" if isEnded else "tail"
     sets = "".join(f" --set {shlex.quote(change)}" for change in changes)
     segment = os.path.join(settings.logDir, f"{TOPIC}-0", "0" * 20 + ".kafka")
     return [
         f"{broker}{sets}    # in another terminal",
         f"{command} produce {file}{option} --topic {TOPIC}",
-        f"{command} consume{option} --topic {TOPIC} --from-beginning | {compared}",
+        f"{command} consume{option} --topic {TOPIC} --from-beginning{awaited} | {compared}",
         f"{command} offset list{option} --topic {TOPIC}",
         f"{command} dump --no-print {shlex.quote(segment)} | tail -n 3",
     ]
@@ -344,3 +332,174 @@ def program(name: str) -> str:
 def shortest(path: str) -> str:
     """The shorter one of the absolute and the relative path."""
     return min(os.path.abspath(path), os.path.relpath(path), key=len)
+
+
+async def dev(options: Namespace, streams: Streams) -> int:
+    """Run both until a signal ends them."""
+    isTemporary = options.data is None
+    with _temporary("dev") if isTemporary else nullcontext(options.data) as directory:
+        server = ZookeeperServerProcess(
+            streams.reactor, os.path.join(directory, "zookeeper"), options.zookeeperPort
+        )
+        try:
+            await server.start()
+            config = readProperties(str(samplePath()), streams.warn).withOverrides(
+                [
+                    "log.flush.interval=1",
+                    "num.partitions=2",
+                    *options.changes,
+                    f"port={options.port}",
+                    f"listen.interface={HOST}",
+                    f"hostname={HOST}",
+                    "listeners=",
+                    f"log.dir={os.path.join(directory, 'log')}",
+                    "enable.zookeeper=true",
+                    f"zk.connect={server.servers}",
+                ]
+            )
+            broker = EmbeddedBroker(streams.reactor, config)
+            try:
+                await broker.start()
+                address = f"{HOST}:{broker.port}"
+                brokerId = broker.settings.brokerId
+                text = page(server.servers, address, brokerId, directory, not isTemporary)
+                await streams.write(text.encode("utf-8", "surrogateescape"))
+                await server.whenEnded()
+            finally:
+                await closeAll(broker.stop())
+        finally:
+            await closeAll(server.stop())
+    raise CommandError("ZooKeeper has ended by itself")
+
+
+def page(servers: str, address: str, brokerId: int, directory: str, stays: bool) -> str:
+    """
+    The addresses of both, and commands to type next.
+
+    @param servers: ZooKeeper's.
+    @param address: the broker's.
+    @param stays: whether the data stays.
+    """
+    command = program("pylogbroker")
+    option = "" if address == DEFAULT_BROKER else f" --broker {address}"
+    config = shlex.quote(shortest(str(samplePath())))
+    number = brokerId + 1
+    logDir = shlex.quote(os.path.join(directory, f"log{number}"))
+    own = f"--set brokerid={number} --set port=0 --set hostname={HOST} --set log.dir={logDir}"
+    another = f"--set enable.zookeeper=true --set zk.connect={servers} {own}"
+    return f"""\
+pylogbroker {__version__}
+
+zookeeper  {servers}
+broker     {address}, number {brokerId}, registered there
+data       {directory}, which {"stays" if stays else "goes at the end"}
+
+Ctrl-C ends all of it. In another terminal:
+
+  {command} produce /var/log/dpkg.log{option} --topic first
+  {command} consume{option} --topic first --from-beginning --follow
+  {command} offset list{option} --topic first
+
+With ZooKeeper, the members of a group share the messages, each with partitions of its own. The
+topic has two partitions, so two members have work:
+
+  {command} produce /var/log/dpkg.log --zookeeper {servers} --topic first
+  {command} consume --zookeeper {servers} --topic first --group readers --from-beginning --follow
+  {command} group describe --zookeeper {servers}
+
+Applications connect with zk.connect={servers}, or to the broker's address. To add a broker:
+
+  {program("twistd")} -n --pidfile= pylogbroker --config {config} {another}
+"""
+
+
+async def zookeeper(options: Namespace, streams: Streams) -> int:
+    """Run ZooKeeper until a signal ends it."""
+    server = ZookeeperServerProcess(
+        streams.reactor, options.data, options.port, tickMs=options.tick
+    )
+    try:
+        await server.start()
+        await streams.write(
+            f"ZooKeeper serves on {server.servers}, with its data in {options.data}; "
+            "Ctrl-C ends it\n".encode(),
+        )
+        await server.whenEnded()
+    finally:
+        await closeAll(server.stop())
+    raise CommandError("ZooKeeper has ended by itself")
+
+
+DEMO = Command(
+    "demo",
+    "Run a broker in this process, publish a file, read it back, and compare the bytes.",
+    demo,
+    (
+        option(
+            "file FILE",
+            "the file to publish; by default, a log file of this machine",
+            nargs="?",
+        ),
+        option(
+            "--config FILE",
+            "the broker's property file; by default, the one that comes with pylogbroker "
+            "(etc/broker.properties)",
+        ),
+        changesOption("a property that overrides the file's"),
+        option("--port N", "the loopback port to listen on; by default, a free one", port, 0),
+        *BATCHING,
+    ),
+    """\
+examples:
+  pylogbroker demo
+  pylogbroker demo /var/log/syslog --compression gzip --batch-size 1000
+""",
+)
+COMMANDS = (
+    Command(
+        "dev",
+        "Run a ZooKeeper and a broker for development, on this machine only.",
+        dev,
+        (
+            option(
+                "--data DIR", "the directory of all data, which stays; by default, a temporary one"
+            ),
+            portOption("--port", BROKER_PORT, "the broker's port"),
+            portOption("--zookeeper-port", ZOOKEEPER_PORT, "ZooKeeper's port"),
+            changesOption("a property of the broker"),
+        ),
+        """\
+examples:
+  pylogbroker dev
+  pylogbroker dev --data ./cluster --port 0 --zookeeper-port 0
+
+The second keeps its data, and takes free ports. The command needs Java and ZooKeeper; without them
+it says what to install.
+""",
+        isEndless=True,
+    ),
+    Command(
+        "zookeeper",
+        "Run a ZooKeeper for development and tests, on this machine only.",
+        zookeeper,
+        (
+            option("--data DIR", "the directory of its data; made if it is missing", required=True),
+            portOption("--port", ZOOKEEPER_PORT, "the port to listen on"),
+            option(
+                "--tick MS",
+                "its tick time; sessions last at least two ticks (%(default)s)",
+                intRange(50, 60_000),
+                TICK_MS,
+            ),
+        ),
+        """\
+examples:
+  pylogbroker zookeeper --data /tmp/zookeeper
+  pylogbroker zookeeper --data /tmp/zookeeper --port 0
+
+The second takes a free port, and prints it. A cluster that must survive the loss of a machine needs
+three or five servers, installed as ZooKeeper's own documentation says.
+""",
+        isEndless=True,
+    ),
+)

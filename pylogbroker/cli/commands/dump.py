@@ -12,11 +12,16 @@ from __future__ import annotations
 import os
 import re
 import struct
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
-from pylogbroker.cli.arguments import addJson, flag
+from pylogbroker.cli.arguments import (
+    JSON,
+    Command,
+    flag,
+    option,
+)
 from pylogbroker.cli.output import asJson, asJsonLine, payloadAsJson, tableOfRows
 from pylogbroker.cli.streams import Streams, writeAtOnce
 from pylogbroker.errors import FormatError, StorageError
@@ -36,41 +41,6 @@ READ_SIZE = 1 << 20
 WRITE_SIZE = 64 << 10
 
 _CODEC_NAMES = {0: "NoCompressionCodec", 1: "GZIPCompressionCodec", 2: "SnappyCompressionCodec"}
-_DUMP_EXAMPLES = """\
-examples:
-  pylogbroker dump /tmp/pylogbroker-logs/dpkg-0/00000000000000000000.kafka
-  pylogbroker dump --no-print --open /tmp/pylogbroker-logs/*/*.kafka
-  pylogbroker dump --json /tmp/pylogbroker-logs/dpkg-0/00000000000000000000.kafka
-"""
-_VERIFY_EXAMPLES = """\
-examples:
-  pylogbroker verify /tmp/pylogbroker-logs
-  pylogbroker verify /tmp/pylogbroker-logs/dpkg-0 --json
-
-It checks the sizes and checksums of all entries, opens compressed ones, and checks that each
-segment starts where the one before it ends. The exit code is 1 when something is wrong. While a
-broker runs, the last entry of a partition may be incomplete.
-"""
-
-
-def addDumpArguments(parser: ArgumentParser) -> None:
-    """Arguments of C{dump}."""
-    parser.epilog = _DUMP_EXAMPLES
-    parser.add_argument(
-        "files",
-        metavar="FILE",
-        nargs="+",
-        help="a segment file; its name is the offset at which it begins",
-    )
-    parser.add_argument(
-        "--no-print",
-        "-noprint",
-        dest="isPrinted",
-        action="store_false",
-        help="leave the payloads out",
-    )
-    flag(parser, "--open", "decompress entries and show the messages inside, indented")
-    addJson(parser, "print each entry as a JSON object in a line; --open adds the messages inside")
 
 
 def dump(options: Namespace, streams: Streams) -> int:
@@ -97,36 +67,25 @@ def dump(options: Namespace, streams: Streams) -> int:
     return 1 if faults else 0
 
 
-class _Found(NamedTuple):
+class _Entry(NamedTuple):
     """
     An entry of the file, valid or not.
 
     @ivar position: byte in the file.
     @ivar data: the bytes, size field included.
+    @ivar payload: empty for an entry that is too short for its header.
     @ivar error: the reason why the entry is invalid.
     """
 
     position: int
     data: bytes
-    error: FormatError | None
-
-    @property
-    def magic(self) -> int:
-        return self.data[SIZE_FIELD_SIZE]
-
-    @property
-    def payloadStart(self) -> int:
-        """Index in C{data}; its end for an entry that is too short for its header."""
-        return min(
-            SIZE_FIELD_SIZE + (HEADER_SIZE_0 if self.magic == 0 else HEADER_SIZE_1), len(self.data)
-        )
-
-    @property
-    def codec(self) -> int:
-        return 0 if self.magic == 0 else self.data[SIZE_FIELD_SIZE + 1] & 3
+    magic: int
+    codec: int
+    payload: bytes
+    error: FormatError | None = None
 
 
-def _entries(file: BinaryIO, fileSize: int) -> Iterator[_Found | str]:
+def _entries(file: BinaryIO, fileSize: int) -> Iterator[_Entry | str]:
     """The entries of a file; then a text, when the size fields stop making sense."""
     position = 0
     while position < fileSize:
@@ -143,12 +102,14 @@ def _entries(file: BinaryIO, fileSize: int) -> Iterator[_Found | str]:
             yield f"size field is {size} and {left} bytes follow"
             return
         data = head + file.read(size)
+        magic, attributes = data[SIZE_FIELD_SIZE : SIZE_FIELD_SIZE + 2]
+        headerSize, codec = (HEADER_SIZE_1, attributes & 3) if magic else (HEADER_SIZE_0, 0)
+        entry = _Entry(position, data, magic, codec, data[SIZE_FIELD_SIZE + headerSize :])
         try:
             readEntry(data, 0, len(data), True)
         except FormatError as error:
-            yield _Found(position, data, error)
-        else:
-            yield _Found(position, data, None)
+            entry = entry._replace(error=error)
+        yield entry
         position += len(data)
 
 
@@ -157,48 +118,41 @@ def _dumpFile(path: str, file: BinaryIO, options: Namespace, streams: Streams) -
     @return: where and why the file stops being valid; L{None} for a valid one.
     """
     stem = re.match(r"[0-9]+(?=\.)", os.path.basename(path))
-    base = int(stem.group()) if stem else 0
+    offset = base = int(stem.group()) if stem else 0
     if stem is None:
         streams.warn(f"{path}: the name does not begin with an offset; counting from 0")
-    pieces = (
-        []
-        if options.json
-        else [f"Dumping {path}\nStarting offset: {base}\n".encode("utf-8", "surrogateescape")]
-    )
+    head = f"Dumping {path}\nStarting offset: {base}\n"
+    pieces = [] if options.json else [head.encode("utf-8", "surrogateescape")]
     isTerminal = os.isatty(streams.output)
-    offset, gathered = base, 0
+    gathered = 0
     fault: str | None = None
 
-    def found(position: int, reason: str) -> None:
+    def found(offset: int, reason: str) -> None:
         nonlocal fault
         fault = (
-            fault
-            or f"valid up to offset {base + position} (byte {position}), and no further: {reason}"
+            fault or f"valid up to offset {offset} (byte {offset - base}), and no further: {reason}"
         )
 
     for entry in _entries(file, os.fstat(file.fileno()).st_size):
         if isinstance(entry, str):
-            found(offset - base, entry)
+            found(offset, entry)
             continue
-        if entry.error is not None:
-            found(entry.position, entry.error.reason)
         inside: list[Message] = []
-        if options.open and entry.error is None and entry.codec:
+        if entry.error is not None:
+            found(offset, entry.error.reason)
+        elif options.open and entry.codec:
             try:
-                inside = [
-                    message
-                    for message, _nextOffset in MessageSet(entry.data, base + entry.position)
-                ]
+                inside = [message for message, _nextOffset in MessageSet(entry.data, offset)]
             except FormatError as error:
-                found(entry.position, error.reason)
+                found(offset, error.reason)
         text = (
-            _asJson(entry, inside, path, base, options)
+            _asJson(entry, offset, inside, path, options)
             if options.json
-            else _asText(entry, inside, base, options.isPrinted, isTerminal)
+            else _asText(entry, offset, inside, options.isPrinted, isTerminal)
         )
         pieces.append(text)
         gathered += len(text)
-        offset = base + entry.position + len(entry.data)
+        offset += len(entry.data)
         if gathered > WRITE_SIZE:
             writeAtOnce(streams.output, b"".join(pieces))
             pieces, gathered = [], 0
@@ -209,20 +163,22 @@ def _dumpFile(path: str, file: BinaryIO, options: Namespace, streams: Streams) -
 
 
 def _asText(
-    entry: _Found, inside: Iterable[Message], base: int, isPrinted: bool, isTerminal: bool
+    entry: _Entry, offset: int, inside: Iterable[Message], isPrinted: bool, isTerminal: bool
 ) -> bytes:
     """0.7's format, with the messages inside a wrapper, at every depth, indented."""
     codec = _CODEC_NAMES.get(entry.codec, f"unknown codec {entry.codec}")
-    payload = entry.data[entry.payloadStart :]
     line = (
-        f"offset: {base + entry.position} isvalid: {'false' if entry.error else 'true'} "
-        f"payloadsize: {len(payload)} "
+        f"offset: {offset} isvalid: {'false' if entry.error else 'true'} "
+        f"payloadsize: {len(entry.payload)} "
         f"magic: {entry.magic} compresscodec: {codec}\n"
     )
     pieces = [line.encode()]
     if isPrinted:
-        isHidden = isTerminal and entry.codec
-        pieces.append(_hidden(payload) if isHidden else _payload(payload, isTerminal))
+        if isTerminal and entry.codec:  # whose bytes could garble the terminal
+            text = f"{len(entry.payload):,} compressed bytes; --open shows the messages"
+            pieces.append(f"payload:\t{text}\n".encode())
+        else:
+            pieces.append(_payload(entry.payload, isTerminal))
     for message in inside:
         pieces.append(f"  payloadsize: {len(message.payload)} magic: {message.magic}\n".encode())
         if isPrinted:
@@ -231,25 +187,23 @@ def _asText(
 
 
 def _asJson(
-    entry: _Found, inside: Iterable[Message], path: str, base: int, options: Namespace
+    entry: _Entry, offset: int, inside: Iterable[Message], path: str, options: Namespace
 ) -> bytes:
-    payload = entry.data[entry.payloadStart :]
+    def shown(payload: bytes) -> dict[str, str]:
+        return payloadAsJson(payload) if options.isPrinted else {}
+
     document: dict[str, Any] = {
         "file": path,
-        "offset": base + entry.position,
+        "offset": offset,
         "isValid": entry.error is None,
-        "payloadSize": len(payload),
+        "payloadSize": len(entry.payload),
+        "magic": entry.magic,
+        "codec": entry.codec,
+        **shown(entry.payload),
     }
-    document.update({"magic": entry.magic, "codec": entry.codec})
-    if options.isPrinted:
-        document.update(payloadAsJson(payload))
     if options.open and entry.codec:
         document["messages"] = [
-            {
-                "payloadSize": len(each.payload),
-                "magic": each.magic,
-                **(payloadAsJson(each.payload) if options.isPrinted else {}),
-            }
+            {"payloadSize": len(each.payload), "magic": each.magic, **shown(each.payload)}
             for each in inside
         ]
     return asJsonLine(document).encode("utf-8", "surrogateescape")
@@ -258,23 +212,6 @@ def _asJson(
 def _payload(payload: bytes, isTerminal: bool) -> bytes:
     text = payload.decode("utf-8", "replace")
     return f"payload:\t{escapeUnprintable(text) if isTerminal else text}\n".encode()
-
-
-def _hidden(payload: bytes) -> bytes:
-    """A compressed payload on a terminal, which its bytes could garble."""
-    return f"payload:\t{len(payload):,} compressed bytes; --open shows the messages\n".encode()
-
-
-def addVerifyArguments(parser: ArgumentParser) -> None:
-    """Arguments of C{verify}."""
-    parser.epilog = _VERIFY_EXAMPLES
-    parser.add_argument(
-        "paths",
-        metavar="PATH",
-        nargs="+",
-        help="a log directory, the directory of a partition, or a segment file",
-    )
-    addJson(parser)
 
 
 def verifyFiles(options: Namespace, streams: Streams) -> int:
@@ -297,7 +234,7 @@ def verifyFiles(options: Namespace, streams: Streams) -> int:
     else:
         rows = [
             (
-                _partition(each),
+                os.path.basename(os.path.dirname(each.path)) or ".",
                 each.baseOffset,
                 each.size,
                 each.entryCount,
@@ -311,21 +248,71 @@ def verifyFiles(options: Namespace, streams: Streams) -> int:
     writeAtOnce(streams.output, text.encode("utf-8", "surrogateescape"))
     for problem in problems:
         streams.warn(problem)
-    faultCount = sum(each.fault is not None for each in verdicts)
-    for each in verdicts:
-        if each.fault is not None:
-            streams.warn(f"{each.path}: {each.fault}")
+    faulty = [each for each in verdicts if each.fault is not None]
+    for each in faulty:
+        streams.warn(f"{each.path}: {each.fault}")
     count = sum(each.messageCount for each in verdicts)
     verdict = (
-        f"{faultCount:,} of them not good"
-        if faultCount
+        f"{len(faulty):,} of them not good"
+        if faulty
         else "all good"
         if verdicts
         else "nothing was looked at"
     )
     streams.say(f"{len(verdicts):,} segments with {count:,} messages: {verdict}")
-    return 1 if faultCount or problems else 0
+    return 1 if faulty or problems else 0
 
 
-def _partition(verdict: SegmentReport) -> str:
-    return verdict.path.rpartition("/")[0].rpartition("/")[2] or "."
+COMMANDS = (
+    Command(
+        "dump",
+        "Print the entries of segment files, and whether they are valid to the end.",
+        dump,
+        (
+            option(
+                "files FILE", "a segment file; its name is the offset at which it begins", nargs="+"
+            ),
+            flag(
+                "--no-print -noprint",
+                "leave the payloads out",
+                dest="isPrinted",
+                action="store_false",
+            ),
+            flag("--open", "decompress entries and show the messages inside, indented"),
+            flag(
+                "--json",
+                "print each entry as a JSON object in a line; --open adds the messages inside",
+            ),
+        ),
+        """\
+examples:
+  pylogbroker dump /tmp/pylogbroker-logs/dpkg-0/00000000000000000000.kafka
+  pylogbroker dump --no-print --open /tmp/pylogbroker-logs/*/*.kafka
+  pylogbroker dump --json /tmp/pylogbroker-logs/dpkg-0/00000000000000000000.kafka
+""",
+        isBlocking=True,
+    ),
+    Command(
+        "verify",
+        "Check that the segment files of partitions are valid and contiguous.",
+        verifyFiles,
+        (
+            option(
+                "paths PATH",
+                "a log directory, the directory of a partition, or a segment file",
+                nargs="+",
+            ),
+            JSON,
+        ),
+        """\
+examples:
+  pylogbroker verify /tmp/pylogbroker-logs
+  pylogbroker verify /tmp/pylogbroker-logs/dpkg-0 --json
+
+It checks the sizes and checksums of all entries, opens compressed ones, and checks that each
+segment starts where the one before it ends. The exit code is 1 when something is wrong. While a
+broker runs, the last entry of a partition may be incomplete.
+""",
+        isBlocking=True,
+    ),
+)

@@ -13,29 +13,32 @@ Nodes that cannot be read and brokers that do not answer are named; the rest is 
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from textwrap import indent
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import (
-    addJson,
-    addOtherAccess,
-    addRequiredZookeeper,
+    IN_CLUSTER,
+    JSON,
+    Argument,
+    Command,
     brokerPartition,
+    either,
     flag,
     group,
     intRange,
     option,
+    repeated,
     time,
     topic,
 )
 from pylogbroker.cli.output import asJson, table, tableOfRows
 from pylogbroker.cli.session import ClusterSession
-from pylogbroker.cli.streams import Streams, openInput
+from pylogbroker.cli.streams import Streams, openInput, readable
 from pylogbroker.client.clustermetadata import ClusterMetadataReader
-from pylogbroker.client.offsetlookup import UNKNOWN, MessageAgeBounds
+from pylogbroker.client.offsetlookup import MessageAgeBounds
 from pylogbroker.cluster.assignment import (
     OwnershipFault,
     ownershipFaults,
@@ -46,7 +49,6 @@ from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.znodes import decodeNumber, encodeNumber
 from pylogbroker.errors import (
     FormatError,
-    InvalidNameError,
     InvalidPatternError,
     PylogbrokerError,
 )
@@ -64,74 +66,10 @@ from pylogbroker.zookeeper.ephemeral import write
 FILE_SIZE_MAX = 64 << 20
 CHECK_SIZE = 1 << 20
 """Bytes to fetch when checking that a message begins at an offset."""
+_NO_GROUPS = "there are no consumer groups"
 
-_LIST_EXAMPLES = """\
-examples:
-  pylogbroker group list --zookeeper zk1:2181
-  pylogbroker group list --zookeeper zk1:2181 --json
-"""
-_DESCRIBE_EXAMPLES = """\
-examples:
-  pylogbroker group describe --zookeeper zk1:2181
-  pylogbroker group describe counters --zookeeper zk1:2181 --json
-
-OFFSET is the committed offset, END the end of the log, LAG the bytes between them. BEHIND tells
-when the first message behind OFFSET was written. Messages of this protocol carry no time, so BEHIND
-is a range from the modification times of segment files: 5m-2h is at least 5 minutes and at most 2
-hours, >5m is at least 5 minutes, and - is unknown.
-"""
-_VERIFY_EXAMPLES = """\
-examples:
-  pylogbroker group verify counters --zookeeper zk1:2181
-  pylogbroker group verify --zookeeper zk1:2181 --json
-
-The exit code is 1 when a partition of a topic that a member reads has no owner, or an owner that is
-no thread of such a member, and when there are no members. While members come and go this happens
-for a moment.
-"""
-_EXPORT_EXAMPLES = """\
-examples:
-  pylogbroker group export --zookeeper zk1:2181 --output offsets.txt
-  pylogbroker group export counters --zookeeper zk1:2181
-
-Each line is /consumers/<group>/offsets/<topic>/<broker>-<partition>:<offset>, as in 0.7's
-ExportZkOffsets.
-"""
-_IMPORT_EXAMPLES = """\
-examples:
-  pylogbroker group import offsets.txt --zookeeper zk1:2181
-  pylogbroker group import offsets.txt --zookeeper zk1:2181 --execute --force
-
-The first shows the changes. The second makes them, even while members run.
-"""
-_RESET_EXAMPLES = """\
-examples:
-  pylogbroker group reset counters --to-earliest --zookeeper zk1:2181
-  pylogbroker group reset counters --to-latest --topic clicks --zookeeper zk1:2181 --execute
-  pylogbroker group reset counters --to-datetime 2026-01-31T12:00 --zookeeper zk1:2181 --json
-  pylogbroker group reset counters --to-offset 0 --topic clicks --partition 0-0 --zookeeper zk1:2181
-
-Without --execute nothing is changed. Messages of this protocol carry no time: --to-datetime goes to
-the start of the last segment file that was not modified after that time, or else to the earliest
-message, so that no later message is left out.
-"""
-_TRANSLATE_EXAMPLES = """\
-examples:
-  pylogbroker group translate counters --from zk1:2181 --mirror-group mirror --zookeeper zk2:2181
-  pylogbroker group translate counters --from zk1:2181 --mirror-group mirror --zookeeper zk2:2181 --execute
-
-First stop the group's members in the old cluster, then start them in the new one. They find there
-all messages that they had not read, and a few that they had. The mirror may run or not.
-"""
 
 # -- list --------------------------------------------------------------------------------------
-
-
-def addListArguments(parser: ArgumentParser) -> None:
-    """Arguments of C{group list}."""
-    parser.epilog = _LIST_EXAMPLES
-    addRequiredZookeeper(parser)
-    addJson(parser)
 
 
 async def listGroups(options: Namespace, streams: Streams) -> int:
@@ -149,62 +87,40 @@ async def listGroups(options: Namespace, streams: Streams) -> int:
     else:
         text = tableOfRows(("GROUP", "MEMBERS", "TOPICS"), rows)
         if not rows:
-            streams.say("there are no consumer groups")
+            streams.say(_NO_GROUPS)
     await streams.show(text)
     return 0
+
+
+def _document(topic: str, partition: BrokerPartition, **values: object) -> dict[str, object]:
+    return {"topic": topic, **partition._asdict(), **values}
 
 
 # -- describe ----------------------------------------------------------------------------------
 
 
-def addDescribeArguments(parser: ArgumentParser) -> None:
-    """Arguments of C{group describe}."""
-    parser.epilog = _DESCRIBE_EXAMPLES
-    _addGroups(parser, "all")
-    addRequiredZookeeper(parser)
-    addJson(parser, "print one JSON document instead of tables; times are milliseconds")
-
-
-def _addGroups(parser: ArgumentParser, default: str) -> None:
-    parser.add_argument(
-        "groups", metavar="GROUP", nargs="*", type=group, help=f"the groups; by default, {default}"
-    )
-
-
 @dataclass
 class PartitionReport:
     """
-    A partition of a topic that a group reads.
+    A partition of a topic that a group reads, with the fields of C{--json}.
 
     @ivar owner: the thread that owns it.
     @ivar offset: the committed offset; L{None} without one.
     @ivar end: of the log; L{None} when the broker does not answer.
+    @ivar lag: bytes; negative when the log was emptied and ends before the offset.
+    @ivar behindMsMin: the least age of the first message behind C{offset}.
+    @ivar behindMsMax: its greatest age.
     """
 
     topic: str
-    partition: BrokerPartition
-    owner: str | None = None
-    offset: int | None = None
+    broker: int
+    partition: int
+    owner: str | None
+    offset: int | None
     end: int | None = None
-    ages: MessageAgeBounds = UNKNOWN
-
-    @property
-    def lag(self) -> int | None:
-        """Bytes; negative when the log was emptied and ends before the offset."""
-        return None if self.offset is None or self.end is None else self.end - self.offset
-
-    def asDocument(self) -> dict[str, Any]:
-        """The value for C{--json}."""
-        return {
-            "topic": self.topic,
-            **self.partition._asdict(),
-            "owner": self.owner,
-            "offset": self.offset,
-            "end": self.end,
-            "lag": self.lag,
-            "behindMsMin": self.ages.least,
-            "behindMsMax": self.ages.most,
-        }
+    lag: int | None = None
+    behindMsMin: int | None = None
+    behindMsMax: int | None = None
 
 
 @dataclass
@@ -221,162 +137,128 @@ class GroupReport:
     partitions: list[PartitionReport] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def asDocument(self) -> dict[str, Any]:
+    def asDocument(self) -> dict[str, object]:
         """The value for C{--json}."""
         members = [{"id": name, "subscription": wanted} for name, wanted in self.members.items()]
-        return {
-            "group": self.group,
-            "members": members,
-            "partitions": [each.asDocument() for each in self.partitions],
-            "problems": self.problems,
-        }
+        return {**vars(self), "members": members, "partitions": [*map(vars, self.partitions)]}
 
 
 async def describeGroups(options: Namespace, streams: Streams) -> int:
     """Print members and partitions of groups."""
     async with ClusterSession(options, streams) as cluster:
         names = await cluster.knownGroups(options.groups)
-        reports = [await GroupReader(cluster, name).read() for name in names]
+        reports = [await _readGroup(cluster, name) for name in names]
     if options.json:
         text = asJson({"groups": [each.asDocument() for each in reports]})
     else:
         text = "\n".join(asTable(each) for each in reports)
-        for problem in [problem for each in reports for problem in each.problems]:
-            streams.warn(problem)
+        for each in reports:
+            for problem in each.problems:
+                streams.warn(problem)
         if not reports:
-            streams.say("there are no consumer groups")
+            streams.say(_NO_GROUPS)
     await streams.show(text)
     return 0
 
 
-class GroupReader:
-    """Reads one group: first its nodes in ZooKeeper, then the ends of the logs from the brokers."""
-
-    def __init__(self, cluster: ClusterSession, name: str) -> None:
-        self._offsets = cluster.offsets
-        self._report = GroupReport(name)
-        self._reader = ClusterMetadataReader(cluster.zookeeper, self._report.problems.append)
-        self._paths = GroupPaths(name)
-
-    async def read(self) -> GroupReport:
-        """
-        @raise pylogbroker.errors.ZookeeperError: ZooKeeper does not answer.
-        """
-        report, reader, paths = self._report, self._reader, self._paths
-        topics = await self._readMembers()
-        owners, offsets = await reader.owners(paths), await reader.offsets(paths)
-        topics |= {*await reader.children(paths.owners), *await reader.children(paths.offsets)}
-        partitions = {*await reader.partitions(sorted(topics)), *owners, *offsets}
-        report.partitions = [
-            PartitionReport(*each, owners.get(each), offsets.get(each))
-            for each in sorted(partitions)
-        ]
-        self._checkOwners()
-        byBroker: dict[int, list[PartitionReport]] = {}
-        for each in report.partitions:
-            byBroker.setdefault(each.partition.broker, []).append(each)
-        await gatherAll([self._askBroker(number, each) for number, each in byBroker.items()])
-        return report
-
-    async def _readMembers(self) -> set[str]:
-        wanted: set[str] = set()
-        names = await self._reader.topics()
-        for name, (text, subscription) in (await self._reader.members(self._paths)).items():
-            self._report.members[name] = text
-            try:
-                wanted.update(subscription.streamCounts(names))
-            except InvalidPatternError as error:
-                self._report.problems.append(f"{self._paths.ids}/{name}: {error}")
-        return wanted
-
-    def _checkOwners(self) -> None:
-        """An owner is a thread, C{<member>-<number>}."""
-        for each in self._report.partitions:
-            if each.owner is not None and each.owner.rpartition("-")[0] not in self._report.members:
-                where = self._paths.owner(each.topic, each.partition)
-                self._report.problems.append(
-                    f"{where}: the owner, {each.owner!r}, is no thread of a member"
-                )
-
-    async def _askBroker(self, number: int, partitions: list[PartitionReport]) -> None:
-        """Ask for ends and ages, until the broker does not answer."""
-        problems = self._report.problems
+async def _readGroup(cluster: ClusterSession, name: str) -> GroupReport:
+    """Read the group's nodes in ZooKeeper, and then the ends of the logs from the brokers."""
+    report, paths = GroupReport(name), GroupPaths(name)
+    reader = ClusterMetadataReader(cluster.zookeeper, report.problems.append)
+    names = await reader.topics()
+    topics: set[str] = set()
+    for member, (text, subscription) in (await reader.members(paths)).items():
+        report.members[member] = text
         try:
-            for each in partitions:
-                end = each.end = await self._offsets.end(each.topic, each.partition)
-                if each.offset is None:
-                    continue
-                if each.offset == end:
-                    each.ages = MessageAgeBounds(0, 0)
-                elif each.offset < end:
-                    each.ages = await self._offsets.ages(each.topic, each.partition, each.offset)
-                else:
-                    problems.append(
-                        f"{each.topic} {each.partition}: the offset {each.offset} "
-                        f"is behind the end of the log, {end}"
-                    )
-        except PylogbrokerError as error:
-            problems.append(f"broker {number} cannot be asked: {error}")
+            topics.update(subscription.streamCounts(names))
+        except InvalidPatternError as error:
+            report.problems.append(f"{paths.ids}/{member}: {error}")
+    owners, offsets = await reader.owners(paths), await reader.offsets(paths)
+    topics |= {*await reader.children(paths.owners), *await reader.children(paths.offsets)}
+    byBroker: dict[int, list[PartitionReport]] = {}
+    for each in sorted({*await reader.partitions(sorted(topics)), *owners, *offsets}):
+        owner = owners.get(each)
+        # An owner is a thread: its member's id, a hyphen and a number.
+        if owner is not None and owner.rpartition("-")[0] not in report.members:
+            report.problems.append(
+                f"{paths.owner(*each)}: the owner, {owner!r}, is no thread of a member"
+            )
+        found = PartitionReport(each.topic, *each.partition, owner, offsets.get(each))
+        report.partitions.append(found)
+        byBroker.setdefault(each.partition.broker, []).append(found)
+    await gatherAll(
+        [_askBroker(cluster, report, number, each) for number, each in byBroker.items()]
+    )
+    return report
+
+
+async def _askBroker(
+    cluster: ClusterSession, report: GroupReport, number: int, partitions: list[PartitionReport]
+) -> None:
+    """Ask for ends and ages, until the broker does not answer."""
+    try:
+        for each in partitions:
+            where = PartitionId(each.topic, BrokerPartition(number, each.partition))
+            end = each.end = await cluster.offsets.end(*where)
+            if each.offset is None:
+                continue
+            each.lag = end - each.offset
+            if each.lag == 0:
+                each.behindMsMin = each.behindMsMax = 0
+            elif each.lag > 0:
+                ages = await cluster.offsets.ages(*where, each.offset)
+                each.behindMsMin, each.behindMsMax = ages
+            else:
+                report.problems.append(
+                    f"{each.topic} {where.partition}: the offset {each.offset} "
+                    f"is behind the end of the log, {end}"
+                )
+    except PylogbrokerError as error:
+        report.problems.append(f"broker {number} cannot be asked: {error}")
 
 
 def asTable(report: GroupReport) -> str:
     """A group for people."""
-    lines = [f"group {escapeUnprintable(report.group)}"]
-    lines += [
-        f"  member {escapeUnprintable(name)}  {escapeUnprintable(wanted)}"
+    members = [
+        f"member {escapeUnprintable(name)}  {escapeUnprintable(wanted)}"
         for name, wanted in report.members.items()
-    ] or ["  no members"]
-    if report.partitions:
-        rows = [
-            (
-                each.topic,
-                str(each.partition),
-                each.offset,
-                each.end,
-                each.lag,
-                formatAges(each.ages),
-                each.owner,
-            )
-            for each in report.partitions
-        ]
-        headings = ("TOPIC", "PARTITION", "OFFSET", "END", "LAG", "BEHIND", "OWNER")
-        lines += [f"  {line}" for line in table(headings, rows).splitlines()]
-    return "".join(f"{line}\n" for line in lines)
+    ]
+    rows = [
+        (
+            each.topic,
+            f"{each.broker}-{each.partition}",
+            each.offset,
+            each.end,
+            each.lag,
+            formatAges(MessageAgeBounds(each.behindMsMin, each.behindMsMax)),
+            each.owner,
+        )
+        for each in report.partitions
+    ]
+    headings = ("TOPIC", "PARTITION", "OFFSET", "END", "LAG", "BEHIND", "OWNER")
+    text = "\n".join(members or ["no members"]) + "\n" + tableOfRows(headings, rows)
+    return f"group {escapeUnprintable(report.group)}\n" + indent(text, "  ")
 
 
 def formatAges(ages: MessageAgeBounds) -> str:
     """C{5m-2h}, C{>5m}, C{<2h}, or C{-}. The least is rounded down, the most up."""
-    if ages.least is None and ages.most is None:
-        return "-"
     if ages.most is None:
-        return f">{_duration(ages.least or 0)}"
+        return "-" if ages.least is None else f">{_duration(ages.least)}"
+    most = _duration(ages.most, isUp=True)
     if ages.least is None:
-        return f"<{_duration(ages.most, True)}"
-    least, most = _duration(ages.least), _duration(ages.most, True)
+        return f"<{most}"
+    least = _duration(ages.least)
     return least if least == most else f"{least}-{most}"
 
 
 def _duration(durationMs: int, isUp: bool = False) -> str:
-    for sizeMs, limitMs, letter in (
-        (1_000, 120_000, "s"),
-        (60_000, 7_200_000, "m"),
-        (3_600_000, 172_800_000, "h"),
-        (86_400_000, 2**63, "d"),
-    ):
-        if durationMs < limitMs:
+    for sizeMs, letter in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")):
+        if durationMs >= 2 * sizeMs:
             break
     return f"{-(-durationMs // sizeMs) if isUp else durationMs // sizeMs}{letter}"
 
 
 # -- verify ------------------------------------------------------------------------------------
-
-
-def addVerifyArguments(parser: ArgumentParser) -> None:
-    """Arguments of C{group verify}."""
-    parser.epilog = _VERIFY_EXAMPLES
-    _addGroups(parser, "all with members")
-    addRequiredZookeeper(parser)
-    addJson(parser)
 
 
 async def verifyGroups(options: Namespace, streams: Streams) -> int:
@@ -395,17 +277,13 @@ async def verifyGroups(options: Namespace, streams: Streams) -> int:
             {
                 "group": name,
                 "partitionCount": count,
-                "faults": [_asDocument(each) for each in faults],
+                "faults": [_document(*each[:2], owner=each[2], reason=each[3]) for each in faults],
             }
             for name, (count, faults) in results.items()
         ]
         text = asJson({"groups": documents, "problems": cluster.problems, "successful": isGood})
     else:
-        rows = [
-            (name, fault.topic, str(fault.partition), fault.owner, fault.reason)
-            for name, (_count, faults) in results.items()
-            for fault in faults
-        ]
+        rows = [(name, *each) for name, (_count, faults) in results.items() for each in faults]
         text = tableOfRows(("GROUP", "TOPIC", "PARTITION", "OWNER", "WRONG"), rows)
         text += f"Rebalance operation {'successful' if isGood else 'failed'} !\n"
         cluster.warnOfProblems()
@@ -413,15 +291,6 @@ async def verifyGroups(options: Namespace, streams: Streams) -> int:
     count = sum(count for count, _faults in results.values())
     streams.say(f"looked at {count:,} partitions of {len(results):,} groups")
     return 0 if isGood else 1
-
-
-def _asDocument(fault: OwnershipFault) -> dict[str, Any]:
-    return {
-        "topic": fault.topic,
-        **fault.partition._asdict(),
-        "owner": fault.owner,
-        "reason": fault.reason,
-    }
 
 
 async def _verify(cluster: ClusterSession, name: str) -> tuple[int, list[OwnershipFault]]:
@@ -442,22 +311,15 @@ async def _verify(cluster: ClusterSession, name: str) -> tuple[int, list[Ownersh
 # -- export ------------------------------------------------------------------------------------
 
 
-def addExportArguments(parser: ArgumentParser) -> None:
-    """Arguments of C{group export}."""
-    parser.epilog = _EXPORT_EXAMPLES
-    _addGroups(parser, "all")
-    option(parser, "--output FILE", "a new file; by default, standard output")
-    addRequiredZookeeper(parser)
-    addJson(parser, "print one JSON document instead of lines")
-
-
 async def exportOffsets(options: Namespace, streams: Streams) -> int:
     """Print or write the committed offsets of groups."""
     async with ClusterSession(options, streams) as cluster:
         names = await cluster.knownGroups(options.groups)
         found = [each for name in names for each in await _committedOffsets(cluster, name)]
     if options.json:
-        documents = [{**_where(each), "offset": each.offset} for each in found]
+        documents = [
+            {"group": each.group, **_document(*each[1:3], offset=each.offset)} for each in found
+        ]
         text = asJson({"offsets": documents, "problems": cluster.problems})
     else:
         text = "".join(f"{each.encode()}\n" for each in found)
@@ -469,10 +331,6 @@ async def exportOffsets(options: Namespace, streams: Streams) -> int:
     groupCount = len({each.group for each in found})
     streams.say(f"exported {len(found):,} offsets of {groupCount:,} groups")
     return 1 if cluster.problems else 0
-
-
-def _where(each: GroupOffset) -> dict[str, Any]:
-    return {"group": each.group, "topic": each.topic, **each.partition._asdict()}
 
 
 def _writeFile(path: str, text: str) -> None:
@@ -494,44 +352,11 @@ async def _committedOffsets(cluster: ClusterSession, name: str) -> list[GroupOff
 # -- changes -----------------------------------------------------------------------------------
 
 
-class OffsetChange(NamedTuple):
-    """
-    A new offset.
-
-    @ivar old: the present offset; L{None} without a readable one.
-    """
-
-    wanted: GroupOffset
-    old: int | None
-
-
-def _addTopics(parser: ArgumentParser) -> None:
-    option(
-        parser,
-        "--topic TOPIC",
-        "a topic; can be repeated; by default, all in which the group has offsets",
-        topic,
-        action="append",
-        dest="topics",
-    )
-
-
-def _addChange(parser: ArgumentParser) -> None:
-    flag(parser, "--execute", "make the changes; by default, they are only shown")
-    flag(
-        parser,
-        "--force",
-        "make refused changes, too: to a group with members, or to an offset at which "
-        "no message begins",
-    )
-    addRequiredZookeeper(parser)
-    addJson(parser)
-
-
 async def _change(
     cluster: ClusterSession, wanted: Sequence[GroupOffset], options: Namespace, streams: Streams
 ) -> None:
-    changes = [OffsetChange(each, await _oldOffset(cluster, each)) for each in wanted]
+    old = [await cluster.reader.value(each.path, decodeNumber) for each in wanted]
+    changes = list(zip(wanted, old, strict=True))
     running = [
         name
         for name in sorted({each.group for each in wanted})
@@ -548,10 +373,17 @@ async def _change(
         for each in wanted:
             await write(cluster.zookeeper, each.path, encodeNumber(each.offset))
     if options.json:
-        documents = [{**_where(each), "old": old, "new": each.offset} for each, old in changes]
+        documents = [
+            {"group": each.group, **_document(*each[1:3], old=old, new=each.offset)}
+            for each, old in changes
+        ]
         text = asJson({"changes": documents, "executed": isDone})
     else:
-        text = _changesTable(changes)
+        rows = [
+            (*each[:3], old, each.offset, None if old is None else each.offset - old)
+            for each, old in changes
+        ]
+        text = table(("GROUP", "TOPIC", "PARTITION", "OLD", "NEW", "CHANGE"), rows)
     await streams.show(text)
     cluster.warnOfProblems()
     if refusal is not None:
@@ -561,21 +393,6 @@ async def _change(
     streams.say(
         f"set {len(changes):,} offsets" if isDone else "nothing was changed; --execute does it"
     )
-
-
-async def _oldOffset(cluster: ClusterSession, each: GroupOffset) -> int | None:
-    try:
-        return await cluster.reader.value(each.path, decodeNumber)
-    except InvalidNameError as error:
-        raise CommandError(str(error)) from error
-
-
-def _changesTable(changes: Iterable[OffsetChange]) -> str:
-    rows = []
-    for each, old in changes:
-        change = None if old is None else each.offset - old
-        rows.append((each.group, each.topic, str(each.partition), old, each.offset, change))
-    return table(("GROUP", "TOPIC", "PARTITION", "OLD", "NEW", "CHANGE"), rows)
 
 
 async def _requireMessageAt(cluster: ClusterSession, each: PartitionId, offset: int) -> None:
@@ -600,15 +417,6 @@ async def _requireMessageAt(cluster: ClusterSession, each: PartitionId, offset: 
 # -- import ------------------------------------------------------------------------------------
 
 
-def addImportArguments(parser: ArgumentParser) -> None:
-    """Arguments of C{group import}."""
-    parser.epilog = _IMPORT_EXAMPLES
-    parser.add_argument(
-        "file", metavar="FILE", help="the output of group export; - is standard input"
-    )
-    _addChange(parser)
-
-
 async def importOffsets(options: Namespace, streams: Streams) -> int:
     """Show or write the offsets of a file."""
     wanted = decodeOffsetLines(_readFile(options.file, streams).split("\n"))
@@ -622,27 +430,21 @@ async def importOffsets(options: Namespace, streams: Streams) -> int:
 async def _requireMessages(cluster: ClusterSession, wanted: Iterable[GroupOffset]) -> None:
     """Refuse offsets that are known to be wrong. An absent broker does not prevent an import."""
     silent: set[int] = set()
-    for each in wanted:
-        if each.partition.broker not in silent:
+    for _group, topicName, partition, offset in wanted:
+        if partition.broker not in silent:
             try:
-                await _requireMessageAt(
-                    cluster, PartitionId(each.topic, each.partition), each.offset
-                )
+                await _requireMessageAt(cluster, PartitionId(topicName, partition), offset)
             except CommandError:
                 raise
             except PylogbrokerError:
-                silent.add(each.partition.broker)
+                silent.add(partition.broker)
 
 
 def _readFile(path: str, streams: Streams) -> str:
-    try:
+    with readable(path):
         descriptor, name = openInput(path, streams.input)
         with open(descriptor, "rb", closefd=descriptor != streams.input) as file:
             data = file.read(FILE_SIZE_MAX + 1)
-    except (OSError, ValueError) as error:
-        raise CommandError(
-            f"cannot read {path!r}: {getattr(error, 'strerror', None) or error}"
-        ) from error
     if len(data) > FILE_SIZE_MAX:
         raise CommandError(
             f"{name} has more than {FILE_SIZE_MAX:,} bytes: that is no export of offsets"
@@ -654,46 +456,6 @@ def _readFile(path: str, streams: Streams) -> str:
 
 
 # -- reset -------------------------------------------------------------------------------------
-
-
-def addResetArguments(parser: ArgumentParser) -> None:
-    """Arguments of C{group reset}."""
-    parser.epilog = _RESET_EXAMPLES
-    parser.add_argument("group", metavar="GROUP", type=group, help="the group")
-    target = parser.add_mutually_exclusive_group(required=True)
-    target.add_argument(
-        "--to-earliest",
-        dest="to",
-        action="store_const",
-        const=EARLIEST,
-        help="to the oldest messages",
-    )
-    target.add_argument(
-        "--to-latest", dest="to", action="store_const", const=LATEST, help="to the ends of the logs"
-    )
-    option(
-        target,
-        "--to-datetime TIME",
-        "to a time: milliseconds since 1970, or a date like 2026-01-31T12:00",
-        time,
-        dest="to",
-    )
-    option(
-        target,
-        "--to-offset N",
-        "to an offset at which a message begins, or the log ends",
-        intRange(0),
-    )
-    _addTopics(parser)
-    option(
-        parser,
-        "--partition BROKER-PARTITION",
-        "a partition; can be repeated; by default, all",
-        brokerPartition,
-        action="append",
-        dest="partitions",
-    )
-    _addChange(parser)
 
 
 async def resetOffsets(options: Namespace, streams: Streams) -> int:
@@ -740,32 +502,6 @@ async def _target(cluster: ClusterSession, each: PartitionId, options: Namespace
 # -- translate ---------------------------------------------------------------------------------
 
 
-def addTranslateArguments(parser: ArgumentParser) -> None:
-    """Arguments of C{group translate}."""
-    parser.epilog = _TRANSLATE_EXAMPLES
-    parser.add_argument("group", metavar="GROUP", type=group, help="the group that moves")
-    option(
-        parser,
-        "--from HOST:PORT",
-        "ZooKeeper's servers of the mirror's source; --zookeeper names those of its target",
-        required=True,
-        dest="source",
-    )
-    addOtherAccess(parser, "from", "the source cluster")
-    option(
-        parser,
-        "--mirror-group GROUP",
-        "groupid of the mirror in the source cluster",
-        group,
-        required=True,
-    )
-    option(
-        parser, "--to-group GROUP", "the group's name in the target; by default, the same", group
-    )
-    _addTopics(parser)
-    _addChange(parser)
-
-
 async def translateOffsets(options: Namespace, streams: Streams) -> int:
     """
     Show or write where a group continues in the target of a mirror.
@@ -795,12 +531,11 @@ async def translateOffsets(options: Namespace, streams: Streams) -> int:
             if each not in tables
         ]
         partitions: dict[str, list[BrokerPartition]] = {each.topic: [] for each in positions}
-        for name, partition in await target.reader.partitions(partitions):
-            partitions[name].append(partition)
+        for topicName, partition in await target.reader.partitions(partitions):
+            partitions[topicName].append(partition)
+        name = options.toGroup or options.group
         wanted = [
-            GroupOffset(
-                options.toGroup or options.group, *each, await _existing(target, each, offset)
-            )
+            GroupOffset(name, *each, await _existing(target, each, offset))
             for each, offset in sorted(translate(positions, tables, partitions).items())
         ]
         await _change(target, wanted, options, streams)
@@ -816,3 +551,202 @@ async def _existing(target: ClusterSession, each: PartitionId, offset: int) -> i
         )
         return start
     return max(offset, start)
+
+
+# -- the commands ------------------------------------------------------------------------------
+
+_CHANGE = (
+    flag("--execute", "make the changes; by default, they are only shown"),
+    flag(
+        "--force",
+        "make refused changes, too: to a group with members, or to an offset at which "
+        "no message begins",
+    ),
+    *IN_CLUSTER,
+    JSON,
+)
+_TOPICS = repeated(
+    "--topic TOPIC",
+    "a topic; can be repeated; by default, all in which the group has offsets",
+    "topics",
+    topic,
+)
+
+
+def _groups(default: str) -> Argument:
+    return option("groups GROUP", f"the groups; by default, {default}", group, nargs="*")
+
+
+COMMANDS = (
+    Command(
+        "group list",
+        "Print the consumer groups of a cluster.",
+        listGroups,
+        (*IN_CLUSTER, JSON),
+        """\
+examples:
+  pylogbroker group list --zookeeper zk1:2181
+  pylogbroker group list --zookeeper zk1:2181 --json
+""",
+    ),
+    Command(
+        "group describe",
+        "Print members, offsets and lag of consumer groups.",
+        describeGroups,
+        (
+            _groups("all"),
+            *IN_CLUSTER,
+            flag("--json", "print one JSON document instead of tables; times are milliseconds"),
+        ),
+        """\
+examples:
+  pylogbroker group describe --zookeeper zk1:2181
+  pylogbroker group describe counters --zookeeper zk1:2181 --json
+
+OFFSET is the committed offset, END the end of the log, LAG the bytes between them. BEHIND tells
+when the first message behind OFFSET was written. Messages of this protocol carry no time, so BEHIND
+is a range from the modification times of segment files: 5m-2h is at least 5 minutes and at most 2
+hours, >5m is at least 5 minutes, and - is unknown.
+""",
+    ),
+    Command(
+        "group verify",
+        "Check that each partition that a group reads has an owner among its members.",
+        verifyGroups,
+        (_groups("all with members"), *IN_CLUSTER, JSON),
+        """\
+examples:
+  pylogbroker group verify counters --zookeeper zk1:2181
+  pylogbroker group verify --zookeeper zk1:2181 --json
+
+The exit code is 1 when a partition of a topic that a member reads has no owner, or an owner that is
+no thread of such a member, and when there are no members. While members come and go this happens
+for a moment.
+""",
+    ),
+    Command(
+        "group export",
+        "Write the committed offsets of consumer groups, one a line.",
+        exportOffsets,
+        (
+            _groups("all"),
+            option("--output FILE", "a new file; by default, standard output"),
+            *IN_CLUSTER,
+            flag("--json", "print one JSON document instead of lines"),
+        ),
+        """\
+examples:
+  pylogbroker group export --zookeeper zk1:2181 --output offsets.txt
+  pylogbroker group export counters --zookeeper zk1:2181
+
+Each line is /consumers/<group>/offsets/<topic>/<broker>-<partition>:<offset>, as in 0.7's
+ExportZkOffsets.
+""",
+    ),
+    Command(
+        "group import",
+        "Set committed offsets to the output of group export; a dry run without --execute.",
+        importOffsets,
+        (option("file FILE", "the output of group export; - is standard input"), *_CHANGE),
+        """\
+examples:
+  pylogbroker group import offsets.txt --zookeeper zk1:2181
+  pylogbroker group import offsets.txt --zookeeper zk1:2181 --execute --force
+
+The first shows the changes. The second makes them, even while members run.
+""",
+    ),
+    Command(
+        "group reset",
+        "Set a group's offsets to an end, a time or a number; a dry run without --execute.",
+        resetOffsets,
+        (
+            option("group GROUP", "the group", group),
+            either(
+                flag(
+                    "--to-earliest",
+                    "to the oldest messages",
+                    dest="to",
+                    action="store_const",
+                    const=EARLIEST,
+                ),
+                flag(
+                    "--to-latest",
+                    "to the ends of the logs",
+                    dest="to",
+                    action="store_const",
+                    const=LATEST,
+                ),
+                option(
+                    "--to-datetime TIME",
+                    "to a time: milliseconds since 1970, or a date like 2026-01-31T12:00",
+                    time,
+                    dest="to",
+                ),
+                option(
+                    "--to-offset N",
+                    "to an offset at which a message begins, or the log ends",
+                    intRange(0),
+                ),
+                isRequired=True,
+            ),
+            _TOPICS,
+            repeated(
+                "--partition BROKER-PARTITION",
+                "a partition; can be repeated; by default, all",
+                "partitions",
+                brokerPartition,
+            ),
+            *_CHANGE,
+        ),
+        """\
+examples:
+  pylogbroker group reset counters --to-earliest --zookeeper zk1:2181
+  pylogbroker group reset counters --to-latest --topic clicks --zookeeper zk1:2181 --execute
+  pylogbroker group reset counters --to-datetime 2026-01-31T12:00 --zookeeper zk1:2181 --json
+  pylogbroker group reset counters --to-offset 0 --topic clicks --partition 0-0 --zookeeper zk1:2181
+
+Without --execute nothing is changed. Messages of this protocol carry no time: --to-datetime goes to
+the start of the last segment file that was not modified after that time, or else to the earliest
+message, so that no later message is left out.
+""",
+    ),
+    Command(
+        "group translate",
+        "Move a group's offsets to the target of a mirror; a dry run without --execute.",
+        translateOffsets,
+        (
+            option("group GROUP", "the group that moves", group),
+            option(
+                "--from HOST:PORT",
+                "ZooKeeper's servers of the mirror's source; --zookeeper names those of its target",
+                required=True,
+                dest="source",
+            ),
+            option(
+                "--from-config FILE",
+                "as --config, for the source cluster; by default, the same for both",
+                dest="otherAccessFile",
+            ),
+            option(
+                "--mirror-group GROUP",
+                "groupid of the mirror in the source cluster",
+                group,
+                required=True,
+            ),
+            option(
+                "--to-group GROUP", "the group's name in the target; by default, the same", group
+            ),
+            _TOPICS,
+            *_CHANGE,
+        ),
+        """\
+examples:
+  pylogbroker group translate counters --from zk1:2181 --mirror-group mirror --zookeeper zk2:2181
+  pylogbroker group translate counters --from zk1:2181 --mirror-group mirror --zookeeper zk2:2181 --execute
+
+First stop the group's members in the old cluster, then start them in the new one. They find there
+all messages that they had not read, and a few that they had. The mirror may run or not.
+""",
+    ),
+)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date
@@ -18,15 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import (
-    addAccess,
-    addJson,
-    addZookeeper,
+    ACCESS,
+    JSON,
+    ZOOKEEPER,
+    Command,
+    either,
     flag,
     option,
     positive,
+    repeated,
     topic,
 )
-from pylogbroker.cli.output import Progress, asJson, formatBytes, table
+from pylogbroker.cli.output import Progress, asJson, formatBytes, table, tableOfRows
 from pylogbroker.cli.streams import Streams, writeAtOnce
 from pylogbroker.cluster.javaregex import TopicPattern
 from pylogbroker.config.properties import Properties
@@ -43,93 +46,8 @@ if TYPE_CHECKING:
 DEFAULT_MASTER = "local[*,4]"
 """All processors of this machine; a task may fail three times."""
 
-_LOAD_EXAMPLES = """\
-examples:
-  pylogbroker load /tmp/warehouse --zookeeper zk1:2181 --topic clicks
-  pylogbroker load /tmp/warehouse --zookeeper zk1:2181 --topic clicks --from earliest --json
-
-Each run continues where the last committed one ended, up to the ends of the logs at its start. The
-next run repeats one that died; no row is lost or doubled. --from loads again, and replaces rows.
-The exit status is 1 when something failed. If that was after the commit, the error says "committed
-as run N, but ...": the run stays, and the next one continues behind it.
-"""
-
-_COMPACT_EXAMPLES = """\
-examples:
-  pylogbroker table compact /tmp/warehouse
-  pylogbroker table compact /tmp/warehouse --date 2026-01-31 --min-files 4 --json
-
-Each topic and day is one commit: a run that dies loses nothing, and the next one continues. Readers
-that started before must start again.
-"""
 
 _HEADINGS = ("TOPIC", "PARTITION", "FROM", "TO", "MESSAGES", "REPLACED")
-
-
-def _addTable(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "path", metavar="FOLDER", help="the table's folder, on a local or mounted file system"
-    )
-    option(
-        parser,
-        "--compression NAME",
-        "of the files: zstd, snappy, gzip, lz4, none (%(default)s)",
-        default="zstd",
-    )
-
-
-def addLoadArguments(parser: ArgumentParser) -> None:
-    """Arguments of C{load}."""
-    parser.epilog = _LOAD_EXAMPLES
-    _addTable(parser)
-    cluster = parser.add_mutually_exclusive_group(required=True)
-    addZookeeper(cluster, False)
-    option(cluster, "--brokers ID:HOST:PORT,…", "the brokers of a cluster without ZooKeeper")
-    what = parser.add_mutually_exclusive_group()
-    option(
-        what,
-        "--topic TOPIC",
-        "load this topic; can be repeated",
-        topic,
-        action="append",
-        dest="topics",
-    )
-    option(what, "--whitelist PATTERN", "load all topics whose names match")
-    start = parser.add_mutually_exclusive_group()
-    option(
-        start,
-        "--from earliest|JSON",
-        "start here, and replace the rows of the table from there on: earliest, latest, or "
-        '{"TOPIC": {"BROKER-PARTITION": OFFSET}}',
-        dest="startOffsets",
-    )
-    option(
-        start,
-        "--offsets-in FILE",
-        "start at the offsets in lines of uri, topic, partition and offset, separated by tabs",
-    )
-    option(
-        parser, "--offsets-out FILE", "write such lines with the offsets at which the table ends"
-    )
-    option(
-        parser,
-        "--event-time EXPRESSION",
-        "the time of a message, in SQL (the audit envelope's time, else that of the run)",
-    )
-    option(
-        parser,
-        "--transform MODULE.FUNCTION",
-        "adds columns: a function from a DataFrame to one with a row for each row",
-    )
-    flag(
-        parser,
-        "--skip-lost",
-        "continue behind messages that were deleted before they were loaded; by default, "
-        "that is an error",
-    )
-    addAccess(parser)
-    addSpark(parser)
-    addJson(parser)
 
 
 def prepareLoad(options: Namespace, streams: Streams) -> None:
@@ -146,9 +64,14 @@ def load(options: Namespace, streams: Streams) -> int:
     lines = _readLines(options)
     with session(options, "pylogbroker load") as spark:
         from pylogbroker.spark import loader
+        from pylogbroker.spark.loader.run import startOffsetsOf
 
-        startOffsets, topics = _startOffsets(options, lines)
-        source = _source(options, topics)
+        startOffsets, topics, pattern = options.startOffsets, options.topics, options.whitelist
+        if options.offsetsIn is not None:
+            startOffsets = startOffsetsOf(lines, _brokers(options))
+            topics = topics or sorted(startOffsets)
+        source: dict[str, Any] = _cluster(options)
+        source |= {"subscribePattern": pattern} if pattern else {"subscribe": ",".join(topics)}
         transform = (
             None
             if options.transform is None
@@ -163,6 +86,7 @@ def load(options: Namespace, streams: Streams) -> int:
                 transform=transform,
                 compression=options.compression,
                 progress=report,
+                failOnDataLoss="false" if options.skipLost else "true",
                 **source,
             )
     try:
@@ -170,8 +94,9 @@ def load(options: Namespace, streams: Streams) -> int:
             _report(options, streams, result)
     finally:  # also after a broken pipe
         if options.offsetsOut is not None:
+            isWanted = TopicPattern(pattern).matches if pattern else topics.__contains__
             with _afterCommit(result.manifest, "the offsets were not written"):
-                _writeOffsets(options, _topicFilter(options, topics))
+                _writeOffsets(options, isWanted)
     return 0
 
 
@@ -185,16 +110,6 @@ def _afterCommit(manifest: Any, problem: str) -> Iterator[None]:
         raise PostCommitError(
             f"committed as run {manifest.number}, but {problem}: {error}"
         ) from error
-
-
-def _source(options: Namespace, topics: list[str]) -> dict[str, Any]:
-    source = _cluster(options)
-    source |= (
-        {"subscribePattern": options.whitelist}
-        if options.whitelist
-        else {"subscribe": ",".join(topics)}
-    )
-    return source | {"failOnDataLoss": "false" if options.skipLost else "true"}
 
 
 def _cluster(options: Namespace) -> dict[str, str]:
@@ -211,9 +126,9 @@ def _cluster(options: Namespace) -> dict[str, str]:
 
 
 def _brokers(options: Namespace) -> Mapping[int, Any]:
-    from pylogbroker.spark.options import clusterOptions
+    from pylogbroker.spark.options import ClusterOptions
 
-    with clusterOptions(_cluster(options)).metadata() as view:
+    with ClusterOptions.fromOptions(_cluster(options)).metadata() as view:
         return view.brokers()
 
 
@@ -232,26 +147,13 @@ def _readLines(options: Namespace) -> list[str]:
         raise storageError(options.offsetsIn, "read", error) from error
 
 
-def _startOffsets(options: Namespace, lines: list[str]) -> tuple[Any, list[str]]:
-    if options.offsetsIn is None:
-        return options.startOffsets, options.topics or []
-    from pylogbroker.spark.loader.plan import startOffsetsOf
-
-    found = startOffsetsOf(lines, _brokers(options))
-    return found, options.topics or sorted(found)
-
-
-def _topicFilter(options: Namespace, topics: list[str]) -> Callable[[str], bool]:
-    return TopicPattern(options.whitelist).matches if options.whitelist else topics.__contains__
-
-
 def _writeOffsets(options: Namespace, isWanted: Callable[[str], bool]) -> None:
     """Write the file as a whole: the next tool must not read half of the lines."""
-    from pylogbroker.spark.loader.plan import linesOf
+    from pylogbroker.spark.loader.run import linesOf
     from pylogbroker.spark.loader.tablereader import tableAt
 
     last = tableAt(options.path).last()
-    lines = linesOf(last.positions if last else {}, _brokers(options), isWanted)
+    lines = linesOf(last.positions, _brokers(options), isWanted)
     try:
         with open(f"{options.offsetsOut}.new", "w", encoding="utf-8") as file:
             file.writelines(line + "\n" for line in lines)
@@ -265,18 +167,10 @@ def _writeOffsets(options: Namespace, isWanted: Callable[[str], bool]) -> None:
 def _report(options: Namespace, streams: Streams, result: Any) -> None:
     manifest = result.manifest
     if options.json:
-        text = asJson(
-            {
-                "notes": list(result.notes),
-                "run": None if manifest is None else manifest.asDocument(),
-            }
-        )
-    elif manifest is not None:
-        text = table(
-            _HEADINGS, [(each.topic, each.partition, *each[2:]) for each in manifest.ranges]
-        )
+        run = None if manifest is None else manifest.asDocument()
+        text = asJson({"notes": list(result.notes), "run": run})
     else:
-        text = ""
+        text = tableOfRows(_HEADINGS, [] if manifest is None else manifest.ranges)
     writeAtOnce(streams.output, text.encode("utf-8", "surrogatepass"))
     for note in result.notes:
         streams.say(f"pylogbroker: {note}")
@@ -298,22 +192,6 @@ def _date(text: str) -> str:
         return date.fromisoformat(text).isoformat()
     except ValueError as error:
         raise ArgumentTypeError(f"{text!r} is not a date like 2026-01-31") from error
-
-
-def addCompactArguments(parser: ArgumentParser) -> None:
-    """Arguments of C{table compact}."""
-    parser.epilog = _COMPACT_EXAMPLES
-    _addTable(parser)
-    option(parser, "--date", "only this day, in UTC; by default, all", _date)
-    option(
-        parser,
-        "--min-files N",
-        "skip days whose hours have fewer small files (%(default)s)",
-        positive,
-        2,
-    )
-    addSpark(parser)
-    addJson(parser)
 
 
 def compactTable(options: Namespace, streams: Streams) -> int:
@@ -340,25 +218,6 @@ def compactTable(options: Namespace, streams: Streams) -> int:
     return 0
 
 
-def addSpark(parser: ArgumentParser) -> None:
-    """Add C{--master} and C{--conf}."""
-    option(
-        parser,
-        "--master URL",
-        "Spark's master (%(default)s: this machine, a failed task is tried again)",
-        default=DEFAULT_MASTER,
-    )
-    option(
-        parser,
-        "--conf KEY=VALUE",
-        "a setting of Spark, such as spark.driver.memory=4g; can be repeated",
-        _setting,
-        [],
-        action="append",
-        dest="settings",
-    )
-
-
 def _setting(text: str) -> tuple[str, str]:
     key, sign, value = text.partition("=")
     if not key.startswith("spark.") or not sign:
@@ -366,18 +225,20 @@ def _setting(text: str) -> tuple[str, str]:
     return key, value
 
 
-def settingsOf(options: Namespace) -> dict[str, str]:
-    """Settings of a session: our defaults, and C{--conf}."""
-    # The command reports an error once; Spark and PySpark would each print a hundred lines.
+def settingsOf(options: Namespace, name: str) -> dict[str, str]:
+    """Settings of a session: our defaults, and C{--conf}, which overrides them."""
     defaults = {
+        "spark.app.name": name,
+        "spark.master": options.master,
+        # The command reports an error once; Spark and PySpark would each print a hundred lines.
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "OFF",
+        # Spark's own limit of 10 s is too short for a worker to start on a busy machine.
+        "spark.python.authenticate.socketTimeout": "120s",
+        # A time without a zone must not depend on the machine that loads it.
+        "spark.sql.session.timeZone": "UTC",
     }
-    # Spark's own limit of 10 s is too short for a worker to start on a busy machine.
-    defaults["spark.python.authenticate.socketTimeout"] = "120s"
-    # A time without a zone must not depend on the machine that loads it.
-    defaults["spark.sql.session.timeZone"] = "UTC"
     return {**defaults, **dict(options.settings)}
 
 
@@ -410,11 +271,9 @@ def session(options: Namespace, name: str) -> Iterator[SparkSession]:
         return
     # Workers would take any python3.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(name).master(options.master)
+    builder = SparkSession.builder.config(map={**settingsOf(options, name)})
     for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(logger).disabled = True
-    for key, value in settingsOf(options).items():
-        builder = builder.config(key, value)
     try:
         spark = builder.getOrCreate()
     except (PySparkException, Py4JError, RuntimeError, OSError) as error:
@@ -441,3 +300,116 @@ def jobProgress(
         )
     finally:
         progress.clear()
+
+
+_TABLE = (
+    option("path FOLDER", "the table's folder, on a local or mounted file system"),
+    option(
+        "--compression NAME",
+        "of the files: zstd, snappy, gzip, lz4, none (%(default)s)",
+        default="zstd",
+    ),
+)
+SPARK_OPTIONS = (
+    option(
+        "--master URL",
+        "Spark's master (%(default)s: this machine, a failed task is tried again)",
+        default=DEFAULT_MASTER,
+    ),
+    repeated(
+        "--conf KEY=VALUE",
+        "a setting of Spark, such as spark.driver.memory=4g; can be repeated",
+        "settings",
+        _setting,
+    ),
+)
+COMMANDS = (
+    Command(
+        "load",
+        "Load new messages of topics into a table of Parquet files, exactly once (needs Spark).",
+        load,
+        (
+            *_TABLE,
+            either(
+                ZOOKEEPER,
+                option("--brokers ID:HOST:PORT,…", "the brokers of a cluster without ZooKeeper"),
+                isRequired=True,
+            ),
+            either(
+                repeated("--topic TOPIC", "load this topic; can be repeated", "topics", topic),
+                option("--whitelist PATTERN", "load all topics whose names match"),
+            ),
+            either(
+                option(
+                    "--from earliest|JSON",
+                    "start here, and replace the rows of the table from there on: earliest, "
+                    'latest, or {"TOPIC": {"BROKER-PARTITION": OFFSET}}',
+                    dest="startOffsets",
+                ),
+                option(
+                    "--offsets-in FILE",
+                    "start at the offsets in lines of uri, topic, partition and offset, separated "
+                    "by tabs",
+                ),
+            ),
+            option(
+                "--offsets-out FILE",
+                "write such lines with the offsets at which the table ends",
+            ),
+            option(
+                "--event-time EXPRESSION",
+                "the time of a message, in SQL (the audit envelope's time, else that of the run)",
+            ),
+            option(
+                "--transform MODULE.FUNCTION",
+                "adds columns: a function from a DataFrame to one with a row for each row",
+            ),
+            flag(
+                "--skip-lost",
+                "continue behind messages that were deleted before they were loaded; by default, "
+                "that is an error",
+            ),
+            *ACCESS,
+            *SPARK_OPTIONS,
+            JSON,
+        ),
+        """\
+examples:
+  pylogbroker load /tmp/warehouse --zookeeper zk1:2181 --topic clicks
+  pylogbroker load /tmp/warehouse --zookeeper zk1:2181 --topic clicks --from earliest --json
+
+Each run continues where the last committed one ended, up to the ends of the logs at its start. The
+next run repeats one that died; no row is lost or doubled. --from loads again, and replaces rows.
+The exit status is 1 when something failed. If that was after the commit, the error says "committed
+as run N, but ...": the run stays, and the next one continues behind it.
+""",
+        prepareLoad,
+        isBlocking=True,
+    ),
+    Command(
+        "table compact",
+        "Merge the small files of a table, a day at a time (needs Spark).",
+        compactTable,
+        (
+            *_TABLE,
+            option("--date", "only this day, in UTC; by default, all", _date),
+            option(
+                "--min-files N",
+                "skip days whose hours have fewer small files (%(default)s)",
+                positive,
+                2,
+            ),
+            *SPARK_OPTIONS,
+            JSON,
+        ),
+        """\
+examples:
+  pylogbroker table compact /tmp/warehouse
+  pylogbroker table compact /tmp/warehouse --date 2026-01-31 --min-files 4 --json
+
+Each topic and day is one commit: a run that dies loses nothing, and the next one continues. Readers
+that started before must start again.
+""",
+        isBlocking=True,
+    ),
+)

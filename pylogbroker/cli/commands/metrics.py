@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from io import BytesIO
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -25,8 +24,17 @@ from twisted.web.error import Error, SchemeNotSupported
 from twisted.web.http import PotentialDataLoss
 
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.arguments import LONG_MAX, TIMEOUT_MS, addJson, intRange, option, positive
-from pylogbroker.cli.commands.perf import SEPARATOR, addDateFormat, formatDate
+from pylogbroker.cli.arguments import (
+    LONG_MAX,
+    TIMEOUT_MS,
+    Command,
+    flag,
+    intRange,
+    option,
+    positive,
+    repeated,
+)
+from pylogbroker.cli.commands.perf import SEPARATOR, dateFormat, formatDate
 from pylogbroker.cli.output import asJsonLine
 from pylogbroker.cli.streams import Streams
 
@@ -37,37 +45,6 @@ DATE_FORMAT = "yyyy-MM-dd HH:mm:ss.SSS"
 _SAMPLE = re.compile(
     r'([a-zA-Z_:][a-zA-Z0-9_:]*)(\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?[ \t]+(\S+)(?:[ \t]+-?\d+)?'
 )
-_EXAMPLES = """\
-examples:
-  pylogbroker metrics --url http://log1:8067/metrics --count 2 --interval-ms 100
-  pylogbroker metrics --url http://log1:8067/metrics --name '*_total*' --count 1 --json
-  pylogbroker metrics --url http://log1:8067/metrics
-
-The third goes on until it is ended.
-"""
-
-
-def addArguments(parser: ArgumentParser) -> None:
-    """Arguments of C{metrics}."""
-    parser.epilog = _EXAMPLES
-    option(
-        parser,
-        "--url URL",
-        "where the metrics are served, such as http.listener of a broker (%(default)s)",
-        default=URL,
-    )
-    option(
-        parser,
-        "--name PATTERN",
-        "metrics to print, with their labels; * and ? match anything; by default, all",
-        action="append",
-        dest="patterns",
-    )
-    option(parser, "--interval-ms MS", "time between two rows (%(default)s)", positive, 5_000)
-    option(parser, "--count N", "rows to print; by default, without end", intRange(1), LONG_MAX)
-    addDateFormat(parser, DATE_FORMAT)
-    option(parser, "--timeout-ms MS", "time-out of each answer (%(default)s)", positive, TIMEOUT_MS)
-    addJson(parser, "print each row as a JSON object in a line")
 
 
 def prepare(options: Namespace, streams: Streams) -> None:
@@ -100,42 +77,25 @@ async def metrics(options: Namespace, streams: Streams) -> int:
     begin = streams.reactor.seconds()
     while True:
         found = readSamples(await _fetch(streams.reactor, options.url, options.timeoutMs))
-        nowMs = int(streams.reactor.seconds() * 1000)
-        samples = {
-            name: value
-            for name, value in sorted(found.items())
-            if _isWanted(name, options.patterns)
-        }
-        if not samples:
+        time = formatDate(options.dateFormat, streams.nowMs())
+        names = [name for name in sorted(found) if _isWanted(name, options.patterns)]
+        if not names:
             raise CommandError(f"{options.url} has none of these metrics among {len(found)}")
         if options.json:
-            text = asJsonLine(
-                {
-                    "time": formatDate(options.dateFormat, nowMs),
-                    **{name: _number(value) for name, value in samples.items()},
-                }
-            )
+            text = asJsonLine({"time": time, **{name: _number(found[name]) for name in names}})
         else:
-            isNew = not columns or not set(samples) <= set(columns)
-            columns = list(samples) if isNew else columns
-            text = _header(columns) if isNew else ""
-            text += (
-                SEPARATOR.join(
-                    [
-                        formatDate(options.dateFormat, nowMs),
-                        *[samples.get(name, "") for name in columns],
-                    ]
-                )
-                + "\n"
-            )
+            text = ""
+            if not set(names) <= set(columns):
+                columns = names
+                headings = [json.dumps(name, ensure_ascii=False) for name in ("time", *columns)]
+                text = SEPARATOR.join(headings) + "\n"
+            text += SEPARATOR.join([time, *[found.get(name, "") for name in columns]]) + "\n"
         await streams.show(text)
         count += 1
         if count >= options.count:
             return 0
-        await deferLater(
-            streams.reactor,
-            max(0, begin + count * options.intervalMs / 1000 - streams.reactor.seconds()),
-        )
+        due = begin + count * options.intervalMs / 1000
+        await deferLater(streams.reactor, max(0, due - streams.reactor.seconds()))
 
 
 def _isWanted(name: str, patterns: Sequence[str] | None) -> bool:
@@ -145,22 +105,15 @@ def _isWanted(name: str, patterns: Sequence[str] | None) -> bool:
     )
 
 
-def _header(columns: Sequence[str]) -> str:
-    return (
-        SEPARATOR.join(json.dumps(name, ensure_ascii=False) for name in ("time", *columns)) + "\n"
-    )
-
-
 def _number(text: str) -> float | int | str:
     """JSON has no infinities and no NaN: they stay texts."""
-    try:
-        return int(text)
-    except ValueError:
+    for parse in (int, float):
         try:
-            number = float(text)
+            number: float = parse(text)
         except ValueError:
-            return text
-    return number if number - number == 0 else text
+            continue
+        return number if number - number == 0 else text
+    return text
 
 
 class _Body(Protocol):
@@ -168,18 +121,18 @@ class _Body(Protocol):
 
     def __init__(self, done: Deferred[bytes]) -> None:
         self._done = done
-        self._data = BytesIO()
+        self._data = bytearray()
 
     def dataReceived(self, data: bytes) -> None:
-        self._data.write(data)
-        if self._data.tell() > ANSWER_SIZE_MAX and self.transport is not None:
+        self._data += data
+        if len(self._data) > ANSWER_SIZE_MAX and self.transport is not None:
             self.transport.abortConnection()  # type: ignore[attr-defined]
 
     def connectionLost(self, reason: Failure = Failure(ResponseDone())) -> None:  # noqa: B008 - Twisted's signature
-        if self._data.tell() > ANSWER_SIZE_MAX:
+        if len(self._data) > ANSWER_SIZE_MAX:
             self._done.errback(CommandError(f"the answer has more than {ANSWER_SIZE_MAX:,} bytes"))
         elif reason.check(ResponseDone, PotentialDataLoss):
-            self._done.callback(self._data.getvalue())
+            self._done.callback(bytes(self._data))
         else:
             self._done.errback(reason)
 
@@ -216,3 +169,36 @@ async def _fetch(reactor: Any, url: str, timeoutMs: int) -> str:
         ValueError,
     ) as error:
         raise CommandError(f"{url}: {error}") from error
+
+
+COMMAND = Command(
+    "metrics",
+    "Print the metrics of a broker as rows of comma-separated values, at an interval.",
+    metrics,
+    (
+        option(
+            "--url URL",
+            "where the metrics are served, such as http.listener of a broker (%(default)s)",
+            default=URL,
+        ),
+        repeated(
+            "--name PATTERN",
+            "metrics to print, with their labels; * and ? match anything; by default, all",
+            "patterns",
+        ),
+        option("--interval-ms MS", "time between two rows (%(default)s)", positive, 5_000),
+        option("--count N", "rows to print; by default, without end", intRange(1), LONG_MAX),
+        dateFormat(DATE_FORMAT),
+        option("--timeout-ms MS", "time-out of each answer (%(default)s)", positive, TIMEOUT_MS),
+        flag("--json", "print each row as a JSON object in a line"),
+    ),
+    """\
+examples:
+  pylogbroker metrics --url http://log1:8067/metrics --count 2 --interval-ms 100
+  pylogbroker metrics --url http://log1:8067/metrics --name '*_total*' --count 1 --json
+  pylogbroker metrics --url http://log1:8067/metrics
+
+The third goes on until it is ended.
+""",
+    prepare,
+)

@@ -12,23 +12,27 @@ not count that while: the end time is that of the last message.
 from __future__ import annotations
 
 import re
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from random import Random
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import (
-    addBatching,
-    addBroker,
-    addJson,
-    addMaxMessages,
-    addPartition,
-    addRequiredZookeeper,
-    addTopic,
+    AT_BROKER,
+    AT_BROKER_OR_CLUSTER,
+    BATCHING,
+    IN_CLUSTER,
+    LONG_MAX,
+    PARTITION,
+    TOPIC,
+    Argument,
+    Command,
     flag,
     group,
     intRange,
@@ -36,7 +40,7 @@ from pylogbroker.cli.arguments import (
     positive,
 )
 from pylogbroker.cli.output import asJsonLine
-from pylogbroker.cli.session import GroupMember, closeAll, openConsumer, requireTopic
+from pylogbroker.cli.session import GroupMember, closeAll, closing, openConsumer, requireTopic
 from pylogbroker.cli.streams import Streams
 from pylogbroker.client.offsetlookup import singleOffset
 from pylogbroker.consumer.stream import MessageStream
@@ -69,31 +73,6 @@ CONSUME_COLUMNS = ("start.time", "end.time", *_READ)
 GROUP_DETAILED_COLUMNS = ("time", "thread.id", *_READ)
 SIMPLE_DETAILED_COLUMNS = ("time", *_READ)
 
-_PRODUCE_EXAMPLES = """\
-examples:
-  pylogbroker perf produce --zookeeper zk1:2181 --topic speed --messages 10000 --async
-  pylogbroker perf produce --broker log1:9092 --topic speed --messages 1000 --batch-size 50 --json
-
-MB are 2^20 bytes of payload. compression is 0 for none, 1 for gzip, 2 for snappy. --broker is an
-address here, and no endpoint string; for TLS use --set
-broker.endpoint=tls:{host}:{port}:trustRoots=DIR.
-"""
-_GROUP_EXAMPLES = """\
-examples:
-  pylogbroker perf consume --zookeeper zk1:2181 --topic clicks --idle-ms 500
-  pylogbroker perf consume --zookeeper zk1:2181 --topic clicks --messages 10 --threads 2 --json
-
-It reads from the oldest message on, in a new group that is deleted at the end. MB are 2^20 bytes of
-payload. (0.7's detailed rows have a thread.id, but its header has not.)
-"""
-_SIMPLE_EXAMPLES = """\
-examples:
-  pylogbroker perf simple-consume --broker log1:9092 --topic clicks
-  pylogbroker perf simple-consume --broker log1:9092 --topic clicks --partition 1 --hide-header
-
-It ends at the end of the partition. MB are 2^20 bytes of payload.
-"""
-
 
 def formatDate(pattern: str, nowMs: int) -> str:
     """
@@ -115,24 +94,7 @@ def formatDate(pattern: str, nowMs: int) -> str:
     return _DATE_FIELD.sub(lambda found: parts[found.group()], pattern)
 
 
-def addDateFormat(parser: ArgumentParser, default: str) -> None:
-    """Add C{--date-format}."""
-    option(parser, "--date-format PATTERN", "as in Java (%(default)s)", default=default)
-
-
-def addReporting(parser: ArgumentParser) -> None:
-    """Add the arguments of the rows."""
-    flag(
-        parser,
-        "--show-detailed-stats",
-        "print a row after each --reporting-interval messages instead of one row",
-    )
-    option(
-        parser, "--reporting-interval N", "messages between two rows (%(default)s)", positive, 5_000
-    )
-    addDateFormat(parser, DATE_FORMAT)
-    flag(parser, "--hide-header", "leave out the names of the columns")
-    addJson(parser, "print each row as a JSON object in a line, with the columns as keys")
+Rates = tuple[float, float, int, float]
 
 
 class Measurement:
@@ -153,7 +115,7 @@ class Measurement:
         self._rowCount = rowCount
         self.count = self.size = 0
         self.startMs = self.lastMs = nowMs()
-        self._rowMs, self._rowCountBefore, self._rowSizeBefore = self.startMs, 0, 0
+        self._row = (self.startMs, 0, 0)
 
     def add(self, count: int, size: int) -> bool:
         """
@@ -167,17 +129,17 @@ class Measurement:
         self.lastMs = self._nowMs()
         return before // self._rowCount != self.count // self._rowCount
 
-    def total(self) -> tuple[float, float, int, float]:
+    def total(self) -> Rates:
         """MB, MB a second, messages, and messages a second since the start."""
-        return self._values(self.startMs, 0, 0)
+        return self._rates(self.startMs, 0, 0)
 
-    def sinceRow(self) -> tuple[float, float, int, float]:
+    def sinceRow(self) -> Rates:
         """MB and messages since the start, with the rates since the last row."""
-        values = self._values(self._rowMs, self._rowCountBefore, self._rowSizeBefore)
-        self._rowMs, self._rowCountBefore, self._rowSizeBefore = self.lastMs, self.count, self.size
-        return values
+        rates = self._rates(*self._row)
+        self._row = (self.lastMs, self.count, self.size)
+        return rates
 
-    def _values(self, sinceMs: int, count: int, size: int) -> tuple[float, float, int, float]:
+    def _rates(self, sinceMs: int, count: int, size: int) -> Rates:
         seconds = max(1, self.lastMs - sinceMs) / 1000
         return (
             self.size / MEGABYTE,
@@ -196,11 +158,10 @@ def formatRow(columns: Sequence[str], values: Sequence[Any], decimals: int, isJs
     if isJson:
         return asJsonLine(dict(zip(columns, values, strict=True)))
     texts = []
-    isFirst = True
     for value in values:
         if isinstance(value, float):
-            texts.append(f"{value:.{decimals if isFirst else 4}f}")
-            isFirst = False
+            texts.append(f"{value:.{decimals}f}")
+            decimals = 4
         else:
             texts.append(str(value))
     return SEPARATOR.join(texts) + "\n"
@@ -211,280 +172,174 @@ def formatHeader(columns: Sequence[str], options: Namespace) -> str:
     return "" if options.hideHeader or options.json else SEPARATOR.join(columns) + "\n"
 
 
+@dataclass
 class _Rows:
     """The output of one command."""
 
-    def __init__(
-        self,
-        options: Namespace,
-        streams: Streams,
-        columns: tuple[str, ...],
-        detailedColumns: tuple[str, ...],
-        decimals: int,
-    ) -> None:
-        self._options = options
-        self._streams = streams
-        self._columns = detailedColumns if options.showDetailedStats else columns
-        self._decimals = decimals
-
-    def nowMs(self) -> int:
-        """Milliseconds since the epoch."""
-        return int(self._streams.reactor.seconds() * 1000)
+    options: Namespace
+    streams: Streams
+    columns: tuple[str, ...]
+    decimals: int
 
     def measurement(self) -> Measurement:
         """A new one, which starts now."""
-        return Measurement(self.nowMs, self._options.reportingInterval)
+        return Measurement(self.streams.nowMs, self.options.reportingInterval)
 
     async def header(self) -> None:
         """Print the names of the columns."""
-        await self._streams.show(formatHeader(self._columns, self._options))
+        await self.streams.show(formatHeader(self.columns, self.options))
 
     async def detail(self, measurement: Measurement, *values: object) -> None:
         """Print a row since the last one, with C{--show-detailed-stats}."""
-        if self._options.showDetailedStats:
-            time = formatDate(self._options.dateFormat, measurement.lastMs)
-            await self._row(time, *values, *measurement.sinceRow())
+        if self.options.showDetailedStats:
+            await self._row([measurement.lastMs], *values, *measurement.sinceRow())
 
     async def summary(self, measurement: Measurement, *values: object) -> None:
         """Print the row of the whole, without C{--show-detailed-stats}."""
-        if not self._options.showDetailedStats:
-            pattern = self._options.dateFormat
-            start = formatDate(pattern, measurement.startMs)
-            end = formatDate(pattern, measurement.lastMs)
-            await self._row(start, end, *values, *measurement.total())
+        if not self.options.showDetailedStats:
+            times = [measurement.startMs, measurement.lastMs]
+            await self._row(times, *values, *measurement.total())
 
-    async def _row(self, *values: object) -> None:
-        text = formatRow(self._columns, values, self._decimals, self._options.json)
-        await self._streams.show(text)
-
-
-def _addThreads(parser: ArgumentParser, what: str) -> None:
-    option(
-        parser,
-        "--threads N",
-        f"{what} side by side (%(default)s)",
-        intRange(1, THREAD_COUNT_MAX),
-        1,
-    )
-
-
-def addProduceArguments(parser: ArgumentParser) -> None:
-    """Arguments of C{perf produce}."""
-    parser.epilog = _PRODUCE_EXAMPLES
-    addBroker(parser, hasCluster=True)
-    addTopic(parser)
-    option(parser, "--messages N", "messages to send", intRange(1), required=True)
-    option(
-        parser,
-        "--message-size BYTES",
-        "bytes of each message (%(default)s)",
-        intRange(0, MESSAGE_SIZE_MAX),
-        100,
-    )
-    flag(parser, "--vary-message-size", "draw each size from 1 to --message-size at random")
-    parser.add_argument(
-        "--async",
-        dest="isAsync",
-        action="store_true",
-        help="gather batches in the background; by default, wait for each batch",
-    )
-    _addThreads(parser, "producers")
-    flag(parser, "--confirm", "count only messages that brokers have confirmed")
-    addBatching(parser)
-    addReporting(parser)
+    async def _row(self, times: Sequence[int], *values: object) -> None:
+        options = self.options
+        dates = [formatDate(options.dateFormat, each) for each in times]
+        text = formatRow(self.columns, [*dates, *values], self.decimals, options.json)
+        await self.streams.show(text)
 
 
 async def perfProduce(options: Namespace, streams: Streams) -> int:
     """Send, and print how fast that was."""
-    sending = _Sending(options, streams)
+    columns = PRODUCE_DETAILED_COLUMNS if options.showDetailedStats else PRODUCE_COLUMNS
+    rows = _Rows(options, streams, columns, decimals=2)
+    settings = _producerSettings(options)
+    producers = [Producer(streams.reactor, settings) for _ in range(options.threads)]
+
+    async def close() -> None:
+        for producer in producers:
+            try:
+                await producer.close()
+            except PylogbrokerError as error:
+                streams.warn(str(error))
+
     try:
-        await sending.run()
+        await gatherAll(producer.start() for producer in producers)
+        await rows.header()
+        share, more = divmod(options.messages, options.threads)
+        sending = _Sending(rows, rows.measurement(), _payloads(options))
+        await gatherAll(
+            sending.sendShare(index, producer, share + (index < more))
+            for index, producer in enumerate(producers)
+        )
+        sizes = (options.messageSize, options.batchSize)
+        await rows.summary(sending.total, options.compression, *sizes)
     finally:
-        await closeAll(Deferred.fromCoroutine(sending.close()))
+        await closeAll(close())
     return 0
 
 
-class _Sending:
-    """Several producers with the same settings."""
-
-    def __init__(self, options: Namespace, streams: Streams) -> None:
-        self._options = options
-        self._streams = streams
-        self._rows = _Rows(options, streams, PRODUCE_COLUMNS, PRODUCE_DETAILED_COLUMNS, decimals=2)
-        self._random = Random(0)
-        self._payload = bytes(options.messageSize)
-        self._producers = [
-            Producer(streams.reactor, self._settings()) for _ in range(options.threads)
-        ]
-        self._error: BaseException | None = None
-
-    def _settings(self) -> dict[str, str]:
-        options = self._options
-        if options.zookeeper is not None:
-            cluster = {"zk.connect": options.zookeeper}
-        elif _ADDRESS.fullmatch(options.broker):
-            cluster = {"broker.list": f"0:{options.broker}"}
-        else:
-            raise CommandError(
-                f"--broker {options.broker}: here it is a name or an IPv4 address, "
-                "a colon and a port"
-            )
-        return {
-            **options.access.asProperties(),
-            **cluster,
-            "producer.type": "async" if options.isAsync else "sync",
-            "compression.codec": str(options.compression),
-            "batch.size": str(options.batchSize),
-            "queue.size": str(max(10_000, 4 * options.batchSize)),
-            "max.message.size": str(max(1_000_000, 2 * options.messageSize)),
-            "confirm": "true" if options.confirm else "false",
-            "connect.timeout.ms": str(options.timeoutMs),
-            "socket.timeout.ms": str(options.timeoutMs),
-            "close.timeout.ms": str(options.timeoutMs),
-        }
-
-    async def run(self) -> None:
-        """Send from the first message to the last."""
-        options, rows = self._options, self._rows
-        await gatherAll(producer.start() for producer in self._producers)
-        await rows.header()
-        share, more = divmod(options.messages, options.threads)
-        total = rows.measurement()
-        await gatherAll(
-            self._sendShare(index, producer, share + (index < more), total)
-            for index, producer in enumerate(self._producers)
+def _producerSettings(options: Namespace) -> dict[str, str]:
+    if options.zookeeper is not None:
+        cluster = {"zk.connect": options.zookeeper}
+    elif _ADDRESS.fullmatch(options.broker):
+        cluster = {"broker.list": f"0:{options.broker}"}
+    else:
+        raise CommandError(
+            f"--broker {options.broker}: here it is a name or an IPv4 address, a colon and a port"
         )
-        await rows.summary(total, options.compression, options.messageSize, options.batchSize)
+    timeout = str(options.timeoutMs)
+    return {
+        **options.access.asProperties(),
+        **cluster,
+        "producer.type": "async" if options.isAsync else "sync",
+        "compression.codec": str(options.compression),
+        "batch.size": str(options.batchSize),
+        "queue.size": str(max(10_000, 4 * options.batchSize)),
+        "max.message.size": str(max(1_000_000, 2 * options.messageSize)),
+        "confirm": "true" if options.confirm else "false",
+        "connect.timeout.ms": timeout,
+        "socket.timeout.ms": timeout,
+        "close.timeout.ms": timeout,
+    }
 
-    async def _sendShare(
-        self, index: int, producer: Producer, count: int, total: Measurement
-    ) -> None:
-        options = self._options
-        own = self._rows.measurement()
-        send = self._sendAsync if options.isAsync else self._sendSync
+
+def _payloads(options: Namespace) -> Iterator[bytes]:
+    """Messages without end."""
+    payload, random = bytes(options.messageSize), Random(0)
+    isVaried = options.varyMessageSize and payload
+    while True:
+        yield payload[: random.randint(1, len(payload))] if isVaried else payload
+
+
+@dataclass
+class _Sending:
+    """What several producers share."""
+
+    rows: _Rows
+    total: Measurement
+    payloads: Iterator[bytes]
+    failures: list[Failure] = field(default_factory=list)
+
+    async def sendShare(self, index: int, producer: Producer, count: int) -> None:
+        """Send as many messages as a producer's share."""
+        options = self.rows.options
+        own = self.rows.measurement()
         while own.count < count:
-            payloads = [self._next() for _ in range(min(options.batchSize, count - own.count))]
-            await send(producer, payloads)
-            size = sum(map(len, payloads))
-            if own.add(len(payloads), size):
+            batch = list(islice(self.payloads, min(options.batchSize, count - own.count)))
+            if options.isAsync:
+                for payload in batch:
+                    await producer.whenReady()
+                    self._raiseFailure()
+                    producer.send(options.topic, payload).addErrback(self.failures.append)
+            else:
+                await producer.send(options.topic, batch)
+            size = sum(map(len, batch))
+            if own.add(len(batch), size):
                 sizes = (options.messageSize, options.batchSize)
-                await self._rows.detail(own, options.compression, index, *sizes)
-            total.add(len(payloads), size)
+                await self.rows.detail(own, options.compression, index, *sizes)
+            self.total.add(len(batch), size)
         await producer.flush()
-        self._raiseError()
-        total.add(0, 0)
+        self._raiseFailure()
+        self.total.add(0, 0)
         if producer.counters.writtenCount != count:
             raise CommandError(
                 f"{producer.counters.writtenCount:,} of {count:,} messages were sent: "
                 f"{producer.counters}"
             )
 
-    def _next(self) -> bytes:
-        if self._options.varyMessageSize and self._payload:
-            return self._payload[: self._random.randint(1, len(self._payload))]
-        return self._payload
-
-    async def _sendSync(self, producer: Producer, payloads: list[bytes]) -> None:
-        await producer.send(self._options.topic, payloads)
-
-    async def _sendAsync(self, producer: Producer, payloads: list[bytes]) -> None:
-        for payload in payloads:
-            await producer.whenReady()
-            self._raiseError()
-            producer.send(self._options.topic, payload).addErrback(self._failed)
-
-    def _failed(self, failure: Any) -> None:
-        if self._error is None:
-            self._error = failure.value
-
-    def _raiseError(self) -> None:
-        if isinstance(self._error, PylogbrokerError):
-            raise self._error
-        if self._error is not None:
-            raise CommandError(repr(self._error))
-
-    async def close(self) -> None:
-        """Close the producers."""
-        for producer in self._producers:
-            try:
-                await producer.close()
-            except PylogbrokerError as error:
-                self._streams.warn(str(error))
-
-
-def _addReading(parser: ArgumentParser) -> None:
-    addTopic(parser)
-    addMaxMessages(parser, "--messages", low=1)
-    option(
-        parser,
-        "--fetch-size BYTES",
-        "bytes of one fetch request (%(default)s)",
-        intRange(1, FETCH_SIZE_MAX),
-        1 << 20,
-    )
-    flag(parser, "--from-latest", "start at the end of the log")
-    addReporting(parser)
-
-
-def addConsumeArguments(parser: ArgumentParser) -> None:
-    """Arguments of C{perf consume}."""
-    parser.epilog = _GROUP_EXAMPLES
-    addRequiredZookeeper(parser)
-    _addReading(parser)
-    option(
-        parser,
-        "--group NAME",
-        "a group whose offsets stay; by default, a new one that is deleted at the end",
-        group,
-    )
-    _addThreads(parser, "streams")
-    option(
-        parser,
-        "--idle-ms MS",
-        "stop when no message has come for this long (%(default)s)",
-        positive,
-        IDLE_MS,
-    )
+    def _raiseFailure(self) -> None:
+        if self.failures:
+            error = self.failures[0].value
+            raise error if isinstance(error, PylogbrokerError) else CommandError(repr(error))
 
 
 async def perfConsume(options: Namespace, streams: Streams) -> int:
     """Read as a member of a group, and print how fast that was."""
     changes = {"autooffset.reset": "largest" if options.fromLatest else "smallest"}
-    member = GroupMember(options, streams, "perf-consumer", POLL_MS, changes)
-    rows = _Rows(options, streams, CONSUME_COLUMNS, GROUP_DETAILED_COLUMNS, decimals=4)
+    columns = GROUP_DETAILED_COLUMNS if options.showDetailedStats else CONSUME_COLUMNS
+    rows = _Rows(options, streams, columns, decimals=4)
     topic = options.topic
-    try:
-        await member.connect()
+    async with GroupMember(options, streams, "perf-consumer", POLL_MS, changes) as member:
         if topic not in await member.reader.topics():
             raise CommandError(f"there is no topic {topic}")
         found = await member.consumer.createMessageStreams({topic: options.threads})
         await rows.header()
         total = rows.measurement()
         await gatherAll(
-            _readStream(rows, stream, index, total, options)
-            for index, stream in enumerate(found[topic])
+            _readStream(rows, stream, index, total) for index, stream in enumerate(found[topic])
         )
         await rows.summary(total, options.fetchSize)
-    finally:
-        await closeAll(Deferred.fromCoroutine(member.leave()))
     return 0
 
 
-async def _readStream(
-    rows: _Rows,
-    stream: MessageStream,
-    index: int,
-    total: Measurement,
-    options: Namespace,
-) -> None:
-    own = rows.measurement()
+async def _readStream(rows: _Rows, stream: MessageStream, index: int, total: Measurement) -> None:
+    own, options = rows.measurement(), rows.options
     while total.count < options.maxMessages:
         try:
             size = len((await stream.__anext__()).value)
         except StopAsyncIteration:
             return
         except ConsumerTimeoutError:
-            if rows.nowMs() - total.lastMs >= options.idleMs:
+            if rows.streams.nowMs() - total.lastMs >= options.idleMs:
                 return
             continue
         count, countMax = 1, min(POLL_COUNT_MAX, options.maxMessages - total.count)
@@ -496,20 +351,13 @@ async def _readStream(
             await rows.detail(own, index, options.fetchSize)
 
 
-def addSimpleConsumeArguments(parser: ArgumentParser) -> None:
-    """Arguments of C{perf simple-consume}."""
-    parser.epilog = _SIMPLE_EXAMPLES
-    addBroker(parser)
-    addPartition(parser)
-    _addReading(parser)
-
-
 async def perfSimpleConsume(options: Namespace, streams: Streams) -> int:
     """Read a partition, and print how fast that was."""
-    rows = _Rows(options, streams, CONSUME_COLUMNS, SIMPLE_DETAILED_COLUMNS, decimals=4)
-    consumer = openConsumer(options, streams)
+    columns = SIMPLE_DETAILED_COLUMNS if options.showDetailedStats else CONSUME_COLUMNS
+    rows = _Rows(options, streams, columns, decimals=4)
     topic, partition = options.topic, options.partition
-    try:
+    consumer = openConsumer(options, streams)
+    async with closing(consumer):
         await requireTopic(consumer, topic, partition)
         time = LATEST if options.fromLatest else EARLIEST
         offset = singleOffset(await consumer.getOffsetsBefore(topic, partition, time, 1))
@@ -517,18 +365,133 @@ async def perfSimpleConsume(options: Namespace, streams: Streams) -> int:
         total = rows.measurement()
         while total.count < options.maxMessages:
             fetched = await consumer.fetch(topic, partition, offset, options.fetchSize)
-            count = size = 0
-            for payload, _nextOffset in fetched.payloads():
-                count += 1
-                size += len(payload)
-                if total.count + count == options.maxMessages:
-                    break
+            left = options.maxMessages - total.count
+            sizes = [len(payload) for payload, _nextOffset in islice(fetched.payloads(), left)]
             if fetched.nextOffset == offset:
                 break
             offset = fetched.nextOffset
-            if total.add(count, size):
+            if total.add(len(sizes), sum(sizes)):
                 await rows.detail(total, options.fetchSize)
         await rows.summary(total, options.fetchSize)
-    finally:
-        await closeAll(consumer.close())
     return 0
+
+
+def dateFormat(default: str) -> Argument:
+    """C{--date-format}."""
+    return option("--date-format PATTERN", "as in Java (%(default)s)", default=default)
+
+
+def _threads(what: str) -> Argument:
+    text = f"{what} side by side (%(default)s)"
+    return option("--threads N", text, intRange(1, THREAD_COUNT_MAX), 1)
+
+
+REPORTING_OPTIONS = (
+    flag(
+        "--show-detailed-stats",
+        "print a row after each --reporting-interval messages instead of one row",
+    ),
+    option("--reporting-interval N", "messages between two rows (%(default)s)", positive, 5_000),
+    dateFormat(DATE_FORMAT),
+    flag("--hide-header", "leave out the names of the columns"),
+    flag("--json", "print each row as a JSON object in a line, with the columns as keys"),
+)
+"""Arguments of the rows."""
+
+_READING = (
+    TOPIC,
+    option(
+        "--messages N",
+        "stop after N messages; by default, at the end",
+        intRange(1),
+        LONG_MAX,
+        dest="maxMessages",
+    ),
+    option(
+        "--fetch-size BYTES",
+        "bytes of one fetch request (%(default)s)",
+        intRange(1, FETCH_SIZE_MAX),
+        1 << 20,
+    ),
+    flag("--from-latest", "start at the end of the log"),
+    *REPORTING_OPTIONS,
+)
+COMMANDS = (
+    Command(
+        "perf produce",
+        "Publish messages and print how fast that was, with Kafka 0.7's columns.",
+        perfProduce,
+        (
+            *AT_BROKER_OR_CLUSTER,
+            TOPIC,
+            option("--messages N", "messages to send", intRange(1), required=True),
+            option(
+                "--message-size BYTES",
+                "bytes of each message (%(default)s)",
+                intRange(0, MESSAGE_SIZE_MAX),
+                100,
+            ),
+            flag("--vary-message-size", "draw each size from 1 to --message-size at random"),
+            flag(
+                "--async",
+                "gather batches in the background; by default, wait for each batch",
+                dest="isAsync",
+            ),
+            _threads("producers"),
+            flag("--confirm", "count only messages that brokers have confirmed"),
+            *BATCHING,
+            *REPORTING_OPTIONS,
+        ),
+        """\
+examples:
+  pylogbroker perf produce --zookeeper zk1:2181 --topic speed --messages 10000 --async
+  pylogbroker perf produce --broker log1:9092 --topic speed --messages 1000 --batch-size 50 --json
+
+MB are 2^20 bytes of payload. compression is 0 for none, 1 for gzip, 2 for snappy. --broker is an
+address here, and no endpoint string; for TLS use --set
+broker.endpoint=tls:{host}:{port}:trustRoots=DIR.
+""",
+    ),
+    Command(
+        "perf consume",
+        "Read as a consumer group and print how fast that was, with Kafka 0.7's columns.",
+        perfConsume,
+        (
+            *IN_CLUSTER,
+            *_READING,
+            option(
+                "--group NAME",
+                "a group whose offsets stay; by default, a new one that is deleted at the end",
+                group,
+            ),
+            _threads("streams"),
+            option(
+                "--idle-ms MS",
+                "stop when no message has come for this long (%(default)s)",
+                positive,
+                IDLE_MS,
+            ),
+        ),
+        """\
+examples:
+  pylogbroker perf consume --zookeeper zk1:2181 --topic clicks --idle-ms 500
+  pylogbroker perf consume --zookeeper zk1:2181 --topic clicks --messages 10 --threads 2 --json
+
+It reads from the oldest message on, in a new group that is deleted at the end. MB are 2^20 bytes of
+payload. (0.7's detailed rows have a thread.id, but its header has not.)
+""",
+    ),
+    Command(
+        "perf simple-consume",
+        "Read one partition and print how fast that was, with Kafka 0.7's columns.",
+        perfSimpleConsume,
+        (*AT_BROKER, PARTITION, *_READING),
+        """\
+examples:
+  pylogbroker perf simple-consume --broker log1:9092 --topic clicks
+  pylogbroker perf simple-consume --broker log1:9092 --topic clicks --partition 1 --hide-header
+
+It ends at the end of the partition. MB are 2^20 bytes of payload.
+""",
+    ),
+)

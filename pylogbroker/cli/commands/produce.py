@@ -3,61 +3,49 @@ C{produce}: each line of a file, or of standard input, becomes a message.
 
 Lines of a file are gathered into batches. Lines of a pipe or a terminal leave at once, in a batch
 only with lines that were read together: a person expects a typed line to be there.
+
+C{replay}: copies the messages of a topic into another one, the oldest first (0.7's
+ReplayLogProducer, spec-0.7 tools §6).
+
+0.7 ends when no message has come for ten seconds. Here the ends of the logs at the start are the
+end. So the command ends while others publish, and copying a topic into itself doubles it once.
 """
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-from collections.abc import Coroutine
-from typing import Any
+from argparse import Namespace
+from collections.abc import AsyncIterator, Awaitable
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import (
-    addBatching,
-    addBroker,
-    addJson,
-    addMaxMessageSize,
-    addPartition,
-    addTopic,
+    AT_BROKER_OR_CLUSTER,
+    BATCHING,
+    IN_CLUSTER,
+    INT_MAX,
+    MAX_MESSAGES,
+    TOPIC,
+    Command,
+    endpointOf,
+    flag,
+    intRange,
+    maxMessageSize,
     option,
     rejectOptions,
     separator,
+    topic,
 )
+from pylogbroker.cli.commands.cluster import readBounds
 from pylogbroker.cli.output import Progress, asJson, formatBytes
-from pylogbroker.cli.publisher import BrokerPublisher, ClusterPublisher, newPublisher
-from pylogbroker.cli.session import announceWait
-from pylogbroker.cli.streams import LineDecoder, Streams, inputSize, openInput, read
-from pylogbroker.errors import MessageTooLargeError, PylogbrokerError
+from pylogbroker.cli.publisher import BrokerPublisher, ClusterPublisher, Publisher, PublisherLimits
+from pylogbroker.cli.session import ClusterSession, announceWait, closing
+from pylogbroker.cli.streams import LineDecoder, Streams, inputSize, openInput, read, readable
+from pylogbroker.errors import FormatError, MessageTooLargeError, PylogbrokerError
+from pylogbroker.types import OffsetBounds, PartitionId
 
-_EXAMPLES = """\
-examples:
-  pylogbroker produce /var/log/dpkg.log --topic dpkg
-  tail -f /var/log/syslog | pylogbroker produce - --broker log1:9092 --topic syslog
-  pylogbroker produce orders.tsv --zookeeper zk1:2181 --topic orders --key-separator '\\t' --json
-"""
-
-
-def addArguments(parser: ArgumentParser) -> None:
-    """Arguments of C{produce}."""
-    parser.epilog = _EXAMPLES
-    parser.add_argument(
-        "file", metavar="FILE", help="its lines are the messages; - is standard input"
-    )
-    addBroker(parser, hasCluster=True)
-    addTopic(parser)
-    addPartition(parser, None, "; -1: the broker chooses one for each batch; not with --zookeeper")
-    option(
-        parser,
-        "--key-separator TEXT",
-        "with --zookeeper: the text between key and message in a line; \\t is a tab. The key "
-        "chooses the partition and is not sent. A line without TEXT has no key and goes anywhere",
-        separator,
-    )
-    addBatching(parser)
-    addMaxMessageSize(parser, "line", "the broker's")
-    addJson(parser, "print the outcome as a JSON document on standard output")
+FETCH_SIZE = 1 << 20
+FETCH_SIZE_MAX = 64 << 20
 
 
 def prepare(options: Namespace, streams: Streams) -> None:
@@ -68,37 +56,37 @@ def prepare(options: Namespace, streams: Streams) -> None:
     @raise CommandError: the file cannot be opened.
     """
     if options.zookeeper is None:
-        rejectOptions(
-            options,
-            {"keySeparator": "--key-separator"},
-            "needs --zookeeper: at a single broker, a key chooses nothing",
-        )
+        reason = "needs --zookeeper: at a single broker, a key chooses nothing"
+        rejectOptions(options, reason, "--key-separator")
         options.partition = options.partition or 0
     else:
-        rejectOptions(
-            options,
-            {"partition": "--partition"},
-            "not with --zookeeper: there the key, or chance, chooses the partition",
-        )
-    try:
+        reason = "not with --zookeeper: there the key, or chance, chooses the partition"
+        rejectOptions(options, reason, "--partition")
+    with readable(options.file):
         options.descriptor, options.name = openInput(options.file, streams.input)
-    except (OSError, ValueError) as error:
-        raise CommandError(
-            f"cannot read {options.file!r}: {getattr(error, 'strerror', None) or error}"
-        ) from error
 
 
 async def produce(options: Namespace, streams: Streams) -> int:
     """Publish the lines of C{options.descriptor}."""
-    publisher = newPublisher(options, streams)
-    try:
-        await _announced(options, streams, publisher.check())
-        await _publish(options, streams, publisher)
-    except CancelledError:
-        streams.say(f"ended after {publisher.sentCount:,} messages")
-        raise
-    finally:
-        await publisher.close()
+    limits = PublisherLimits.of(options)
+    zookeeper = options.zookeeper
+    if zookeeper is None:
+        server = receiver = f"the broker at {options.broker}"
+        publisher: Publisher = BrokerPublisher(
+            streams.reactor, endpointOf(options), options.topic, options.partition, limits
+        )
+    else:
+        server, receiver = f"ZooKeeper at {zookeeper}", f"the cluster at {zookeeper}"
+        publisher = ClusterPublisher(
+            streams.reactor, zookeeper, options.topic, limits, options.access, options.keySeparator
+        )
+    async with closing(publisher):
+        try:
+            await announceWait(streams, publisher.check(), server, options.timeoutMs)
+            await _publish(options, streams, publisher, receiver)
+        except CancelledError:
+            streams.say(f"ended after {publisher.sentCount:,} messages")
+            raise
     if options.json:
         outcome = {
             "topic": options.topic,
@@ -115,43 +103,25 @@ async def produce(options: Namespace, streams: Streams) -> int:
     return 0
 
 
-async def _announced(
-    options: Namespace,
-    streams: Streams,
-    waiting: Coroutine[Any, Any, None],
-    progress: Progress | None = None,
-) -> None:
-    """Wait for the broker or the cluster; with C{progress}, until it has taken the messages."""
-    if options.zookeeper is None:
-        what = f"the broker at {options.broker}"
-    else:
-        what = f"{'the cluster' if progress else 'ZooKeeper'} at {options.zookeeper}"
-    await announceWait(
-        streams,
-        Deferred.fromCoroutine(waiting),
-        f"{what} to take what was sent" if progress else what,
-        options.timeoutMs,
-        progress,
-    )
-
-
 async def _publish(
-    options: Namespace,
-    streams: Streams,
-    publisher: BrokerPublisher | ClusterPublisher,
+    options: Namespace, streams: Streams, publisher: Publisher, receiver: str
 ) -> None:
     size = inputSize(options.descriptor)
     progress = Progress(streams.errors, streams.reactor.seconds, size)
     decoder = LineDecoder(options.maxMessageSize)
 
-    async def wait(sending: Coroutine[Any, Any, None]) -> None:
-        await _announced(options, streams, sending, progress)
+    async def wait(sending: Awaitable[None]) -> None:
+        what = f"{receiver} to take what was sent"
+        await announceWait(streams, sending, what, options.timeoutMs, progress)
 
     reason = "it is longer"
     try:
         data = b"begin"
         while data and decoder.overlong is None:
-            data = await _read(options, streams)
+            try:
+                data = await read(streams.reactor, options.descriptor)
+            except OSError as error:
+                raise CommandError(f"cannot read {options.name}: {error.strerror}") from error
             lines = decoder.feed(data) if data else decoder.finish()
             await wait(publisher.add(lines))
             if size is None:
@@ -165,7 +135,7 @@ async def _publish(
     except CommandError:
         raise
     except PylogbrokerError as error:
-        raise publisher.failed(error, "lines") from error
+        raise publisher.failed(error) from error
     finally:
         progress.clear()
     if decoder.overlong is not None:
@@ -176,8 +146,132 @@ async def _publish(
         )
 
 
-async def _read(options: Namespace, streams: Streams) -> bytes:
-    try:
-        return await read(streams.reactor, options.descriptor)
-    except OSError as error:
-        raise CommandError(f"cannot read {options.name}: {error.strerror}") from error
+async def replay(options: Namespace, streams: Streams) -> int:
+    """Copy the messages."""
+    publisher = ClusterPublisher(
+        streams.reactor,
+        options.toZookeeper or options.zookeeper,
+        options.toTopic,
+        PublisherLimits.of(options),
+        options.otherAccess if options.toZookeeper else options.access,
+        what="messages",
+    )
+    progress = Progress(streams.errors, streams.reactor.seconds)
+    async with closing(publisher):
+        try:
+            async with ClusterSession(options, streams) as cluster:
+                await publisher.check()
+                await cluster.knownTopics([options.topic])
+                bounds = await readBounds(cluster, [options.topic])
+                if cluster.problems:
+                    raise CommandError("\n".join(cluster.problems))
+                for each, found in bounds.items():
+                    assert found is not None  # or there would be a problem
+                    async for payloads in _payloads(cluster, each, found):
+                        await publisher.add(payloads[: options.maxMessages - publisher.sentCount])
+                        progress.update(publisher.sentCount, publisher.sentSize)
+                await publisher.confirm()
+        except CommandError:
+            raise
+        except PylogbrokerError as error:
+            raise publisher.failed(error) from error
+        finally:
+            progress.clear()
+    count, size = publisher.sentCount, publisher.sentSize
+    if options.json:
+        topics = {"topic": options.topic, "toTopic": options.toTopic}
+        await streams.show(asJson({**topics, "messageCount": count, "payloadSize": size}))
+    streams.say(
+        f"replayed {count:,} messages ({formatBytes(size)}) of {options.topic} "
+        f"to {publisher.destination}"
+    )
+    return 0
+
+
+async def _payloads(
+    cluster: ClusterSession, where: PartitionId, bounds: OffsetBounds
+) -> AsyncIterator[list[bytes]]:
+    topic, partition = where
+    consumer = await cluster.offsets.consumer(partition.broker)
+    offset, fetchSize = bounds.start, FETCH_SIZE
+    while offset < bounds.end:
+        sizeMax = min(fetchSize, bounds.end - offset)
+        fetched = await consumer.fetch(topic, partition.partition, offset, sizeMax)
+        try:
+            found = [payload for payload, _nextOffset in fetched.payloads()]
+        except FormatError as error:
+            if fetchSize < FETCH_SIZE_MAX and fetchSize < bounds.end - offset:
+                fetchSize *= 8  # perhaps a message is larger
+                continue
+            raise CommandError(
+                f"the message at offset {offset + error.position} of {topic} {partition} "
+                f"is not valid: {error.reason}"
+            ) from error
+        if found:
+            yield found
+        if fetched.nextOffset == offset:
+            raise CommandError(f"{topic} {partition} has ended at {offset}, before {bounds.end}")
+        offset, fetchSize = fetched.nextOffset, FETCH_SIZE
+
+
+PRODUCE = Command(
+    "produce",
+    "Publish each line of a file, or of standard input, as a message.",
+    produce,
+    (
+        option("file FILE", "its lines are the messages; - is standard input"),
+        *AT_BROKER_OR_CLUSTER,
+        TOPIC,
+        option(
+            "--partition N",
+            "the partition of the topic (0; -1: the broker chooses one for each batch; "
+            "not with --zookeeper)",
+            intRange(-1, INT_MAX),
+        ),
+        option(
+            "--key-separator TEXT",
+            "with --zookeeper: the text between key and message in a line; \\t is a tab. The key "
+            "chooses the partition and is not sent. A line without TEXT has no key and goes "
+            "anywhere",
+            separator,
+        ),
+        *BATCHING,
+        maxMessageSize("line", "the broker's"),
+        flag("--json", "print the outcome as a JSON document on standard output"),
+    ),
+    """\
+examples:
+  pylogbroker produce /var/log/dpkg.log --topic dpkg
+  tail -f /var/log/syslog | pylogbroker produce - --broker log1:9092 --topic syslog
+  pylogbroker produce orders.tsv --zookeeper zk1:2181 --topic orders --key-separator '\\t' --json
+""",
+    prepare,
+)
+REPLAY = Command(
+    "replay",
+    "Copy the messages of a topic into another one, the oldest first.",
+    replay,
+    (
+        option("--topic", "the topic to copy", topic, required=True),
+        option("--to-topic TOPIC", "the topic to copy it to", topic, required=True),
+        option("--to-zookeeper HOST:PORT", "the cluster to copy it to; by default, the same"),
+        option(
+            "--to-config FILE",
+            "as --config, for the cluster to copy to; by default, the same for both",
+            dest="otherAccessFile",
+        ),
+        MAX_MESSAGES,
+        maxMessageSize("message", "the target's"),
+        *BATCHING,
+        *IN_CLUSTER,
+        flag("--json", "print the outcome as a JSON document on standard output"),
+    ),
+    """\
+examples:
+  pylogbroker replay --topic clicks --to-topic clicks-again --zookeeper zk1:2181
+  pylogbroker replay --topic clicks --to-topic clicks --zookeeper zk1:2181 --to-zookeeper zk2:2181
+
+It copies the messages that the topic holds at the start: those of a partition in order, to any
+partition of the target. It counts only messages that the target's brokers have confirmed.
+""",
+)

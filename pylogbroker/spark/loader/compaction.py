@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import os
 import re
-import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -27,16 +26,15 @@ from pyspark.sql import SparkSession
 
 from pylogbroker.errors import ConfigurationError, TableError
 from pylogbroker.lake.commit import TableWriter
-from pylogbroker.lake.manifest import COMPACTION
+from pylogbroker.lake.manifest import COMPACTION, NO_RUN
 from pylogbroker.lake.table import runNumber
 from pylogbroker.spark.loader.jobprogress import (
     ProgressCallback,
     reportProgress,
     translateErrors,
 )
-from pylogbroker.spark.loader.stagedfiles import COMPRESSIONS, stagedFiles, writeStaged
+from pylogbroker.spark.loader.stagedfiles import checkCompression, stagedFiles, writeStaged
 from pylogbroker.spark.loader.tablereader import readFiles, tableAt
-from pylogbroker.storage.files import RealFileSystem
 
 FILE_COUNT_MIN = 2
 SMALL_PART = 4
@@ -87,14 +85,11 @@ def compact(
     @raise pylogbroker.errors.PostCommitError: a day is committed, but not all its files are
         published; the next call does that.
     """
-    if compression not in COMPRESSIONS:
-        raise ConfigurationError(
-            f"compression={compression}: it must be one of {', '.join(COMPRESSIONS)}"
-        )
+    checkCompression(compression)
     found = tableAt(path)
     done = []
     smallSize = sizeOf(spark.conf.get(_ADVISORY, _ADVISORY_DEFAULT)) // SMALL_PART
-    with TableWriter(found, RealFileSystem()) as writer:
+    with TableWriter(found) as writer:
         isCompaction = cache(lambda number: found.manifest(number).kind == COMPACTION)
         for topic, day in list(found.days()):
             files = list(found.day(topic, day))
@@ -130,25 +125,18 @@ def needsCompaction(
     @param smallSize: a file with fewer bytes is small.
     @param isCompaction: whether a run was a compaction; called only if that matters.
     """
-    runs: dict[str, list[int | None]] = {}
+    runs = defaultdict[str, Counter[int | None]](Counter)
     for path, size in sizes.items():
         if size < smallSize:
-            runs.setdefault(path.rpartition("/")[0], []).append(runNumber(path))
+            runs[os.path.dirname(path)][runNumber(path)] += 1
     return any(
-        len(hour) >= fileCountMin and _joinableCount(hour, isCompaction) >= fileCountMin
+        hour.total() >= fileCountMin
+        and sum(  # the files of one compaction count as one
+            1 if number is not None and count > 1 and isCompaction(number) else count
+            for number, count in hour.items()
+        )
+        >= fileCountMin
         for hour in runs.values()
-    )
-
-
-def _joinableCount(runs: list[int | None], isCompaction: Callable[[int], bool]) -> int:
-    """
-    The number of files, where those of one compaction count as one.
-
-    @param runs: the run of each file.
-    """
-    return sum(
-        1 if number is not None and count > 1 and isCompaction(number) else count
-        for number, count in Counter(runs).items()
     )
 
 
@@ -162,38 +150,27 @@ def _compactDay(
 ) -> CompactedDay:
     found = writer.table
     last = found.last()
-    if last is None:
+    if last is NO_RUN:
         raise TableError(found.folder, "it has files but no manifests, so no load has made it")
-    runId = f"{startedMs}-{uuid.uuid4().hex}"
-    staging = writer.staging(runId)
     topic, date = (part.partition("=")[2] for part in files[0].split("/")[:2])
-    try:
-        with (
-            translateErrors(),
-            reportProgress(spark, runId, f"compacting {topic} {date}", progress),
-        ):
+    with writer.newRun(startedMs) as runId, translateErrors():
+        staging = writer.staging(runId)
+        with reportProgress(spark, runId, f"compacting {topic} {date}", progress):
             rows = readFiles(spark, found, [found.path(path) for path in files])
             rowCount = rows.count()
             writeStaged(rows, staging, compression)
         added = stagedFiles(staging, last.number + 1, rowCount)
-    except BaseException:
-        writer.discard(runId)
-        raise
     manifest = replace(
-        last,
+        NO_RUN,
         number=last.number + 1,
         runId=runId,
         kind=COMPACTION,
         startedMs=startedMs,
-        eventTime="",
-        ranges=(),
+        positions=last.positions,
         added=added,
         removed=tuple(files),
-        windows=(),
-        arrivals={},
-        leftOutCount=0,
-        notes=(),
-        logSize=0,
+        windowMs=last.windowMs,
+        columns=last.columns,
     )
     writer.commit(manifest)
     return CompactedDay(topic, date, len(files), len(added), rowCount, manifest.size)

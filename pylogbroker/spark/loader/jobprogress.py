@@ -34,8 +34,6 @@ _NO_JAVA_PROCESS = "JAVA_GATEWAY_EXITED"
 
 _OURS = re.compile(r"^(?:pylogbroker\.errors\.)(\w+): (.+)$", re.MULTILINE)
 _TEXT_SIZE_MAX = 500
-_GROUP = "spark.jobGroup.id"
-_DESCRIPTION = "spark.job.description"
 
 
 # -- errors
@@ -128,41 +126,37 @@ def reportProgress(
     if callback is None or context is None:
         yield
         return
-    before = context.getLocalProperty(_GROUP), context.getLocalProperty(_DESCRIPTION)
+    names = ("spark.jobGroup.id", "spark.job.description")
+    before = {name: context.getLocalProperty(name) for name in names}
     context.setJobGroup(f"{runId} {stage}", f"pylogbroker load: {stage}")
     over = Event()
-    thread = Thread(
-        target=_poll,
-        args=(context, f"{runId} {stage}", stage, callback, over),
-        name="pylogbroker-load",
-        daemon=True,
-    )
+
+    def poll() -> None:
+        tracker = context.statusTracker()
+        while not over.wait(POLL_SECONDS):
+            active = set(tracker.getActiveStageIds())
+            jobs = tracker.getJobIdsForGroup(f"{runId} {stage}") if active else []
+            running = [
+                number
+                for job in sorted(jobs)[-JOB_COUNT_MAX:]
+                for number in getattr(tracker.getJobInfo(job), "stageIds", ())
+                if number in active
+            ]
+            for number in running[-1:]:
+                info = tracker.getStageInfo(number)
+                output = stageOutput(context, number)
+                if info is not None and output is not None:
+                    callback(StageProgress(stage, info.numTasks, info.numCompletedTasks, *output))
+
+    thread = Thread(target=poll, name="pylogbroker-load", daemon=True)
     thread.start()
     try:
         yield
     finally:
         over.set()
         thread.join()
-        for name, value in zip((_GROUP, _DESCRIPTION), before, strict=True):
+        for name, value in before.items():
             context.setLocalProperty(name, value)
-
-
-def _poll(context: Any, group: str, stage: str, callback: ProgressCallback, over: Event) -> None:
-    tracker = context.statusTracker()
-    while not over.wait(POLL_SECONDS):
-        active = set(tracker.getActiveStageIds())
-        jobs = sorted(tracker.getJobIdsForGroup(group))[-JOB_COUNT_MAX:] if active else []
-        running = [
-            number
-            for job in jobs
-            for number in getattr(tracker.getJobInfo(job), "stageIds", ())
-            if number in active
-        ]
-        for number in running[-1:]:
-            info = tracker.getStageInfo(number)
-            output = stageOutput(context, number)
-            if info is not None and output is not None:
-                callback(StageProgress(stage, info.numTasks, info.numCompletedTasks, *output))
 
 
 def stageOutput(context: Any, number: int) -> tuple[int, int] | None:

@@ -1,6 +1,11 @@
 """
 One run of the loader: plan, read, write, count, commit.
 
+A run loads from the end of the table, or from the user's start offsets, to the ends of the logs.
+Start offsets may come from lines of 0.7's Hadoop consumer (L{pylogbroker.cluster.offsetexport}),
+and positions may be written as such lines. The lines name brokers by address, the table by id;
+ZooKeeper or the list of brokers translates.
+
 The ends of the logs are fixed at the start, so a run ends even while producers write. The driver
 holds counts, never rows; Spark's own operators spill to disk.
 
@@ -12,33 +17,36 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from time import time  # noqa: TID251 - the default clock
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import StructType
 
-from pylogbroker.errors import ConfigurationError
+from pylogbroker.cluster.offsetexport import FROM_EARLIEST, EtlOffset, decodeEtlLines
+from pylogbroker.config.propertytypes import BrokerAddress
+from pylogbroker.errors import ConfigurationError, InvalidNameError, LoadError
 from pylogbroker.lake.commit import TableWriter
-from pylogbroker.lake.loadplan import LoadPlan, advancePositions
+from pylogbroker.lake.loadplan import LoadPlan, advancePositions, planRanges
 from pylogbroker.lake.manifest import LOAD, LoadedRange, RunManifest
-from pylogbroker.lake.table import Table, topicOf
+from pylogbroker.lake.table import LEVELS, Table, topicOf
 from pylogbroker.records.columns import sizeBetween
+from pylogbroker.spark.brokerclients import PartitionDiscovery
 from pylogbroker.spark.loader.eventtime import DEFAULT_RULE, withEventTime
 from pylogbroker.spark.loader.jobprogress import (
     ProgressCallback,
     reportProgress,
     translateErrors,
 )
-from pylogbroker.spark.loader.plan import StartOffsets, planLoad
 from pylogbroker.spark.loader.stagedfiles import (
-    COMPRESSIONS,
+    NO_ROWS,
     RowCounts,
+    checkCompression,
     countRows,
     dataLossNotes,
     inRanges,
@@ -52,14 +60,94 @@ from pylogbroker.spark.loader.tablereader import (
     evolve,
     readFiles,
     tableAt,
+    union,
 )
-from pylogbroker.spark.options import SourceOptions, sourceOptions
-from pylogbroker.storage.files import RealFileSystem
+from pylogbroker.spark.options import SourceOptions, parseOffsets
+from pylogbroker.spark.splits import existingBounds
+from pylogbroker.types import EARLIEST, OffsetBounds, PartitionId, byTopic
 
 WINDOW_MS = 60_000
 OFFSET_MAX = 2**63 - 1
 Transform = Callable[[DataFrame], DataFrame]
+StartOffsets = str | Mapping[str, Mapping[str, int]] | None
+FOLDER_NAME_SIZE_MAX = 255
+"""Bytes, on every common file system."""
+
+_ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | frozenset(map(chr, range(1, 32)))
+"""
+Characters that Spark writes as three in a folder name (C{ExternalCatalogUtils.escapePathName}).
+"""
+
 _RESERVED = ("startingOffsets", "endingOffsets", "startingTimestamp", "assign")
+
+
+# -- the plan
+
+
+def parseStartOffsets(given: StartOffsets, partitions: list[PartitionId]) -> dict[PartitionId, int]:
+    """
+    @param given: C{"earliest"}, C{"latest"}, or offsets by topic and partition, as JSON or values.
+    @param partitions: to load; the words apply to them.
+    @raise ConfigurationError: it has another form.
+    """
+    if not given:
+        return {}
+    try:
+        found = parseOffsets(given if isinstance(given, str) else json.dumps(given))
+    except (TypeError, ValueError, InvalidNameError) as error:
+        raise ConfigurationError(f"startOffsets={given!r}: {error}") from error
+    return dict.fromkeys(partitions, found) if isinstance(found, int) else found
+
+
+def checkFolder(topic: str) -> None:
+    """
+    @raise LoadError: the topic's name is too long for a folder. Spark would fail after reading all.
+    """
+    size = len(LEVELS[0]) + sum(
+        3 if char in _ESCAPED else len(char.encode("utf-8", "surrogatepass")) for char in topic
+    )
+    if size > FOLDER_NAME_SIZE_MAX:
+        raise LoadError(
+            f"topic {topic}: the name is too long for a folder, which would have a name of"
+            f" {size} bytes; {FOLDER_NAME_SIZE_MAX} are allowed"
+        )
+
+
+def planLoad(
+    options: SourceOptions,
+    positions: Mapping[PartitionId, int],
+    startOffsets: StartOffsets = None,
+) -> LoadPlan:
+    """
+    Ask the brokers, and plan. A partition that no broker has now is left for later, with a note.
+
+    @param positions: where the table ends, by partition.
+    @raise PylogbrokerError: a broker does not answer, a topic does not exist, or a partition cannot
+        be loaded.
+    """
+    expected = [each for each in positions if each.topic in options.selection.topics]
+    with PartitionDiscovery(options) as cluster:
+        partitions = cluster.partitions(options.selection, expected)
+        topics = dict.fromkeys(each.topic for each in partitions)
+        for topic in topics:
+            checkFolder(topic)
+        with cluster.brokers(partitions) as brokers:
+            found = existingBounds(options, brokers, partitions)
+    plan = planRanges(
+        positions,
+        {key: OffsetBounds(bounds.earliest, bounds.latest) for key, bounds in found.items()},
+        parseStartOffsets(startOffsets, partitions),
+        isLossFatal=options.failOnDataLoss,
+    )
+    away = [
+        f"{each}: no broker has this partition now; it is loaded when its broker is back"
+        for each in sorted(positions)
+        if each.topic in topics and each not in found
+    ]
+    return LoadPlan(plan.ranges, (*plan.notes, *away))
+
+
+# -- the run
 
 
 class LoadResult(NamedTuple):
@@ -72,18 +160,6 @@ class LoadResult(NamedTuple):
 
     manifest: RunManifest | None
     notes: tuple[str, ...]
-
-
-class LoadRequest(NamedTuple):
-    """The arguments of L{load}."""
-
-    source: SourceOptions
-    given: Mapping[str, str]
-    eventTime: str | Column | None
-    transform: Transform | None
-    compression: str
-    windowMs: int
-    progress: ProgressCallback | None
 
 
 def load(
@@ -127,183 +203,157 @@ def load(
     @raise pylogbroker.errors.PylogbrokerError: the cluster or the table cannot be read. Nothing was
         committed.
     """
-    if compression not in COMPRESSIONS:
-        raise ConfigurationError(
-            f"compression={compression}: it must be one of {', '.join(COMPRESSIONS)}"
-        )
+    checkCompression(compression)
     for name in source:
         if name in _RESERVED:
             raise ConfigurationError(
                 f"{name}: the table knows where to continue; use startOffsets to begin elsewhere,"
                 " and subscribe to choose topics"
             )
-    request = LoadRequest(
-        sourceOptions(source), source, eventTime, transform, compression, windowMs, progress
-    )
+    options = SourceOptions.fromOptions(source)
     found = tableAt(path)
-    with TableWriter(found, RealFileSystem()) as writer:
+    with TableWriter(found) as writer:
         last = found.last()
-        plan = planLoad(request.source, last.positions if last else {}, startOffsets)
+        plan = planLoad(options, last.positions, startOffsets)
         if not plan.ranges:
             return LoadResult(None, plan.notes)
-        manifest = _Run(spark, writer, request, plan, nowMs()).execute(last)
+        startedMs = nowMs()
+        with writer.newRun(startedMs) as runId, translateErrors():
+            manifest = _Run(
+                spark,
+                found,
+                last,
+                plan,
+                runId,
+                startedMs,
+                source,
+                options.failOnDataLoss,
+                eventTime,
+                transform,
+                compression,
+                windowMs,
+                progress,
+            ).stage(writer.staging(runId))
+        writer.commit(manifest)
         return LoadResult(manifest, manifest.notes)
 
 
+@dataclass(frozen=True)
 class _Run:
-    """A run that has something to do."""
+    """
+    A run that has something to do.
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        writer: TableWriter,
-        request: LoadRequest,
-        plan: LoadPlan,
-        startedMs: int,
-    ) -> None:
-        self._spark = spark
-        self._writer = writer
-        self._request = request
-        self._plan = plan
-        self._startedMs = startedMs
-        self._runId = f"{startedMs}-{uuid.uuid4().hex}"
-        self._staging = writer.staging(self._runId)
+    @ivar last: what the previous run has committed.
+    @ivar source: the data source's options.
+    """
 
-    def execute(self, last: RunManifest | None) -> RunManifest:
-        """Read, write, count, commit."""
-        try:
-            with translateErrors():
-                manifest = self._stage(last)
-        except BaseException:
-            self._writer.discard(self._runId)
-            raise
-        self._writer.commit(manifest)
-        return manifest
+    spark: SparkSession
+    table: Table
+    last: RunManifest
+    plan: LoadPlan
+    runId: str
+    startedMs: int
+    source: Mapping[str, str]
+    isLossFatal: bool
+    eventTime: str | Column | None
+    transform: Transform | None
+    compression: str
+    windowMs: int
+    progress: ProgressCallback | None
 
-    def _stage(self, last: RunManifest | None) -> RunManifest:
-        request, table = self._request, self._writer.table
+    def stage(self, staging: str) -> RunManifest:
+        """
+        Read, write and count.
+
+        @param staging: the folder for files.
+        """
+        progress = partial(reportProgress, self.spark, self.runId, callback=self.progress)
         fresh = None
-        if not self._plan.isEmpty:
-            fresh = withEventTime(self._read(), request.eventTime, self._startedMs)
-        replaced = findReplaced(self._spark, table, self._plan, request.windowMs)
-        columns = self._columns(last, fresh, replaced)
-        rows = _union(fresh, replaced.kept)
+        if not self.plan.isEmpty:
+            fresh = withEventTime(self._read(), self.eventTime, self.startedMs)
+        replaced = findReplaced(self.spark, self.table, self.plan, self.windowMs)
+        columns = self._columns(fresh, replaced)
+        parts = [rows for rows in (fresh, replaced.kept) if rows is not None]
         rowCount = 0
-        if rows is not None:
-            with self._progress("reading and writing"):
-                rowCount = writeStaged(rows, self._staging, request.compression)
-        number = 1 + (last.number if last else 0)
-        added = stagedFiles(self._staging, number, rowCount)
-        staged = [f"{self._staging}/{each.staged}" for each in added]
-        written = readFiles(self._spark, table, staged, _counted(fresh)) if added else None
-        with self._progress("counting"):
-            loaded = written
-            if written is not None and replaced.kept is not None:
-                loaded = written.where(inRanges(self._plan.ranges))
-            counts = self._count(loaded)
-            notes = self._plan.notes
-            if not request.source.failOnDataLoss:  # messages that were deleted since the plan
-                notes += dataLossNotes(loaded, self._plan.ranges)
+        if parts:
+            with progress("reading and writing"):
+                rowCount = writeStaged(union(parts), staging, self.compression)
+        number = 1 + self.last.number
+        added = stagedFiles(staging, number, rowCount)
+        loaded, counts, notes = None, NO_ROWS, self.plan.notes
+        with progress("counting"):
+            if added:
+                wanted = COUNTED
+                if fresh is not None and "nextOffset" in fresh.columns:
+                    # Without it, lost data cannot be reported.
+                    wanted = StructType(list(COUNTED)).add("nextOffset", "long")
+                files = [f"{staging}/{each.staged}" for each in added]
+                loaded = readFiles(self.spark, self.table, files, wanted)
+                if replaced.kept is not None:
+                    loaded = loaded.where(inRanges(self.plan.ranges))
+                counts = countRows(loaded, self.plan.ranges, self.windowMs)
+            if not self.isLossFatal:  # messages that were deleted since the plan
+                notes += dataLossNotes(loaded, self.plan.ranges)
         windows, arrivals = netCounts(counts, replaced.counts)
         return RunManifest(
             number,
-            self._runId,
+            self.runId,
             LOAD,
-            self._startedMs,
-            _ruleText(request.eventTime),
-            self._ranges(counts, replaced),
-            advancePositions(last.positions if last else {}, self._plan),
+            self.startedMs,
+            DEFAULT_RULE
+            if self.eventTime is None
+            else f"{self.eventTime}, else the time of the run",
+            tuple(
+                LoadedRange(
+                    *key,
+                    fromOffset,
+                    toOffset,
+                    counts.rows.get(key, 0),
+                    replaced.counts.rows.get(key, 0),
+                )
+                for key, fromOffset, toOffset, _again in self.plan.ranges
+            ),
+            advancePositions(self.last.positions, self.plan),
             added,
             replaced.files,
-            request.windowMs,
+            self.windowMs,
             windows,
             arrivals,
             counts.leftOutCount,
             columns,
             notes,
-            sum(sizeBetween(each.fromOffset, each.toOffset) for each in self._plan.ranges),
+            sum(sizeBetween(each.fromOffset, each.toOffset) for each in self.plan.ranges),
         )
 
-    def _progress(self, stage: str) -> AbstractContextManager[None]:
-        return reportProgress(self._spark, self._runId, stage, self._request.progress)
-
-    def _columns(
-        self, last: RunManifest | None, fresh: DataFrame | None, replaced: ReplacedRows
-    ) -> Mapping[str, str]:
+    def _columns(self, fresh: DataFrame | None, replaced: ReplacedRows) -> Mapping[str, str]:
         """
         The table's columns by topic. A topic that an early release loaded is in no manifest, and
         stays so.
         """
-        before = last.columns if last else {}
-        topics = {each.partition.topic for each in self._plan.ranges if not each.isEmpty}
+        before = self.last.columns
+        topics = {each.partition.topic for each in self.plan.ranges if not each.isEmpty}
         unknown = (
-            {topicOf(name) for name, _date in self._writer.table.days()}
-            - before.keys()
-            - replaced.emptied
+            {topicOf(name) for name, _date in self.table.days()} - before.keys() - replaced.emptied
         )
         schema = dataColumns(fresh.schema) if fresh is not None else StructType()
         return evolve(before, topics - unknown, schema, replaced.emptied)
 
     def _read(self) -> DataFrame:
         """The rows of the plan's ranges that are not empty, from the data source."""
-        starts: dict[str, dict[str, int]] = {}
-        ends: dict[str, dict[str, int]] = {}
-        for (topic, partition), fromOffset, toOffset, _again in (
-            each for each in self._plan.ranges if not each.isEmpty
-        ):
-            starts.setdefault(topic, {})[str(partition)] = fromOffset
-            ends.setdefault(topic, {})[str(partition)] = toOffset
-        options = {
-            name: value
-            for name, value in self._request.given.items()
-            if not name.startswith("subscribe")
-        }
+        ranges = [each for each in self.plan.ranges if not each.isEmpty]
+        starts = byTopic({each.partition: each.fromOffset for each in ranges})
+        ends = byTopic({each.partition: each.toOffset for each in ranges})
         # Spark Connect has no context, and does not say how many tasks it runs at a time.
-        context = getattr(self._spark, "sparkContext", None)
-        options.setdefault("minPartitions", str(2 * context.defaultParallelism if context else 1))
-        options |= {
+        context = getattr(self.spark, "sparkContext", None)
+        options = {
+            "minPartitions": str(2 * context.defaultParallelism if context else 1),
+            **{key: value for key, value in self.source.items() if not key.startswith("subscribe")},
             "assign": json.dumps({topic: list(offsets) for topic, offsets in starts.items()}),
             "startingOffsets": json.dumps(starts),
             "endingOffsets": json.dumps(ends),
         }
-        rows = self._spark.read.format("pylogbroker").options(**options).load()
-        return rows if self._request.transform is None else self._request.transform(rows)
-
-    def _count(self, loaded: DataFrame | None) -> RowCounts:
-        if loaded is None:
-            return RowCounts({}, (), {})
-        ranges = {each.partition: each for each in self._plan.ranges}
-        return countRows(loaded, ranges, self._request.windowMs)
-
-    def _ranges(self, counts: RowCounts, replaced: ReplacedRows) -> tuple[LoadedRange, ...]:
-        return tuple(
-            LoadedRange(
-                *key,
-                fromOffset,
-                toOffset,
-                counts.rows.get(key, 0),
-                replaced.counts.rows.get(key, 0),
-            )
-            for key, fromOffset, toOffset, _again in self._plan.ranges
-        )
-
-
-def _counted(fresh: DataFrame | None) -> StructType:
-    """The columns to read back. Without C{nextOffset}, lost data cannot be reported."""
-    fields = list(COUNTED)
-    if fresh is not None and "nextOffset" in fresh.columns:
-        fields.append(StructField("nextOffset", LongType()))
-    return StructType(fields)
-
-
-def _union(fresh: DataFrame | None, kept: DataFrame | None) -> DataFrame | None:
-    if fresh is None or kept is None:
-        return kept if fresh is None else fresh
-    return fresh.unionByName(kept, allowMissingColumns=True)
-
-
-def _ruleText(eventTime: str | Column | None) -> str:
-    return DEFAULT_RULE if eventTime is None else f"{eventTime}, else the time of the run"
+        rows = self.spark.read.format("pylogbroker").options(**options).load()
+        return rows if self.transform is None else self.transform(rows)
 
 
 # -- ranges that are loaded again
@@ -325,7 +375,7 @@ class ReplacedRows(NamedTuple):
     emptied: frozenset[str] = frozenset()
 
 
-_NOTHING = ReplacedRows(None, (), RowCounts({}, (), {}))
+_NOTHING = ReplacedRows(None, (), NO_ROWS)
 
 
 def findReplaced(spark: SparkSession, found: Table, plan: LoadPlan, windowMs: int) -> ReplacedRows:
@@ -350,7 +400,7 @@ def findReplaced(spark: SparkSession, found: Table, plan: LoadPlan, windowMs: in
     }
     if not touched:
         return _NOTHING
-    gone = {each.partition: each._replace(toOffset=OFFSET_MAX) for each in again}
+    gone = [each._replace(toOffset=OFFSET_MAX) for each in again]
     removed = readFiles(spark, found, sorted(touched), COUNTED).where(inRanges(again))
     shared = sorted(path for path, hasOthers in touched.items() if hasOthers)
     kept = readFiles(spark, found, shared).where(~inRanges(again)) if shared else None
@@ -362,3 +412,54 @@ def findReplaced(spark: SparkSession, found: Table, plan: LoadPlan, windowMs: in
         countRows(removed, gone, windowMs),
         frozenset(topicOf(paths[path]) for path in touched) - staying,
     )
+
+
+# -- the lines of 0.7's Hadoop consumer
+
+
+def startOffsetsOf(
+    lines: Iterable[str], brokers: Mapping[int, BrokerAddress]
+) -> dict[str, dict[str, int]]:
+    """
+    Start offsets for L{pylogbroker.spark.loader.load}.
+
+    @param brokers: by id.
+    @raise pylogbroker.errors.FormatError: a line cannot be decoded.
+    @raise LoadError: no broker has the address of a line.
+    """
+    numbers = {(address.host, address.port): number for number, address in brokers.items()}
+    found: dict[str, dict[str, int]] = {}
+    for each in decodeEtlLines(lines):
+        number = numbers.get((each.host, each.port))
+        if number is None:
+            known = ", ".join(f"{host}:{port}" for host, port in sorted(numbers)) or "none"
+            raise LoadError(
+                f"tcp://{each.host}:{each.port}: there is no such broker now; there are {known}"
+            )
+        offset = EARLIEST if each.offset == FROM_EARLIEST else each.offset
+        found.setdefault(each.topic, {})[f"{number}-{each.partition}"] = offset
+    return found
+
+
+def linesOf(
+    positions: Mapping[PartitionId, int],
+    brokers: Mapping[int, BrokerAddress],
+    isWanted: Callable[[str], bool] = lambda topic: True,
+) -> list[str]:
+    """
+    Lines of the table's positions, without line ends.
+
+    @param isWanted: whether a topic must be complete. Of other topics, partitions whose broker is
+        gone are left out.
+    @raise LoadError: the address of a wanted topic's broker is unknown.
+    """
+    lines = []
+    for key, offset in sorted(positions.items()):
+        address = brokers.get(key.partition.broker)
+        if address is None:
+            if not isWanted(key.topic):
+                continue
+            raise LoadError(f"{key}: its broker is not there now, so its address is unknown")
+        number = key.partition.partition
+        lines.append(EtlOffset(address.host, address.port, key.topic, number, offset).encode())
+    return lines

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from glob import glob
 from typing import Any, NamedTuple, cast
 
 import pyarrow.parquet as parquet
-from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import Column, DataFrame, Observation, Row
 from pyspark.sql import functions as sql
 
-from pylogbroker.errors import LoadError
+from pylogbroker.errors import ConfigurationError, LoadError
 from pylogbroker.lake.loadplan import PlannedRange
 from pylogbroker.lake.manifest import WINDOW_COUNT_MAX, WINDOWS_SIZE_MAX, TableFile, WindowCount
 from pylogbroker.lake.table import SUFFIX, fileName
@@ -30,6 +32,12 @@ from pylogbroker.types import BrokerPartition, PartitionId
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 _ORDER = (*PARTITION_COLUMNS, "broker", "partition", "offset")
 _DATA = "data"
+
+
+def checkCompression(name: str) -> None:
+    """@raise ConfigurationError: it is not one of L{COMPRESSIONS}."""
+    if name not in COMPRESSIONS:
+        raise ConfigurationError(f"compression={name}: it must be one of {', '.join(COMPRESSIONS)}")
 
 
 def writeStaged(rows: DataFrame, staging: str, compression: str) -> int:
@@ -58,37 +66,24 @@ def stagedFiles(staging: str, number: int, rowCount: int) -> tuple[TableFile, ..
     @param rowCount: the number of rows that they must have.
     @raise LoadError: a file is unreadable, or the number of rows is wrong.
     """
-    root = f"{staging}/{_DATA}"
-    found = []
-    for folder, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if not name.startswith("_"))
-        found += [
-            os.path.relpath(os.path.join(folder, name), root)
-            for name in sorted(names)
-            if name.endswith(SUFFIX) and not name.startswith(("_", "."))
-        ]
-    files = tuple(_describe(root, path, number, index) for index, path in enumerate(found))
+    found = glob(f"**/*{SUFFIX}", root_dir=f"{staging}/{_DATA}", recursive=True)
+    files = []
+    for index, path in enumerate(sorted(path for path in found if "/_" not in f"/{path}")):
+        staged = f"{_DATA}/{path}"
+        full = f"{staging}/{staged}"
+        try:
+            fileRowCount = parquet.read_metadata(full).num_rows
+        except Exception as error:  # Arrow raises errors of many types
+            raise LoadError(f"{full}: it cannot be read back: {error}") from error
+        final = f"{os.path.dirname(path)}/{fileName(number, index, path)}"
+        files.append(TableFile(final, staged, fileRowCount, os.path.getsize(full)))
     foundCount = sum(each.rowCount for each in files)
     if foundCount != rowCount:
         raise LoadError(
             f"{staging}: {rowCount} rows were written, and its files have {foundCount};"
             " nothing was committed. Does another run write to this table?"
         )
-    return files
-
-
-def _describe(root: str, path: str, number: int, index: int) -> TableFile:
-    full = os.path.join(root, path)
-    try:
-        rowCount = parquet.read_metadata(full).num_rows
-    except Exception as error:  # Arrow raises errors of many types
-        raise LoadError(f"{full}: it cannot be read back: {error}") from error
-    return TableFile(
-        f"{os.path.dirname(path)}/{fileName(number, index, path)}",
-        f"{_DATA}/{path}",
-        rowCount,
-        os.path.getsize(full),
-    )
+    return tuple(files)
 
 
 # -- counts
@@ -109,8 +104,11 @@ class RowCounts(NamedTuple):
     leftOutCount: int = 0
 
 
+NO_ROWS = RowCounts({}, (), {})
+
+
 def inRanges(ranges: Iterable[PlannedRange]) -> Column:
-    """Whether a row comes of one of these ranges, or of what is behind it in the partition."""
+    """Whether a row lies in one of the ranges, or behind it in the partition."""
     found = sql.lit(False)
     for (topic, (broker, partition)), fromOffset, _to, _again in ranges:
         found = found | (
@@ -124,7 +122,7 @@ def inRanges(ranges: Iterable[PlannedRange]) -> Column:
 
 def countRows(
     rows: DataFrame,
-    ranges: Mapping[PartitionId, PlannedRange],
+    ranges: Iterable[PlannedRange],
     windowMs: int,
     lineCountMax: int = WINDOW_COUNT_MAX,
     sizeMax: int = WINDOWS_SIZE_MAX,
@@ -137,32 +135,37 @@ def countRows(
     @param sizeMax: bytes of the window counts; if there are more, hosts are left out.
     @raise LoadError: a row comes of none of the ranges: a bug that must not be committed.
     """
-    found = rows.groupBy("topic", "broker", "partition").agg(
+    found = _byPartition(
+        rows,
         sql.count("*").alias("count"),
         sql.min("offset").alias("first"),
         sql.max("offset").alias("last"),
         sql.count_if("isArrival").alias("arrivals"),
     )
-    counts: dict[PartitionId, int] = {}
-    arrivals: dict[str, int] = {}
-    for row in found.collect():
-        key = PartitionId(row["topic"], BrokerPartition(row["broker"], row["partition"]))
-        planned = ranges.get(key)
+    wanted = {each.partition: each for each in ranges}
+    arrivals = Counter[str]()
+    for key, row in found.items():
+        planned = wanted.get(key)
         if planned is None or row["first"] < planned.fromOffset or row["last"] >= planned.toOffset:
             raise LoadError(
                 f"{key}: rows of offsets {row['first']} to {row['last']} were written, which are"
                 f" not {planned}; nothing was committed"
             )
-        counts[key] = row["count"]
-        arrivals[key.topic] = arrivals.get(key.topic, 0) + row["arrivals"]
+        arrivals[key.topic] += row["arrivals"]
+    counts = {key: row["count"] for key, row in found.items()}
     windows = _windows(rows, windowMs, lineCountMax, sizeMax)
-    timedCount = sum(counts.values()) - sum(arrivals.values())
+    timedCount = sum(counts.values()) - arrivals.total()
     return RowCounts(
-        counts,
-        windows,
-        {topic: count for topic, count in arrivals.items() if count},
-        timedCount - sum(each.rowCount for each in windows),
+        counts, windows, +arrivals, timedCount - sum(each.rowCount for each in windows)
     )
+
+
+def _byPartition(rows: DataFrame, *columns: Column) -> dict[PartitionId, Row]:
+    found = rows.groupBy("topic", "broker", "partition").agg(*columns).collect()
+    return {
+        PartitionId(row["topic"], BrokerPartition(row["broker"], row["partition"])): row
+        for row in found
+    }
 
 
 def dataLossNotes(rows: DataFrame | None, ranges: Iterable[PlannedRange]) -> tuple[str, ...]:
@@ -173,28 +176,25 @@ def dataLossNotes(rows: DataFrame | None, ranges: Iterable[PlannedRange]) -> tup
     the range, or something is gone. (All but the last message of a compressed set have their own
     offset as the next one, and cover nothing.)
 
-    @param rows: of these ranges, as they were written; L{None}: there are none.
+    @param rows: of the ranges, as they were written; L{None}: there are none.
     """
-    covered: dict[PartitionId, int] = {}
+    covered: Mapping[PartitionId, Row] = {}
     if rows is not None:
         if "nextOffset" not in rows.columns:
             return ()  # a transform has dropped it
         size: Any = sizeBetween(cast("Any", sql.col("offset")), cast("Any", sql.col("nextOffset")))
-        found = rows.groupBy("topic", "broker", "partition").agg(sql.sum(size).alias("size"))
-        covered = {
-            PartitionId(row["topic"], BrokerPartition(row["broker"], row["partition"])): row["size"]
-            for row in found.collect()
-        }
-    missing = [
-        (each, sizeBetween(each.fromOffset, each.toOffset) - covered.get(each.partition, 0))
-        for each in ranges
-    ]
-    return tuple(
-        f"{each.partition}: of offsets {each.fromOffset} to {each.toOffset}, {size} bytes have no"
-        " rows: they were deleted before they were read"
-        for each, size in missing
-        if size > 0
-    )
+        covered = _byPartition(rows, sql.sum(size).alias("size"))
+    notes = []
+    for partition, fromOffset, toOffset, _again in ranges:
+        size = sizeBetween(fromOffset, toOffset)
+        if partition in covered:
+            size -= covered[partition]["size"]
+        if size > 0:
+            notes.append(
+                f"{partition}: of offsets {fromOffset} to {toOffset}, {size} bytes have no rows:"
+                " they were deleted before they were read"
+            )
+    return tuple(notes)
 
 
 def _windows(
@@ -206,30 +206,25 @@ def _windows(
         startMs.cast("long").alias("startMs"),
         sql.coalesce("host", sql.lit("")).alias("host"),
     )
-    found = timed.groupBy("topic", "startMs", "host").count().limit(lineCountMax + 1).collect()
+    keys = ("topic", "startMs", "host")
+    found = timed.groupBy(*keys).count().limit(lineCountMax + 1).collect()
     if len(found) > lineCountMax or len(json.dumps(found)) > sizeMax:
-        counted = (
-            timed.groupBy("topic", "startMs").count().orderBy(sql.desc("count")).limit(lineCountMax)
-        )
-        found = counted.select("topic", "startMs", sql.lit("").alias("host"), "count").collect()
-    return tuple(
-        sorted(
-            WindowCount(row["topic"], row["startMs"], row["host"], row["count"]) for row in found
-        )
-    )
+        counted = timed.withColumn("host", sql.lit("")).groupBy(*keys).count()
+        found = counted.orderBy(sql.desc("count")).limit(lineCountMax).collect()
+    return tuple(sorted(WindowCount(*row) for row in found))
 
 
 def netCounts(
     added: RowCounts, removed: RowCounts
 ) -> tuple[tuple[WindowCount, ...], dict[str, int]]:
     """Windows and arrivals of a run that has replaced rows by others."""
-    windows: dict[tuple[str, int, str], int] = {}
-    arrivals: dict[str, int] = {}
+    windows = Counter[tuple[str, int, str]]()
+    arrivals = Counter[str]()
     for counts, sign in ((added, 1), (removed, -1)):
         for topic, startMs, host, count in counts.windows:
-            windows[topic, startMs, host] = windows.get((topic, startMs, host), 0) + sign * count
+            windows[topic, startMs, host] += sign * count
         for topic, count in counts.arrivals.items():
-            arrivals[topic] = arrivals.get(topic, 0) + sign * count
+            arrivals[topic] += sign * count
     return tuple(WindowCount(*key, count) for key, count in sorted(windows.items()) if count), {
         topic: count for topic, count in arrivals.items() if count
     }

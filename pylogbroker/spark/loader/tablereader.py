@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import reduce
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
     ArrayType,
-    BooleanType,
     ByteType,
     DataType,
     DoubleType,
@@ -33,10 +32,8 @@ from pyspark.sql.types import (
     LongType,
     MapType,
     ShortType,
-    StringType,
     StructField,
     StructType,
-    TimestampType,
 )
 
 from pylogbroker.errors import LoadError, TableError
@@ -48,16 +45,15 @@ from pylogbroker.storage.files import RealFileSystem
 PARTITION_COLUMNS = ("topic", "date", "hour")
 """Columns that the names of folders hold."""
 
-COUNTED = StructType(
-    [
-        StructField("topic", StringType()),
-        StructField("broker", IntegerType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("eventTime", TimestampType()),
-        StructField("isArrival", BooleanType()),
-        StructField("host", StringType()),
-    ]
+COUNTED = (
+    StructType()
+    .add("topic", "string")
+    .add("broker", "integer")
+    .add("partition", "integer")
+    .add("offset", "long")
+    .add("eventTime", "timestamp")
+    .add("isArrival", "boolean")
+    .add("host", "string")
 )
 """The columns by which rows are counted; every table has them."""
 
@@ -102,26 +98,25 @@ def readFiles(
         manifest, and for topics that it does not know, the columns that Spark finds in the files.
     @raise TableError: the manifest has columns that are not columns.
     """
-    last = found.last() if columns is None else None
-    known = last.columns if last else {}
+    known = found.last().columns if columns is None else {}
+    staging = found.path(STAGING) + "/"
     byRoot: dict[tuple[str, bool], list[str]] = {}
     for file in files:
-        root = _root(found, file)
-        byRoot.setdefault((root, topicOf(file[len(root) + 1 :]) in known), []).append(file)
+        root = found.folder
+        if file.startswith(staging):
+            root = file[: file.index("/topic=", len(staging))]
+        isKnown = columns is not None or topicOf(file[len(root) + 1 :]) in known
+        byRoot.setdefault((root, isKnown), []).append(file)
     whole = tableColumns(known) if columns is None else columns
-    parts = [
-        _readBelow(spark, root, some, whole if isKnown or columns is not None else None)
+    return union(
+        _readBelow(spark, root, some, whole if isKnown else None)
         for (root, isKnown), some in sorted(byRoot.items())
-    ]
+    )
+
+
+def union(parts: Iterable[DataFrame]) -> DataFrame:
+    """All rows, with the columns of all; at least one part."""
     return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), parts)
-
-
-def _root(found: Table, file: str) -> str:
-    """The folder above the topic's."""
-    staging = found.path(STAGING) + "/"
-    if file.startswith(staging):
-        return file[: file.index("/topic=", len(staging))]
-    return found.folder
 
 
 def _readBelow(
@@ -132,11 +127,7 @@ def _readBelow(
     if columns is None:
         columns = reader.option("mergeSchema", "true").parquet(*files).schema
     fields = [field for field in columns if field.name != "topic"]
-    return (
-        spark.read.option("basePath", root)
-        .schema(StructType([*fields, StructField("topic", StringType())]))
-        .parquet(*files)
-    )
+    return reader.schema(StructType(fields).add("topic", "string")).parquet(*files)
 
 
 # -- columns
@@ -202,10 +193,10 @@ def mergeSchemas(left: StructType, right: StructType, path: str = "") -> StructT
     for field in left:
         other = later.pop(field.name.casefold(), field)
         fields.append(
-            StructField(field.name, _wider(field.dataType, other.dataType, path + field.name), True)
+            StructField(field.name, _wider(field.dataType, other.dataType, path + field.name))
         )
     return StructType(
-        [*fields, *(StructField(field.name, field.dataType, True) for field in later.values())]
+        [*fields, *(StructField(field.name, field.dataType) for field in later.values())]
     )
 
 
@@ -213,12 +204,11 @@ def _wider(left: DataType, right: DataType, path: str) -> DataType:
     if isinstance(left, StructType) and isinstance(right, StructType):
         return mergeSchemas(left, right, path + ".")
     if isinstance(left, ArrayType) and isinstance(right, ArrayType):
-        return ArrayType(_wider(left.elementType, right.elementType, path + "[]"), True)
+        return ArrayType(_wider(left.elementType, right.elementType, path + "[]"))
     if isinstance(left, MapType) and isinstance(right, MapType):
         return MapType(
             _wider(left.keyType, right.keyType, path + "{key}"),
             _wider(left.valueType, right.valueType, path + "{}"),
-            True,
         )
     if left == right:
         return left

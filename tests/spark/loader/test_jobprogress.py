@@ -30,8 +30,8 @@ class WatchTests(SparkCase):
 
     def test_told(self) -> None:
         """
-        Somebody is told of the stage, its tasks and what it has put out, until the job is done;
-        then nobody watches, and jobs belong to whom they did.
+        The callback gets the stage, its tasks and its output until the job is done. Then no thread
+        watches, and the thread's jobs belong to their former group.
         """
         reports: list[StageProgress] = []
         seen = threading.Event()
@@ -84,7 +84,7 @@ class WatchTests(SparkCase):
         self.assertEqual([size for _rowCount, size in found if size < 1_000], [])
 
     def test_nobody(self) -> None:
-        """Without somebody to tell, and without a context to ask, nothing is watched."""
+        """Without a callback or without a context, no thread watches."""
         with reportProgress(self.spark, "run1", "reading", None):
             self.assertEqual(
                 [
@@ -108,7 +108,7 @@ class FailingTests(SynchronousTestCase):
         self.assertEqual(reason(text), "it is gone (DataLossError)")
 
     def test_sparks(self) -> None:
-        """Otherwise the first line that says something; never more than somebody reads."""
+        """Otherwise the first line that says something, cut to a readable length."""
         self.assertEqual(
             reason(
                 "An error occurred while calling o4.load.\n: java.io.IOException: no space\n\tat x"

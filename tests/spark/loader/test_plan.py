@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.spark.loader.plan}.
+Tests for the plans of L{pylogbroker.spark.loader.run}.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.config.propertytypes import BrokerAddress
 from pylogbroker.errors import ConfigurationError, LoadError, NoBrokersError
 from pylogbroker.lake.loadplan import PlannedRange
-from pylogbroker.spark.loader.plan import (
+from pylogbroker.spark.loader.run import (
     checkFolder,
     linesOf,
     parseStartOffsets,
     planLoad,
     startOffsetsOf,
 )
-from pylogbroker.spark.options import SourceOptions, sourceOptions
+from pylogbroker.spark.options import SourceOptions
 from pylogbroker.types import EARLIEST, LATEST, BrokerPartition, PartitionId
 from tests.spark.loader.cases import HERE, LoadCase
 
@@ -27,7 +27,9 @@ class PlanningTests(LoadCase):
     """What brokers say."""
 
     def options(self, **more: str) -> SourceOptions:
-        return sourceOptions({"brokers": self.cluster.listed, "subscribe": self.topic, **more})
+        return SourceOptions.fromOptions(
+            {"brokers": self.cluster.listed, "subscribe": self.topic, **more}
+        )
 
     def test_plan(self) -> None:
         """From where the table ends to where the logs end."""
@@ -41,8 +43,8 @@ class PlanningTests(LoadCase):
 
     def test_away(self) -> None:
         """
-        A partition that the table has and nobody else is left for later, and said; one of another
-        topic is none of this.
+        A partition of the table that no broker has is left for later, with a note; a partition of
+        another topic gets none.
         """
         self.write(b"a")
         positions = {
@@ -54,11 +56,13 @@ class PlanningTests(LoadCase):
         self.assertIn("is loaded when its broker is back", plan.notes[0])
 
     def test_wrong(self) -> None:
-        """A topic that nobody has, and a table that is ahead, are errors."""
+        """A topic that no broker has, and a table that is ahead, are errors."""
         self.assertRaises(
             NoBrokersError,
             planLoad,
-            sourceOptions({"zookeeper": self.cluster.zookeeper, "subscribe": "nobody-has-it"}),
+            SourceOptions.fromOptions(
+                {"zookeeper": self.cluster.zookeeper, "subscribe": "nobody-has-it"}
+            ),
             {},
         )
         self.assertIn(
@@ -82,7 +86,7 @@ class PlanningTests(LoadCase):
                 f"topic {name}: the name is too long",
                 str(self.assertRaises(LoadError, checkFolder, name)),
             )
-        options = sourceOptions(
+        options = SourceOptions.fromOptions(
             {"brokers": self.cluster.listed, "assign": json.dumps({"x" * 250: ["0-0"]})}
         )
         self.assertIn("too long", str(self.assertRaises(LoadError, planLoad, options, {})))
@@ -127,7 +131,7 @@ class OffsetTests(SynchronousTestCase):
         self.assertEqual(linesOf(positions, BROKERS), LINES)
 
     def test_unknown(self) -> None:
-        """An address or a number that nobody has is an error that names it."""
+        """An address or a number that no broker has is an error that names it."""
         error = self.assertRaises(LoadError, startOffsetsOf, ["tcp://log9:1\tx\t0\t0"], BROKERS)
         self.assertIn("tcp://log9:1: there is no such broker now; there are log1:9092", str(error))
         self.assertIn(

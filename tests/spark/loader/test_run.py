@@ -18,7 +18,6 @@ from pylogbroker.records.messageset import encodeSet
 from pylogbroker.spark.loader import compact, load, table
 from pylogbroker.spark.loader.run import findReplaced
 from pylogbroker.spark.loader.tablereader import tableAt
-from pylogbroker.storage.files import RealFileSystem
 from pylogbroker.types import PartitionId
 from tests.spark.loader.cases import HERE, NOW_MS, LoadCase, packed
 from tests.spark.logbroker import LogBroker
@@ -276,7 +275,7 @@ class FailureTests(LoadCase):
     def test_busy(self) -> None:
         """While another run writes, this one is refused."""
         self.write(b"a")
-        with TableWriter(tableAt(self.folder), RealFileSystem()):
+        with TableWriter(tableAt(self.folder)):
             self.assertRaises(TableBusyError, self.load)
             self.assertRaises(TableBusyError, compact, self.spark, self.folder)
         self.assertEqual(self.loaded().rowCount, 1)

@@ -57,7 +57,7 @@ class StagingTests(SparkCase):
 
     def test_missing(self) -> None:
         """
-        A file that somebody has taken away stops the run; no row is no file, and nothing is
+        A file that another run has removed stops the run; no row is no file, and nothing is
         missing.
         """
         rows = withEventTime(
@@ -116,7 +116,7 @@ class CountTests(SparkCase):
     ) -> RowCounts:
         return countRows(
             rows,
-            {PLACE: PlannedRange(PLACE, fromOffset, toOffset, False)},
+            [PlannedRange(PLACE, fromOffset, toOffset, False)],
             MINUTE,
             lineCountMax,
             sizeMax,
@@ -164,7 +164,7 @@ class CountTests(SparkCase):
     def test_lost(self) -> None:
         """
         What rows have not come of is missing, to the byte, also of a partition that has none;
-        without C{nextOffset} nobody knows.
+        without C{nextOffset} that is unknown.
         """
         rows = self.timed(b"a", b"b", b"c").where("offset != 1")
         other = PlannedRange(PartitionId("clicks", BrokerPartition(0, 1)), 5, 9, False)
@@ -191,7 +191,7 @@ class CountTests(SparkCase):
                 "were written, which are not",
                 str(self.assertRaises(LoadError, self.count, rows, toOffset, fromOffset)),
             )
-        self.assertRaises(LoadError, countRows, rows, {}, MINUTE)
+        self.assertRaises(LoadError, countRows, rows, [], MINUTE)
 
     def test_within(self) -> None:
         """Rows of a range's partition, from its beginning on."""

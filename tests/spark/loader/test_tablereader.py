@@ -27,7 +27,6 @@ from pylogbroker.spark.loader.tablereader import (
     tableAt,
     tableColumns,
 )
-from pylogbroker.storage.files import RealFileSystem
 from tests.integration.sparksession import sharedSession
 from tests.lake.tables import manifest
 from tests.spark.loader.cases import NOW_MS, LoadCase, SparkCase
@@ -39,7 +38,7 @@ class ReadingTests(SparkCase):
     def commit(self, number: int, topic: str, *values: bytes) -> None:
         """A run of such rows."""
         found = tableAt(self.folder)
-        with TableWriter(found, RealFileSystem()) as writer:
+        with TableWriter(found) as writer:
             count = writeStaged(
                 withEventTime(self.rows(values, topic), None, NOW_MS),
                 writer.staging(f"run{number}"),
@@ -80,7 +79,7 @@ class ReadingTests(SparkCase):
         self.assertEqual(self.values(), [("clicks", b"a"), ("clicks", b"b")])
 
     def test_nothing(self) -> None:
-        """A table that nobody has loaded to, and a place that is no folder, are errors."""
+        """A table without a load, and a place that is no folder, are errors."""
         self.assertIn(
             "nothing was ever loaded",
             str(self.assertRaises(TableError, table, self.spark, self.folder)),
@@ -105,7 +104,7 @@ class JoinedTests(SynchronousTestCase):
     def test_wider(self) -> None:
         """
         Columns come behind the ones that are there; of numbers the wider type counts, also within
-        records, arrays and maps, and whoever has it.
+        records, arrays and maps, and on either side.
         """
         left = columns("a int, b struct<c: float, d: array<bigint>>, e map<string, int>, g binary")
         right = columns(
@@ -163,7 +162,7 @@ class KeptTests(SynchronousTestCase):
         )
 
     def test_broken(self) -> None:
-        """Columns that somebody has changed are an error of the table."""
+        """Columns that another program has changed are an error of the table."""
         for text in (
             "",
             "{}",

@@ -1,10 +1,11 @@
 """
-A cluster as a tier: counts the messages of a topic from a time to the current ends, and continues
-there in the next pass. A module of its own, since a tier that is a cluster needs no table.
+A cluster or a table as a tier. A module of its own, because a tier has connections and positions,
+and the auditor only compares.
 
-An auditor is no consumer group: it must see every message, owns nothing, and leaves nothing in
-ZooKeeper. Its positions are in memory; a new auditor reads the horizon again, which takes time and
-is exact.
+B{A cluster}: its reader counts the messages of a topic from a time to the current ends, and
+continues there in the next pass. An auditor is no consumer group: it must see every message, owns
+nothing, and leaves nothing in ZooKeeper. Its positions are in memory; a new auditor reads the
+horizon again, which takes time and is exact.
 
 ZooKeeper says which brokers are there, not which should be. A broker that is away takes its
 messages along: they look lost, and if it held the counts, losses look as if nothing was sent. So a
@@ -13,23 +14,32 @@ reader has met within the horizon, partition by partition, and those with stored
 
 A message set counts as a whole or not at all, together with the position behind it. Otherwise a set
 that breaks in the middle would count twice.
+
+B{A table}: its reader counts the rows in the manifests of its loads (L{pylogbroker.lake.manifest}),
+and reads no rows. A manifest counts once and as a whole; the reader keeps the last one and its
+counts in memory. Rows that a later run has replaced are negative. All topics are counted within the
+horizon, because the audited topics may change from pass to pass.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from math import inf
 from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThreadPool
 
-from pylogbroker.client.discovery import ZookeeperDiscovery, connectDiscovery
+from pylogbroker.audit.comparison import AuditAggregator
+from pylogbroker.client.discovery import ZookeeperDiscovery
 from pylogbroker.client.offsetlookup import singleOffset
 from pylogbroker.client.simpleconsumer import ConsumerPool
 from pylogbroker.cluster.paths import CONSUMERS, GroupPaths
 from pylogbroker.cluster.znodes import decodePartition
 from pylogbroker.config.auditsettings import AuditorSettings, TierAddress
 from pylogbroker.errors import (
+    ConfigurationError,
     InvalidMessageSizeError,
     InvalidNameError,
     NoAuthException,
@@ -37,10 +47,14 @@ from pylogbroker.errors import (
     OffsetOutOfRangeError,
     RemoteOffsetOutOfRangeError,
     RemotePartitionError,
+    TableError,
     ZnodeError,
 )
 from pylogbroker.interfaces import IZookeeper
+from pylogbroker.lake.manifest import RunManifest
+from pylogbroker.lake.table import Table
 from pylogbroker.records.messageset import MessageSet
+from pylogbroker.storage.files import RealFileSystem
 from pylogbroker.types import EARLIEST, LATEST
 from pylogbroker.zookeeper.client import ZookeeperClient
 
@@ -99,7 +113,9 @@ class ClusterTier:
         self._reactor = reactor
         self._address = address
         self._settings = settings
-        self._makeZookeeper = zookeeper or self._client
+        self._makeZookeeper = zookeeper or (
+            lambda _: ZookeeperClient.fromSettings(reactor, settings, address.zookeeperServers)
+        )
         self._zookeeper: IZookeeper | None = None
         self._discovery: ZookeeperDiscovery | None = None
         self._consumers = ConsumerPool(
@@ -110,9 +126,6 @@ class ClusterTier:
         self._present: set[_TierMember] = set()  # in this pass
         self._topics: set[str] = set()  # that this pass has looked at
         self._hasAsked = False
-
-    def _client(self, address: TierAddress) -> IZookeeper:
-        return ZookeeperClient.fromSettings(self._reactor, self._settings, address.zookeeperServers)
 
     async def open(self) -> None:
         """
@@ -128,10 +141,9 @@ class ClusterTier:
             await self._discovery.refresh()
         else:
             zookeeper = self._makeZookeeper(self._address)
-            self._discovery = await connectDiscovery(
-                self._reactor, zookeeper, self._settings.timeoutMs
-            )
-            self._zookeeper = zookeeper
+            discovery = ZookeeperDiscovery(self._reactor, zookeeper)
+            await discovery.connect(self._settings.timeoutMs)
+            self._zookeeper, self._discovery = zookeeper, discovery
         if not self._hasAsked and not self._address.expected:
             await self._askGroups()
             self._hasAsked = True
@@ -186,7 +198,9 @@ class ClusterTier:
         names = sorted(str(_TierMember(broker)) for broker in away) + sorted(map(str, lost))
         if not names:
             return ""
-        return f"{', '.join(names[:NAMED_COUNT_MAX])}{' …' if len(names) > NAMED_COUNT_MAX else ''} {'is' if len(names) == 1 else 'are'} away"
+        more = " …" if len(names) > NAMED_COUNT_MAX else ""
+        verb = "is" if len(names) == 1 else "are"
+        return f"{', '.join(names[:NAMED_COUNT_MAX])}{more} {verb} away"
 
     async def close(self) -> None:
         """Close all connections."""
@@ -216,7 +230,7 @@ class ClusterTier:
             places = discovery.partitions(topic)
             for number, partition in places:
                 self._meet(_TierMember(str(number), topic, partition))
-            return [(discovery.brokers[number].endpoint, partition) for number, partition in places]
+            return [(discovery.brokers[number].address, partition) for number, partition in places]
         found = []
         for endpoint in self._address.brokers:
             for partition in range(
@@ -277,3 +291,86 @@ class ClusterTier:
             else:
                 break
         self._positions[key] = offset
+
+
+WAITING_COUNT_MAX = 500_000
+"""Windows of topics that no caller has asked for yet."""
+
+AHEAD_MS = 24 * 3_600_000
+"""A row's time may be so much later than the run that has loaded it."""
+
+
+class _Seen(NamedTuple):
+    """Rows of a topic."""
+
+    topic: str
+    timeMs: int
+    rowCount: int
+    isArrival: bool
+
+
+class TableTier:
+    """
+    The reader of one table.
+
+    @ivar name: of the tier.
+    @ivar skippedCount: always 0; see L{ClusterTier}.
+    """
+
+    def __init__(self, reactor: Any, address: TierAddress) -> None:
+        """@param reactor: its threads read the files."""
+        self.name = address.name
+        self.skippedCount = 0
+        self._reactor = reactor
+        self._table = Table(os.path.abspath(address.table), RealFileSystem())
+        self._number = 0
+        self._waiting: list[_Seen] = []
+
+    async def read(self, ledger: AuditAggregator, topics: set[str], sinceMs: int) -> int:
+        """
+        Count the rows loaded since the last call.
+
+        @param sinceMs: older rows need not be counted.
+        @return: the number of messages.
+        @raise pylogbroker.errors.PylogbrokerError: the table cannot be read or does not exist, or
+            its windows do not fit. Rows found before the error count in the next call.
+        """
+        for manifest in reversed(await self._new(sinceMs)):
+            if ledger.windowMs % manifest.windowMs:
+                raise ConfigurationError(
+                    f"run {manifest.number} has counted in windows of {manifest.windowMs} ms, which"
+                    f" do not divide {ledger.windowMs} ms"
+                )
+            self._waiting += [
+                _Seen(each.topic, each.startMs, each.rowCount, False) for each in manifest.windows
+            ]
+            self._waiting += [
+                _Seen(topic, manifest.startedMs, count, True)
+                for topic, count in manifest.arrivals.items()
+            ]
+            ledger.leftOutCount += manifest.leftOutCount
+            self._number = manifest.number
+        chosen = [each for each in self._waiting if each.topic in topics]
+        waiting = [
+            each for each in self._waiting if each.topic not in topics and each.timeMs >= sinceMs
+        ]
+        self._waiting = waiting[-WAITING_COUNT_MAX:]
+        ledger.leftOutCount += sum(each.rowCount for each in waiting[:-WAITING_COUNT_MAX])
+        for topic, timeMs, count, isArrival in chosen:
+            ledger.see(self.name, topic, ledger.startOf(timeMs), count, isArrival)
+        return sum(each.rowCount for each in chosen)
+
+    def _new(self, sinceMs: int) -> Deferred[list[RunManifest]]:
+        """The new manifests, the latest first."""
+
+        def find() -> list[RunManifest]:
+            if not self._table.manifestCount():
+                raise TableError(
+                    self._table.folder, "there is no table, or nothing was ever loaded to it"
+                )
+            return list(self._table.since(sinceMs - AHEAD_MS, self._number))
+
+        return deferToThreadPool(self._reactor, self._reactor.getThreadPool(), find)
+
+    async def close(self) -> None:
+        """There is nothing to close."""

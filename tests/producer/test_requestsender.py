@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.producer.brokersender}.
+Tests for L{pylogbroker.producer.sender.RequestSender}.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pylogbroker.errors import (
     ClosedError,
     UnknownOutcomeError,
 )
-from pylogbroker.producer.brokersender import RequestSender
+from pylogbroker.producer.sender import RequestSender
 from pylogbroker.protocol.kafka07.requests import COUNT_MAX, encodeProduce
 from pylogbroker.protocol.kafka07.requests import encodeOffsets as encodeQuestion
 from pylogbroker.protocol.kafka07.responses import encodeOffsets
