@@ -801,7 +801,7 @@ class ChaosTrial:
             member.name: self._sentBy(member, properties)
             for member, properties in zip(self._producers, PRODUCERS, strict=True)
         }
-        self._broken += judgeLogs(producers, self._logs, self._faults, self._bounds.noticeSeconds)
+        self._broken += judgeLogs(producers, self._logs)
         outcomes = Counter(
             outcome for sent in producers.values() for outcome in sent.outcomes.values()
         )
@@ -850,6 +850,7 @@ class ChaosTrial:
     def _sentBy(self, member: Member, properties: dict[str, str]) -> Sent:
         numbers, outcomes, counters = [], {}, {}
         times: dict[int, tuple[float, float]] = {}
+        viewTimes = []
         for words in member.lines():
             if words[0] == "sent":
                 numbers.append(int(words[2]))
@@ -859,6 +860,8 @@ class ChaosTrial:
                     self._broken.append(f"{member.name}: two outcomes of {words[2]}")
                 outcomes[int(words[2])] = words[0]
                 times[int(words[2])] = times[int(words[2])][0], int(words[1]) / 1e9
+            elif words[0] == "view":
+                viewTimes.append(int(words[1]) / 1e9)
             elif words[0] == "end":
                 counters = json.loads(" ".join(words[2:]))
         if not counters:
@@ -873,7 +876,12 @@ class ChaosTrial:
                 f"{member.name}: its counters say {counted}, its callers were told {dict(tally)}"
             )
         return Sent(
-            numbers, outcomes, counters.get("repeatedCount", 0), "num.retries" in properties, times
+            numbers,
+            outcomes,
+            counters.get("repeatedCount", 0),
+            "num.retries" in properties,
+            times,
+            viewTimes,
         )
 
     def _clear(self) -> None:

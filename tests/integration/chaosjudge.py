@@ -11,6 +11,7 @@ middle no position can be kept.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -68,10 +69,6 @@ class Bounds(NamedTuple):
     noticeSeconds: float
 
 
-WAIT_SECONDS_MIN = 0.5
-"""Nobody waits for so long whose broker is there."""
-
-
 class Sent(NamedTuple):
     """
     What a producer wrote down.
@@ -80,6 +77,8 @@ class Sent(NamedTuple):
     @ivar repeatedCount: messages that it reported as sent again after an unknown outcome.
     @ivar isRetrying: whether it tries again at all.
     @ivar times: when each was sent, and when its outcome was told, in seconds.
+    @ivar viewTimes: when the producer began to use another list of brokers or partitions, in
+        seconds, in order.
     """
 
     numbers: Sequence[int]
@@ -87,6 +86,7 @@ class Sent(NamedTuple):
     repeatedCount: int = 0
     isRetrying: bool = False
     times: Mapping[int, tuple[float, float]] = {}
+    viewTimes: Sequence[float] = ()
 
 
 Logs = Mapping[str, Sequence[Entry]]
@@ -114,35 +114,25 @@ def some(kind: str, found: Iterable[object]) -> list[str]:
     ]
 
 
-def _movedNumbers(sent: Sent, faults: Iterable[Fault], noticeSeconds: float) -> set[int]:
+def _movedNumbers(sent: Sent) -> set[int]:
     """
-    Messages that waited for a broker while brokers came and went. What waited for one that has gone
-    is given another place; and if its key had another home meanwhile, later messages are there
-    already.
+    Messages that were under way while the producer's list of partitions changed. One that waits for
+    a broker that has gone is given another place; and if its key had another home meanwhile, later
+    messages are there already.
     """
-    spans = [(fault.begin, fault.end + noticeSeconds) for fault in faults if fault.kind == "broker"]
-    waits = {
-        number: times
-        for number, times in sent.times.items()
-        if times[1] - times[0] > WAIT_SECONDS_MIN
-    }
+    views = sent.viewTimes
     return {
         number
-        for number, (begin, end) in waits.items()
-        if any(begin < spanEnd and spanBegin < end for spanBegin, spanEnd in spans)
+        for number, (begin, end) in sent.times.items()
+        if bisect_left(views, begin) < bisect_right(views, end)
     }
 
 
-def judgeLogs(
-    producers: Mapping[str, Sent],
-    logs: Logs,
-    disturbances: Sequence[Fault] = (),
-    noticeSeconds: float = 0,
-) -> list[str]:
+def judgeLogs(producers: Mapping[str, Sent], logs: Logs) -> list[str]:
     """
     Sent = in the logs + reported failed or unknown; twice only by a reported retry; a key's
-    confirmed messages in order where nothing was tried again, but for those that waited while a
-    broker came or went.
+    confirmed messages in order where nothing was tried again, but for those that were under way
+    while the producer's list of partitions changed.
     """
     copies: Counter[str] = Counter()
     keyed: dict[str, set[str]] = {}
@@ -177,11 +167,7 @@ def judgeLogs(
                 extra,
             )
         if not sent.isRetrying:
-            moved = {
-                ids[number]
-                for number in _movedNumbers(sent, disturbances, noticeSeconds)
-                if number in ids
-            }
+            moved = {ids[number] for number in _movedNumbers(sent) if number in ids}
             confirmed = {
                 each for each, outcome in told.items() if outcome == "ok" and each not in moved
             }

@@ -8,6 +8,7 @@ A line is a word and what belongs to it, with the time (ns of the monotonic cloc
 processes of a machine share)::
 
     sent N                      before it is given to the producer
+    view PARTITIONS             before the first message sent after the producer's list changed
     ok N / failed N / unknown N what the producer made of it
     got PLACE NEXT VALUE        handed out by a stream
     owned STATE PLACES          when it changes
@@ -33,11 +34,13 @@ from twisted.logger import globalLogBeginner, textFileLogObserver
 
 from pylogbroker.client.brokerclient import BrokerClient, BrokerClientPool
 from pylogbroker.client.connection import ConnectionLimits
+from pylogbroker.client.discovery import ZookeeperDiscovery
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.errors import PylogbrokerError, UnknownOutcomeError
 from pylogbroker.producer.producer import Producer
+from pylogbroker.types import BrokerPartition
 from pylogbroker.zookeeper.client import ZookeeperClient
 
 TOPIC = "clicks"
@@ -122,8 +125,10 @@ async def publish(
     connections = ProxiedConnections(
         reactor, {int(port): to for port, to in options["ports"].items()}
     )
-    producer = Producer(reactor, settings, zookeeper=zookeeper, connectionPool=connections)
+    discovery = ZookeeperDiscovery(reactor, zookeeper)
+    producer = Producer(reactor, settings, connectionPool=connections, discovery=discovery)
     await producer.start()
+    view: list[BrokerPartition] = []
     sessions = SessionRecord(record)
     unsettled: set[int] = set()
     number = 0
@@ -141,6 +146,9 @@ async def publish(
             padding = "x" * (
                 random.randrange(20_000) if random.random() < 0.01 else random.randrange(200)
             )
+            if discovery.partitions(TOPIC) != view:
+                view = discovery.partitions(TOPIC).copy()
+                record.write("view", ",".join(map(str, view)))
             record.write("sent", number)
             unsettled.add(number)
             sending = producer.send(
