@@ -213,6 +213,28 @@ class UnknownPartitionError(PylogbrokerError):
     """The broker has not created this partition of the topic."""
 
 
+class BatchSizeError(PylogbrokerError):
+    """A batch is larger than a segment can be."""
+
+
+class OutOfOrderSequenceError(PylogbrokerError):
+    """
+    The sequence of an idempotent producer's batch is not the next one. The text names both.
+    """
+
+
+class InvalidProducerEpochError(PylogbrokerError):
+    """A newer producer with the same id has written to the partition."""
+
+
+class InvalidTransactionStateError(PylogbrokerError):
+    """A producer wrote outside of its transaction while one was ongoing."""
+
+
+class CoordinatorFencedError(PylogbrokerError):
+    """A newer transaction coordinator has ended a transaction of the producer."""
+
+
 class RemoteError(PylogbrokerError):
     """
     The broker answered with an error code.

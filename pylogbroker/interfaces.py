@@ -28,6 +28,65 @@ class CheckLimits(NamedTuple):
     compressedSizeMax: int = 2**31 - 1
 
 
+class IBatchHeader(Protocol):
+    """
+    The header of a batch, in formats that stamp: what C{storage} knows of Kafka's record batch.
+
+    Producer id, epoch and base sequence are -1 in batches without a producer.
+    """
+
+    @property
+    def baseOffset(self) -> int: ...
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        ...
+
+    @property
+    def leaderEpoch(self) -> int: ...
+
+    @property
+    def lastOffsetDelta(self) -> int:
+        """The last offset, relative to C{baseOffset}."""
+        ...
+
+    @property
+    def maxTimestampMs(self) -> int: ...
+
+    @property
+    def producerId(self) -> int: ...
+
+    @property
+    def producerEpoch(self) -> int: ...
+
+    @property
+    def baseSequence(self) -> int: ...
+
+    @property
+    def recordCount(self) -> int:
+        """Compaction may leave fewer than the offsets tell, even none."""
+        ...
+
+    @property
+    def isTransactional(self) -> bool: ...
+
+    @property
+    def isControl(self) -> bool: ...
+
+
+class EndMarker(NamedTuple):
+    """
+    What a control batch says: a transaction has ended.
+
+    @ivar isCommit: otherwise it was aborted.
+    @ivar coordinatorEpoch: of the transaction coordinator that decided it.
+    """
+
+    isCommit: bool
+    coordinatorEpoch: int
+
+
 class ValidatedBatches(NamedTuple):
     """
     Batches that a format has validated and not yet stamped. In the 2011 format, a batch is a
@@ -38,6 +97,9 @@ class ValidatedBatches(NamedTuple):
     @ivar messageCount: messages, also those inside compressed entries.
     @ivar offsetCount: the offsets that the messages take: the last offset delta and 1.
     @ivar timestampMaxMs: the largest timestamp; -1 in formats without timestamps.
+    @ivar headers: of the batches, one for each buffer; none in formats without headers. Their base
+        offsets are the producer's.
+    @ivar marker: what a control batch says, which then is the only batch.
     """
 
     buffers: Sequence[bytes]
@@ -45,6 +107,8 @@ class ValidatedBatches(NamedTuple):
     messageCount: int
     offsetCount: int
     timestampMaxMs: int = -1
+    headers: Sequence[IBatchHeader] = ()
+    marker: EndMarker | None = None
 
 
 class AppendResult(NamedTuple):
@@ -53,11 +117,14 @@ class AppendResult(NamedTuple):
 
     @ivar lastOffset: the last offset; C{baseOffset - 1} when nothing was appended.
     @ivar timeMs: milliseconds since the epoch.
+    @ivar isDuplicate: nothing was appended: an idempotent producer sent the batch before, and the
+        offsets are those that it got then.
     """
 
     baseOffset: int
     lastOffset: int
     timeMs: int
+    isDuplicate: bool = False
 
 
 class ScannedEntry(NamedTuple):
@@ -67,12 +134,16 @@ class ScannedEntry(NamedTuple):
     @ivar position: byte in the file.
     @ivar size: bytes, with its own size field.
     @ivar nextOffset: the offset behind the entry.
+    @ivar header: of the batch, in formats with headers.
+    @ivar marker: what a control batch says, if it ends a transaction.
     """
 
     position: int
     size: int
     offset: int
     nextOffset: int
+    header: IBatchHeader | None = None
+    marker: EndMarker | None = None
 
 
 class ISegmentScan(Protocol):
@@ -245,8 +316,8 @@ class ISegmentIndex(Protocol):
         """The offset behind the last of the segment's C{size} bytes. Blocks."""
         ...
 
-    def add(self, offset: int, position: int) -> None:
-        """Batches were appended: the first has this base offset, at this byte."""
+    def add(self, offset: int, position: int, batches: ValidatedBatches) -> None:
+        """Batches are appended: the first gets this base offset, at this byte."""
         ...
 
     def save(self) -> None:
@@ -258,13 +329,56 @@ class ISegmentIndex(Protocol):
         ...
 
 
+class TimestampOffset(NamedTuple):
+    """
+    @ivar timestampMs: milliseconds since the epoch; -1: none.
+    @ivar offset: of the record, or of the last record of its batch; -1: none.
+    """
+
+    timestampMs: int
+    offset: int
+
+
+NO_TIMESTAMP = TimestampOffset(-1, -1)
+
+
+class ITimeIndex(ISegmentIndex, Protocol):
+    """
+    The index of a segment in formats with headers: it also knows timestamps.
+
+    @ivar largest: the largest timestamp in the segment, with the last offset of the first batch
+        that has it; L{NO_TIMESTAMP} in an empty segment.
+    """
+
+    @property
+    def largest(self) -> TimestampOffset: ...
+
+    def isFull(self, lastOffset: int) -> bool:
+        """Whether the segment must roll before a batch with this last offset."""
+        ...
+
+    def searchTime(
+        self, file: IFile, timestampMs: int, startOffset: int, size: int
+    ) -> TimestampOffset | None:
+        """
+        The first record at or above C{startOffset} whose timestamp is at least C{timestampMs}.
+        Blocks; C{add} may run at the same time.
+
+        @param size: bytes of the segment to look at.
+        @return: L{None}: the segment has none.
+        @raise FormatError: a batch cannot be read.
+        """
+        ...
+
+
 class IRecordFormat(Protocol):
     """
     A format of records. A partition keeps one format for life.
 
     @ivar suffix: of segment files, with the dot; it names the format.
     @ivar isStamped: whether batches hold their offsets. Otherwise the log calls neither C{stamp}
-        nor an index's C{add}.
+        nor an index's C{add}. Kafka's record batches also have headers (L{IBatchHeader}), and
+        their indexes are L{ITimeIndex}es.
     """
 
     suffix: str

@@ -48,7 +48,7 @@ class ByteOffsetIndex:
     def findEnd(self, size: int) -> int:
         return self._baseOffset + size
 
-    def add(self, offset: int, position: int) -> None:
+    def add(self, offset: int, position: int, batches: ValidatedBatches) -> None:
         """Nothing to note."""
 
     def save(self) -> None:
@@ -73,7 +73,7 @@ class Kafka07Format:
             return None
         size = sum(map(len, sets))
         # Half the cost of calling the class.
-        return tuple.__new__(ValidatedBatches, (sets, size, messageCount, size, -1))
+        return tuple.__new__(ValidatedBatches, (sets, size, messageCount, size, -1, (), None))
 
     def validate(self, data: bytes, limits: CheckLimits) -> ValidatedBatches:
         size, messageCount = validateSet(data, limits)

@@ -310,7 +310,7 @@ class PartitionLog:
         size = batches.size
         active = self._active
         if self._isStamped:
-            active.index.add(base, active.writtenSize + self.pendingSize)
+            active.index.add(base, active.writtenSize + self.pendingSize, batches)
             self._pending += self._stamp(batches, base, self.leaderEpoch, nowMs)
         else:
             self._pending += batches.buffers
@@ -328,7 +328,7 @@ class PartitionLog:
         if self._endWaiting:
             self._endWaiters.advance(end)
         # Half the cost of calling the class.
-        return tuple.__new__(AppendResult, (base, end - 1, nowMs))
+        return tuple.__new__(AppendResult, (base, end - 1, nowMs, False))
 
     def write(self) -> None:
         """

@@ -220,7 +220,7 @@ class SparseIndex:
         finally:
             file.close()
 
-    def add(self, offset: int, position: int) -> None:
+    def add(self, offset: int, position: int, batches: ValidatedBatches | None = None) -> None:
         if not self._positions or position - self._positions[-1] >= INDEX_INTERVAL_SIZE:
             self._positions.append(position)
             self._offsets.append(offset)
