@@ -28,51 +28,83 @@ class CheckLimits(NamedTuple):
     compressedSizeMax: int = 2**31 - 1
 
 
-class IBatchHeader(Protocol):
+NO_PRODUCER = -1
+"""The producer id of a batch that no idempotent producer wrote."""
+
+_CODEC = 0x07
+_APPEND_TIME = 0x08
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+_DELETE_HORIZON = 0x40
+
+
+class BatchHeader(NamedTuple):
     """
-    The header of a batch, in formats that stamp: what C{storage} knows of Kafka's record batch.
+    The header of a record batch, version 2, which L{pylogbroker.records.recordbatch} reads.
 
-    Producer id, epoch and base sequence are -1 in batches without a producer.
+    @ivar size: bytes of the whole batch.
+    @ivar leaderEpoch: of the leader that appended the batch; -1: not stamped.
+    @ivar crc: CRC-32C of everything behind it.
+    @ivar lastOffsetDelta: the last offset less the base offset. Compaction removes records and
+        keeps it.
+    @ivar baseTimestampMs: to which the records' timestamps are added; the delete horizon in a batch
+        that has one.
+    @ivar maxTimestampMs: the largest timestamp; the time of the append with C{isLogAppendTime}.
+    @ivar producerId: -1: none.
+    @ivar baseSequence: number of the first record in the producer's sequence; -1: none.
     """
 
-    @property
-    def baseOffset(self) -> int: ...
+    baseOffset: int
+    size: int
+    leaderEpoch: int
+    magic: int
+    crc: int
+    attributes: int
+    lastOffsetDelta: int
+    baseTimestampMs: int
+    maxTimestampMs: int
+    producerId: int
+    producerEpoch: int
+    baseSequence: int
+    recordCount: int
 
     @property
-    def size(self) -> int:
-        """Bytes of the whole batch."""
-        ...
+    def codec(self) -> int:
+        return self.attributes & _CODEC
 
     @property
-    def leaderEpoch(self) -> int: ...
+    def isLogAppendTime(self) -> bool:
+        """Whether every record's timestamp is C{maxTimestampMs}."""
+        return bool(self.attributes & _APPEND_TIME)
 
     @property
-    def lastOffsetDelta(self) -> int:
-        """The last offset, relative to C{baseOffset}."""
-        ...
+    def isTransactional(self) -> bool:
+        return bool(self.attributes & _TRANSACTIONAL)
 
     @property
-    def maxTimestampMs(self) -> int: ...
+    def isControl(self) -> bool:
+        """Whether the batch holds a transaction's marker."""
+        return bool(self.attributes & _CONTROL)
 
     @property
-    def producerId(self) -> int: ...
+    def deleteHorizonMs(self) -> int | None:
+        """When compaction may remove the batch's tombstones or marker; L{None}: not set yet."""
+        return self.baseTimestampMs if self.attributes & _DELETE_HORIZON else None
 
     @property
-    def producerEpoch(self) -> int: ...
+    def lastOffset(self) -> int:
+        return self.baseOffset + self.lastOffsetDelta
 
     @property
-    def baseSequence(self) -> int: ...
+    def nextOffset(self) -> int:
+        return self.baseOffset + self.lastOffsetDelta + 1
 
     @property
-    def recordCount(self) -> int:
-        """Compaction may leave fewer than the offsets tell, even none."""
-        ...
-
-    @property
-    def isTransactional(self) -> bool: ...
-
-    @property
-    def isControl(self) -> bool: ...
+    def lastSequence(self) -> int:
+        """Sequences begin again at 0 behind 2^31-1. -1: none."""
+        if self.baseSequence < 0:
+            return -1
+        return (self.baseSequence + self.lastOffsetDelta) & 0x7FFFFFFF
 
 
 class EndMarker(NamedTuple):
@@ -97,8 +129,8 @@ class ValidatedBatches(NamedTuple):
     @ivar messageCount: messages, also those inside compressed entries.
     @ivar offsetCount: the offsets that the messages take: the last offset delta and 1.
     @ivar timestampMaxMs: the largest timestamp; -1 in formats without timestamps.
-    @ivar headers: of the batches, one for each buffer; none in formats without headers. Their base
-        offsets are the producer's.
+    @ivar headers: of the batches, in formats that are stamped; offsets and epoch are the sender's.
+        With C{isLogAppendTime}, timestamp and checksum are still to be stamped.
     @ivar marker: what a control batch says, which then is the only batch.
     """
 
@@ -107,7 +139,7 @@ class ValidatedBatches(NamedTuple):
     messageCount: int
     offsetCount: int
     timestampMaxMs: int = -1
-    headers: Sequence[IBatchHeader] = ()
+    headers: Sequence[BatchHeader] = ()
     marker: EndMarker | None = None
 
 
@@ -134,7 +166,7 @@ class ScannedEntry(NamedTuple):
     @ivar position: byte in the file.
     @ivar size: bytes, with its own size field.
     @ivar nextOffset: the offset behind the entry.
-    @ivar header: of the batch, in formats with headers.
+    @ivar header: of the batch, in formats that are stamped.
     @ivar marker: what a control batch says, if it ends a transaction.
     """
 
@@ -142,8 +174,21 @@ class ScannedEntry(NamedTuple):
     size: int
     offset: int
     nextOffset: int
-    header: IBatchHeader | None = None
+    header: BatchHeader | None = None
     marker: EndMarker | None = None
+
+
+class TimestampOffset(NamedTuple):
+    """
+    A record, found by time.
+
+    @ivar timestampMs: of the record, since the epoch.
+    @ivar leaderEpoch: of its batch; -1: none.
+    """
+
+    timestampMs: int
+    offset: int
+    leaderEpoch: int
 
 
 class ISegmentScan(Protocol):
@@ -297,7 +342,16 @@ class ISegmentIndex(Protocol):
     """
     The offsets in one segment file. A format may keep it in its own file, which can be lost and
     rebuilt. Blocking methods are called on workers, the others on the log's thread.
+
+    @ivar largestTimestampMs: of the segment's records; -1: none has a timestamp.
+    @ivar isFull: whether the segment must roll, since the index has no room.
     """
+
+    @property
+    def isFull(self) -> bool: ...
+
+    @property
+    def largestTimestampMs(self) -> int: ...
 
     def positionOf(self, offset: int) -> int | None:
         """
@@ -312,12 +366,38 @@ class ISegmentIndex(Protocol):
         """C{positionOf}, with the file's help. Blocks; C{add} may run at the same time."""
         ...
 
+    def searchTime(self, file: IFile, timestampMs: int, startOffset: int) -> TimestampOffset | None:
+        """
+        The first record, by offset, whose timestamp is not below C{timestampMs}. Blocks, like
+        C{search}.
+
+        @param startOffset: records below it do not count.
+        @return: L{None}: the segment has none.
+        @raise FormatError: the batch that must hold it cannot be read.
+        """
+        ...
+
+    def searchLargestTime(self, file: IFile) -> TimestampOffset | None:
+        """
+        The first record with the largest timestamp. Blocks, like C{search}.
+
+        @return: L{None}: no record has a timestamp.
+        @raise FormatError: the batch that must hold it cannot be read.
+        """
+        ...
+
     def findEnd(self, size: int) -> int:
         """The offset behind the last of the segment's C{size} bytes. Blocks."""
         ...
 
-    def add(self, offset: int, position: int, batches: ValidatedBatches) -> None:
-        """Batches are appended: the first gets this base offset, at this byte."""
+    def add(self, batches: ValidatedBatches, offset: int, position: int, timeMs: int) -> None:
+        """
+        Batches were appended.
+
+        @param offset: the first one's base offset.
+        @param position: its byte in the file.
+        @param timeMs: of the append.
+        """
         ...
 
     def save(self) -> None:
@@ -329,56 +409,13 @@ class ISegmentIndex(Protocol):
         ...
 
 
-class TimestampOffset(NamedTuple):
-    """
-    @ivar timestampMs: milliseconds since the epoch; -1: none.
-    @ivar offset: of the record, or of the last record of its batch; -1: none.
-    """
-
-    timestampMs: int
-    offset: int
-
-
-NO_TIMESTAMP = TimestampOffset(-1, -1)
-
-
-class ITimeIndex(ISegmentIndex, Protocol):
-    """
-    The index of a segment in formats with headers: it also knows timestamps.
-
-    @ivar largest: the largest timestamp in the segment, with the last offset of the first batch
-        that has it; L{NO_TIMESTAMP} in an empty segment.
-    """
-
-    @property
-    def largest(self) -> TimestampOffset: ...
-
-    def isFull(self, lastOffset: int) -> bool:
-        """Whether the segment must roll before a batch with this last offset."""
-        ...
-
-    def searchTime(
-        self, file: IFile, timestampMs: int, startOffset: int, size: int
-    ) -> TimestampOffset | None:
-        """
-        The first record at or above C{startOffset} whose timestamp is at least C{timestampMs}.
-        Blocks; C{add} may run at the same time.
-
-        @param size: bytes of the segment to look at.
-        @return: L{None}: the segment has none.
-        @raise FormatError: a batch cannot be read.
-        """
-        ...
-
-
 class IRecordFormat(Protocol):
     """
     A format of records. A partition keeps one format for life.
 
     @ivar suffix: of segment files, with the dot; it names the format.
     @ivar isStamped: whether batches hold their offsets. Otherwise the log calls neither C{stamp}
-        nor an index's C{add}. Kafka's record batches also have headers (L{IBatchHeader}), and
-        their indexes are L{ITimeIndex}es.
+        nor an index's C{add}.
     """
 
     suffix: str

@@ -48,7 +48,20 @@ class ByteOffsetIndex:
     def findEnd(self, size: int) -> int:
         return self._baseOffset + size
 
-    def add(self, offset: int, position: int, batches: ValidatedBatches) -> None:
+    isFull = False
+
+    @property
+    def largestTimestampMs(self) -> int:
+        """The format has no timestamps."""
+        return -1
+
+    def searchTime(self, file: IFile, timestampMs: int, startOffset: int) -> None:
+        """Nothing has a timestamp."""
+
+    def searchLargestTime(self, file: IFile) -> None:
+        """Nothing has a timestamp."""
+
+    def add(self, batches: ValidatedBatches, offset: int, position: int, timeMs: int) -> None:
         """Nothing to note."""
 
     def save(self) -> None:

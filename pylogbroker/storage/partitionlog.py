@@ -310,7 +310,8 @@ class PartitionLog:
         size = batches.size
         active = self._active
         if self._isStamped:
-            active.index.add(base, active.writtenSize + self.pendingSize, batches)
+            position = active.writtenSize + self.pendingSize
+            active.index.add(batches, base, position, nowMs)
             self._pending += self._stamp(batches, base, self.leaderEpoch, nowMs)
         else:
             self._pending += batches.buffers

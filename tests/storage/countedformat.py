@@ -220,7 +220,19 @@ class SparseIndex:
         finally:
             file.close()
 
-    def add(self, offset: int, position: int, batches: ValidatedBatches | None = None) -> None:
+    largestTimestampMs = -1
+    isFull = False
+
+    def searchTime(self, file: IFile, timestampMs: int, startOffset: int) -> None:
+        """Nothing has a timestamp."""
+
+    def searchLargestTime(self, file: IFile) -> None:
+        """Nothing has a timestamp."""
+
+    def add(self, batches: ValidatedBatches, offset: int, position: int, timeMs: int) -> None:
+        self._note(offset, position)
+
+    def _note(self, offset: int, position: int) -> None:
         if not self._positions or position - self._positions[-1] >= INDEX_INTERVAL_SIZE:
             self._positions.append(position)
             self._offsets.append(offset)
@@ -229,7 +241,7 @@ class SparseIndex:
         """From the batches in the segment's file."""
         self._offsets, self._positions = [], []
         for entry in self._scan(0, size) if size else ():
-            self.add(entry.offset, entry.position)
+            self._note(entry.offset, entry.position)
 
     def load(self, size: int) -> bool:
         """From the index's file. Whether there was one that fits."""
