@@ -1,0 +1,3 @@
+"""
+Coordinators of consumer groups as pure state machines, and the records they write to their topics.
+"""

@@ -1,0 +1,3 @@
+"""
+Tests of the coordinators: rules one by one, and random orders of events with checkers.
+"""
