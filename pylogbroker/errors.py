@@ -172,6 +172,10 @@ class PartitionOfflineError(StorageError):
     """An earlier failure, named in the text, took the partition offline. The others serve."""
 
 
+class MetadataError(PylogbrokerError):
+    """Metadata records cannot be read, or do not fit to each other."""
+
+
 class TableError(PylogbrokerError):
     """
     The folder of a table has unexpected content. It is unchanged.

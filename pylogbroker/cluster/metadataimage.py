@@ -1,0 +1,262 @@
+"""
+The metadata of one broker's cluster for today's protocol: its id, its topics with ids and settings,
+and the producer ids that were given away.
+
+A L{MetadataImage} is the sum of records. A change is a list of records, which a store makes durable
+(L{pylogbroker.storage.metadatastore}) before they are applied. So the image never shows what a
+power cut takes back. The records of a removed topic are gone from C{records}, which gives the
+shortest list that makes the same image.
+
+Records travel as JSON objects: C{kind} and the fields of the class. A kind or a field that this
+version does not know is refused: to skip it would lose it in the next snapshot.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from pylogbroker.errors import MetadataError
+
+TOPIC, BROKER, CLUSTER_DEFAULT = "topic", "broker", "cluster"
+"""What a setting belongs to; the last are the settings of all brokers."""
+
+
+class ClusterRecord(NamedTuple):
+    """
+    The first record of a store.
+
+    @ivar clusterId: 22 characters of URL-safe base64, as Kafka's.
+    """
+
+    clusterId: str
+
+
+class TopicRecord(NamedTuple):
+    """
+    A new topic.
+
+    @ivar topicId: in its text form.
+    @ivar partitionCount: at least 1.
+    """
+
+    name: str
+    topicId: str
+    partitionCount: int
+
+
+class PartitionCountRecord(NamedTuple):
+    """A topic has more partitions now."""
+
+    topicId: str
+    partitionCount: int
+
+
+class RemoveTopicRecord(NamedTuple):
+    """A topic is gone, with its settings."""
+
+    topicId: str
+
+
+class ConfigRecord(NamedTuple):
+    """
+    A setting.
+
+    @ivar resource: L{TOPIC}, L{BROKER} or L{CLUSTER_DEFAULT}.
+    @ivar owner: the topic's id, the broker's, or C{""}.
+    @ivar value: as text; L{None} removes it.
+    """
+
+    resource: str
+    owner: str
+    name: str
+    value: str | None
+
+
+class ProducerIdsRecord(NamedTuple):
+    """
+    A block of producer ids was given away.
+
+    @ivar nextProducerId: the first of the next block.
+    """
+
+    nextProducerId: int
+
+
+Record = (
+    ClusterRecord
+    | TopicRecord
+    | PartitionCountRecord
+    | RemoveTopicRecord
+    | ConfigRecord
+    | ProducerIdsRecord
+)
+
+_KINDS: dict[str, type[Any]] = {
+    "cluster": ClusterRecord,
+    "topic": TopicRecord,
+    "partitionCount": PartitionCountRecord,
+    "removeTopic": RemoveTopicRecord,
+    "config": ConfigRecord,
+    "producerIds": ProducerIdsRecord,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+def encodeRecords(records: Sequence[Record]) -> bytes:
+    """The JSON text of one change."""
+    found = [{"kind": _NAMES[type(record)], **record._asdict()} for record in records]
+    return json.dumps(found, separators=(",", ":")).encode()
+
+
+def decodeRecords(data: bytes) -> list[Record]:
+    """@raise MetadataError: the text is none of C{encodeRecords}, and why."""
+    try:
+        found = json.loads(data)
+    except ValueError as error:
+        raise MetadataError(f"the records are no JSON: {error}") from error
+    return [_record(each) for each in found]
+
+
+def _record(fields: dict[str, Any]) -> Record:
+    fields = dict(fields)
+    name = fields.pop("kind", None)
+    kind = _KINDS.get(name)
+    if kind is None:
+        raise MetadataError(f"a record of the unknown kind {name!r}")
+    if set(fields) != set(kind._fields):
+        raise MetadataError(f"a record of kind {name} has the fields {sorted(fields)}")
+    return kind(**fields)  # type: ignore[no-any-return]
+
+
+class TopicImage(NamedTuple):
+    """
+    A topic of today's protocol.
+
+    @ivar topicId: never that of another topic, not even of an earlier one of this name.
+    @ivar configs: settings that differ from the broker's, as texts. Not to be changed.
+    """
+
+    name: str
+    topicId: UUID
+    partitionCount: int
+    configs: dict[str, str]
+
+
+class MetadataImage:
+    """
+    What the records say; the module states the rules.
+
+    @ivar clusterId: C{""} before the first record.
+    @ivar topics: by name.
+    @ivar topicsById: the same topics.
+    @ivar brokerConfigs: settings by broker id, and C{""} for those of all brokers.
+    @ivar nextProducerId: no producer id from here on was given away.
+    """
+
+    def __init__(self) -> None:
+        self.clusterId = ""
+        self.topics: dict[str, TopicImage] = {}
+        self.topicsById: dict[UUID, TopicImage] = {}
+        self.brokerConfigs: dict[str, dict[str, str]] = {}
+        self.nextProducerId = 0
+
+    def apply(self, record: Record) -> None:
+        """@raise MetadataError: the record does not fit to those before it."""
+        if isinstance(record, TopicRecord):
+            self._addTopic(record)
+        elif isinstance(record, PartitionCountRecord):
+            topic = self._topic(record.topicId)
+            if record.partitionCount <= topic.partitionCount:
+                raise MetadataError(
+                    f"topic {topic.name} has {topic.partitionCount} partitions,"
+                    f" and cannot go on with {record.partitionCount}"
+                )
+            self._put(topic._replace(partitionCount=record.partitionCount))
+        elif isinstance(record, RemoveTopicRecord):
+            topic = self._topic(record.topicId)
+            del self.topics[topic.name], self.topicsById[topic.topicId]
+        elif isinstance(record, ConfigRecord):
+            self._setConfig(record)
+        elif isinstance(record, ProducerIdsRecord):
+            if record.nextProducerId <= self.nextProducerId:
+                raise MetadataError(
+                    f"producer ids up to {self.nextProducerId} are given away,"
+                    f" and {record.nextProducerId} is not behind them"
+                )
+            self.nextProducerId = record.nextProducerId
+        else:
+            if self.clusterId:
+                raise MetadataError(f"a second cluster id, {record.clusterId}")
+            self.clusterId = record.clusterId
+
+    def _addTopic(self, record: TopicRecord) -> None:
+        topicId = _uuid(record.topicId)
+        if record.name in self.topics or topicId in self.topicsById:
+            raise MetadataError(f"topic {record.name} ({topicId}) is there already")
+        if record.partitionCount < 1:
+            raise MetadataError(f"topic {record.name} with {record.partitionCount} partitions")
+        self._put(TopicImage(record.name, topicId, record.partitionCount, {}))
+
+    def _put(self, topic: TopicImage) -> None:
+        self.topics[topic.name] = self.topicsById[topic.topicId] = topic
+
+    def _topic(self, text: str) -> TopicImage:
+        topic = self.topicsById.get(_uuid(text))
+        if topic is None:
+            raise MetadataError(f"there is no topic with the id {text}")
+        return topic
+
+    def _setConfig(self, record: ConfigRecord) -> None:
+        if record.resource == TOPIC:
+            topic = self._topic(record.owner)
+            self._put(topic._replace(configs=_changed(topic.configs, record)))
+        elif record.resource in (BROKER, CLUSTER_DEFAULT):
+            configs = self.brokerConfigs.get(record.owner, {})
+            self.brokerConfigs[record.owner] = _changed(configs, record)
+        else:
+            raise MetadataError(f"a setting of the unknown resource {record.resource!r}")
+
+    def copy(self) -> MetadataImage:
+        """An image that changes by itself; topics and settings are shared until they change."""
+        made = MetadataImage()
+        made.clusterId = self.clusterId
+        made.topics = self.topics.copy()
+        made.topicsById = self.topicsById.copy()
+        made.brokerConfigs = self.brokerConfigs.copy()
+        made.nextProducerId = self.nextProducerId
+        return made
+
+    def records(self) -> Iterator[Record]:
+        """The shortest list of records that makes this image, for a snapshot."""
+        if self.clusterId:
+            yield ClusterRecord(self.clusterId)
+        for topic in self.topics.values():
+            topicId = str(topic.topicId)
+            yield TopicRecord(topic.name, topicId, topic.partitionCount)
+            for name, value in topic.configs.items():
+                yield ConfigRecord(TOPIC, topicId, name, value)
+        for owner, configs in self.brokerConfigs.items():
+            resource = BROKER if owner else CLUSTER_DEFAULT
+            for name, value in configs.items():
+                yield ConfigRecord(resource, owner, name, value)
+        if self.nextProducerId:
+            yield ProducerIdsRecord(self.nextProducerId)
+
+
+def _uuid(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except (ValueError, AttributeError, TypeError):
+        raise MetadataError(f"{text!r} is no topic id") from None
+
+
+def _changed(configs: dict[str, str], record: ConfigRecord) -> dict[str, str]:
+    made = configs.copy()
+    if record.value is None:
+        made.pop(record.name, None)
+    else:
+        made[record.name] = record.value
+    return made

@@ -1,0 +1,149 @@
+"""Changes of the metadata."""
+
+from __future__ import annotations
+
+import errno
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.broker import metadatamanager
+from pylogbroker.broker.metadatamanager import MetadataManager
+from pylogbroker.cluster.metadataimage import MetadataImage, Record, TopicRecord
+from pylogbroker.errors import BackpressureError, ClosedError, MetadataError, StorageError
+from pylogbroker.storage.metadatastore import MetadataStore
+from pylogbroker.testing.powercut import PowerCutFileSystem
+from pylogbroker.testing.worker import ManualWorker
+
+
+class ManagerTests(SynchronousTestCase):
+    """L{MetadataManager}."""
+
+    def setUp(self) -> None:
+        self.files = PowerCutFileSystem()
+        self.files.makeDirectories("/log")
+        self.worker = ManualWorker()
+        self.random = Random(1)
+        self.manager = self.opened()
+
+    def opened(self) -> MetadataManager:
+        store = MetadataStore(self.files, "/log")
+        manager = MetadataManager(store, self.worker, self.random.randbytes)
+        manager.open()
+        return manager
+
+    def create(self, name: str, number: int) -> Any:
+        def decide(image: MetadataImage) -> tuple[list[Record], int]:
+            if name in image.topics:
+                raise MetadataError(f"{name} exists")
+            return [TopicRecord(name, str(UUID(int=number)), 1)], number
+
+        return self.manager.change(decide)
+
+    def test_durableFirst(self) -> None:
+        """The image changes, and the caller is told, when the change is durable."""
+        seen: list[list[str]] = []
+        self.manager.listen(lambda: seen.append(list(self.manager.image.topics)))
+        creating = self.create("a", 1)
+        self.assertNoResult(creating)
+        self.assertEqual((self.manager.image.topics, self.manager.version), ({}, 0))
+        self.worker.perform()
+        self.assertEqual(self.successResultOf(creating), 1)
+        self.assertEqual((seen, self.manager.version), ([["a"]], 1))
+        self.assertEqual(list(self.opened().image.topics), ["a"])
+
+    def test_inOrder(self) -> None:
+        """Changes that wait see those before them, and share a write."""
+        results = [self.create("a", 1), self.create("b", 2), self.create("b", 3)]
+        self.worker.perform()
+        self.assertEqual(self.successResultOf(results[0]), 1)
+        self.assertNoResult(results[1])
+        self.assertEqual(self.worker.performAll(), 1)
+        self.assertEqual(self.successResultOf(results[1]), 2)
+        self.assertIn("b exists", str(self.failureResultOf(results[2], MetadataError).value))
+        self.assertEqual(list(self.opened().image.topics), ["a", "b"])
+
+    def test_nothingToWrite(self) -> None:
+        """A decision without records is answered at once."""
+        result = self.manager.change(lambda image: ([], "seen"))
+        self.assertEqual(self.successResultOf(result), "seen")
+        self.assertEqual(len(self.worker.jobs), 0)
+
+    def test_badDecision(self) -> None:
+        """Records that contradict the image fail their caller alone."""
+        self.create("a", 1)
+        self.worker.perform()
+        record = TopicRecord("b", str(UUID(int=1)), 1)
+        self.failureResultOf(self.manager.change(lambda image: ([record], None)), MetadataError)
+        self.assertEqual(len(self.worker.jobs), 0)
+
+    def test_failedDisk(self) -> None:
+        """After a failed write nothing more is written, and every caller learns of it."""
+        self.files.fail("fsync", "metadata.journal", errno.EIO)
+        first, second = self.create("a", 1), self.create("b", 2)
+        self.worker.perform()
+        for result in (first, second, self.create("c", 3)):
+            self.assertIn("metadata.journal", str(self.failureResultOf(result, StorageError)))
+        self.assertEqual(self.manager.image.topics, {})
+
+    def test_bug(self) -> None:
+        """An unexpected error of the write is logged, and fails the callers."""
+        store = MetadataStore(self.files, "/log")
+        self.manager = MetadataManager(store, self.worker, self.random.randbytes)
+        self.manager.open()
+        store.close()  # so that append fails as only a bug can make it fail
+        creating = self.create("a", 1)
+        self.worker.perform()
+        self.failureResultOf(creating, ClosedError)
+        self.assertEqual(len(self.flushLoggedErrors(AssertionError)), 1)
+
+    def test_limit(self) -> None:
+        """Not more than a number of changes wait."""
+        self.patch(metadatamanager, "WAITING_COUNT_MAX", 2)
+        waiting = [self.create(name, at + 1) for at, name in enumerate("abc")]
+        self.failureResultOf(self.create("d", 9), BackpressureError)
+        self.worker.performAll()
+        self.assertEqual([self.successResultOf(each) for each in waiting], [1, 2, 3])
+
+    def test_closed(self) -> None:
+        """After C{close} changes are refused."""
+        self.manager.close()
+        self.failureResultOf(self.create("a", 1), ClosedError)
+
+    def test_clusterId(self) -> None:
+        """A new store gets a cluster id of 22 characters, which stays."""
+        clusterId = self.manager.image.clusterId
+        self.assertRegex(clusterId, r"\A[A-Za-z0-9_-]{22}\Z")
+        self.assertEqual(self.opened().image.clusterId, clusterId)
+
+    def test_topicIds(self) -> None:
+        """Topic ids are random, and no text form of one begins with a dash."""
+        offers = [b"\xfb\xff" + bytes(14), bytes(range(16))]
+        manager = MetadataManager(
+            MetadataStore(self.files, "/log"), self.worker, lambda count: offers.pop(0)
+        )
+        found = manager.newTopicId()
+        self.assertEqual((found.version, found.bytes[:6]), (4, bytes(range(6))))
+
+    def test_producerIds(self) -> None:
+        """
+        No producer id is given twice: callers that wait for a block share it, and after a restart
+        the next block begins.
+        """
+        self.patch(metadatamanager, "PRODUCER_ID_BLOCK_COUNT", 3)
+        first, second = self.manager.newProducerId(), self.manager.newProducerId()
+        self.assertNoResult(first)
+        self.worker.performAll()
+        found = [self.successResultOf(first), self.successResultOf(second)]
+        found.append(self.successResultOf(self.manager.newProducerId()))
+        more = self.manager.newProducerId()
+        self.worker.performAll()
+        found.append(self.successResultOf(more))
+        self.manager = self.opened()
+        again = self.manager.newProducerId()
+        self.worker.performAll()
+        found.append(self.successResultOf(again))
+        self.assertEqual(len(set(found)), 5)
+        self.assertGreater(found[-1], max(found[:-1]))

@@ -1,0 +1,135 @@
+"""The metadata of today's protocol, and its records."""
+
+from __future__ import annotations
+
+from random import Random
+from uuid import UUID
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.cluster.metadataimage import (
+    BROKER,
+    CLUSTER_DEFAULT,
+    TOPIC,
+    ClusterRecord,
+    ConfigRecord,
+    MetadataImage,
+    PartitionCountRecord,
+    ProducerIdsRecord,
+    Record,
+    RemoveTopicRecord,
+    TopicRecord,
+    decodeRecords,
+    encodeRecords,
+)
+from pylogbroker.errors import MetadataError
+
+FIRST, SECOND = str(UUID(int=1)), str(UUID(int=2))
+RECORDS: list[Record] = [
+    ClusterRecord("AAAAAAAAAAAAAAAAAAAAAA"),
+    TopicRecord("orders", FIRST, 3),
+    TopicRecord("clicks", SECOND, 1),
+    ConfigRecord(TOPIC, FIRST, "retention.ms", "1000"),
+    ConfigRecord(CLUSTER_DEFAULT, "", "log.retention.ms", "7"),
+    ConfigRecord(BROKER, "0", "log.retention.ms", "8"),
+    ProducerIdsRecord(1000),
+]
+
+
+def imageOf(records: list[Record]) -> MetadataImage:
+    image = MetadataImage()
+    for record in records:
+        image.apply(record)
+    return image
+
+
+class ImageTests(SynchronousTestCase):
+    """L{MetadataImage}."""
+
+    def test_recordsMakeTheImage(self) -> None:
+        """Topics are found by name and by id, with their settings."""
+        image = imageOf(RECORDS)
+        orders = image.topics["orders"]
+        self.assertIs(image.topicsById[UUID(FIRST)], orders)
+        self.assertEqual((orders.partitionCount, orders.configs), (3, {"retention.ms": "1000"}))
+        self.assertEqual(image.brokerConfigs["0"], {"log.retention.ms": "8"})
+        self.assertEqual((image.clusterId, image.nextProducerId), ("A" * 22, 1000))
+
+    def test_recordsOfAnImage(self) -> None:
+        """An image's own records make it again, also after changes that took something back."""
+        image = imageOf(
+            [
+                *RECORDS,
+                PartitionCountRecord(FIRST, 4),
+                ConfigRecord(TOPIC, FIRST, "retention.ms", None),
+                ConfigRecord(TOPIC, FIRST, "segment.ms", "5"),
+                RemoveTopicRecord(SECOND),
+            ]
+        )
+        again = imageOf(decodeRecords(encodeRecords(list(image.records()))))
+        self.assertEqual(vars(again), vars(image))
+        self.assertEqual(list(again.topics), ["orders"])
+        self.assertEqual(again.topics["orders"].configs, {"segment.ms": "5"})
+
+    def test_copy(self) -> None:
+        """A copy changes by itself."""
+        image = imageOf(RECORDS)
+        before = list(image.records())
+        made = image.copy()
+        made.apply(ConfigRecord(TOPIC, FIRST, "retention.ms", "2"))
+        made.apply(ConfigRecord(BROKER, "0", "log.retention.ms", None))
+        made.apply(RemoveTopicRecord(SECOND))
+        made.apply(PartitionCountRecord(FIRST, 9))
+        self.assertEqual(list(image.records()), before)
+        self.assertEqual(made.topics["orders"].partitionCount, 9)
+
+    def test_contradictions(self) -> None:
+        """A record that contradicts an earlier one is refused, and changes nothing."""
+        image = imageOf(RECORDS)
+        before = list(image.records())
+        for record, text in (
+            (ClusterRecord("B"), "second cluster id"),
+            (TopicRecord("orders", str(UUID(int=3)), 1), "there already"),
+            (TopicRecord("new", FIRST, 1), "there already"),
+            (TopicRecord("new", str(UUID(int=3)), 0), "0 partitions"),
+            (TopicRecord("new", "nonsense", 1), "no topic id"),
+            (PartitionCountRecord(FIRST, 3), "cannot go on with 3"),
+            (RemoveTopicRecord(str(UUID(int=3))), "no topic with the id"),
+            (ConfigRecord("planet", "", "x", "y"), "unknown resource"),
+            (ProducerIdsRecord(1000), "not behind"),
+        ):
+            error = self.assertRaises(MetadataError, image.apply, record)
+            self.assertIn(text, str(error))
+        self.assertEqual(list(image.records()), before)
+
+    def test_badRecords(self) -> None:
+        """Bytes that are no records are refused with the reason."""
+        for data, text in (
+            (b"{", "no JSON"),
+            (b'[{"kind":"planet"}]', "unknown kind 'planet'"),
+            (b'[{"kind":"cluster"}]', "fields []"),
+        ):
+            self.assertIn(text, str(self.assertRaises(MetadataError, decodeRecords, data)))
+
+    def test_randomChanges(self) -> None:
+        """After any changes the image's own records make it again."""
+        random = Random(1)
+        image = MetadataImage()
+        for number in range(300):
+            topics = list(image.topics.values())
+            if not topics or random.random() < 0.3:
+                image.apply(TopicRecord(f"t{number}", str(UUID(int=number + 9)), 1))
+                continue
+            topic = random.choice(topics)
+            topicId = str(topic.topicId)
+            image.apply(
+                random.choice(
+                    [
+                        RemoveTopicRecord(topicId),
+                        PartitionCountRecord(topicId, topic.partitionCount + 1),
+                        ConfigRecord(TOPIC, topicId, random.choice("ab"), random.choice("xy")),
+                        ConfigRecord(TOPIC, topicId, random.choice("ab"), None),
+                    ]
+                )
+            )
+        self.assertEqual(vars(imageOf(list(image.records()))), vars(image))
