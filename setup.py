@@ -103,6 +103,7 @@ setup(
     install_requires=[
         "twisted>=22.10",
         "cachetools>=5.3",
+        "crc32c>=2.4",
         "crcmod>=1.7",
         "cramjam>=2.8",
         "google-re2>=1.1.20240702",
