@@ -104,6 +104,7 @@ setup(
         "twisted>=22.10",
         "cachetools>=5.3",
         "crc32c>=2.4",
+        "crc32c>=2.7",
         "crcmod>=1.7",
         "cramjam>=2.8",
         "google-re2>=1.1.20240702",

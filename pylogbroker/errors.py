@@ -46,9 +46,9 @@ def describeError(error: BaseException) -> str:
 
 class FormatError(PylogbrokerError):
     """
-    The bytes are no valid message set.
+    The bytes are no valid message set or record batch.
 
-    @ivar position: the byte in the set where the bad top-level entry begins.
+    @ivar position: the byte in the data where the bad top-level entry begins.
     """
 
     def __init__(self, reason: str, position: int = 0) -> None:
@@ -65,11 +65,34 @@ class InvalidMessageSizeError(FormatError):
 
 
 class InvalidChecksumError(FormatError):
-    """The CRC-32 in the header does not match the payload."""
+    """The checksum in the header does not match the bytes."""
 
 
 class UnknownMagicError(FormatError):
-    """The magic byte is neither 0 nor 1."""
+    """The magic byte is none that the format knows."""
+
+
+class UnsupportedForMessageFormatError(FormatError):
+    """The magic byte, 0 or 1, is of an earlier format than record batches."""
+
+
+class InvalidRecordError(FormatError):
+    """
+    A record batch, or a record in it, breaks a rule: a count that does not match, a control batch
+    from a client, no key in a compacted topic.
+
+    @ivar recordErrors: index in the batch and reason, of the records that are wrong.
+    """
+
+    def __init__(
+        self, reason: str, position: int = 0, recordErrors: tuple[tuple[int, str], ...] = ()
+    ) -> None:
+        super().__init__(reason, position)
+        self.recordErrors = recordErrors
+
+
+class InvalidTimestampError(InvalidRecordError):
+    """A timestamp is too far from the broker's time, or is the broker's to set."""
 
 
 class UnknownCodecError(FormatError):

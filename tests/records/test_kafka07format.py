@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import InvalidChecksumError
-from pylogbroker.interfaces import CheckLimits, IRecordFormat, ScannedEntry, ValidatedBatches
+from pylogbroker.interfaces import (
+    CheckLimits,
+    IRecordFormat,
+    ISegmentIndex,
+    ScannedEntry,
+    ValidatedBatches,
+)
 from pylogbroker.records import kafka07format
 from pylogbroker.records.compression import GZIP, NONE, SNAPPY
 from pylogbroker.records.kafka07format import SCAN_WINDOW_SIZE, Kafka07Format, SegmentScan
@@ -86,6 +92,17 @@ class FormatTests(SynchronousTestCase):
             self.assertEqual(index.findEnd(100), base + 100)
             self.assertEqual(Kafka07Format().contiguousEnd(base, 100), base + 100)
         self.assertEqual(Kafka07Format().nextOffset(2**40, [HELLO]), 2**40 + 15)
+
+    def test_noTimes(self) -> None:
+        """Nothing has a timestamp, so nothing is found by time."""
+        index: ISegmentIndex = Kafka07Format().openIndex(
+            PowerCutFileSystem(), "/0.kafka", 0, 0, False
+        )
+        file: Any = None  # is not read
+        index.add(Kafka07Format().validate(HELLO, CheckLimits()), 0, 0, 7)
+        self.assertEqual(index.largestTimestampMs, -1)
+        self.assertIsNone(index.searchTime(file, 0, 0))
+        self.assertIsNone(index.searchLargestTime(file))
 
 
 class ScanTests(SynchronousTestCase):
