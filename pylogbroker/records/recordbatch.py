@@ -1,6 +1,7 @@
 """
 Record batches, version 2: today's message format. A batch is a header of L{BATCH_OVERHEAD} bytes
-and records, compressed as a whole or not at all.
+and records, compressed as a whole or not at all. It is a module of its own, since storage's format
+(L{pylogbroker.records.kafkaformat}), clients and tools all need it.
 
 What must be true: foreign bytes raise L{FormatError}s and nothing else; a length is compared with
 the bytes that are there before anything is read or allocated; what we write is what Apache's own

@@ -51,7 +51,7 @@ from pylogbroker.protocol.kafka07.responses import (
 )
 from pylogbroker.protocol.kafka07.responses import encodeOffsets as encodeOffsetsResponse
 from pylogbroker.records import kafka07format
-from pylogbroker.records.compression import GZIP, SNAPPY, compress, decompress
+from pylogbroker.records.compression import GZIP, LZ4, SNAPPY, ZSTD, compress, decompress
 from pylogbroker.records.kafka07format import validatePlain, validateSet
 from pylogbroker.records.messageset import MessageSet, encodeMessage, encodeSet, wrapCompressed
 from tests.fuzz import judge
@@ -416,8 +416,15 @@ def compression(data: bytes) -> None:
                 pass
             else:
                 raise AssertionError("one byte more than allowed came out")
+    for codec in (LZ4, ZSTD):
+        for foreign in (data[1:], data):
+            try:
+                demand(len(decompress(codec, foreign, sizeMax)) <= sizeMax, "too much")
+            except UNOPENED:
+                pass
+        demand(decompress(codec, compress(codec, data), len(data)) == data, "round trip")
     try:
-        decompress(data[0] | 3 if data else 3, data, sizeMax)
+        decompress(data[0] | 8 if data else 8, data, sizeMax)
     except UnknownCodecError:
         pass
     else:
