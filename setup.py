@@ -74,6 +74,7 @@ TEST = [
     "coverage[toml]>=7.10",
     "hypothesis>=6.100",
     "import-linter>=2.1",
+    "kio>=0.6.5,<0.7",
     "matplotlib>=3.8",
     "mypy>=1.13",
     "mypy-zope>=1.0.9",

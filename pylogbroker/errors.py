@@ -125,6 +125,10 @@ class UnknownRequestError(WireError):
     """The dialect has no such request type."""
 
 
+class UnsupportedVersionError(WireError):
+    """A request or message does not have this version; the text names both."""
+
+
 class InvalidRequestError(PylogbrokerError):
     """A request has an impossible value, such as a negative size. Its connection is closed."""
 

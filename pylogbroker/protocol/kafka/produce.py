@@ -1,0 +1,301 @@
+"""
+Produce by hand: a module of its own, since no other request is decoded and answered as often.
+
+What must be true: the bytes and the values are those of C{messages}; tests compare them over random
+values. The decoder here takes requests without tagged fields, that is, every request that a client
+sends. Whatever else it meets, malformed bytes included, it leaves to C{messages}, which then also
+has the text of the error.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pylogbroker.errors import WireError
+from pylogbroker.protocol.kafka import messages
+from pylogbroker.protocol.kafka.schemas import (
+    ELEMENT_COUNT_MAX,
+    ZERO_UUID,
+    ApiMessage,
+    packVarint,
+    readVarint,
+)
+
+_SHORT = struct.Struct(">h")
+_INT = struct.Struct(">i")
+_ACKS_TIMEOUT = struct.Struct(">hi")
+_INT_INT = struct.Struct(">ii")
+
+
+class PartitionProduceData(NamedTuple):
+    """
+    Records for a partition.
+
+    @ivar records: a view of the frame.
+    """
+
+    index: int  # type: ignore[assignment]
+    records: memoryview | None
+
+
+class TopicProduceData(NamedTuple):
+    """The partitions of a topic, which has a name up to version 12 and an id from 13."""
+
+    name: str
+    topicId: bytes
+    partitionData: list[PartitionProduceData]
+
+
+class ProduceRequest(NamedTuple):
+    """The request, with Kafka's names."""
+
+    transactionalId: str | None
+    acks: int
+    timeoutMs: int
+    topicData: list[TopicProduceData]
+
+
+class PartitionProduceResponse(NamedTuple):
+    """
+    What became of the records for a partition.
+
+    @ivar recordErrors: of (index of the record, text or L{None}).
+    @ivar currentLeader: node and epoch, or L{None}.
+    """
+
+    index: int  # type: ignore[assignment]
+    errorCode: int = 0
+    baseOffset: int = -1
+    logAppendTimeMs: int = -1
+    logStartOffset: int = -1
+    recordErrors: Sequence[tuple[int, str | None]] = ()
+    errorMessage: str | None = None
+    currentLeader: tuple[int, int] | None = None
+
+    @property
+    def isPlain(self) -> bool:
+        """Whether nothing but numbers is to be encoded."""
+        return not self.recordErrors and self.errorMessage is None and self.currentLeader is None
+
+
+class TopicProduceResponse(NamedTuple):
+    """The partitions of a topic, which has a name up to version 12 and an id from 13."""
+
+    name: str
+    topicId: bytes
+    partitionResponses: list[PartitionProduceResponse]
+
+
+class _IrregularError(Exception):
+    """The request has something that only the decoder for all messages knows."""
+
+
+def decodeProduceRequest(data: bytes, version: int, position: int) -> ProduceRequest:
+    """
+    @param position: the byte of C{data} where the body begins.
+    @raise WireError: see L{ApiMessage.decode<pylogbroker.protocol.kafka.schemas.ApiMessage>}.
+    """
+    try:
+        decode = _decodeFlexible if version >= 9 else _decodeFixed
+        return decode(data, version, position)
+    except (_IrregularError, IndexError, struct.error, WireError):
+        found, _ = messages.ProduceRequest.decode(data, version, position)
+        return ProduceRequest(
+            found.transactionalId,
+            found.acks,
+            found.timeoutMs,
+            [
+                TopicProduceData(
+                    topic.name,
+                    topic.topicId,
+                    [
+                        PartitionProduceData(part.index, part.records)
+                        for part in topic.partitionData
+                    ],
+                )
+                for topic in found.topicData
+            ],
+        )
+
+
+def _decodeFixed(data: bytes, version: int, position: int) -> ProduceRequest:
+    end = len(data)
+    view = memoryview(data)
+    short, integer, pair = _SHORT.unpack_from, _INT.unpack_from, _INT_INT.unpack_from
+    (size,) = short(data, position)
+    position += 2
+    transactionalId = None
+    if size >= 0:
+        transactionalId = data[position : position + size].decode("utf-8", "replace")
+        position += size
+    acks, timeoutMs = _ACKS_TIMEOUT.unpack_from(data, position)
+    (topicCount,) = integer(data, position + 6)
+    position += 10
+    elementCount = topicCount
+    topics = []
+    for _ in range(_count(topicCount)):
+        (size,) = short(data, position)
+        start = position + 2
+        position = start + _count(size)
+        name = data[start:position].decode("utf-8", "replace")
+        (partitionCount,) = integer(data, position)
+        position += 4
+        elementCount += partitionCount
+        if elementCount > ELEMENT_COUNT_MAX:
+            raise _IrregularError
+        partitions = []
+        for _ in range(_count(partitionCount)):
+            index, size = pair(data, position)
+            start = position + 8
+            position = start + _count(size)
+            if position > end:
+                raise _IrregularError
+            partitions.append(PartitionProduceData(index, view[start:position]))
+        topics.append(TopicProduceData(name, ZERO_UUID, partitions))
+    return ProduceRequest(transactionalId, acks, timeoutMs, topics)
+
+
+def _count(count: int) -> int:
+    if count < 0:
+        raise _IrregularError
+    return count
+
+
+def _decodeFlexible(data: bytes, version: int, position: int) -> ProduceRequest:
+    end = len(data)
+    view = memoryview(data)
+    integer, hasNames = _INT.unpack_from, version < 13
+    transactionalId = None
+    size = data[position]
+    position += 1
+    if size:
+        if size > 127:
+            size, position = readVarint(data, position - 1, "")
+        start = position
+        position += size - 1
+        transactionalId = data[start:position].decode("utf-8", "replace")
+    acks, timeoutMs = _ACKS_TIMEOUT.unpack_from(data, position)
+    position += 6
+    topicCount = data[position]
+    position += 1
+    if topicCount > 127:
+        topicCount, position = readVarint(data, position - 1, "")
+    elementCount = topicCount
+    topics = []
+    for _ in range(_count(topicCount - 1)):
+        if hasNames:
+            size = data[position]
+            position += 1
+            if size > 127:
+                size, position = readVarint(data, position - 1, "")
+            start = position
+            position += _count(size - 1)
+            name, topicId = data[start:position].decode("utf-8", "replace"), ZERO_UUID
+        else:
+            name, topicId = "", data[position : position + 16]
+            position += 16
+        partitionCount = data[position]
+        position += 1
+        if partitionCount > 127:
+            partitionCount, position = readVarint(data, position - 1, "")
+        elementCount += partitionCount
+        if elementCount > ELEMENT_COUNT_MAX:
+            raise _IrregularError
+        partitions = []
+        for _ in range(_count(partitionCount - 1)):
+            (index,) = integer(data, position)
+            size, start = readVarint(data, position + 4, "")
+            position = start + _count(size - 1)
+            if position >= end or data[position]:
+                raise _IrregularError
+            position += 1
+            partitions.append(PartitionProduceData(index, view[start : position - 1]))
+        if data[position]:
+            raise _IrregularError
+        position += 1
+        topics.append(TopicProduceData(name, topicId, partitions))
+    if data[position]:
+        raise _IrregularError
+    return ProduceRequest(transactionalId, acks, timeoutMs, topics)
+
+
+_PLAIN: list[tuple[int, struct.Struct, tuple[int, ...]]] = [
+    (9, struct.Struct(">ihqqqBBB"), (1, 0, 0)),
+    (8, struct.Struct(">ihqqqih"), (0, -1)),
+    (5, struct.Struct(">ihqqq"), ()),
+]
+"""From which version: the layout of a plain partition, and what follows its five numbers."""
+_PLAIN_BEFORE_5 = struct.Struct(">ihqq")
+
+
+def encodeProduceResponse(
+    version: int,
+    responses: Sequence[TopicProduceResponse],
+    throttleTimeMs: int = 0,
+    nodeEndpoints: Sequence[Any] = (),
+) -> bytes:
+    """
+    The body of a response.
+
+    @param nodeEndpoints: C{messages.ProduceResponse.NodeEndpoint}s, from version 10 on.
+    @raise WireError: a value does not fit.
+    """
+    if nodeEndpoints or not all(
+        part.isPlain for topic in responses for part in topic.partitionResponses
+    ):
+        return _general(responses, throttleTimeMs, nodeEndpoints).encode(version)
+    isFlexible = version >= 9
+    parts = [packVarint(len(responses) + 1) if isFlexible else _INT.pack(len(responses))]
+    try:
+        for name, topicId, partitions in responses:
+            if version >= 13:
+                parts.append(topicId)
+            else:
+                text = name.encode("utf-8", "replace")
+                parts.append(packVarint(len(text) + 1) if isFlexible else _SHORT.pack(len(text)))
+                parts.append(text)
+            count = len(partitions)
+            parts.append(packVarint(count + 1) if isFlexible else _INT.pack(count))
+            if version < 5:
+                parts += [_PLAIN_BEFORE_5.pack(*part[:4]) for part in partitions]
+            else:
+                _, layout, rest = next(row for row in _PLAIN if version >= row[0])
+                parts += [layout.pack(*part[:5], *rest) for part in partitions]
+            if isFlexible:
+                parts.append(b"\0")
+        parts.append(_INT.pack(throttleTimeMs))
+    except struct.error as error:
+        raise WireError(f"ProduceResponse v{version}: {error}") from error
+    if isFlexible:
+        parts.append(b"\0")
+    return b"".join(parts)
+
+
+def _general(
+    responses: Sequence[TopicProduceResponse], throttleTimeMs: int, nodeEndpoints: Sequence[Any]
+) -> ApiMessage:
+    cls = messages.ProduceResponse
+    made: ApiMessage = cls(throttleTimeMs=throttleTimeMs, nodeEndpoints=list(nodeEndpoints))
+    for topic in responses:
+        topicResponse = cls.TopicProduceResponse(name=topic.name, topicId=topic.topicId)
+        made.responses.append(topicResponse)
+        for part in topic.partitionResponses:
+            leaderId, leaderEpoch = part.currentLeader or (-1, -1)
+            topicResponse.partitionResponses.append(
+                cls.PartitionProduceResponse(
+                    index=part.index,
+                    errorCode=part.errorCode,
+                    baseOffset=part.baseOffset,
+                    logAppendTimeMs=part.logAppendTimeMs,
+                    logStartOffset=part.logStartOffset,
+                    recordErrors=[
+                        cls.BatchIndexAndErrorMessage(batchIndex=index, batchIndexErrorMessage=text)
+                        for index, text in part.recordErrors
+                    ],
+                    errorMessage=part.errorMessage,
+                    currentLeader=cls.LeaderIdAndEpoch(leaderId=leaderId, leaderEpoch=leaderEpoch),
+                )
+            )
+    return made

@@ -1,0 +1,1 @@
+"""Tests of today's dialect on the wire."""
