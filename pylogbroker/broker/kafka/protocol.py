@@ -1,0 +1,176 @@
+"""
+L{KafkaProtocol}: the requests of Kafka's current protocol on a connection.
+
+Each request has a handler, which gives the body of its response, a whole frame in parts, or
+L{None} for no response; at once or by a Deferred. Only requests with a handler are decoded and
+advertised, so what is not finished does not exist for clients. What a client did wrong is an error
+code in the response. Bytes that are no request close the connection, as does a failure that nobody
+foresaw, which is logged.
+
+Several requests of a connection may be in progress; the connection sends their responses in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from pylogbroker.metrics.counters import BrokerCounters
+from pylogbroker.protocol.framing import FrameDecoder
+from pylogbroker.protocol.kafka.apikeys import ApiKey
+from pylogbroker.protocol.kafka.requests import RequestHeader, decodeRequest
+from pylogbroker.protocol.kafka.responses import apiVersionsResponse, encodeResponse
+from pylogbroker.types import TopicPartition
+
+SLOT_COUNT_MAX = 8
+_KIND_NAMES = {ApiKey.PRODUCE: "produce", ApiKey.FETCH: "fetch"}
+_KEYS = frozenset(map(int, ApiKey))
+_KEY_2011_MAX = 4
+
+Request = tuple[RequestHeader, Any]
+
+
+class ConnectionState:
+    """
+    What the broker knows of one connection.
+
+    @ivar appending: fires when the produce request before is appended; L{None}: it is. Requests
+        whose records a worker checks would else be overtaken.
+    """
+
+    __slots__ = ("appending",)
+
+    def __init__(self) -> None:
+        self.appending: Deferred[None] | None = None
+
+
+Handler = Callable[[RequestHeader, Any, ConnectionState], Any]
+"""
+C{handle(header, body, state)}: a response body, a frame in parts, L{None}, or a Deferred of one.
+"""
+
+
+class RequestDecoder(FrameDecoder):
+    """Bytes in, requests out."""
+
+    __slots__ = ("_keys",)
+
+    def __init__(self, sizeMax: int, keys: Container[ApiKey]) -> None:
+        super().__init__(sizeMax)
+        self._keys = keys
+
+    def takeRequest(self) -> Request | None:
+        """
+        @return: L{None} while the next request is not whole.
+        @raise WireError: the bytes are no request that has a handler.
+        """
+        frame = self.take()
+        return None if frame is None else decodeRequest(frame, self._keys)
+
+
+class KafkaProtocol:
+    """
+    Handles the requests of all connections that speak Kafka's current protocol
+    (L{pylogbroker.broker.connection.IProtocolHandler}).
+    """
+
+    name = "Kafka's current protocol"
+    slotCountMax = SLOT_COUNT_MAX
+
+    def __init__(
+        self,
+        handlers: Mapping[ApiKey, Handler],
+        requestSizeMax: int,
+        counters: BrokerCounters,
+        seconds: Callable[[], float],
+        requestLog: Logger | None = None,
+    ) -> None:
+        """
+        @param handlers: of all requests but ApiVersions.
+        @param requestSizeMax: bytes of a frame.
+        @param seconds: a clock that times requests.
+        @param requestLog: logs every request; costs more than the requests do.
+        """
+        self._handlers = {**handlers, ApiKey.API_VERSIONS: self._apiVersions}
+        self._requestSizeMax = requestSizeMax
+        self._counters = counters.requests
+        self._seconds = seconds
+        self._requestLog = requestLog
+
+    def newDecoder(self) -> RequestDecoder:
+        return RequestDecoder(self._requestSizeMax, self._handlers)
+
+    def newState(self) -> ConnectionState:
+        return ConnectionState()
+
+    def handle(self, request: Request, state: ConnectionState) -> Any:
+        header, body = request
+        if self._requestLog is not None:
+            self._requestLog.info(
+                "{kind} v{version} of {clientId}: {body}",
+                kind=header.apiKey.apiName,
+                version=header.apiVersion,
+                clientId=header.clientId,
+                body=body,
+            )
+        key = header.apiKey
+        counters = self._counters
+        if key is ApiKey.PRODUCE:
+            counters.produceCount += 1
+            return self._timed(request, state, counters.produced)
+        if key is ApiKey.FETCH:
+            counters.fetchCount += 1
+            return self._timed(request, state, counters.fetched)
+        answer = self._handlers[key](header, body, state)
+        if isinstance(answer, Deferred):
+            return answer.addCallback(self._encoded, header)
+        return self._encoded(answer, header)
+
+    def _timed(
+        self, request: Request, state: ConnectionState, took: Callable[[float], None]
+    ) -> Any:
+        header, body = request
+        started = self._seconds()
+        answer = self._handlers[header.apiKey](header, body, state)
+        if not isinstance(answer, Deferred):
+            took(self._seconds() - started)
+            return self._encoded(answer, header)
+
+        def over(result: Any) -> Any:
+            took(self._seconds() - started)
+            return self._encoded(result, header)
+
+        return answer.addCallback(over)
+
+    @staticmethod
+    def _encoded(answer: Any, header: RequestHeader) -> Any:
+        if answer is None or type(answer) is list:
+            return answer
+        return [encodeResponse(header, answer)]
+
+    def _apiVersions(self, header: RequestHeader, body: Any, state: ConnectionState) -> Any:
+        return apiVersionsResponse(header, self._handlers)
+
+    def describe(self, request: Request) -> tuple[str, TopicPartition | None]:
+        """A request for people, without its partitions, of which there may be many."""
+        key = request[0].apiKey
+        return _KIND_NAMES.get(key, key.apiName), None
+
+    def sniff(self, greeting: bytes) -> str | None:
+        """A guess is made only where 2011's protocol was expected."""
+        return None
+
+
+def isCurrentProtocol(greeting: bytes) -> bool:
+    """
+    Whether a connection that begins so speaks Kafka's current protocol. Requests 0 to 4 exist in
+    both, with other layouts, and mean 2011's.
+
+    @param greeting: at least six bytes.
+    """
+    return _KEY_2011_MAX < int.from_bytes(greeting[4:6], "big") and (
+        int.from_bytes(greeting[4:6], "big") in _KEYS
+    )

@@ -1,0 +1,264 @@
+"""
+L{TopicManager}: the topics of Kafka's current protocol and their partitions on this broker.
+
+A topic is created in the metadata first, durably, and then on the disk; it is answered when both
+are done. A start creates what a crash left out, and removes partitions of topics that are gone. A
+topic's name belongs to the protocol that created it: 2011's topics are directories without
+metadata, and are refused here by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from pylogbroker.broker.kafka.errors import KafkaError
+from pylogbroker.broker.logmanager import LogManager, Partition
+from pylogbroker.broker.metadatamanager import MetadataManager
+from pylogbroker.cluster.metadataimage import (
+    TOPIC,
+    ConfigRecord,
+    MetadataImage,
+    PartitionCountRecord,
+    Record,
+    RemoveTopicRecord,
+    TopicImage,
+    TopicRecord,
+)
+from pylogbroker.cluster.topicconfigs import EffectiveConfigs, checkTopicConfig
+from pylogbroker.errors import PylogbrokerError
+from pylogbroker.net.deferreds import gatherInBatches
+from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+from pylogbroker.storage.logdirectory import LogDirectory
+from pylogbroker.types import TopicPartition
+
+NAME_LENGTH_MAX = 249
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset((OFFSETS_TOPIC, TRANSACTIONS_TOPIC))
+
+_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+log = Logger()
+
+
+def checkName(name: str | None) -> str:
+    """@raise KafkaError: it is no name for a topic, and why."""
+    reason = ""
+    if not name:
+        reason = "the empty string is not allowed"
+    elif name in (".", ".."):
+        reason = f"'{name}' is not allowed"
+    elif len(name) > NAME_LENGTH_MAX:
+        reason = f"the length of '{name}' is longer than the max allowed length {NAME_LENGTH_MAX}"
+    elif not _NAME.fullmatch(name):
+        reason = (
+            f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', "
+            "'_' and '-'"
+        )
+    if reason:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
+    assert name is not None
+    return name
+
+
+class TopicManager:
+    """
+    Topics and partitions; the module states the rules.
+
+    @ivar metadata: whose image is the truth.
+    """
+
+    def __init__(
+        self,
+        metadata: MetadataManager,
+        directory: LogDirectory,
+        logManager: LogManager,
+        serverConfigs: Mapping[str, str],
+        partitionCountMax: int,
+    ) -> None:
+        """
+        @param serverConfigs: the broker's own settings, by the names of topic settings.
+        @param partitionCountMax: partitions that this broker may have.
+        """
+        self.metadata = metadata
+        self._directory = directory
+        self._logManager = logManager
+        self._serverConfigs = serverConfigs
+        self._partitionCountMax = partitionCountMax
+        self._byName: dict[tuple[str, int], Partition] = {}
+        self._byId: dict[tuple[bytes, int], Partition] = {}
+        self._creating: dict[TopicPartition, Deferred[Partition]] = {}
+
+    # -- looking up
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.metadata.image
+
+    def configs(self, topic: TopicImage) -> EffectiveConfigs:
+        return EffectiveConfigs(topic.configs, self._serverConfigs)
+
+    def find(self, name: str, index: int) -> Partition | None:
+        """A partition that is there; L{None}: it is not, or not yet."""
+        return self._byName.get((name, index))
+
+    def findById(self, topicId: bytes, index: int) -> Partition | None:
+        """As L{find}, by the topic's id."""
+        return self._byId.get((topicId, index))
+
+    def topicById(self, topicId: bytes) -> TopicImage | None:
+        return self.image.topicsById.get(UUID(bytes=bytes(topicId)))
+
+    # -- start
+
+    def start(self) -> Deferred[list[Partition]]:
+        """
+        Create missing partitions. The log directory is open.
+
+        @return: fires when every partition of every topic is there, or is out of service.
+        """
+        return Deferred.fromCoroutine(self._createMissing(self.image.topics.values()))
+
+    async def _createMissing(self, topics: Iterable[TopicImage]) -> list[Partition]:
+        async def create(place: tuple[TopicImage, int]) -> Partition | None:
+            topic, index = place
+            try:
+                return await self._partition(topic, index)
+            except PylogbrokerError as error:
+                log.error(
+                    "{topic}-{index} cannot be created: {error}",
+                    topic=topic.name,
+                    index=index,
+                    error=error,
+                )
+                return None
+
+        places = [(topic, index) for topic in topics for index in range(topic.partitionCount)]
+        found = await gatherInBatches(create, places)
+        return [each for each in found if each is not None]
+
+    async def _partition(self, topic: TopicImage, index: int) -> Partition:
+        known = self._byName.get((topic.name, index))
+        if known is not None:
+            return known
+        found = self._directory.get(topic.name, index)
+        if found is None:
+            job = self._directory.beginCreate(topic.name, index, topic.topicId)
+            found = self._directory.finishCreate(job, await self._logManager.runJob(job))
+        partition = self._logManager.partition(found)
+        self._byName[topic.name, index] = partition
+        self._byId[topic.topicId.bytes, index] = partition
+        return partition
+
+    # -- changes
+
+    def newTopic(
+        self,
+        image: MetadataImage,
+        name: str,
+        partitionCount: int,
+        configs: Mapping[str, str | None],
+    ) -> list[Record]:
+        """
+        The records of a new topic.
+
+        @raise KafkaError: it cannot be created.
+        """
+        checkName(name)
+        if name in image.topics:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        if name in self._directory.topics:
+            raise KafkaError(
+                ErrorCode.TOPIC_ALREADY_EXISTS,
+                f"Topic '{name}' already exists, for clients of Kafka 0.7.",
+            )
+        flat = name.replace(".", "_")
+        if "_" in flat:
+            for other in image.topics:
+                if other.replace(".", "_") == flat:
+                    raise KafkaError(
+                        ErrorCode.INVALID_TOPIC_EXCEPTION,
+                        f"Topic '{name}' collides with existing topic: {other}",
+                    )
+        if partitionCount < 1:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid"
+                " non-positive value.",
+            )
+        self._checkRoom(image, partitionCount)
+        topicId = str(self.metadata.newTopicId())
+        records: list[Record] = [TopicRecord(name, topicId, partitionCount)]
+        for key, value in configs.items():
+            try:
+                checked = checkTopicConfig(key, value)
+            except ValueError as error:
+                raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+            records.append(ConfigRecord(TOPIC, topicId, key, checked))
+        return records
+
+    def _checkRoom(self, image: MetadataImage, count: int) -> None:
+        have = len(self._directory.logs)
+        if have + count > self._partitionCountMax:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{count} partitions more than {have} would exceed max.partitions,"
+                f" {self._partitionCountMax}",
+            )
+
+    async def change(self, decide: Callable[[MetadataImage], tuple[list[Record], Any]]) -> Any:
+        """
+        Change the metadata, then create and remove partitions.
+
+        @return: what C{decide} gave, when all is done.
+        """
+        def withRemoved(image: MetadataImage) -> tuple[list[Record], Any]:
+            records, result = decide(image)
+            topics = [
+                image.topicsById[UUID(each.topicId)]
+                for each in records
+                if isinstance(each, RemoveTopicRecord) and UUID(each.topicId) in image.topicsById
+            ]
+            touched = [
+                UUID(each.topicId)
+                for each in records
+                if isinstance(each, TopicRecord | PartitionCountRecord)
+            ]
+            return records, (topics, touched, result)
+
+        removed, touched, result = await self.metadata.change(withRemoved)
+        for topic in removed:
+            await self._remove(topic)
+        image = self.image
+        await self._createMissing(
+            image.topicsById[topicId] for topicId in touched if topicId in image.topicsById
+        )
+        return result
+
+    async def _remove(self, topic: TopicImage) -> None:
+        for index in range(topic.partitionCount):
+            self._byId.pop((topic.topicId.bytes, index), None)
+            partition = self._byName.pop((topic.name, index), None)
+            if partition is not None:
+                await self._logManager.remove(partition)
+
+    async def create(
+        self, name: str, partitionCount: int, configs: Mapping[str, str | None] | None = None
+    ) -> TopicImage:
+        """
+        Create a topic, unless it is there.
+
+        @raise KafkaError: it cannot be created.
+        """
+        def decide(image: MetadataImage) -> tuple[list[Record], None]:
+            if name in image.topics:
+                return [], None
+            return self.newTopic(image, name, partitionCount, configs or {}), None
+
+        await self.change(decide)
+        return self.image.topics[name]
