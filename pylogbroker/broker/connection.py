@@ -56,6 +56,9 @@ from pylogbroker.types import TopicPartition
 
 GREETING_SIZE = 64
 
+CHOICE_SIZE = 6
+"""The first bytes of a connection, by which its protocol is chosen: a size and a request's key."""
+
 
 class IDecoder(Protocol):
     """Decodes requests; see L{pylogbroker.protocol.kafka07.requests.RequestDecoder}."""
@@ -99,6 +102,10 @@ class IProtocolHandler(Protocol):
         """
         ...
 
+    def connectionLost(self, state: Any) -> None:
+        """The client is gone; what waits only for its sake may end."""
+        ...
+
     def describe(self, request: Any) -> tuple[str, TopicPartition | None]:
         """The kind of a request, such as C{"produce"}, and its first partition."""
         ...
@@ -106,6 +113,13 @@ class IProtocolHandler(Protocol):
     def sniff(self, greeting: bytes) -> str | None:
         """The protocol that the client seems to speak instead."""
         ...
+
+
+ChooseHandler = Callable[[Any, bytes], IProtocolHandler]
+"""
+C{choose(transport, greeting)}: the handler of a connection, by the client's certificate and its
+first bytes, L{CHOICE_SIZE} or more.
+"""
 
 
 class _Slot:
@@ -138,15 +152,14 @@ class ServerConnection(TwistedProtocol):
         self,
         connections: BrokerConnections,
         handler: IProtocolHandler,
-        handlerFor: Callable[[Any], IProtocolHandler] | None = None,
+        chooseHandler: ChooseHandler | None = None,
     ) -> None:
         """
-        @param handlerFor: gives another handler, by the transport; called for the first request,
-            when the client's certificate is known.
+        @param chooseHandler: gives another handler; called when the first bytes are there.
         """
         # Attributes that an instance gets later cost it a dictionary of its own, 800 bytes.
         self.connections = connections
-        self._handlerFor = handlerFor
+        self._chooseHandler = chooseHandler
         self._handler = handler
         self._decoder: IDecoder = self._handler.newDecoder()
         self._state = self._handler.newState()
@@ -185,6 +198,8 @@ class ServerConnection(TwistedProtocol):
         counters.readCount += 1
         if self._finishing:
             return
+        if self._chooseHandler is not None and not (data := self._choose(data)):
+            return
         if self._greeting == b"":
             self._greeting = data[:GREETING_SIZE]
         self._decoder.feed(data)
@@ -192,6 +207,21 @@ class ServerConnection(TwistedProtocol):
             self._advance()
         elif self._decoder.heldSize > self.connections.memory.receiveSize:
             self._pause()
+
+    def _choose(self, data: bytes) -> bytes:
+        """Returns all bytes so far, once they are enough for the choice; before, none."""
+        assert self._chooseHandler is not None
+        assert self._greeting is not None
+        data = self._greeting + data
+        if len(data) < CHOICE_SIZE:
+            self._greeting = data
+            return b""
+        self._handler = self._chooseHandler(self.transport, data)
+        self._chooseHandler = None
+        self._decoder = self._handler.newDecoder()
+        self._state = self._handler.newState()
+        self._greeting = b""
+        return data
 
     def readConnectionLost(self) -> None:
         self._finishing = True
@@ -207,6 +237,7 @@ class ServerConnection(TwistedProtocol):
         connections.connectionLost(self)
         connections.handshaking.pop(self, None)
         connections.closing.pop(self, None)
+        self._handler.connectionLost(self._state)
         if reason is not None and isTlsFailure(reason):
             connections.counters.malformedCount += 1
             connections.log.warn(
@@ -224,8 +255,6 @@ class ServerConnection(TwistedProtocol):
     def _advance(self) -> None:
         if self._advancing:
             return
-        if self._handlerFor is not None:
-            self._handler, self._handlerFor = self._handlerFor(self.transport), None
         handle, state, memory = self._handler.handle, self._state, self.connections.memory
         self._advancing = True
         try:
@@ -545,7 +574,7 @@ class BrokerConnections:
 
 class BrokerFactory(ServerFactory):
     """
-    Makes the connections of one listener, which speak one protocol.
+    Makes the connections of one listener.
     """
 
     noisy = False
@@ -554,14 +583,15 @@ class BrokerFactory(ServerFactory):
         self,
         connections: BrokerConnections,
         handler: IProtocolHandler,
-        handlerFor: Callable[[Any], IProtocolHandler] | None = None,
+        chooseHandler: ChooseHandler | None = None,
     ) -> None:
+        """@param chooseHandler: as of L{ServerConnection}."""
         self.connections = connections
         self._handler = handler
-        self._handlerFor = handlerFor
+        self._chooseHandler = chooseHandler
 
     def buildProtocol(self, addr: object) -> ServerConnection | None:
         """L{None}, which closes the connection, when there are too many."""
         if not self.connections.admits(addr):
             return None
-        return ServerConnection(self.connections, self._handler, self._handlerFor)
+        return ServerConnection(self.connections, self._handler, self._chooseHandler)

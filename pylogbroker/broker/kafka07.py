@@ -251,6 +251,9 @@ class Kafka07Protocol:
 
         return answer.addCallback(over)
 
+    def connectionLost(self, state: UnconfirmedPartitions) -> None:
+        """Held requests are handled all the same; their waits are short."""
+
     def describe(self, request: Request) -> tuple[str, TopicPartition | None]:
         """
         A request for people.

@@ -11,6 +11,7 @@ benchmarks measure it. Everything else takes L{Broker.produce}, a coroutine for 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,6 +44,9 @@ from pylogbroker.storage.jobs import FindPositionJob
 from pylogbroker.storage.logdirectory import LogDirectory
 from pylogbroker.storage.partitionlog import MarkKind, PartitionLog
 from pylogbroker.types import TopicPartition
+
+BATCH_HEAD_SIZE = 12
+"""Base offset and size of a record batch."""
 
 INLINE_COMPRESSED_SIZE_MAX = 2 << 10
 INLINE_DECOMPRESSED_SIZE_MAX = 64 << 10
@@ -176,6 +180,89 @@ class Broker:
             return await self.readWorker.submit(lambda: format.validate(data, self._limits))
         finally:
             reservation.release()
+
+    # -- today's protocol: on a partition that is known
+
+    def tryAppend(self, partition: Partition, data: bytes) -> AppendResult | None:
+        """
+        Append a batch, if that can be done at once.
+
+        @return: L{None}: call L{append}.
+        @raise PylogbrokerError: why it is refused: L{FormatError}s, errors of idempotent producers,
+            L{PartitionOfflineError}.
+        """
+        batches = partition.log.format.validatePlain((data,), self._payloadSizeMax)
+        if batches is None:
+            return None
+        return self._tryAppend(partition, batches)
+
+    def _tryAppend(self, partition: Partition, batches: ValidatedBatches) -> AppendResult | None:
+        topic = partition.topicPartition.topic
+        try:
+            result = partition.append(batches, self._nowMs())
+        except PylogbrokerError:
+            self._countFailure(topic)
+            raise
+        if result is not None and not result.isDuplicate:
+            counters = partition.topicCounters
+            if counters is None:
+                counters = partition.topicCounters = self._counters.topic(topic)
+            counters.messageCount += batches.messageCount
+            counters.producedSize += batches.size
+        return result
+
+    async def append(self, partition: Partition, data: bytes) -> AppendResult:
+        """
+        Append a batch, when it is checked and the partition admits it.
+
+        @raise PylogbrokerError: as L{tryAppend}.
+        """
+        try:
+            batches = await self._validate(partition.log.format, data)
+        except PylogbrokerError:
+            self._countFailure(partition.topicPartition.topic)
+            raise
+        while (result := self._tryAppend(partition, batches)) is None:
+            await partition.awaitAdmission()
+        return result
+
+    def readBatches(
+        self, log: PartitionLog, offset: int, sizeMax: int, isFirst: bool
+    ) -> Slice | Deferred[Slice]:
+        """
+        Find a range of whole and perhaps a cut batch.
+
+        @param isFirst: give one whole batch, however large, if there is any.
+        @return: a slice, now or later. It is pinned: the receiver must unpin it.
+        @raise PylogbrokerError: L{OffsetOutOfRangeError}, L{PartitionOfflineError}; from the
+            Deferred, too.
+        """
+        sizeMax = max(sizeMax, 1)
+        found = self._read(log, offset, sizeMax)
+        if isinstance(found, Slice) and (found.file is None or found.file.pin()):
+            if not isFirst or found.size < sizeMax or found.file is None:
+                return found
+            size = _batchSizeNow(found)
+            if 0 < size <= found.size:
+                return found
+            found.file.unpin()
+        return Deferred.fromCoroutine(self._readBatchesLater(log, offset, sizeMax, isFirst))
+
+    async def _readBatchesLater(
+        self, log: PartitionLog, offset: int, sizeMax: int, isFirst: bool
+    ) -> Slice:
+        found = await self._fetchLater(log, offset, sizeMax, False)
+        file, position = found.file, found.position
+        if not isFirst or found.size < sizeMax or file is None:
+            return found
+        head = await self.readWorker.submit(
+            lambda: os.pread(file.fileno(), BATCH_HEAD_SIZE, position)
+        )
+        size = _batchSize(head)
+        if size <= found.size:
+            return found
+        file.unpin()
+        return await self._fetchLater(log, offset, size, False)
 
     # -- partitions
 
@@ -331,3 +418,18 @@ class Broker:
         self, mayInclude: Callable[[TopicPartition], bool], failedBefore: int
     ) -> None:
         await self._logManager.awaitWritten(mayInclude, failedBefore)
+
+
+def _batchSize(head: bytes) -> int:
+    return BATCH_HEAD_SIZE + int.from_bytes(head[8:BATCH_HEAD_SIZE], "big")
+
+
+def _batchSizeNow(found: Slice) -> int:
+    """The size of a slice's first batch, if that can be read without waiting; 0: it cannot."""
+    assert found.file is not None
+    head = bytearray(BATCH_HEAD_SIZE)
+    try:
+        size = os.preadv(found.file.fileno(), (head,), found.position, os.RWF_NOWAIT)
+    except OSError:  # not cached, or the file system cannot tell
+        return 0
+    return _batchSize(head) if size == BATCH_HEAD_SIZE else 0

@@ -33,7 +33,12 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.broker.authorization import Authorizer
-from pylogbroker.broker.connection import BrokerConnections, BrokerFactory, IProtocolHandler
+from pylogbroker.broker.connection import (
+    BrokerConnections,
+    BrokerFactory,
+    ChooseHandler,
+    IProtocolHandler,
+)
 from pylogbroker.broker.kafka07 import REQUEST_LOG, Kafka07Protocol, offsetsBefore
 from pylogbroker.broker.logmanager import LogManager
 from pylogbroker.broker.registration import Registration, advertisedHost
@@ -240,13 +245,16 @@ class BrokerService(Service):
                 Logger(REQUEST_LOG) if settings.logRequests else None,
             )
 
-        handlerFor = None
+        choose: ChooseHandler | None = None
         if settings.allowFile:
             authorizer = Authorizer(
                 self._broker, readAllowList(settings.allowFile), makeHandler, log
             )
-            handlerFor = authorizer.handlerFor
-        return BrokerFactory(self.connections, makeHandler(self._broker), handlerFor)
+
+            def choose(transport: Any, greeting: bytes) -> IProtocolHandler:
+                return authorizer.handlerFor(transport)
+
+        return BrokerFactory(self.connections, makeHandler(self._broker), choose)
 
     # -- inspection
 

@@ -790,6 +790,7 @@ class EchoDialect:
     def __init__(self, slotCountMax: int = 1) -> None:
         self.slotCountMax = slotCountMax
         self.sizeMax = 50
+        self.lostCount = 0
         self.waiting: list[tuple[bytes, Deferred[Any]]] = []
 
     def newDecoder(self) -> Any:
@@ -811,6 +812,9 @@ class EchoDialect:
 
     def sniff(self, greeting: bytes) -> str | None:
         return None
+
+    def connectionLost(self, state: None) -> None:
+        self.lostCount += 1
 
     def describe(self, request: bytes) -> tuple[str, None]:
         return request.decode(), None

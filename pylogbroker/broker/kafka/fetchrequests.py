@@ -15,7 +15,6 @@ all of its partitions each time, which is what one broker without followers sees
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -49,15 +48,17 @@ class _Read:
 
     @ivar partition: L{None}: C{error} says why.
     @ivar slice: pinned.
+    @ivar later: gives the slice, when only a worker can find or open it.
     """
 
-    __slots__ = ("error", "partition", "slice", "wanted")
+    __slots__ = ("error", "later", "partition", "slice", "wanted")
 
     def __init__(self, wanted: FetchPartition, partition: Partition | None) -> None:
         self.wanted = wanted
         self.partition = partition
         self.slice = EMPTY_SLICE
         self.error: KafkaError | None = None
+        self.later: Deferred[Slice] | None = None
 
 
 class FetchRequests:
@@ -164,14 +165,12 @@ class _Fetch:
     def _readNow(self) -> bool:
         """Returns whether everything could be read without waiting for a file."""
         for read in self._reads:
-            if read.error is not None or read.slice.size:
-                continue
-            found = self._read(read)
-            if isinstance(found, Deferred):
-                found.addErrback(lambda _failure: None)
-                found.addCallback(lambda late: None if late is None else releaseSlices((late,)))
-                return False
-            read.slice = found
+            if read.error is None and not read.slice.size:
+                found = self._read(read)
+                if isinstance(found, Deferred):
+                    read.later = found
+                    return False
+                read.slice = found
         return True
 
     def _read(self, read: _Read) -> Slice | Deferred[Slice]:
@@ -194,12 +193,14 @@ class _Fetch:
     def _readLater(self) -> None:
         async def readAll() -> None:
             for read in self._reads:
-                if read.error is None and not read.slice.size:
-                    found = self._read(read)
-                    try:
-                        read.slice = await found if isinstance(found, Deferred) else found
-                    except PylogbrokerError as error:
-                        read.error = errorOf(error)
+                if read.error is not None or read.slice.size:
+                    continue
+                later, read.later = read.later, None
+                found = self._read(read) if later is None else later
+                try:
+                    read.slice = await found if isinstance(found, Deferred) else found
+                except PylogbrokerError as error:
+                    read.error = errorOf(error)
 
         def go(_none: None) -> None:
             if self._isEnough() or self._request.maxWaitMs <= 0:
@@ -225,12 +226,11 @@ class _Fetch:
             waitMs = min(self._request.maxWaitMs, WAIT_MS_MAX)
             self._key = self._purgatory.wait(waitMs, self._expire)
             self._state.fetches[self._key] = self._expire
-        fire = partial(self._moved)
         for read in self._reads:
             assert read.partition is not None
             log = read.partition.log
             self._cancels.append(
-                log.whenReached(MarkKind.HIGH_WATERMARK, log.highWatermark + 1, fire)
+                log.whenReached(MarkKind.HIGH_WATERMARK, log.highWatermark + 1, self._moved)
             )
             self._broker.flushForReader(read.partition)
 

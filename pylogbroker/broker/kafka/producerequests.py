@@ -68,7 +68,9 @@ class ProduceRequests:
         self._logManager = logManager
         self._purgatory = purgatory
 
-    def produce(self, header: RequestHeader, request: ProduceRequest, state: ConnectionState) -> Any:
+    def produce(
+        self, header: RequestHeader, request: ProduceRequest, state: ConnectionState
+    ) -> Any:
         """Handle a request; as L{pylogbroker.broker.kafka.protocol.Handler}."""
         if state.appending is None:
             done: list[Appended] = []
@@ -275,6 +277,4 @@ def _refused(index: int, error: PylogbrokerError) -> PartitionProduceResponse:
     found = errorOf(error)
     records = getattr(error, "recordErrors", ())
     text = found.text if found.text != found.code.message or records else None
-    return PartitionProduceResponse(
-        index, found.code, recordErrors=records, errorMessage=text
-    )
+    return PartitionProduceResponse(index, found.code, recordErrors=records, errorMessage=text)

@@ -39,12 +39,14 @@ class ConnectionState:
 
     @ivar appending: fires when the produce request before is appended; L{None}: it is. Requests
         whose records a worker checks would else be overtaken.
+    @ivar fetches: what ends each waiting fetch.
     """
 
-    __slots__ = ("appending",)
+    __slots__ = ("appending", "fetches")
 
     def __init__(self) -> None:
         self.appending: Deferred[None] | None = None
+        self.fetches: dict[int, Callable[[], object]] = {}
 
 
 Handler = Callable[[RequestHeader, Any, ConnectionState], Any]
@@ -154,6 +156,11 @@ class KafkaProtocol:
     def _apiVersions(self, header: RequestHeader, body: Any, state: ConnectionState) -> Any:
         return apiVersionsResponse(header, self._handlers)
 
+    def connectionLost(self, state: ConnectionState) -> None:
+        """End the waits for data, which nobody reads any more."""
+        for end in list(state.fetches.values()):
+            end()
+
     def describe(self, request: Request) -> tuple[str, TopicPartition | None]:
         """A request for people, without its partitions, of which there may be many."""
         key = request[0].apiKey
@@ -171,6 +178,6 @@ def isCurrentProtocol(greeting: bytes) -> bool:
 
     @param greeting: at least six bytes.
     """
-    return _KEY_2011_MAX < int.from_bytes(greeting[4:6], "big") and (
+    return int.from_bytes(greeting[4:6], "big") > _KEY_2011_MAX and (
         int.from_bytes(greeting[4:6], "big") in _KEYS
     )

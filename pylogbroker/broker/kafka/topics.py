@@ -188,8 +188,8 @@ class TopicManager:
                     )
         if partitionCount < 1:
             raise KafkaError(
-                ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid"
-                " non-positive value.",
+                ErrorCode.INVALID_PARTITIONS,
+                "Number of partitions was set to an invalid non-positive value.",
             )
         self._checkRoom(image, partitionCount)
         topicId = str(self.metadata.newTopicId())
@@ -217,6 +217,7 @@ class TopicManager:
 
         @return: what C{decide} gave, when all is done.
         """
+
         def withRemoved(image: MetadataImage) -> tuple[list[Record], Any]:
             records, result = decide(image)
             topics = [
@@ -255,6 +256,7 @@ class TopicManager:
 
         @raise KafkaError: it cannot be created.
         """
+
         def decide(image: MetadataImage) -> tuple[list[Record], None]:
             if name in image.topics:
                 return [], None
