@@ -97,7 +97,7 @@ def decodeHeader(frame: bytes, keys: Container[ApiKey]) -> tuple[RequestHeader, 
         clientId = frame[_HEAD.size : position].decode("utf-8", "replace")
     if version >= key.flexibleVersion:
         position = _skipTags(frame, position)
-    return RequestHeader(key, version, correlationId, clientId), position
+    return tuple.__new__(RequestHeader, (key, version, correlationId, clientId)), position
 
 
 def _skipTags(frame: bytes, position: int) -> int:

@@ -44,7 +44,7 @@ from pylogbroker.errors import UnsupportedVersionError, WireError
 ZERO_UUID = bytes(16)
 """The uuid that stands for none."""
 
-ELEMENT_COUNT_MAX = 250_000
+ELEMENT_COUNT_MAX = 100_000
 """Elements in all arrays of one message, unless the caller of C{decode} allows another number."""
 
 _LAYOUTS = {

@@ -13,7 +13,7 @@ from pylogbroker.errors import UnknownRequestError, UnsupportedVersionError, Wir
 from pylogbroker.protocol.kafka import fetch, messages, produce
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.requests import RequestHeader, decodeHeader, decodeRequest
-from pylogbroker.protocol.kafka.schemas import packVarint
+from pylogbroker.protocol.kafka.schemas import ELEMENT_COUNT_MAX, packVarint
 from tests.protocol.kafka.randommessages import randomMessage
 
 ALL = frozenset(ApiKey)
@@ -199,7 +199,7 @@ class ByHandTests(SynchronousTestCase):
 
     def test_elements(self) -> None:
         """More elements than a message may have are refused by the decoders by hand, too."""
-        count = 250_001
+        count = ELEMENT_COUNT_MAX + 1
         partition = struct.pack(">iqi", 0, 0, 0)
         body = struct.pack(">iiiibi", -1, 0, 0, 0, 0, 1) + b"\0\1t" + struct.pack(">i", count)
         with self.assertRaisesRegex(WireError, "elements more than a message may have"):
