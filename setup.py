@@ -104,7 +104,6 @@ setup(
     install_requires=[
         "twisted>=22.10",
         "cachetools>=5.3",
-        "crc32c>=2.4",
         "crc32c>=2.7",
         "crcmod>=1.7",
         "cramjam>=2.8",

@@ -49,6 +49,7 @@ BATCH_OVERHEAD = HEADER.size
 STAMP = struct.Struct(">qii")
 """Base offset, size field, leader epoch: the bytes that a broker stamps."""
 
+CODEC_ATTRIBUTES = 0x07
 APPEND_TIME_ATTRIBUTE = 0x08
 TRANSACTIONAL_ATTRIBUTE = 0x10
 CONTROL_ATTRIBUTE = 0x20
@@ -63,7 +64,9 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 _CONTROL_KEY = struct.Struct(">hh")
 _CONTROL_VALUE = struct.Struct(">hi")
-_RECORD_SIZE_MIN = 7
+RECORD_SIZE_MIN = 7
+"""Bytes of the smallest record."""
+
 _VARINT_SIZE_MAX = 10
 _CRC = struct.Struct(">I")
 _TIMED = struct.Struct(">hiqq")
@@ -180,7 +183,7 @@ def iterateRecords(
     baseOffset, baseMs = header.baseOffset, header.baseTimestampMs
     appendMs = header.maxTimestampMs if header.isLogAppendTime else None
     at, end, new = 0, len(body), tuple.__new__
-    if not 0 <= header.recordCount <= end // _RECORD_SIZE_MIN:
+    if not 0 <= header.recordCount <= end // RECORD_SIZE_MIN:
         raise InvalidRecordError(f"{header.recordCount} records in {end} bytes", position)
     try:
         for _ in range(header.recordCount):

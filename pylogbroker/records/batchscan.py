@@ -1,0 +1,146 @@
+"""
+Walks over segments of record batches. It is a module of its own, since recovery and tools walk
+where nothing is appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from crc32c import crc32c
+
+from pylogbroker.errors import FormatError, InvalidRecordError, UnknownCodecError
+from pylogbroker.interfaces import BatchHeader, EndMarker, ScannedEntry
+from pylogbroker.records.compression import BATCH_CODEC_NAMES, NONE
+from pylogbroker.records.recordbatch import (
+    BATCH_OVERHEAD,
+    CHECKED_POSITION,
+    RECORD_SIZE_MIN,
+    checkCrc,
+    iterateRecords,
+    readHeader,
+    readMarker,
+)
+
+SCAN_WINDOW_SIZE = 1 << 20
+COMPRESSED_RECORD_COUNT_MAX = (64 << 20) // RECORD_SIZE_MIN
+"""Records that a compressed batch may claim without being opened."""
+
+SHORTER = "the file is shorter than it was"
+
+
+def recordCountMax(codec: int, size: int) -> int:
+    """Records that a batch of a size can hold."""
+    if codec == NONE:
+        return (size - BATCH_OVERHEAD) // RECORD_SIZE_MIN
+    return COMPRESSED_RECORD_COUNT_MAX
+
+
+def checkCounts(header: BatchHeader, position: int) -> None:
+    """
+    @raise UnknownCodecError: the codec is not known.
+    @raise InvalidRecordError: counts that no whole batch has, also after compaction.
+    """
+    if header.codec not in BATCH_CODEC_NAMES:
+        raise UnknownCodecError(f"unknown codec {header.codec}", position)
+    countMax = min(recordCountMax(header.codec, header.size), header.lastOffsetDelta + 1)
+    if header.baseOffset < 0 or not 0 <= header.recordCount <= countMax:
+        raise InvalidRecordError(
+            f"{header.recordCount} records in {header.size} bytes, offsets {header.baseOffset} to"
+            f" {header.lastOffset}",
+            position,
+        )
+
+
+def markerIn(batch: bytes, header: BatchHeader) -> EndMarker | None:
+    """L{None}: another control record, or an empty batch, which compaction leaves."""
+    for record in iterateRecords(batch, 0, header):
+        return readMarker(record)
+    return None
+
+
+class BatchScan:
+    """
+    A walk over a segment: whole batches with right checksums, whose offsets ascend
+    (L{pylogbroker.interfaces.ISegmentScan}). Records are not opened, but those of control batches.
+
+    The file is read in windows of L{SCAN_WINDOW_SIZE}. The checksum of a larger batch is computed
+    in pieces, since a corrupt size field may claim a gigabyte.
+
+    @ivar position: byte behind the last good batch.
+    @ivar reason: why the walk stopped; L{None} at C{end}, and during the walk.
+    """
+
+    def __init__(
+        self, read: Callable[[int, int], bytes], baseOffset: int, start: int, end: int
+    ) -> None:
+        self._read = read
+        self._nextOffset = baseOffset
+        self._end = end
+        self._window = b""
+        self._windowStart = start
+        self.position = start
+        self.reason: str | None = None
+
+    def __iter__(self) -> Iterator[ScannedEntry]:
+        while self._end > self.position:
+            try:
+                header, marker = self._check()
+            except FormatError as error:
+                self.reason = error.reason
+                return
+            position = self.position
+            self._nextOffset = header.nextOffset
+            self.position += header.size
+            yield ScannedEntry(
+                position, header.size, header.baseOffset, header.nextOffset, header, marker
+            )
+
+    def skipToEnd(self) -> int:
+        for _ in self:
+            pass
+        return self.position
+
+    def _check(self) -> tuple[BatchHeader, EndMarker | None]:
+        left = self._end - self.position
+        at = self._have(min(BATCH_OVERHEAD, left))
+        header = readHeader(self._window, at)
+        if header.size > left:
+            raise FormatError(f"batch of {header.size} bytes and {left} are left")
+        if header.baseOffset < self._nextOffset:
+            raise FormatError(
+                f"offset {header.baseOffset} where {self._nextOffset} or a later one must be"
+            )
+        checkCounts(header, self.position)
+        if header.size > SCAN_WINDOW_SIZE:
+            self._checkLarge(header)
+            return header, None
+        at = self._have(header.size)
+        checkCrc(self._window, at, header)
+        if not header.isControl:
+            return header, None
+        return header, markerIn(self._window[at : at + header.size], header)
+
+    def _checkLarge(self, header: BatchHeader) -> None:
+        found = 0
+        position, end = self.position + CHECKED_POSITION, self.position + header.size
+        while position < end:
+            piece = self._read(position, min(SCAN_WINDOW_SIZE, end - position))
+            if not piece:
+                raise FormatError(SHORTER)
+            found = crc32c(piece, found)
+            position += len(piece)
+        if found != header.crc:
+            raise FormatError(f"checksum is {header.crc:08x}, the batch's is {found:08x}")
+
+    def _have(self, size: int) -> int:
+        """The index of the next batch in a window with this many of its bytes."""
+        at = self.position - self._windowStart
+        if at + size > len(self._window):
+            at, self._windowStart = 0, self.position
+            self._window = self._read(
+                self.position, min(max(size, SCAN_WINDOW_SIZE), self._end - self.position)
+            )
+            if size > len(self._window):
+                raise FormatError(SHORTER)
+        return at
