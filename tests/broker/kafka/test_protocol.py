@@ -1,0 +1,130 @@
+"""Requests of today's protocol on a connection."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.logger import Logger, capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.broker.kafka.protocol import KafkaProtocol, isCurrentProtocol
+from pylogbroker.errors import FrameSizeError, UnknownRequestError, WireError
+from pylogbroker.metrics.counters import BrokerCounters
+from pylogbroker.protocol.kafka import messages
+from pylogbroker.protocol.kafka.apikeys import ApiKey
+from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+
+
+def frame(key: int, version: int, body: bytes = b"", flexible: bool = False) -> bytes:
+    """A request with correlation id 7 of client C{c}."""
+    data = struct.pack(">hhih", key, version, 7, 1) + b"c" + b"\0" * flexible + body
+    return struct.pack(">i", len(data)) + data
+
+
+class ProtocolTests(SynchronousTestCase):
+    """L{KafkaProtocol}."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.counters = BrokerCounters(10)
+        self.answer: Any = None
+        self.protocol = self.made()
+
+    def made(self, requestLog: Logger | None = None) -> KafkaProtocol:
+        handlers = dict.fromkeys(
+            (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.HEARTBEAT), lambda *_arguments: self.answer
+        )
+        return KafkaProtocol(handlers, 1_000, self.counters, self.clock.seconds, requestLog)
+
+    def handled(self, data: bytes) -> Any:
+        decoder = self.protocol.newDecoder()
+        decoder.feed(data)
+        return self.protocol.handle(decoder.takeRequest(), self.protocol.newState())
+
+    def test_apiVersions(self) -> None:
+        """Requests that have a handler are advertised, and no others."""
+        (found,) = self.handled(frame(18, 3, b"\2x\2y\0", True))
+        body, _ = messages.ApiVersionsResponse.decode(found, 3, 8)
+        self.assertEqual([each.apiKey for each in body.apiKeys], [0, 1, 12, 18])
+        self.assertEqual(struct.unpack_from(">ii", found), (len(found) - 4, 7))
+
+    def test_unknownApiVersions(self) -> None:
+        """An ApiVersions request of an unknown version gets error 35 in the layout of version 0."""
+        (found,) = self.handled(frame(18, 99))
+        expected = struct.pack(">hihhh", ErrorCode.UNSUPPORTED_VERSION, 1, 18, 0, 4)
+        self.assertEqual(found[8:], expected)
+
+    def test_kindsOfAnswers(self) -> None:
+        """A body is encoded; parts and no answer pass; a Deferred gives either."""
+        heartbeat = frame(12, 0, b"\0\1g\0\0\0\1\0\1m")
+        self.answer = messages.HeartbeatResponse(errorCode=25)
+        expected = [struct.pack(">iih", 6, 7, 25)]
+        self.assertEqual(self.handled(heartbeat), expected)
+        later, body = Deferred[Any](), self.answer
+        self.answer = later
+        found = self.handled(heartbeat)
+        self.assertNoResult(found)
+        later.callback(body)
+        self.assertEqual(self.successResultOf(found), expected)
+        self.answer = [b"parts"]
+        self.assertEqual(self.handled(heartbeat), [b"parts"])
+        self.answer = None
+        self.assertIsNone(self.handled(heartbeat))
+
+    def test_counted(self) -> None:
+        """Produce and fetch requests are counted, and timed until their answer."""
+        produce = frame(0, 3, struct.pack(">hhii", -1, 1, 1000, 0))
+        fetch = frame(1, 4, struct.pack(">iiiibi", -1, 0, 0, 0, 0, 0))
+        self.answer = Deferred()
+        self.handled(produce)
+        self.clock.advance(2)
+        self.answer.callback(None)
+        self.answer = None
+        self.handled(fetch)
+        requests = self.counters.requests
+        self.assertEqual((requests.produceCount, requests.fetchCount), (1, 1))
+        self.assertEqual(requests.produceSeconds, 2)
+
+    def test_refused(self) -> None:
+        """Bytes that are no request, and requests without a handler, are errors."""
+        for data, error in (
+            (frame(3, 0), UnknownRequestError),
+            (frame(12, 77), WireError),
+            (frame(12, 0, b"\0"), WireError),
+            (struct.pack(">i", 1_001), FrameSizeError),
+        ):
+            self.assertRaises(error, self.handled, data)
+
+    def test_log(self) -> None:
+        """Requests are logged where that is asked for."""
+        self.protocol = self.made(Logger())
+        with capturedLogs() as events:
+            self.handled(frame(18, 0))
+        self.assertEqual((events[0]["kind"], events[0]["clientId"]), ("ApiVersions", "c"))
+
+    def test_describe(self) -> None:
+        """Requests have the names that metrics use for both protocols, or Kafka's."""
+        decoder = self.protocol.newDecoder()
+        decoder.feed(frame(1, 4, struct.pack(">iiiibi", -1, 0, 0, 0, 0, 0)) + frame(18, 0))
+        self.assertEqual(self.protocol.describe(decoder.takeRequest()), ("fetch", None))  # type: ignore[arg-type]
+        self.assertEqual(self.protocol.describe(decoder.takeRequest()), ("ApiVersions", None))  # type: ignore[arg-type]
+        self.assertIsNone(decoder.takeRequest())
+        self.assertIsNone(self.protocol.sniff(b"GET / HTTP"))
+
+    def test_connectionLost(self) -> None:
+        """The waits of a connection end with it."""
+        state = self.protocol.newState()
+        ended: list[int] = []
+        state.fetches = {1: lambda: ended.append(1), 2: lambda: ended.append(2)}
+        self.protocol.connectionLost(state)
+        self.assertEqual(ended, [1, 2])
+
+    def test_whichProtocol(self) -> None:
+        """Keys that only today's protocol has choose it; 0 to 4, and what is no key, do not."""
+        for key, expected in ((18, True), (17, True), (36, True), (0, False), (4, False)):
+            self.assertIs(isCurrentProtocol(frame(key, 0)), expected)
+        self.assertFalse(isCurrentProtocol(b"GET / HTTP/1.1"))
+        self.assertFalse(isCurrentProtocol(b"\0\0\0\x10\xff\xff"))
