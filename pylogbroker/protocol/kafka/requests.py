@@ -95,7 +95,7 @@ def decodeHeader(frame: bytes, keys: Container[ApiKey]) -> tuple[RequestHeader, 
         if position > len(frame):
             raise WireError(f"client id of {size} bytes in a request of {len(frame)}")
         clientId = frame[_HEAD.size : position].decode("utf-8", "replace")
-    if version >= key.flexibleVersion:
+    if version >= key.flexibleVersion and key.isServed(version):
         position = _skipTags(frame, position)
     return tuple.__new__(RequestHeader, (key, version, correlationId, clientId)), position
 
