@@ -20,13 +20,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import NamedTuple, TypeVar
-from uuid import UUID
 
 from pylogbroker.cluster.partitioner import defaultPartitioner
 from pylogbroker.errors import FormatError
 
 TOPIC = "__consumer_offsets"
-ZERO_UUID = UUID(int=0)
+ZERO_ID = bytes(16)
 """Stands for an absent topic id."""
 
 _OFFSET_COMMIT_KEY_TYPES = (0, 1)
@@ -69,7 +68,7 @@ class CommittedOffset(NamedTuple):
     @ivar metadata: the client's text.
     @ivar commitTimestampMs: when it was committed, since 1970.
     @ivar expireTimestampMs: when it expires if the client said so (OffsetCommit 2–4), or -1.
-    @ivar topicId: L{ZERO_UUID} if it is not known.
+    @ivar topicId: L{ZERO_ID} if it is not known.
     """
 
     offset: int
@@ -77,7 +76,7 @@ class CommittedOffset(NamedTuple):
     metadata: str = ""
     commitTimestampMs: int = -1
     expireTimestampMs: int = -1
-    topicId: UUID = ZERO_UUID
+    topicId: bytes = ZERO_ID
 
 
 class StoredMember(NamedTuple):
@@ -154,8 +153,8 @@ def encodeCommittedOffset(committed: CommittedOffset) -> bytes:
         )
     metadata = committed.metadata.encode()
     tags = b"\0"
-    if committed.topicId != ZERO_UUID:
-        tags = bytes((1, _TOPIC_ID_TAG, 16)) + committed.topicId.bytes
+    if committed.topicId != ZERO_ID:
+        tags = bytes((1, _TOPIC_ID_TAG, 16)) + committed.topicId
     return b"".join(
         (
             _INT16.pack(_COMMIT_VERSION),
@@ -248,8 +247,8 @@ def decodeCommittedOffset(data: bytes) -> CommittedOffset:
     metadata = fields.string()
     commitTimestampMs = fields.int64()
     expireTimestampMs = fields.int64() if version == _EXPIRING_COMMIT_VERSION else -1
-    topicId = fields.tags().get(_TOPIC_ID_TAG, ZERO_UUID.bytes)
-    if len(topicId) != len(ZERO_UUID.bytes):
+    topicId = fields.tags().get(_TOPIC_ID_TAG, ZERO_ID)
+    if len(topicId) != len(ZERO_ID):
         raise FormatError(f"a topic id of {len(topicId)} bytes")
     return fields.ended(
         CommittedOffset(
@@ -258,7 +257,7 @@ def decodeCommittedOffset(data: bytes) -> CommittedOffset:
             metadata,
             commitTimestampMs,
             expireTimestampMs,
-            UUID(bytes=topicId),
+            topicId,
         )
     )
 

@@ -4,14 +4,12 @@ The records of C{__consumer_offsets}.
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.coordinator.offsetstopic import (
-    ZERO_UUID,
+    ZERO_ID,
     CommittedOffset,
     GroupMetadataKey,
     OffsetCommitKey,
@@ -29,7 +27,7 @@ from pylogbroker.coordinator.offsetstopic import (
 from pylogbroker.errors import FormatError
 from tests.goldenfiles import GOLDEN as GOLDEN_FOLDER
 
-ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
+ID = bytes.fromhex("00112233445566778899aabbccddeeff")
 GOLDEN = {
     name: bytes.fromhex(data)
     for name, data in (
@@ -64,9 +62,9 @@ GROUPS = st.builds(
     TEXT, INT32, st.none() | TEXT, st.none() | TEXT, INT64, st.lists(MEMBERS, max_size=3).map(tuple),
 )  # fmt: skip
 COMMITS = st.builds(
-    CommittedOffset, INT64, INT32, TEXT, INT64, st.just(-1), st.uuids(allow_nil=True)
+    CommittedOffset, INT64, INT32, TEXT, INT64, st.just(-1), st.binary(min_size=16, max_size=16)
 ) | st.builds(
-    CommittedOffset, INT64, st.just(-1), TEXT, INT64, st.integers(0, 2**63 - 1), st.just(ZERO_UUID)
+    CommittedOffset, INT64, st.just(-1), TEXT, INT64, st.integers(0, 2**63 - 1), st.just(ZERO_ID)
 )
 
 

@@ -1,0 +1,158 @@
+"""
+The groups of a coordinator with what their rules share: settings, limits, time, appends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pylogbroker.coordinator.classicgroup import ClassicGroup, GroupTotals
+from pylogbroker.coordinator.effects import (
+    Append,
+    Appended,
+    Deadlines,
+    Effects,
+    PendingAppend,
+    Record,
+)
+from pylogbroker.coordinator.offsetstopic import (
+    StoredGroup,
+    encodeGroupMetadataKey,
+    encodeStoredGroup,
+    partitionFor,
+)
+from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """
+    Settings of a group coordinator. Those with a name in brackets are Kafka's, with its defaults;
+    the others are limits that Kafka does not have, all for the whole coordinator but one.
+
+    @ivar partitionCount: of C{__consumer_offsets} (C{offsets.topic.num.partitions}).
+    @ivar sessionTimeoutMinMs: (C{group.min.session.timeout.ms}).
+    @ivar sessionTimeoutMaxMs: (C{group.max.session.timeout.ms}).
+    @ivar initialRebalanceDelayMs: how long a new group waits for more members, each time one comes
+        (C{group.initial.rebalance.delay.ms}); 0 for not at all.
+    @ivar newMemberJoinTimeoutMs: how long a member waits in its first join, at most; Kafka has no
+        setting for it.
+    @ivar groupMaxSize: members of a group (C{group.max.size}).
+    @ivar offsetMetadataMaxSize: UTF-16 units of a committed offset's metadata
+        (C{offset.metadata.max.bytes}).
+    @ivar offsetsRetentionMs: how long offsets are kept after the group is empty, or after the
+        commit if no group is managed (C{offsets.retention.minutes}).
+    @ivar offsetsRetentionCheckIntervalMs: (C{offsets.retention.check.interval.ms}).
+    @ivar groupCountMax: groups.
+    @ivar memberCountMax: members, and ids that were given and not used yet.
+    @ivar memberMetadataSizeMax: bytes that a single member tells about itself.
+    @ivar metadataSizeMax: bytes that all members tell about themselves, and their assignments.
+    @ivar positionCountMax: committed offsets.
+    """
+
+    partitionCount: int = 50
+    sessionTimeoutMinMs: int = 6_000
+    sessionTimeoutMaxMs: int = 1_800_000
+    initialRebalanceDelayMs: int = 3_000
+    newMemberJoinTimeoutMs: int = 300_000
+    groupMaxSize: int = 2**31 - 1
+    offsetMetadataMaxSize: int = 4_096
+    offsetsRetentionMs: int = 7 * 24 * 3_600_000
+    offsetsRetentionCheckIntervalMs: int = 600_000
+    groupCountMax: int = 100_000
+    memberCountMax: int = 100_000
+    memberMetadataSizeMax: int = 1 << 20
+    metadataSizeMax: int = 256 << 20
+    positionCountMax: int = 2_000_000
+
+
+_ANSWERS_TO_APPEND_ERRORS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+"""What a client is told when an append fails; other errors as they are."""
+
+
+class GroupTable:
+    """
+    The groups of a coordinator.
+
+    @ivar groups: by id.
+    @ivar totals: what all groups hold together.
+    @ivar nowMs: the time since 1970.
+    """
+
+    def __init__(self, settings: GroupSettings, append: Append, nowMs: Callable[[], int]) -> None:
+        self.settings = settings
+        self.nowMs = nowMs
+        self.effects = Effects(append)
+        self.deadlines = Deadlines()
+        self.groups: dict[str, ClassicGroup] = {}
+        self.totals = GroupTotals()
+
+    @property
+    def isFull(self) -> bool:
+        """Whether there may be no more groups."""
+        return len(self.groups) >= self.settings.groupCountMax
+
+    def partitionOf(self, groupId: str) -> int:
+        """The partition of C{__consumer_offsets} that holds a group."""
+        return partitionFor(groupId, self.settings.partitionCount)
+
+    def create(self, groupId: str) -> ClassicGroup:
+        """Begin an empty group."""
+        made = ClassicGroup(groupId, self.partitionOf(groupId), self.nowMs(), self.totals)
+        self.groups[groupId] = made
+        return made
+
+    def has(self, group: ClassicGroup) -> bool:
+        """Whether this very group is there, not another one of its name."""
+        return self.groups.get(group.groupId) is group
+
+    def remove(self, group: ClassicGroup) -> None:
+        """Forget a group that has no deadlines."""
+        del self.groups[group.groupId]
+        group.forgotten()
+
+    # -- appends
+
+    def append(
+        self, group: ClassicGroup, records: Sequence[Record], done: Appended
+    ) -> PendingAppend:
+        """Append records of a group."""
+        group.lastAppend = self.effects.append(group.partition, records, done)
+        return group.lastAppend
+
+    def storeGroup(
+        self, group: ClassicGroup, assignments: Mapping[str, bytes], done: Appended
+    ) -> PendingAppend:
+        """Append the generation of a group, with the assignments of its members."""
+        return self._store(group, group.stored(assignments), done)
+
+    def storeNew(self, group: ClassicGroup, done: Appended) -> PendingAppend:
+        """Append that a group exists, whatever has become of it meanwhile."""
+        return self._store(group, StoredGroup("", 0, None, None, group.stateTimestampMs), done)
+
+    def _store(self, group: ClassicGroup, stored: StoredGroup, done: Appended) -> PendingAppend:
+        group.isStored = True
+        record = encodeGroupMetadataKey(group.groupId), encodeStoredGroup(stored)
+        return self.append(group, [record], done)
+
+    def whenAppended(self, group: ClassicGroup, callback: Callable[[], None]) -> None:
+        """Call back when nothing of the group is being appended; at once if nothing is."""
+        last = group.lastAppend
+        if last is None or last.isDone:
+            callback()
+        else:
+            last.then(lambda error: callback())
+
+    def appendError(self, error: ErrorCode) -> ErrorCode:
+        """What a client is told when an append fails."""
+        return _ANSWERS_TO_APPEND_ERRORS.get(error, error)

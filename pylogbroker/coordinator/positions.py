@@ -1,0 +1,404 @@
+"""
+Committed offsets of groups: commit, fetch, delete, expire. A module of its own so that its rules
+can be read beside Kafka's, apart from membership.
+
+An offset is there when its record is appended: a fetch never shows one that a crash takes back. A
+client that asks for stable offsets waits until the appends that have begun are done. Kafka's Java
+client always does; a new owner then begins where the last acknowledged commit, and any later one
+that was accepted, has left off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from pylogbroker.coordinator.classicgroup import (
+    CONSUMER_PROTOCOL_TYPE,
+    ClassicGroup,
+    ClassicGroupState,
+)
+from pylogbroker.coordinator.effects import Record
+from pylogbroker.coordinator.groupmessages import (
+    UNKNOWN_MEMBER_ID,
+    ClientContext,
+    CommitPartition,
+    FetchedPartition,
+    FetchedTopic,
+    OffsetCommit,
+    OffsetCommitAnswer,
+    OffsetDelete,
+    OffsetDeleteAnswer,
+    OffsetFetchGroup,
+    OffsetFetchGroupAnswer,
+    OffsetFetchTopic,
+    PartitionResult,
+    TopicResults,
+)
+from pylogbroker.coordinator.grouptable import GroupTable
+from pylogbroker.coordinator.membership import ClassicMembership
+from pylogbroker.coordinator.offsetstopic import (
+    ZERO_ID,
+    CommittedOffset,
+    encodeCommittedOffset,
+    encodeOffsetCommitKey,
+)
+from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+
+TOP_LEVEL_ERROR_VERSION = 2
+"""From here on OffsetFetch has an error code for all partitions."""
+
+GROUP_NOT_FOUND_VERSION = 9
+"""From here on a commit of a member of an unknown group is told so."""
+
+DEFAULT_RETENTION_MS = -1
+TIME_MAX_MS = 2**63 - 1
+_METADATA_BYTES_MAX = 0x7FFF
+"""What the record of a commit with an expiry time of its own can hold."""
+
+_MANAGED = (ClassicGroupState.STABLE, ClassicGroupState.PREPARING_REBALANCE)
+
+_Commits = list[tuple[str, int, CommittedOffset]]
+
+
+class GroupPositions:
+    """The committed offsets of all groups of a coordinator."""
+
+    def __init__(self, table: GroupTable, membership: ClassicMembership) -> None:
+        """
+        @param table: the groups.
+        @param membership: is told of members that show that they live.
+        """
+        self._table = table
+        self._membership = membership
+        self._effects = table.effects
+        self._settings = table.settings
+
+    # -- commit
+
+    def commit(
+        self,
+        context: ClientContext,
+        request: OffsetCommit,
+        reply: Callable[[OffsetCommitAnswer], object],
+    ) -> None:
+        """OffsetCommit. A topic has both its name and its id, if it has one."""
+        group = self._table.groups.get(request.groupId)
+        error = self._commitError(context, request, group)
+        if error is not ErrorCode.NONE:
+            self._effects.reply(reply, commitFailed(request, error))
+            return
+        if group is not None and group.state in _MANAGED:
+            self._membership.showedLife(group, request.memberId)
+        commits, answer = self._commits(request, group)
+        if not commits:
+            self._effects.reply(reply, answer)
+            return
+        if group is None:
+            group = self._table.create(request.groupId)
+        records: list[Record] = []
+        for topic, partition, committed in commits:
+            group.pendingCommits[topic, partition] += 1
+            key = encodeOffsetCommitKey(group.groupId, topic, partition)
+            records.append((key, encodeCommittedOffset(committed)))
+        done = partial(self._committed, group, commits, request, answer, reply)
+        self._table.append(group, records, done)
+
+    def _commitError(
+        self, context: ClientContext, request: OffsetCommit, group: ClassicGroup | None
+    ) -> ErrorCode:
+        generation = request.generationIdOrMemberEpoch
+        if group is None:
+            if generation < 0:
+                isFull = self._table.isFull
+                return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if isFull else ErrorCode.NONE
+            isNew = context.apiVersion >= GROUP_NOT_FOUND_VERSION
+            return ErrorCode.GROUP_ID_NOT_FOUND if isNew else ErrorCode.ILLEGAL_GENERATION
+        if group.state is ClassicGroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if generation < 0 and group.state is ClassicGroupState.EMPTY:
+            return ErrorCode.NONE
+        memberId, instanceId = request.memberId, request.groupInstanceId
+        if generation < 0 and memberId == UNKNOWN_MEMBER_ID and instanceId is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        error = group.memberError(memberId, instanceId)
+        if error is not ErrorCode.NONE:
+            return error
+        if generation != group.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        isCompleting = group.state is ClassicGroupState.COMPLETING_REBALANCE
+        return ErrorCode.REBALANCE_IN_PROGRESS if isCompleting else ErrorCode.NONE
+
+    def _commits(
+        self, request: OffsetCommit, group: ClassicGroup | None
+    ) -> tuple[_Commits, OffsetCommitAnswer]:
+        """What can be committed, and the answer if that is appended."""
+        nowMs = self._table.nowMs()
+        expireTimestampMs = -1
+        if request.retentionTimeMs != DEFAULT_RETENTION_MS:
+            expireTimestampMs = min(max(nowMs + request.retentionTimeMs, 0), TIME_MAX_MS)
+        room = self._settings.positionCountMax - self._table.totals.positionCount
+        commits: _Commits = []
+        topics = []
+        for topic in request.topics:
+            results = []
+            for each in topic.partitions:
+                error = ErrorCode.NONE
+                isKnown = group is not None and group.hasPosition(topic.name, each.partitionIndex)
+                if self._isMetadataTooLarge(each):
+                    error = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                elif not isKnown and room <= 0:
+                    error = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+                else:
+                    room -= not isKnown
+                    committed = CommittedOffset(
+                        each.committedOffset,
+                        each.committedLeaderEpoch,
+                        each.committedMetadata or "",
+                        nowMs,
+                        expireTimestampMs,
+                        topic.topicId,
+                    )
+                    commits.append((topic.name, each.partitionIndex, committed))
+                results.append(PartitionResult(each.partitionIndex, error))
+            topics.append(TopicResults(topic.name, results, topic.topicId))
+        return commits, OffsetCommitAnswer(topics)
+
+    def _isMetadataTooLarge(self, partition: CommitPartition) -> bool:
+        metadata = partition.committedMetadata
+        if not metadata:
+            return False
+        size = len(metadata.encode("utf-16-le", "surrogatepass")) // 2
+        return (
+            size > self._settings.offsetMetadataMaxSize
+            or len(metadata.encode()) > _METADATA_BYTES_MAX
+        )
+
+    def _committed(
+        self,
+        group: ClassicGroup,
+        commits: _Commits,
+        request: OffsetCommit,
+        answer: OffsetCommitAnswer,
+        reply: Callable[[OffsetCommitAnswer], object],
+        error: ErrorCode,
+    ) -> None:
+        isHere = self._table.has(group)
+        for topic, partition, committed in commits:
+            group.pendingCommits[topic, partition] -= 1
+            if not group.pendingCommits[topic, partition]:
+                del group.pendingCommits[topic, partition]
+            if not error and isHere:
+                group.setPosition(topic, partition, committed)
+        if error:
+            self._dropIfNothing(group)
+            answer = commitFailed(request, self._table.appendError(error))
+        self._effects.reply(reply, answer)
+
+    def _dropIfNothing(self, group: ClassicGroup) -> None:
+        """A group that a failed commit has begun, and that nobody has joined, is not there."""
+        if (
+            self._table.has(group)
+            and not group.isStored
+            and group.state is ClassicGroupState.EMPTY
+            and not group.pendingMembers
+            and not group.positions
+            and not group.pendingCommits
+        ):
+            self._table.remove(group)
+
+    # -- fetch
+
+    def fetch(
+        self,
+        request: OffsetFetchGroup,
+        requireStable: bool,
+        reply: Callable[[OffsetFetchGroupAnswer], object],
+    ) -> None:
+        """
+        OffsetFetch of one group.
+
+        @param requireStable: wait for commits that are being appended.
+        """
+        group = self._table.groups.get(request.groupId)
+
+        def answer() -> None:
+            self._effects.reply(reply, self._fetched(request, group))
+
+        if group is None or not requireStable:
+            answer()
+        else:
+            self._table.whenAppended(group, answer)
+
+    def _fetched(
+        self, request: OffsetFetchGroup, group: ClassicGroup | None
+    ) -> OffsetFetchGroupAnswer:
+        positions = {} if group is None else group.positions
+        if request.topics is None:
+            topics = [
+                FetchedTopic(topic, [_fetched(*each) for each in partitions.items()])
+                for topic, partitions in positions.items()
+            ]
+        else:
+            topics = [
+                _fetchedTopic(topic, positions.get(topic.name, {})) for topic in request.topics
+            ]
+        return OffsetFetchGroupAnswer(request.groupId, topics)
+
+    # -- delete
+
+    def delete(self, request: OffsetDelete, reply: Callable[[OffsetDeleteAnswer], object]) -> None:
+        """OffsetDelete, for a group id that is not empty."""
+        group = self._table.groups.get(request.groupId)
+        if group is None or group.state is ClassicGroupState.DEAD:
+            self._effects.reply(reply, OffsetDeleteAnswer(ErrorCode.GROUP_ID_NOT_FOUND))
+            return
+        isConsumers = group.protocolType == CONSUMER_PROTOCOL_TYPE
+        if group.state is not ClassicGroupState.EMPTY and not isConsumers:
+            self._effects.reply(reply, OffsetDeleteAnswer(ErrorCode.NON_EMPTY_GROUP))
+            return
+        deleted: list[tuple[str, int]] = []
+        topics = []
+        for topic in request.topics:
+            error = ErrorCode.NONE
+            if group.isSubscribedTo(topic.name):
+                error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            else:
+                deleted += [
+                    (topic.name, each.partitionIndex)
+                    for each in topic.partitions
+                    if group.hasPosition(topic.name, each.partitionIndex)
+                ]
+            results = [PartitionResult(each.partitionIndex, error) for each in topic.partitions]
+            topics.append(TopicResults(topic.name, results))
+        answer = OffsetDeleteAnswer(topics=topics)
+
+        def done(error: ErrorCode) -> None:
+            self._effects.reply(reply, OffsetDeleteAnswer(error) if error else answer)
+
+        self.drop(group, deleted, done)
+
+    def drop(
+        self,
+        group: ClassicGroup,
+        positions: Sequence[tuple[str, int]],
+        done: Callable[[ErrorCode], None] = lambda error: None,
+    ) -> None:
+        """
+        Delete offsets.
+
+        @param positions: topics and partitions.
+        @param done: called when that is appended, or with an error; at once if there is nothing.
+        """
+        if not positions:
+            done(ErrorCode.NONE)
+            return
+
+        def appended(error: ErrorCode) -> None:
+            if not error and self._table.has(group):
+                for topic, partition in positions:
+                    group.setPosition(topic, partition, None)
+            done(self._table.appendError(error))
+
+        self._table.append(group, tombstones(group, positions), appended)
+
+    def topicDeleted(self, topic: str, topicId: bytes) -> None:
+        """A topic is gone: its offsets go, too, but not those of another topic of its name."""
+        for group in list(self._table.groups.values()):
+            gone = [
+                (topic, partition)
+                for partition, committed in group.positions.get(topic, {}).items()
+                if committed.topicId in (ZERO_ID, topicId)
+            ]
+            self.drop(group, gone)
+
+    # -- expiry
+
+    def expired(self, group: ClassicGroup, nowMs: int) -> list[tuple[str, int]]:
+        """Topics and partitions whose offsets have expired."""
+        if group.protocolType is None:
+            # No group is managed: each commit ages by itself.
+            baseMs = -1
+        elif group.state is ClassicGroupState.EMPTY:
+            baseMs = group.stateTimestampMs
+        elif group.state is ClassicGroupState.STABLE and group.subscribedTopics is not None:
+            # Topics that nobody subscribes to any more.
+            baseMs = -1
+        else:
+            return []
+        retentionMs = self._settings.offsetsRetentionMs
+        return [
+            (topic, partition)
+            for topic, partitions in group.positions.items()
+            if not group.isSubscribedTo(topic)
+            for partition, committed in partitions.items()
+            if (topic, partition) not in group.pendingCommits
+            and _isExpired(committed, baseMs, retentionMs, nowMs)
+        ]
+
+
+def tombstones(group: ClassicGroup, positions: Sequence[tuple[str, int]]) -> list[Record]:
+    """The records that delete offsets."""
+    return [
+        (encodeOffsetCommitKey(group.groupId, topic, partition), None)
+        for topic, partition in positions
+    ]
+
+
+def commitFailed(request: OffsetCommit, error: ErrorCode) -> OffsetCommitAnswer:
+    """The same error for each partition."""
+    return OffsetCommitAnswer(
+        [
+            TopicResults(
+                topic.name,
+                [PartitionResult(each.partitionIndex, error) for each in topic.partitions],
+                topic.topicId,
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def fetchFailed(
+    context: ClientContext, request: OffsetFetchGroup, error: ErrorCode
+) -> OffsetFetchGroupAnswer:
+    """An error for the group; in version 1, which has no such field, for each partition."""
+    if context.apiVersion >= TOP_LEVEL_ERROR_VERSION:
+        return OffsetFetchGroupAnswer(request.groupId, errorCode=error)
+    return OffsetFetchGroupAnswer(
+        request.groupId,
+        [
+            FetchedTopic(
+                topic.name,
+                [FetchedPartition(each, errorCode=error) for each in topic.partitionIndexes],
+                topic.topicId,
+            )
+            for topic in request.topics or ()
+        ],
+    )
+
+
+def _fetchedTopic(topic: OffsetFetchTopic, positions: dict[int, CommittedOffset]) -> FetchedTopic:
+    fetched = []
+    for partition in topic.partitionIndexes:
+        committed = positions.get(partition)
+        ids = {ZERO_ID, topic.topicId} if committed is None else {committed.topicId, topic.topicId}
+        # Offsets of a deleted topic do not belong to a new one of its name.
+        isOther = len(ids) == 2 and ZERO_ID not in ids
+        fetched.append(
+            FetchedPartition(partition)
+            if committed is None or isOther
+            else _fetched(partition, committed)
+        )
+    return FetchedTopic(topic.name, fetched, topic.topicId)
+
+
+def _fetched(partition: int, committed: CommittedOffset) -> FetchedPartition:
+    return FetchedPartition(partition, committed.offset, committed.leaderEpoch, committed.metadata)
+
+
+def _isExpired(committed: CommittedOffset, baseMs: int, retentionMs: int, nowMs: int) -> bool:
+    if committed.expireTimestampMs != -1:
+        return nowMs >= committed.expireTimestampMs
+    sinceMs = committed.commitTimestampMs if baseMs == -1 else baseMs
+    return nowMs - sinceMs >= retentionMs
