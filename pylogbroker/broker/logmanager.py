@@ -14,6 +14,11 @@ The states of a partition's data:
  - I{failed}: another error of a write or flush. A failed C{fsync} is never repeated: the kernel may
  have dropped the pages, and a second call would report success. The partition is out of service.
 
+Group commit: an answer to C{acks=all} waits for the flushed offset, and so, by setting, does a
+fetch that waits for new records. Such a wait starts a flush at the end of the turn. All that is
+appended by then is covered by one C{fsync}; what comes while it runs, by the next, which begins
+when it ends.
+
 Throttling: L{Partition.append} admits nothing while too many bytes are unflushed, in the partition
 or in all, or while the disk is full. Producers wait until I{half} of the limit is flushed, so that
 they proceed in large steps. Only C{LogManager._account} updates the sum of all
@@ -22,12 +27,12 @@ C{PartitionLog.unflushedSize}s.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
@@ -43,7 +48,10 @@ from pylogbroker.net.timer import Timer
 from pylogbroker.net.workers import IWorker
 from pylogbroker.storage.events import StorageEvent
 from pylogbroker.storage.jobs import DeleteJob, Job, RollJob
-from pylogbroker.storage.partitionlog import PartitionLog
+from pylogbroker.storage.kafka.batchlog import BatchLog
+from pylogbroker.storage.kafka.checkpoints import CHECKPOINTS, LOG_START
+from pylogbroker.storage.logdirectory import LogDirectory
+from pylogbroker.storage.partitionlog import MarkKind, OffsetCallback, PartitionLog
 from pylogbroker.types import TopicPartition
 
 WRITE_SIZE_MAX = 256 << 10
@@ -105,11 +113,12 @@ class Partition:
         @param batches: not split: the segment rolls before them or behind them.
         @return: L{None}: wait for L{awaitAdmission} and call again.
         @raise PartitionOfflineError: the partition has failed or is closed.
+        @raise PylogbrokerError: the reasons of L{BatchLog}, for record batches.
         """
         log, manager = self.log, self._manager
         if (
             log.rolling
-            or log.rollDue(nowMs)
+            or log.rollDue(nowMs, batches)
             # As isThrottled, without a call: this is the hot path.
             or log.unflushedSize > manager.partitionUnflushedSizeMax
             or manager.unflushedSize > manager.unflushedSizeMax
@@ -117,7 +126,8 @@ class Partition:
         ) and (log.failure is None and not log.closed):
             return None
         result = log.append(batches, nowMs)
-        manager.onAppend(self, batches.size)
+        if not result.isDuplicate:
+            manager.onAppend(self, batches.size)
         return result
 
     def awaitAdmission(self) -> Deferred[None]:
@@ -127,6 +137,34 @@ class Partition:
         if self.isThrottled:
             return self._manager.awaitCapacity(self)
         return self._manager.roll(self)
+
+    def whenReached(
+        self, mark: MarkKind, offset: int, callback: OffsetCallback
+    ) -> Callable[[], object]:
+        """
+        L{PartitionLog.whenReached}, and start the flush that the mark may need: at the end of this
+        turn, or when the flush under way ends.
+        """
+        cancel = self.log.whenReached(mark, offset, callback)
+        if self.log.wantsFlush:
+            self._manager.requestFlush(self)
+        return cancel
+
+    def whenAcknowledged(
+        self, result: AppendResult, isByAll: bool, callback: OffsetCallback
+    ) -> Callable[[], object]:
+        """
+        Call back when an append may be acknowledged, at once if it may be now.
+
+        @param result: of the append; a duplicate waits for the batch that it repeats.
+        @param isByAll: whether the producer wants C{acks=all}: a flush, unless the setting
+            C{log.flush.acks.all} says otherwise. If not: the page cache.
+        @param callback: as of C{whenReached}.
+        @return: what cancels the call.
+        """
+        isFlushed = isByAll and self._manager.flushesAcksAll
+        mark = MarkKind.FLUSHED if isFlushed else MarkKind.WRITTEN
+        return self.whenReached(mark, result.lastOffset + 1, callback)
 
 
 class LogManager:
@@ -138,6 +176,7 @@ class LogManager:
         (C{max.unflushed.bytes}).
     @ivar partitionUnflushedSizeMax: the limit of one partition
         (C{max.unflushed.bytes.per.partition}).
+    @ivar flushesAcksAll: whether C{acks=all} waits for a flush (C{log.flush.acks.all}).
     """
 
     _log = Logger()
@@ -157,6 +196,9 @@ class LogManager:
         self._pageCache = pageCache
         self._counters = counters
         self._logs: Callable[[], list[PartitionLog]] = list
+        self._directory: LogDirectory | None = None
+        self._checkpoint = DeferredLock()
+        self.flushesAcksAll = settings.logFlushAcksAll
         self._partitions: dict[TopicPartition, Partition] = {}
         self.partitionUnflushedSizeMax = settings.maxUnflushedBytesPerPartition
         self.unflushedSizeMax = settings.maxUnflushedBytes
@@ -184,8 +226,14 @@ class LogManager:
 
     # -- the clock
 
-    def start(self, logs: Callable[[], list[PartitionLog]]) -> None:
-        self._logs = logs
+    def start(self, directory: LogDirectory) -> None:
+        """@param directory: open."""
+        self._directory = directory
+        self._logs = lambda: list(directory.logs.values())
+        settings = self._settings
+        if directory.takesBatches:
+            self.repeat(settings.logFlushOffsetCheckpointIntervalMs, self._writeCheckpoints)
+            self.repeat(settings.producerIdExpirationCheckIntervalMs, self._expireProducers)
         self.repeat(self._settings.logDefaultFlushSchedulerIntervalMs, self._flushByTime)
         self._firstRetention.start(
             RETENTION_DELAY_MS,
@@ -230,6 +278,12 @@ class LogManager:
         if self._turn is None:
             self._turn = self._clock.callLater(0, self._endTurn)
 
+    def requestFlush(self, partition: Partition) -> None:
+        """Flush at the end of this turn, together with what is appended until then."""
+        self._dirty[partition] = None
+        if self._turn is None:
+            self._turn = self._clock.callLater(0, self._endTurn)
+
     def _account(self, partition: Partition) -> None:
         size = partition.log.unflushedSize
         self.unflushedSize += size - partition.accountedSize
@@ -261,7 +315,7 @@ class LogManager:
         if log.pendingSize and log.blocked is not None:
             self._blockOnDisk(partition, log.blocked)
             return
-        if log.isFlushDueByCount or partition.isOverLimit:
+        if log.wantsFlush or partition.isOverLimit:
             self.flush(partition)
         elif self.unflushedSize > self.unflushedSizeMax:
             self._flushAll()
@@ -445,7 +499,7 @@ class LogManager:
             return
         self._account(partition)
         hasWaiters = bool(len(self._capacityWaiters) or len(partition.capacityWaiters))
-        if log.isFlushDueByCount or partition.isOverLimit or (hasWaiters and log.unflushedSize):
+        if log.wantsFlush or partition.isOverLimit or (hasWaiters and log.unflushedSize):
             self.flush(partition)
         self._fireCapacity(partition)
 
@@ -499,10 +553,12 @@ class LogManager:
     def applyRetention(self) -> None:
         """Delete expired segments; partitions whose last retention has not ended are skipped."""
         for log in self._logs():
-            partition = self.partition(log)
-            if not partition.isRetaining:
-                partition.isRetaining = True
-                Deferred.fromCoroutine(self._retain(partition)).addErrback(self._failedUnexpectedly)
+            self._startRetention(self.partition(log))
+
+    def _startRetention(self, partition: Partition) -> None:
+        if not partition.isRetaining:
+            partition.isRetaining = True
+            Deferred.fromCoroutine(self._retain(partition)).addErrback(self._failedUnexpectedly)
 
     async def _retain(self, partition: Partition) -> None:
         log = partition.log
@@ -557,6 +613,87 @@ class LogManager:
             self.flush(partition)
         for partition in list(self._busy):
             await self._jobsDone(partition)
+
+    # -- record batches
+
+    async def deleteRecords(self, partition: Partition, offset: int) -> int:
+        """
+        Move the log start of a partition of record batches, durably. Its segments below are deleted
+        later.
+
+        @param offset: -1: the high watermark.
+        @return: the log start.
+        @raise OffsetOutOfRangeError: above the high watermark.
+        @raise StorageError: the partition is out of service, or the checkpoint cannot be written.
+        """
+        log = partition.log
+        assert isinstance(log, BatchLog)
+        if log.deleteRecords(offset):
+            error = await self.checkpoint((LOG_START,))
+            if error is not None:
+                raise error
+            self._startRetention(partition)
+        return log.logStartOffset
+
+    async def checkpoint(self, names: Sequence[str] = CHECKPOINTS) -> StorageError | None:
+        """
+        Write the offset checkpoints as of now.
+
+        @return: why they could not be written, or L{None}.
+        """
+        assert self._directory is not None
+        await self._checkpoint.acquire()
+        try:
+            job = self._directory.beginCheckpoint(names)
+            if job is None:
+                return None
+            error = await self.runJob(job)
+            self._directory.finishCheckpoint(job, error)
+        finally:
+            self._checkpoint.release()
+        if error is not None:
+            self._log.error("Offset checkpoints could not be written: {error}", error=error)
+        return error
+
+    def _writeCheckpoints(self) -> None:
+        if not self._checkpoint.locked:
+            writing = Deferred.fromCoroutine(self.checkpoint())
+            writing.addErrback(self._failedUnexpectedly)
+
+    def _expireProducers(self) -> None:
+        now = self.nowMs()
+        for log in self._logs():
+            if isinstance(log, BatchLog) and not log.busy:
+                log.producers.expire(now)
+
+    async def remove(self, partition: Partition) -> None:
+        """
+        Remove a partition and its files. Those who wait for it fail.
+
+        @raise StorageError: its directory cannot be renamed; it does not serve any more.
+        """
+        assert self._directory is not None
+        await self._checkpoint.acquire()
+        try:
+            await self._jobsDone(partition)
+            job = self._directory.beginRemove(partition.topicPartition)
+            self._forget(partition)
+            error = await self.runJob(job)
+            self._directory.finishRemove(job, error)
+        finally:
+            self._checkpoint.release()
+        if error is not None:
+            self._log.error("{path} is left: {error}", path=job.removedPath, error=error)
+
+    def _forget(self, partition: Partition) -> None:
+        """The log is closed: those who wait for it try again, and fail."""
+        self._unblock(partition)
+        self._account(partition)
+        self._dirty.pop(partition, None)
+        self._failed.pop(partition, None)
+        del self._partitions[partition.topicPartition]
+        partition.capacityWaiters.fire(None)
+        self._fireCapacity(partition)
 
     async def close(self, log: PartitionLog) -> None:
         """Flush the rest of a partition, and close its log for good."""

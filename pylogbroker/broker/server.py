@@ -33,6 +33,7 @@ from pylogbroker.interfaces import (
     CheckLimits,
     IRecordFormat,
     Slice,
+    TimestampOffset,
     ValidatedBatches,
 )
 from pylogbroker.limits import MemoryBudget
@@ -41,6 +42,7 @@ from pylogbroker.net.deferreds import Waiters
 from pylogbroker.net.pagecache import PageCache
 from pylogbroker.net.workers import IWorker
 from pylogbroker.storage.jobs import FindPositionJob
+from pylogbroker.storage.kafka.batchlog import BatchLog
 from pylogbroker.storage.logdirectory import LogDirectory
 from pylogbroker.storage.partitionlog import MarkKind, PartitionLog
 from pylogbroker.types import TopicPartition
@@ -263,6 +265,40 @@ class Broker:
             return found
         file.unpin()
         return await self._fetchLater(log, offset, size, False)
+
+    def flushForReader(self, partition: Partition) -> None:
+        """Start the flush that a waiting fetch needs, if readers see only what is flushed."""
+        if partition.log.wantsFlush:
+            self._logManager.requestFlush(partition)
+
+    async def offsetForTime(
+        self, partition: Partition, timestampMs: int | None
+    ) -> TimestampOffset | None:
+        """
+        The first record that is not older than a time, or, with L{None}, the first that has the
+        largest timestamp. Readers may not see it yet: compare it with their mark.
+
+        @return: L{None}: there is none.
+        @raise FormatError: the batch that must hold it cannot be read.
+        @raise StorageError: a file cannot be read, or the partition is out of service.
+        """
+        log = partition.log
+        assert isinstance(log, BatchLog)
+        job = log.findLargestTime() if timestampMs is None else log.findTime(timestampMs)
+        if job.segments:
+            await self.readWorker.submit(job.run)
+        return job.found
+
+    async def deleteRecords(self, partition: Partition, offset: int) -> int:
+        """
+        Move the log start, durably.
+
+        @param offset: -1: the high watermark.
+        @return: the log start.
+        @raise OffsetOutOfRangeError: above the high watermark.
+        @raise StorageError: the partition is out of service, or the checkpoint cannot be written.
+        """
+        return await self._logManager.deleteRecords(partition, offset)
 
     # -- partitions
 

@@ -526,7 +526,7 @@ class BrokerService(Service):
     def _serve(self) -> None:
         self._flushWorker.start()
         self._readWorker.start()
-        self.logManager.start(lambda: list(self.directory.logs.values()))
+        self.logManager.start(self.directory)
         idleMs, repeat = self._settings.readerIdleMs, self.logManager.repeat
         repeat(idleMs, self.connections.dropStalled)
         repeat(min(LINGER_MS, idleMs), self.connections.dropUnclosed)

@@ -288,6 +288,41 @@ class BrokerSettings(Settings):
         "Threads that flush, roll and delete segment files: the number of partitions that "
         "can wait for the disk at the same time.",
     )
+    logFlushAcksAll = ownKey(
+        "log.flush.acks.all",
+        BOOLEAN,
+        "true",
+        "Whether `acks=all` waits for an `fsync`, which all that wait share. With `false`, as in "
+        "Kafka with one replica, the page cache is enough: a power cut may lose what was "
+        "acknowledged.",
+    )
+    logFlushBeforeRead = ownKey(
+        "log.flush.before.read",
+        BOOLEAN,
+        "true",
+        "Whether consumers see only what is flushed, so that none goes on from a record that a "
+        "power cut takes back. A waiting fetch starts a flush. With `false`, as in Kafka, they "
+        "see what is in the page cache.",
+    )
+    logFlushOffsetCheckpointIntervalMs = ownKey(
+        "log.flush.offset.checkpoint.interval.ms",
+        POSITIVE,
+        "60000",
+        "How often the offset checkpoints of record batches are written: after a crash, what "
+        "is behind them is checked.",
+    )
+    producerIdExpirationMs = ownKey(
+        "producer.id.expiration.ms",
+        POSITIVE,
+        "86400000",
+        "How long a partition remembers an idempotent producer that does not write.",
+    )
+    producerIdExpirationCheckIntervalMs = ownKey(
+        "producer.id.expiration.check.interval.ms",
+        POSITIVE,
+        "600000",
+        "How often such producers are looked for.",
+    )
     maxUnflushedBytesPerPartition = ownKey(
         "max.unflushed.bytes.per.partition",
         SIZE,

@@ -97,7 +97,7 @@ class UnexpectedFileInLogDirectory(StorageEvent):
 
 @dataclass(frozen=True)
 class DeletedSegmentPurged(StorageEvent):
-    """A segment that retention deleted before the stop was removed."""
+    """A segment, or a partition, that was deleted before the stop was removed."""
 
     format = "Removed {path}, which was deleted before the last stop"
     path: str
@@ -119,3 +119,12 @@ class ConflictingFileRemoved(StorageEvent):
     isWarning = True
     format = "Removed {path}: it was not part of the log and had the name of the next segment"
     path: str
+
+
+@dataclass(frozen=True)
+class DamagedFileIgnored(StorageEvent):
+    """A small file beside the segments cannot be read; the log tells the same."""
+
+    isWarning = True
+    format = "Ignored a damaged file, and read the log instead: {error}"
+    error: StorageError

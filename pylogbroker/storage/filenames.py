@@ -23,6 +23,7 @@ PARTITION_MAX = 2**31 - 1
 OFFSET_MAX = 2**63 - 1
 
 _FORBIDDEN = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
+_REMOVED = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-delete", re.DOTALL)
 _DIRECTORY = re.compile(r"(.+)-([0-9]+)", re.DOTALL)
 
 
@@ -79,6 +80,20 @@ def parseDirectoryName(name: str) -> TopicPartition | None:
     if (len(digits) > 1 and digits[0] == "0") or int(digits) > PARTITION_MAX:
         return None
     return TopicPartition(topic, int(digits))
+
+
+def removedName(topicPartition: TopicPartition, uniqueId: str) -> str:
+    """
+    The name of a partition's directory while it is removed, as Kafka's:
+    C{<topic>-<partition>.<id>-delete}. A long topic is cut.
+    """
+    suffix = f"-{topicPartition.partition}.{uniqueId}-delete"
+    return topicPartition.topic[: DIRECTORY_NAME_SIZE_MAX - len(suffix)] + suffix
+
+
+def isRemovedName(name: str) -> bool:
+    """Whether a directory is a partition's that was removed."""
+    return _REMOVED.fullmatch(name) is not None
 
 
 def segmentName(baseOffset: int, suffix: str) -> str:

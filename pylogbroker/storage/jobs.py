@@ -10,11 +10,16 @@ The order of file operations in each job lets the log survive a power cut betwee
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pylogbroker.errors import StorageError
-from pylogbroker.interfaces import IFileSystem, IRecordFormat, ISegmentIndex
+from pylogbroker.interfaces import (
+    IFileSystem,
+    IRecordFormat,
+    ISegmentIndex,
+    TimestampOffset,
+)
 from pylogbroker.storage.events import ConflictingFileRemoved, StorageEvent
 from pylogbroker.storage.filenames import DELETED_SUFFIX, segmentName
 from pylogbroker.storage.files import DescriptorCache, SegmentFile
@@ -56,18 +61,31 @@ class FlushJob(Job):
             self.segment.file.sync()
 
 
+@dataclass(eq=False)
 class FinalFlushJob(FlushJob):
-    """Sync the last segment and save its index, before the log is closed."""
+    """
+    Sync the last segment and save its index, before the log is closed.
+
+    @ivar saveState: saves what the log keeps beside its segments, never ahead of their sync.
+    """
+
+    saveState: Callable[[], None] | None
 
     def run(self) -> None:
         super().run()
+        self._save()
+
+    def _save(self) -> None:
         self.segment.index.save()
+        if self.saveState is not None:
+            self.saveState()
 
 
 @dataclass(eq=False)
-class RollJob(FlushJob):
+class RollJob(FinalFlushJob):
     """
-    Sync the old segment and save its index, then create the new file, then sync the directory.
+    Sync the old segment, save its index and the log's state, create the new file, sync the
+    directory.
 
     In this order: when the new name is visible after a crash, the old file is whole, and recovery
     skips its end. Nothing may be appended before the directory is synced, or the name could be lost
@@ -88,9 +106,9 @@ class RollJob(FlushJob):
     index: ISegmentIndex | None = None
 
     def run(self) -> None:
-        super().run()
+        FlushJob.run(self)
         self.isFlushed = True
-        self.segment.index.save()
+        self._save()
         fileSystem = self.cache.fileSystem
         baseOffset = self.position.offset
         path = f"{self.directory}/{segmentName(baseOffset, self.format.suffix)}"
@@ -120,6 +138,7 @@ class DeleteJob(Job):
 
     @ivar renamed: segments whose files have their new name.
     @ivar touch: the empty last segment, whose time is to be C{nowMs}.
+    @ivar removeState: removes what the log keeps beside a segment.
     @ivar doneCount: segments that are renamed, or whose files were gone already.
     """
 
@@ -129,6 +148,7 @@ class DeleteJob(Job):
     renamed: list[Segment]
     touch: Segment | None
     nowMs: int
+    removeState: Callable[[Segment], None] = lambda segment: None
     unlinked: list[Segment] = field(default_factory=list)
     doneCount: int = 0
 
@@ -146,6 +166,7 @@ class DeleteJob(Job):
             else:
                 self.renamed.append(segment)
                 fileSystem.syncDirectory(self.directory)
+            self.removeState(segment)
             self.doneCount += 1
         for segment in self.renamed:
             if segment.file.retire():
@@ -185,21 +206,66 @@ class StatJob(Job):
 
 
 @dataclass(eq=False)
+class FindTimeJob(Job):
+    """
+    Find the first record, by offset, that is not older than a time.
+
+    @ivar segments: oldest first; the first that has one ends the search.
+    @ivar startOffset: records below it do not count.
+    @ivar found: after the run; L{None}: there is none.
+    """
+
+    segments: Sequence[Segment]
+    timestampMs: int
+    startOffset: int
+    found: TimestampOffset | None = None
+
+    def run(self) -> None:
+        """@raise pylogbroker.errors.FormatError: the batch that must hold it cannot be read."""
+        for segment in self.segments:
+            segment.file.openPinned()
+            try:
+                self.found = self.search(segment)
+            finally:
+                segment.file.unpin()
+            if self.found is not None:
+                return
+
+    def search(self, segment: Segment) -> TimestampOffset | None:
+        return segment.index.searchTime(segment.file.file, self.timestampMs, self.startOffset)
+
+
+class FindLargestTimeJob(FindTimeJob):
+    """Find the first record with the largest timestamp of the segments."""
+
+    def search(self, segment: Segment) -> TimestampOffset | None:
+        return segment.index.searchLargestTime(segment.file.file)
+
+
+@dataclass(eq=False)
 class FindPositionJob(Job):
     """
     Find the byte of an offset with the help of the segment's file.
 
+    @ivar format: if given, find the size of the batch there, too.
     @ivar position: after the run, the byte in its file.
+    @ivar batchSize: after the run, with C{format}: bytes of the batch there.
     """
 
     segment: Segment
     offset: int
+    format: IRecordFormat | None = None
     position: int = 0
+    batchSize: int = 0
 
     def run(self) -> None:
         file = self.segment.file
         file.openPinned()
         try:
             self.position = self.segment.index.search(file.file, self.offset)
+            if self.format is not None:
+                read, end = file.file.readAt, file.file.size()
+                scan = self.format.scan(read, self.segment.baseOffset, self.position, end)
+                self.batchSize = next((each.size for each in scan), 1)
         finally:
             file.unpin()

@@ -16,35 +16,78 @@ B{Creating a partition} while serving is a job: C{beginCreate}, C{run} on a work
 one a partition at a time (gotcha 14). It syncs both directories, so that no message is flushed into
 a directory that a power cut could remove.
 
-B{A partition keeps one format for life}: the suffix of its segment files tells which.
+B{A partition keeps one format for life}: the suffix of its segment files tells which. Partitions of
+record batches are L{BatchLog}s, if C{LogSettings.forBatches} gives settings for them; their
+checkpoints, for the whole directory, are Kafka's.
+
+B{Removing a partition} is a job, too. It renames the directory as Kafka does,
+C{<topic>-<partition>.<id>-delete}, and syncs that, before it removes the files: what a crash leaves
+is no partition, and C{open} removes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from uuid import UUID
 
-from pylogbroker.errors import PartitionOfflineError, StorageError
+from pylogbroker.errors import CorruptLogError, PartitionOfflineError, StorageError
 from pylogbroker.interfaces import IFileSystem, IRecordFormat
 from pylogbroker.storage.events import (
+    DamagedFileIgnored,
+    DeletedSegmentPurged,
     PartitionLoaded,
     PartitionOffline,
+    PurgeFailed,
     RecoveryNeeded,
     Reporter,
     UnexpectedDirectory,
     UnexpectedFileInLogDirectory,
 )
-from pylogbroker.storage.filenames import directoryName, parseDirectoryName, validateTopic
+from pylogbroker.storage.filenames import (
+    directoryName,
+    isRemovedName,
+    parseDirectoryName,
+    removedName,
+    validateTopic,
+)
 from pylogbroker.storage.files import DescriptorCache
 from pylogbroker.storage.jobs import Job
+from pylogbroker.storage.kafka.batchlog import BatchLog, BatchLogSettings
+from pylogbroker.storage.kafka.batchrecovery import LoadedBatches, LoadRequest, loadBatches
+from pylogbroker.storage.kafka.checkpoints import (
+    CHECKPOINTS,
+    HIGH_WATERMARK,
+    LOG_START,
+    META_PROPERTIES,
+    RECOVERY_POINT,
+    readOffsets,
+    writeOffsets,
+    writeTopicId,
+)
 from pylogbroker.storage.partitionlog import PartitionLog, PartitionSettings
-from pylogbroker.storage.recovery import LoadedPartition, loadPartition
+from pylogbroker.storage.recovery import LoadedPartition, formatOf, loadPartition
 from pylogbroker.types import TopicPartition
 
 MARKER_NAME = ".kafka_cleanshutdown"
 LOCK_NAME = ".lock"
+APACHE_METADATA = "__cluster_metadata-0"
+"""Apache's metadata log, which is no partition."""
+
+_OWN_NAMES = frozenset(
+    {
+        LOCK_NAME,
+        MARKER_NAME,
+        META_PROPERTIES,
+        *CHECKPOINTS,
+        "metadata.journal",
+        "cleaner-offset-checkpoint",
+        "bootstrap.checkpoint",
+        APACHE_METADATA,
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -53,6 +96,7 @@ class LogSettings:
     Settings of a broker's partitions.
 
     @ivar forTopic: gives the settings of a topic's partitions; called once for each topic.
+    @ivar forBatches: the same for topics of record batches. It is called again by C{configure}.
     @ivar partitionCount: gives the number of partitions of a topic (C{num.partitions}).
     @ivar topicLengthMax: UTF-16 code units (C{max.topic.name.length}).
     @ivar descriptorCountMax: segment files that may be open without need.
@@ -62,6 +106,10 @@ class LogSettings:
     partitionCount: Callable[[str], int]
     topicLengthMax: int
     descriptorCountMax: int
+    forBatches: Callable[[str], BatchLogSettings] | None = None
+
+
+LoadedLog = LoadedPartition | LoadedBatches
 
 
 @dataclass(eq=False)
@@ -71,15 +119,18 @@ class CreateJob(Job):
 
     @ivar directory: the log directory.
     @ivar path: of the partition's directory.
+    @ivar load: loads the partition from its directory.
+    @ivar topicId: for C{partition.metadata}; L{None}: the partition has none.
     @ivar loaded: the partition, after a successful run.
     """
 
-    cache: DescriptorCache
+    fileSystem: IFileSystem
     directory: str
     path: str
     topicPartition: TopicPartition
-    formats: Sequence[IRecordFormat]
-    loaded: LoadedPartition | None = None
+    load: Callable[[Reporter], LoadedLog]
+    topicId: UUID | None = None
+    loaded: LoadedLog | None = None
 
     def run(self) -> None:
         """
@@ -87,9 +138,58 @@ class CreateJob(Job):
 
         @raise StorageError: the partition cannot be created; the next request may try again.
         """
-        self.cache.fileSystem.makeDirectories(self.path)
-        self.loaded = loadPartition(self.cache, self.path, self.formats, True, self.events.append)
-        self.cache.fileSystem.syncDirectory(self.directory)
+        self.fileSystem.makeDirectories(self.path)
+        if self.topicId is not None:
+            writeTopicId(self.fileSystem, self.path, self.topicId)
+        self.loaded = self.load(self.events.append)
+        self.fileSystem.syncDirectory(self.directory)
+
+
+@dataclass(eq=False)
+class CheckpointJob(Job):
+    """
+    Write Kafka's offset checkpoints.
+
+    @ivar offsets: by the names of the files.
+    """
+
+    fileSystem: IFileSystem
+    directory: str
+    offsets: Mapping[str, Mapping[TopicPartition, int]]
+
+    def run(self) -> None:
+        for name, offsets in self.offsets.items():
+            writeOffsets(self.fileSystem, f"{self.directory}/{name}", offsets)
+
+
+@dataclass(eq=False)
+class RemoveJob(Job):
+    """
+    Remove a partition's directory.
+
+    @ivar removedPath: its name from the first step on.
+    @ivar checkpoint: forgets the partition, before another of its name can be created.
+    @ivar isRenamed: whether the first step, which is durable, is done: the partition is gone.
+    """
+
+    fileSystem: IFileSystem
+    directory: str
+    path: str
+    topicPartition: TopicPartition
+    removedPath: str
+    checkpoint: CheckpointJob | None
+    isRenamed: bool = False
+
+    def run(self) -> None:
+        """
+        @raise StorageError: once C{isRenamed}, the next start of the broker removes the rest.
+        """
+        self.fileSystem.rename(self.path, self.removedPath)
+        self.fileSystem.syncDirectory(self.directory)
+        self.isRenamed = True
+        if self.checkpoint is not None:
+            self.checkpoint.run()
+        _removeTree(self.fileSystem, self.removedPath)
 
 
 class LogDirectory:
@@ -128,12 +228,19 @@ class LogDirectory:
         self._fileSystem = fileSystem
         self._formats = formats
         self._settingsFor = cache(settings.forTopic)
+        self._forBatches = settings.forBatches
+        self._saved: dict[str, Mapping[TopicPartition, int]] = {name: {} for name in CHECKPOINTS}
         self._unlock: Callable[[], None] | None = None
         self._hadMarker = False
 
     @property
     def isOpen(self) -> bool:
         return self._unlock is not None
+
+    @property
+    def takesBatches(self) -> bool:
+        """Whether partitions may be L{BatchLog}s."""
+        return self._forBatches is not None
 
     def open(self, report: Reporter) -> None:
         """
@@ -147,10 +254,12 @@ class LogDirectory:
         unlock = self._fileSystem.lock(f"{self.path}/{LOCK_NAME}")
         try:
             self._hadMarker = self._removeMarker()
+            self._readCheckpoints(report)
             self._load(report)
             if not self._hadMarker:
                 # A partition's directory that was created before a crash may not be synced.
                 self._fileSystem.syncDirectory(self.path)
+            self._forgetRemoved()
         except BaseException:
             self.logs.clear()
             self.failures.clear()
@@ -174,17 +283,21 @@ class LogDirectory:
         for i, name in enumerate(names):
             path = f"{self.path}/{name}"
             status = self._fileSystem.status(path)
-            if status is None or name in (LOCK_NAME, MARKER_NAME):
+            if status is None or name.removesuffix(".tmp") in _OWN_NAMES:
                 continue
             if not status.isDirectory:
                 report(UnexpectedFileInLogDirectory(path))
+                continue
+            if isRemovedName(name):
+                self._purge(path, report)
                 continue
             topicPartition = parseDirectoryName(name)
             if topicPartition is None:
                 report(UnexpectedDirectory(path))
                 continue
             try:
-                loaded = loadPartition(self.cache, path, self._formats, not self._hadMarker, report)
+                recover = not self._hadMarker
+                loaded = self._loadLog(topicPartition, self._formats, recover, report)
             except StorageError as error:
                 self.failures[topicPartition] = error
                 self.topics.add(topicPartition.topic)
@@ -194,7 +307,7 @@ class LogDirectory:
             report(
                 PartitionLoaded(
                     topicPartition,
-                    len(loaded.segments),
+                    len(log.segments),
                     log.logStartOffset,
                     log.logEndOffset,
                     i + 1,
@@ -202,12 +315,57 @@ class LogDirectory:
                 )
             )
 
-    def _take(self, topicPartition: TopicPartition, loaded: LoadedPartition) -> PartitionLog:
-        settings = self._settingsFor(topicPartition.topic)
-        log = PartitionLog(topicPartition, loaded, self.cache, settings, self._clock)
+    def _purge(self, path: str, report: Reporter) -> None:
+        try:
+            _removeTree(self._fileSystem, path)
+        except StorageError as error:
+            report(PurgeFailed(error))
+        else:
+            report(DeletedSegmentPurged(path))
+
+    def _loadLog(
+        self,
+        topicPartition: TopicPartition,
+        formats: Sequence[IRecordFormat],
+        recover: bool,
+        report: Reporter,
+    ) -> LoadedLog:
+        """Load a partition, or make its first segment. Blocks; on any thread."""
+        path = f"{self.path}/{topicPartition}"
+        chosen = formatOf(path, self._fileSystem.list(path), formats) or formats[0]
+        if self._forBatches is None or not chosen.isStamped:
+            return loadPartition(self.cache, path, formats, recover, report)
+        settings = self._forBatches(topicPartition.topic)
+        recoveryPoint = self._saved[RECOVERY_POINT].get(topicPartition, 0)
+        request = LoadRequest(
+            topicPartition,
+            recoveryPoint if recover else None,
+            self._saved[LOG_START].get(topicPartition, 0),
+            settings.producerExpirationMs,
+            self._clock(),
+        )
+        return loadBatches(self.cache, path, settings.format or chosen, request, report)
+
+    def _take(self, topicPartition: TopicPartition, loaded: LoadedLog) -> PartitionLog:
+        log: PartitionLog
+        if isinstance(loaded, LoadedBatches):
+            assert self._forBatches is not None
+            batchSettings = self._forBatches(topicPartition.topic)
+            log = BatchLog(topicPartition, loaded, self.cache, batchSettings, self._clock)
+        else:
+            settings = self._settingsFor(topicPartition.topic)
+            log = PartitionLog(topicPartition, loaded, self.cache, settings, self._clock)
         self.logs[topicPartition] = log
         self.topics.add(topicPartition.topic)
         return log
+
+    def configure(self, topic: str) -> None:
+        """The settings of a topic of record batches have changed; its partitions take them."""
+        assert self._forBatches is not None
+        settings = self._forBatches(topic)
+        for topicPartition, log in self.logs.items():
+            if topicPartition.topic == topic and isinstance(log, BatchLog):
+                log.configure(settings)
 
     def validateTopic(self, name: str) -> None:
         """@raise pylogbroker.errors.InvalidTopicError: the name breaks a rule."""
@@ -231,12 +389,17 @@ class LogDirectory:
         return self.logs.get(topicPartition)
 
     def beginCreate(
-        self, topic: str, partition: int, format: IRecordFormat | None = None
+        self,
+        topic: str,
+        partition: int,
+        format: IRecordFormat | None = None,
+        topicId: UUID | None = None,
     ) -> CreateJob:
         """
         Create a partition. The caller checks name and number (C{validateTopic}, C{partitionCount}).
 
         @param format: one of the directory's; L{None}: the first.
+        @param topicId: of a topic of record batches, whose format the partition gets.
         @raise pylogbroker.errors.InvalidTopicError: the name is too long for a file system (gotcha
             21).
         @raise PartitionOfflineError: the partition exists, and could not be loaded.
@@ -245,9 +408,13 @@ class LogDirectory:
         topicPartition = TopicPartition(topic, partition)
         if self.get(topic, partition) is not None or topicPartition in self._creating:
             raise ValueError(f"{topicPartition} exists already, or is being created")
-        formats = sorted(self._formats, key=lambda each: each is not format)
+        formats = sorted(
+            self._formats,
+            key=lambda each: not each.isStamped if topicId is not None else each is not format,
+        )
         path = f"{self.path}/{directoryName(topicPartition)}"
-        job = CreateJob(self.cache, self.path, path, topicPartition, formats)
+        load = partial(self._loadLog, topicPartition, formats, True)
+        job = CreateJob(self._fileSystem, self.path, path, topicPartition, load, topicId)
         self._creating.add(topicPartition)
         return job
 
@@ -262,6 +429,99 @@ class LogDirectory:
             raise error
         assert job.loaded is not None
         return self._take(job.topicPartition, job.loaded)
+
+    def beginRemove(self, topicPartition: TopicPartition) -> RemoveJob:
+        """
+        Remove a partition, and its log from C{logs}. No job of the log and no checkpoint may be
+        under way.
+
+        @raise KeyError: there is no such partition, in service or not.
+        """
+        log = self.logs.get(topicPartition)
+        # No topic id comes twice; without one, the time is unique enough.
+        uniqueId = UUID(int=self._clock())
+        if isinstance(log, BatchLog) and log.topicId is not None:
+            uniqueId = log.topicId
+        if log is None:
+            del self.failures[topicPartition]
+        else:
+            log.remove()
+            del self.logs[topicPartition]
+        if not any(each.topic == topicPartition.topic for each in (*self.logs, *self.failures)):
+            self.topics.discard(topicPartition.topic)
+        name = removedName(topicPartition, uniqueId.hex)
+        return RemoveJob(
+            self._fileSystem,
+            self.path,
+            f"{self.path}/{topicPartition}",
+            topicPartition,
+            f"{self.path}/{name}",
+            self.beginCheckpoint(),
+        )
+
+    def finishRemove(self, job: RemoveJob, error: StorageError | None) -> None:
+        """
+        @raise StorageError: C{error}, if the directory could not be renamed: the next start finds
+            the partition. What is left behind a later failure, that start removes.
+        """
+        if job.checkpoint is not None:
+            self.finishCheckpoint(job.checkpoint, error)
+        if error is not None and not job.isRenamed:
+            raise error
+
+    # -- checkpoints
+
+    def _readCheckpoints(self, report: Reporter) -> None:
+        for name in CHECKPOINTS:
+            try:
+                self._saved[name] = readOffsets(self._fileSystem, f"{self.path}/{name}")
+            except CorruptLogError as error:
+                report(DamagedFileIgnored(error))
+
+    def _forgetRemoved(self) -> None:
+        """
+        Drop partitions that are not there any more, before new ones of their names are created.
+        """
+        known = {*self.logs, *self.failures}
+        if any(set(offsets) - known for offsets in self._saved.values()):
+            job = self.beginCheckpoint()
+            if job is not None:
+                job.run()
+                self.finishCheckpoint(job, None)
+
+    def _offsets(self) -> dict[str, dict[TopicPartition, int]]:
+        """What the checkpoints should say; partitions that were not loaded keep what they had."""
+        offsets: dict[str, dict[TopicPartition, int]] = {
+            name: {
+                each: offset for each, offset in self._saved[name].items() if each in self.failures
+            }
+            for name in CHECKPOINTS
+        }
+        for topicPartition, log in self.logs.items():
+            if isinstance(log, BatchLog):
+                offsets[RECOVERY_POINT][topicPartition] = log.flushedOffset
+                offsets[HIGH_WATERMARK][topicPartition] = min(log.highWatermark, log.flushedOffset)
+                if log.logStartOffset > log.segments[0].baseOffset:
+                    offsets[LOG_START][topicPartition] = log.logStartOffset
+        return offsets
+
+    def beginCheckpoint(self, names: Sequence[str] = CHECKPOINTS) -> CheckpointJob | None:
+        """
+        Write Kafka's offset checkpoints; one such job at a time.
+
+        @param names: of the files.
+        @return: L{None}: they are up to date.
+        """
+        if self._forBatches is None:
+            return None
+        offsets = self._offsets()
+        changed = {name: offsets[name] for name in names if offsets[name] != self._saved[name]}
+        return CheckpointJob(self._fileSystem, self.path, changed) if changed else None
+
+    def finishCheckpoint(self, job: CheckpointJob, error: StorageError | None) -> None:
+        """Note what is written. After an error the next checkpoint writes it again."""
+        if error is None:
+            self._saved.update(job.offsets)
 
     def writeCleanShutdownMarker(self) -> bool:
         """
@@ -279,6 +539,10 @@ class LogDirectory:
             self.failures and not self._hadMarker
         ):
             return False
+        checkpoint = self.beginCheckpoint()
+        if checkpoint is not None:
+            checkpoint.run()
+            self.finishCheckpoint(checkpoint, None)
         with closing(self._fileSystem.open(f"{self.path}/{MARKER_NAME}", create=True)) as file:
             file.sync()
         self._fileSystem.syncDirectory(self.path)
@@ -306,3 +570,15 @@ def _makeDurably(fileSystem: IFileSystem, path: str) -> None:
         fileSystem.syncDirectory(parent or ("/" if path.startswith("/") else "."))
     elif not status.isDirectory:
         raise StorageError(path, "use", "it is not a directory")
+
+
+def _removeTree(fileSystem: IFileSystem, path: str) -> None:
+    """Remove a directory and what is in it. Blocks."""
+    for name in fileSystem.list(path):
+        inner = f"{path}/{name}"
+        status = fileSystem.status(inner)
+        if status is not None and status.isDirectory:
+            _removeTree(fileSystem, inner)
+        else:
+            fileSystem.remove(inner)
+    fileSystem.removeDirectory(path)

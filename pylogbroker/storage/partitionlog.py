@@ -145,6 +145,8 @@ class MarkKind(Enum):
     """The marks that C{whenReached} can wait for."""
 
     HIGH_WATERMARK = "high watermark"
+    LAST_STABLE = "last stable offset"
+    WRITTEN = "written offset"
     FLUSHED = "flushed offset"
     LOG_END = "log end"
 
@@ -210,6 +212,7 @@ class PartitionLog:
         self._waiters = {mark: OffsetWaiters() for mark in MarkKind}
         self._endWaiters = self._waiters[MarkKind.LOG_END]
         self._endWaiting = self._endWaiters.waiting
+        self._writtenWaiting = self._waiters[MarkKind.WRITTEN].waiting
         self._flushCountLeft = settings.flushCountMax
         firstMs = loaded.firstAppendMs
         self._rollAtMs = _NEVER if firstMs is None else firstMs + settings.rollAgeMs
@@ -246,7 +249,7 @@ class PartitionLog:
 
     @property
     def lastStableOffset(self) -> int:
-        """No format has transactions yet."""
+        """2011's format has no transactions."""
         return self.highWatermark
 
     @property
@@ -292,9 +295,11 @@ class PartitionLog:
 
     # -- append
 
-    def rollDue(self, nowMs: int) -> bool:
+    def rollDue(self, nowMs: int, batches: ValidatedBatches | None = None) -> bool:
         """
         Whether to roll before the next append, even an empty one (spec-0.7 log-storage §4).
+
+        @param batches: to be appended; 2011's rules do not look at them.
         """
         return self.bytesUntilRoll < 0 or nowMs > self._rollAtMs
 
@@ -366,6 +371,8 @@ class PartitionLog:
             self.writtenOffset = self.format.nextOffset(self.writtenOffset, pending[:bufferCount])
             del pending[:bufferCount]
             self._stop(problem)
+        if self._writtenWaiting:
+            self._waiters[MarkKind.WRITTEN].advance(self.writtenOffset)
         self.updateHighWatermark()
 
     def _stop(self, problem: StorageError) -> None:
@@ -469,6 +476,11 @@ class PartitionLog:
     def isFlushDueByCount(self) -> bool:
         return self.flushDueOffset > self.flushed.offset
 
+    @property
+    def wantsFlush(self) -> bool:
+        """Whether to flush now what is written: by count, or because someone waits for it."""
+        return self.flushDueOffset > self.flushed.offset
+
     def flushDue(self, nowMs: int) -> bool:
         """
         Whether a flush is due by count or time, and none is under way. Bytes without messages (an
@@ -546,7 +558,24 @@ class PartitionLog:
         if position > self.watermark and self.failure is None:
             self.watermark = position = min(position, self.written)
             self.highWatermark = position.offset
+            self._onHighWatermark()
             self._waiters[MarkKind.HIGH_WATERMARK].advance(position.offset)
+
+    def _onHighWatermark(self) -> None:
+        """The high watermark has moved; those who wait for it are not called yet."""
+
+    def _stateToSave(self) -> Callable[[], None] | None:
+        """
+        What a job saves beside the segment, behind its sync: a roll or a close begins, and nothing
+        is appended until it ends.
+        """
+        return None
+
+    def _onSaved(self, offset: int) -> None:
+        """The state as of this offset is saved."""
+
+    def _removeState(self, segment: Segment) -> None:
+        """Remove what lies beside a deleted segment. Runs in a job."""
 
     # -- roll
 
@@ -566,7 +595,15 @@ class PartitionLog:
         self.rolling = self._refusing = True
         if self._pinned:
             active.file.pin()
-        return RollJob(active, self.written, self._cache, self.path, self.format, self._pinned)
+        return RollJob(
+            active,
+            self.written,
+            self._stateToSave(),
+            self._cache,
+            self.path,
+            self.format,
+            self._pinned,
+        )
 
     def finishRoll(self, job: RollJob, error: StorageError | None, nowMs: int) -> None:
         """
@@ -606,6 +643,7 @@ class PartitionLog:
         self.bytesUntilRoll = self.settings.segmentSizeMax
         self._rollAtMs = _NEVER
         self.blocked = None
+        self._onSaved(job.position.offset)
 
     # -- retention
 
@@ -667,10 +705,16 @@ class PartitionLog:
         removed = self._toRename + self.segments[:count]
         self._list = self._list.replaced(0, count)
         self._toRename = ()
-        self.logStartOffset = self.segments[0].baseOffset
+        self.logStartOffset = max(self.logStartOffset, self.segments[0].baseOffset)
         self._deleting = True
         return DeleteJob(
-            self._cache.fileSystem, self.path, removed, [*self._toUnlink], touch, nowMs
+            self._cache.fileSystem,
+            self.path,
+            removed,
+            [*self._toUnlink],
+            touch,
+            nowMs,
+            self._removeState,
         )
 
     def finishDelete(self, job: DeleteJob, error: StorageError | None) -> None:
@@ -698,15 +742,29 @@ class PartitionLog:
             closed first. It must not raise.
         @return: what cancels the call.
         """
-        now = {
-            MarkKind.HIGH_WATERMARK: self.highWatermark,
-            MarkKind.FLUSHED: self.flushedOffset,
-            MarkKind.LOG_END: self.logEndOffset,
-        }[mark]
-        if not self.isOffline and now < offset:
+        if not self.isOffline and self._markOffset(mark) < offset:
             return self._waiters[mark].wait(offset, callback)
         callback(self.unavailableError("wait for") if self.isOffline else None)
         return lambda: None
+
+    def _markOffset(self, mark: MarkKind) -> int:
+        if mark is MarkKind.FLUSHED:
+            return self.flushed.offset
+        if mark is MarkKind.WRITTEN:
+            return self.writtenOffset
+        if mark is MarkKind.HIGH_WATERMARK:
+            return self.highWatermark
+        return self.lastStableOffset if mark is MarkKind.LAST_STABLE else self.logEndOffset
+
+    # -- settings
+
+    def configure(self, settings: PartitionSettings) -> None:
+        """Change the settings of a serving partition, from the next append on."""
+        old, self.settings = self.settings, settings
+        self.bytesUntilRoll += settings.segmentSizeMax - old.segmentSizeMax
+        if self._rollAtMs != _NEVER:
+            self._rollAtMs += settings.rollAgeMs - old.rollAgeMs
+        self._flushCountLeft += settings.flushCountMax - old.flushCountMax
 
     # -- close
 
@@ -746,7 +804,17 @@ class PartitionLog:
             self.closed = True
             return None
         self._refusing = self._closing = True
-        return FinalFlushJob(self._active, self.written)
+        return FinalFlushJob(self._active, self.written, self._stateToSave())
+
+    def remove(self) -> None:
+        """
+        Close without saving anything, since the partition is deleted. No job may be under way.
+        """
+        if self.busy:
+            raise ValueError(f"{self!r} is busy")
+        if not self.closed:
+            self.closed = True
+            self._release()
 
     def finishClose(self, job: FinalFlushJob, error: StorageError | None) -> None:
         """Move the marks a last time and release everything; a failed sync fails the partition."""

@@ -115,20 +115,12 @@ def loadPartition(
     if directory is None:
         raise CorruptLogError(path, "load", "the directory has vanished")
     chosen = formatOf(path, names, formats) or formats[0]
-    found = sorted(
-        _statSegment(fileSystem, path, name, chosen)
-        for name in names
-        if name.endswith(chosen.suffix)
-    )
-    _requireContiguous(path, found, chosen)
+    found = statSegments(fileSystem, path, names, chosen)
     for name in names:
         if name.endswith(chosen.suffix + DELETED_SUFFIX):
-            _purge(fileSystem, f"{path}/{name}", report)
+            purge(fileSystem, f"{path}/{name}", report)
     if not found:
-        name = segmentName(0, chosen.suffix)
-        fileSystem.open(f"{path}/{name}", create=True).close()
-        fileSystem.syncDirectory(path)
-        found = [_statSegment(fileSystem, path, name, chosen)]
+        found = [createSegment(fileSystem, path, 0, chosen)]
     elif recover:
         found[-1] = recoverSegment(fileSystem, found[-1], chosen, report)
         fileSystem.syncDirectory(path)
@@ -175,6 +167,33 @@ def recoverSegment(
     return segment._replace(size=size)
 
 
+def createSegment(
+    fileSystem: IFileSystem, path: str, baseOffset: int, format: IRecordFormat
+) -> LoadedSegment:
+    """Make an empty segment file durably. Blocks."""
+    name = segmentName(baseOffset, format.suffix)
+    fileSystem.open(f"{path}/{name}", create=True).close()
+    fileSystem.syncDirectory(path)
+    return _statSegment(fileSystem, path, name, format)
+
+
+def statSegments(
+    fileSystem: IFileSystem, path: str, names: Sequence[str], format: IRecordFormat
+) -> list[LoadedSegment]:
+    """
+    The segment files of a partition, ascending. Blocks.
+
+    @raise CorruptLogError: they do not fit together.
+    """
+    found = sorted(
+        _statSegment(fileSystem, path, name, format)
+        for name in names
+        if name.endswith(format.suffix)
+    )
+    _requireContiguous(path, found, format)
+    return found
+
+
 def _statSegment(
     fileSystem: IFileSystem, path: str, name: str, format: IRecordFormat
 ) -> LoadedSegment:
@@ -205,7 +224,8 @@ def _requireContiguous(path: str, segments: list[LoadedSegment], format: IRecord
             )
 
 
-def _purge(fileSystem: IFileSystem, path: str, report: Reporter) -> None:
+def purge(fileSystem: IFileSystem, path: str, report: Reporter) -> None:
+    """Remove a file that was deleted before the last stop. Blocks."""
     try:
         fileSystem.remove(path)
     except StorageError as error:

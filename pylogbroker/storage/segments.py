@@ -48,6 +48,12 @@ class Segment:
     def path(self) -> str:
         return self.file.path
 
+    @property
+    def timestampMs(self) -> int:
+        """Of its newest record; without timestamps, of the last append."""
+        largest = self.index.largestTimestampMs
+        return largest if largest >= 0 else self.modifiedMs
+
     def __repr__(self) -> str:
         return f"<Segment {self.baseOffset} {self.size}/{self.writtenSize} bytes>"
 
@@ -94,6 +100,22 @@ def byAge(ageMsMax: int) -> RetentionPolicy:
     def decide(segments: Sequence[Segment], nowMs: int) -> int:
         expired = takewhile(lambda segment: nowMs - segment.modifiedMs > ageMsMax, segments)
         return len(list(expired))
+
+    return decide
+
+
+def byRecordTime(ageMsMax: int) -> RetentionPolicy:
+    """
+    Delete segments whose largest timestamp is more than C{ageMsMax} ago (C{retention.ms}), or
+    whose last append, if no record has a timestamp; negative: delete nothing.
+    """
+
+    def decide(segments: Sequence[Segment], nowMs: int) -> int:
+        if ageMsMax < 0:
+            return 0
+        return len(
+            list(takewhile(lambda segment: nowMs - segment.timestampMs > ageMsMax, segments))
+        )
 
     return decide
 

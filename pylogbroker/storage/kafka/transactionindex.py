@@ -23,6 +23,11 @@ _ENTRY = struct.Struct(">hqqqq")
 _VERSION = 0
 
 
+def transactionPath(segmentPath: str, segmentSuffix: str) -> str:
+    """The C{.txnindex} beside a segment."""
+    return segmentPath.removesuffix(segmentSuffix) + SUFFIX
+
+
 class AbortedTransaction(NamedTuple):
     """
     An aborted transaction in one partition.

@@ -1,0 +1,410 @@
+"""
+L{BatchLog}: the log of a partition of record batches, with Kafka's rules.
+
+It adds to L{PartitionLog}:
+
+B{Producers.} C{append} answers a batch that an idempotent producer sends again with the offsets
+that it has (L{pylogbroker.storage.kafka.producerstate}).
+
+B{Transactions.} Readers of committed records end at the last stable offset, and leave out aborted
+transactions, which each segment's L{TransactionIndex} knows.
+
+B{Flush on demand.} A flush starts when someone waits for a mark that only a flush moves
+(C{wantsFlush}): an answer to C{acks=all}; a waiting fetch, if readers see only what is flushed.
+Whoever waits when it begins is served by it. Who comes later is served by the next, which begins
+when it ends.
+
+B{Rolling.} A segment never exceeds its size. Its age is the difference of record times: between its
+first batch and the one to be appended (C{segment.ms}).
+
+B{Deleting.} A segment goes by the time of its newest record, and when it is below the log start,
+which C{deleteRecords} moves. It never goes before all of it is below the high watermark.
+
+B{Files beside the segments.} Rolls and the orderly close write a snapshot of the producers and the
+aborted transactions, behind the sync of the segment: neither is ever ahead of the flushed log. What
+is missing after a crash is found again by a scan (L{pylogbroker.storage.kafka.batchrecovery}).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+
+from pylogbroker.errors import BatchSizeError, OffsetOutOfRangeError
+from pylogbroker.interfaces import (
+    EMPTY_SLICE,
+    AppendResult,
+    IRecordFormat,
+    Slice,
+    ValidatedBatches,
+)
+from pylogbroker.storage.files import DescriptorCache
+from pylogbroker.storage.jobs import (
+    DeleteJob,
+    FindLargestTimeJob,
+    FindPositionJob,
+    FindTimeJob,
+)
+from pylogbroker.storage.kafka.batchrecovery import LoadedBatches
+from pylogbroker.storage.kafka.producerstate import CompletedTransaction, snapshotPath
+from pylogbroker.storage.kafka.transactionindex import (
+    AbortedTransaction,
+    TransactionIndex,
+    transactionPath,
+)
+from pylogbroker.storage.partitionlog import (
+    MarkKind,
+    PartitionLog,
+    PartitionSettings,
+    writtenWatermark,
+)
+from pylogbroker.storage.segments import Segment
+from pylogbroker.types import LogPosition, TopicPartition
+
+
+@dataclass(frozen=True)
+class BatchLogSettings(PartitionSettings):
+    """
+    Settings of a partition of record batches. C{rollAgeMs} is C{segment.ms}, less the jitter.
+
+    @ivar batchSizeMax: bytes of a batch (C{max.message.bytes}).
+    @ivar producerExpirationMs: C{producer.id.expiration.ms}.
+    @ivar isReadWhenFlushed: whether readers see only what is flushed
+        (C{log.flush.before.read}).
+    @ivar format: record batches with the topic's rules; L{None}: the log directory's.
+    """
+
+    batchSizeMax: int = 1_048_588
+    producerExpirationMs: int = 86_400_000
+    isReadWhenFlushed: bool = True
+    format: IRecordFormat | None = None
+
+
+class BatchLog(PartitionLog):
+    """
+    One partition's log of record batches; the module states its rules.
+
+    @ivar topicId: of C{partition.metadata}; L{None}: there is none.
+    @ivar producers: what is known of its producers.
+    @ivar epochs: its leader epochs.
+    """
+
+    settings: BatchLogSettings
+
+    def __init__(
+        self,
+        topicPartition: TopicPartition,
+        loaded: LoadedBatches,
+        cache: DescriptorCache,
+        settings: BatchLogSettings,
+        clock: Callable[[], int],
+    ) -> None:
+        """@param clock: milliseconds since the epoch."""
+        super().__init__(topicPartition, loaded.partition, cache, settings, clock)
+        self.topicId = loaded.topicId
+        self.producers = loaded.producers
+        self.epochs = loaded.epochs
+        self.leaderEpoch = max(self.epochs.latest, 0)
+        self.logStartOffset = max(loaded.logStartOffset, self.logStartOffset)
+        self._aborted = loaded.aborted
+        self._firstTimestampMs = loaded.firstTimestampMs
+        self._flushWaiting = self._waiters[MarkKind.FLUSHED].waiting
+        self._readWaiting = (
+            self._waiters[MarkKind.HIGH_WATERMARK].waiting,
+            self._waiters[MarkKind.LAST_STABLE].waiting,
+        )
+        self._onHighWatermark()
+        if not settings.isReadWhenFlushed:
+            self._watermarkPolicy = writtenWatermark
+
+    def configure(self, settings: PartitionSettings) -> None:
+        """Change the settings of a serving partition, except C{isReadWhenFlushed}."""
+        assert isinstance(settings, BatchLogSettings)
+        super().configure(replace(settings, isReadWhenFlushed=self.settings.isReadWhenFlushed))
+        self.producers.expirationMs = settings.producerExpirationMs
+        if settings.format is not None:
+            self.format = settings.format
+            self._stamp = settings.format.stamp
+
+    # -- append
+
+    def rollDue(self, nowMs: int, batches: ValidatedBatches | None = None) -> bool:
+        """
+        Whether to roll before these batches.
+
+        @raise BatchSizeError: no segment can hold them.
+        """
+        if batches is None:
+            return False
+        active = self._active
+        if self.settings.segmentSizeMax < batches.size:
+            raise BatchSizeError(
+                f"{batches.size} bytes for {self.topicPartition}, whose segments have at most"
+                f" {self.settings.segmentSizeMax}"
+            )
+        return not self._isActiveEmpty and (
+            self.bytesUntilRoll < batches.size
+            or _timestampOf(batches, nowMs) - self._firstTimestampMs > self.settings.rollAgeMs
+            or active.index.isFull
+        )
+
+    def append(self, batches: ValidatedBatches, nowMs: int) -> AppendResult:
+        """
+        Add batches; C{write} writes them. Several at once have no producer: a client sends one
+        batch for a partition.
+
+        @return: C{isDuplicate}: the producer had sent the batch before; nothing was added.
+        @raise PartitionOfflineError: the partition has failed, is closed, or is rolling.
+        @raise PylogbrokerError: why the producer's batch, or the marker, is refused:
+            L{pylogbroker.storage.kafka.producerstate.ProducerStateManager.check}'s reasons and
+            C{checkMarker}'s.
+        """
+        if self._refusing:
+            raise self.unavailableError("append to")
+        header = batches.headers[0]
+        hasProducer = header.producerId >= 0
+        if hasProducer:
+            if batches.marker is not None:
+                self.producers.checkMarker(header, batches.marker)
+            else:
+                known = self.producers.check(header)
+                if known is not None:
+                    return AppendResult(
+                        known.firstOffset, known.lastOffset, known.timestampMs, True
+                    )
+        position = self._active.writtenSize + self.pendingSize
+        if position == 0:
+            self._firstTimestampMs = _timestampOf(batches, nowMs)
+        result = super().append(batches, nowMs)
+        offset = result.baseOffset
+        if hasProducer:
+            timestampMs = _timestampOf(batches, nowMs)
+            place = LogPosition(offset, self._active.baseOffset, position)
+            ended = self.producers.append(header, offset, timestampMs, batches.marker, place)
+            if ended is not None:
+                self._end(ended)
+        return result
+
+    def _end(self, ended: CompletedTransaction) -> None:
+        if ended.isAborted:
+            active = self._active
+            index = self._aborted.get(active.baseOffset)
+            if index is None:
+                path = transactionPath(active.path, self.format.suffix)
+                index = self._aborted[active.baseOffset] = TransactionIndex(path)
+            index.add(self.producers.aborted(ended))
+
+    # -- read
+
+    @property
+    def lastStableOffset(self) -> int:
+        """Everything below is committed or aborted, or has no transaction."""
+        unstable = self.producers.firstUnstableOffset
+        return self.highWatermark if unstable < 0 else min(unstable, self.highWatermark)
+
+    @property
+    def stable(self) -> LogPosition:
+        """The last stable offset, with its byte."""
+        place = self.producers.firstUnstablePosition
+        return self.watermark if place is None else min(place, self.watermark)
+
+    def read(
+        self,
+        offset: int,
+        sizeMax: int,
+        search: FindPositionJob | None = None,
+        isCommitted: bool = False,
+        wholeBatch: bool = False,
+    ) -> Slice | FindPositionJob:
+        """
+        The range from the batch with an offset, up to the high watermark or the end of a segment.
+        An offset in a gap reads from behind the gap.
+
+        @param sizeMax: bytes; negative is as 0.
+        @param search: the job that an earlier call returned for this offset, after its run.
+        @param isCommitted: end at the last stable offset.
+        @param wholeBatch: return the first batch whole, though it is larger than C{sizeMax}.
+        @return: empty when there is nothing to read yet; a job if only the file tells. Run it on a
+            worker and call again.
+        @raise OffsetOutOfRangeError: below the log start, or above the log end.
+        @raise PartitionOfflineError: the partition has failed or is closed.
+        """
+        if self._refusing and not self.rolling:
+            raise self.unavailableError("read")
+        if not self.logStartOffset <= offset <= self.logEndOffset:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} of {self.topicPartition} is not in"
+                f" {self.logStartOffset} to {self.logEndOffset}"
+            )
+        limit = self.stable if isCommitted else self.watermark
+        if offset >= limit.offset:
+            return EMPTY_SLICE
+        view = self._list
+        index = view.indexOf(offset)
+        segment = view.segments[index]
+        position = segment.index.positionOf(offset)
+        if position is None:
+            if search is None or search.segment is not segment:
+                return FindPositionJob(segment, offset, self.format if wholeBatch else None)
+            position = search.position
+        end = _endByte(segment, limit)
+        while (
+            position >= end and index + 1 < len(view.bases) and view.bases[index + 1] < limit.offset
+        ):
+            index += 1  # the offset is in a gap
+            segment = view.segments[index]
+            position, end = 0, _endByte(segment, limit)
+        size = end - position
+        if size > sizeMax:
+            size = max(sizeMax, 0)
+            if wholeBatch and sizeMax < self.settings.batchSizeMax:
+                if segment.baseOffset > offset:  # behind a gap: at most one batch too much
+                    size = min(self.settings.batchSizeMax, end - position)
+                elif search is None or search.batchSize == 0:
+                    return FindPositionJob(segment, offset, self.format)
+                else:
+                    size = min(max(size, search.batchSize), end - position)
+        return Slice(segment.file, position, size) if size > 0 else EMPTY_SLICE
+
+    def abortedIn(self, startOffset: int, endOffset: int) -> list[AbortedTransaction]:
+        """
+        The aborted transactions that a reader of committed records leaves out of a range.
+
+        @param endOffset: behind the range.
+        """
+        found: list[AbortedTransaction] = []
+        if self._aborted:
+            view = self._list
+            for segment in view.segments[max(view.indexOf(startOffset), 0) :]:
+                index = self._aborted.get(segment.baseOffset)
+                if index is not None and index.collect(startOffset, endOffset, found):
+                    break
+        return found
+
+    def findTime(self, timestampMs: int) -> FindTimeJob:
+        """
+        A job that finds the first record that is not older than a time. It may find one that
+        readers do not see yet.
+
+        @raise PartitionOfflineError: the partition has failed or is closed.
+        """
+        if self.isOffline:
+            raise self.unavailableError("look up offsets of")
+        segments = [each for each in self.segments if each.index.largestTimestampMs >= timestampMs]
+        return FindTimeJob(segments, timestampMs, self.logStartOffset)
+
+    def findLargestTime(self) -> FindTimeJob:
+        """
+        A job that finds the first record with the largest timestamp.
+
+        @raise PartitionOfflineError: the partition has failed or is closed.
+        """
+        if self.isOffline:
+            raise self.unavailableError("look up offsets of")
+        newest = max(self.segments, key=lambda segment: segment.index.largestTimestampMs)
+        segments = [newest] if newest.index.largestTimestampMs >= 0 else []
+        return FindLargestTimeJob(segments, 0, self.logStartOffset)
+
+    # -- flush
+
+    @property
+    def wantsFlush(self) -> bool:
+        """Whether to flush now what is written: by count, or because someone waits for it."""
+        return self.flushDueOffset > self.flushed.offset or (
+            self.unflushedSize > 0
+            and (
+                bool(self._flushWaiting)
+                or (self.settings.isReadWhenFlushed and any(self._readWaiting))
+            )
+        )
+
+    def _onHighWatermark(self) -> None:
+        producers = self.producers
+        if producers.undecided:
+            producers.onHighWatermark(self.highWatermark)
+        if self._readWaiting[1]:
+            self._waiters[MarkKind.LAST_STABLE].advance(self.lastStableOffset)
+
+    # -- roll
+
+    def _stateToSave(self) -> Callable[[], None] | None:
+        fileSystem, path = self._cache.fileSystem, self.path
+        snapshot = self.producers.takeSnapshot(self.writtenOffset)
+        aborted = self._aborted.get(self._active.baseOffset)
+
+        def save() -> None:
+            if snapshot is not None:
+                snapshot.write(fileSystem, path)
+            if aborted is not None:
+                aborted.save(fileSystem)
+
+        return save
+
+    def _onSaved(self, offset: int) -> None:
+        self.producers.snapshotOffset = offset
+
+    # -- retention
+
+    def deleteRecords(self, offset: int) -> bool:
+        """
+        Move the log start, so that readers do not see what is below. The owner makes it durable
+        (C{LogDirectory.beginCheckpoint}) and deletes the segments (C{expired}).
+
+        @param offset: -1: the high watermark.
+        @return: whether the log start has moved.
+        @raise OffsetOutOfRangeError: above the high watermark.
+        @raise PartitionOfflineError: the partition has failed or is closed.
+        """
+        if self.isOffline:
+            raise self.unavailableError("delete records of")
+        if offset == -1:
+            offset = self.highWatermark
+        if not 0 <= offset <= self.highWatermark:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} of {self.topicPartition} is not in 0 to {self.highWatermark}"
+            )
+        if offset <= self.logStartOffset:
+            return False
+        self.logStartOffset = offset
+        self.epochs.truncateFromStart(offset)
+        return True
+
+    def expired(self, nowMs: int) -> tuple[Segment, ...]:
+        """
+        The oldest segments that retention would delete, or that are below the log start. None that
+        reaches the high watermark.
+        """
+        wanted = len(super().expired(nowMs))
+        segments = self.segments
+        ends = [*(each.baseOffset for each in segments[1:]), self.logEndOffset]
+        belowStart = len(list(takewhile(lambda end: end <= self.logStartOffset, ends[:-1])))
+        readable = len(list(takewhile(lambda end: end <= self.highWatermark, ends)))
+        return segments[: min(max(wanted, belowStart), readable)]
+
+    def beginDelete(self, segments: Sequence[Segment], nowMs: int) -> DeleteJob | None:
+        """See L{PartitionLog.beginDelete}."""
+        job = super().beginDelete(segments, nowMs)
+        if job is not None:
+            self.epochs.truncateFromStart(self.logStartOffset)
+            for segment in job.segments:
+                self._aborted.pop(segment.baseOffset, None)
+        return job
+
+    def _removeState(self, segment: Segment) -> None:
+        fileSystem = self._cache.fileSystem
+        for path in (
+            transactionPath(segment.path, self.format.suffix),
+            snapshotPath(self.path, segment.baseOffset),
+        ):
+            if fileSystem.status(path) is not None:
+                fileSystem.remove(path)
+
+
+def _timestampOf(batches: ValidatedBatches, nowMs: int) -> int:
+    isAppendTime = batches.headers[0].isLogAppendTime
+    return nowMs if isAppendTime else batches.timestampMaxMs
+
+
+def _endByte(segment: Segment, mark: LogPosition) -> int:
+    return mark.byte if mark.segment == segment.baseOffset else segment.writtenSize
