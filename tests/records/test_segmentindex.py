@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from contextlib import closing
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from pylogbroker.records.kafkaformat import LOG_RULES, KafkaFormat, RecordRules
 from pylogbroker.records.recordbatch import Record, encodeBatch
 from pylogbroker.records.segmentindex import RECENT_COUNT, IndexSettings, SegmentIndex
 from pylogbroker.testing.powercut import PowerCutFileSystem
+from tests.goldenfiles import GOLDEN
 from tests.records.goldenbatches import START_MS
 
 PATH = "/log/00000000000000001000.log"
@@ -391,6 +393,51 @@ class FileTests(LookupCase):
         log.files.open(OFFSETS).truncate(8)
         error = self.assertRaises(CorruptLogError, log.index.search, log.file, BASE + 50)
         self.assertIn(OFFSETS, str(error))
+
+
+class GoldenTests(SynchronousTestCase):
+    """A segment and its indexes as Apache Kafka 4.3.1 wrote them, with an interval of 700."""
+
+    def test_sameBytes(self) -> None:
+        """Appended batch by batch, or rebuilt, the same batches give the same index files."""
+        folder = GOLDEN / "kafka43" / "segment"
+        data = (folder / "00000000000000000500.log").read_bytes()
+        path = "/log/00000000000000000500.log"
+        for rebuild in (True, False):
+            files = PowerCutFileSystem()
+            files.makeDirectories("/log")
+            files.open(path, create=True).writeAt(0, [data])
+            form = KafkaFormat(RecordRules(isFromClient=False, index=IndexSettings(700)))
+            index = form.openIndex(files, path, 500, len(data) if rebuild else 0, True)
+            if not rebuild:
+                for entry in form.scan(lambda at, size: data[at : at + size], 500, 0, len(data)):
+                    batch = data[entry.position : entry.position + entry.size]
+                    found = form.validate(batch, CheckLimits())
+                    index.add(found, entry.offset, entry.position, 0)
+            index.save()
+            for suffix in (".index", ".timeindex"):
+                expected = (folder / f"00000000000000000500{suffix}").read_bytes()
+                self.assertEqual(files.contents(path.replace(".log", suffix)), expected)
+
+    def test_used(self) -> None:
+        """Apache's files are used as they are."""
+        files = PowerCutFileSystem()
+        files.makeDirectories("/log")
+        folder = GOLDEN / "kafka43" / "segment"
+        for each in folder.iterdir():
+            files.open(f"/log/{each.name}", create=True).writeAt(0, [each.read_bytes()])
+        path = "/log/00000000000000000500.log"
+        size = len(files.contents(path))
+        count = files.operationCount
+        index = KafkaFormat(LOG_RULES).openIndex(files, path, 500, size, False)
+        self.assertEqual(files.operationCount, count, "nothing was written")
+        data = files.contents(path)
+        entries = list(KafkaFormat().scan(lambda at, size: data[at : at + size], 500, 0, len(data)))
+        self.assertEqual(index.findEnd(size), entries[-1].nextOffset)
+        with closing(files.open(path, write=False)) as file:
+            for entry in entries:
+                for offset in range(entry.offset, entry.nextOffset):
+                    self.assertEqual(index.search(file, offset), entry.position)
 
 
 class DamagedSegmentTests(SynchronousTestCase):

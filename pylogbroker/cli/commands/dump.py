@@ -4,7 +4,8 @@ C{dump} and C{verify}: what segment files hold, and whether they are valid.
 Like 0.7's DumpLogSegments (spec-0.7 tools §6), C{dump} shows an entry with a wrong checksum and
 goes on, as long as the size fields make sense. Unlike it, C{dump} reports the first invalid entry
 at the end, and exits with 1: a recovering broker keeps the file up to that entry. Both commands
-only read; they need no broker and no reactor.
+only read; they need no broker and no reactor. Files of today's format are shown by
+L{pylogbroker.cli.batchdump}.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
+from pylogbroker.cli import batchdump
 from pylogbroker.cli.arguments import (
     JSON,
     Command,
@@ -25,7 +27,9 @@ from pylogbroker.cli.arguments import (
 from pylogbroker.cli.output import asJson, asJsonLine, payloadAsJson, tableOfRows
 from pylogbroker.cli.streams import Streams, writeAtOnce
 from pylogbroker.errors import FormatError, StorageError
+from pylogbroker.interfaces import IRecordFormat
 from pylogbroker.records.kafka07format import Kafka07Format
+from pylogbroker.records.kafkaformat import CHECKED_RULES, KafkaFormat
 from pylogbroker.records.messageset import (
     HEADER_SIZE_0,
     HEADER_SIZE_1,
@@ -39,6 +43,9 @@ from pylogbroker.types import Message, escapeUnprintable
 
 READ_SIZE = 1 << 20
 WRITE_SIZE = 64 << 10
+
+FORMATS: tuple[IRecordFormat, ...] = (Kafka07Format(), KafkaFormat(CHECKED_RULES))
+"""What C{verify} knows."""
 
 _CODEC_NAMES = {0: "NoCompressionCodec", 1: "GZIPCompressionCodec", 2: "SnappyCompressionCodec"}
 
@@ -121,13 +128,18 @@ def _dumpFile(path: str, file: BinaryIO, options: Namespace, streams: Streams) -
     offset = base = int(stem.group()) if stem else 0
     if stem is None:
         streams.warn(f"{path}: the name does not begin with an offset; counting from 0")
+    isTerminal = os.isatty(streams.output)
+    if path.endswith(batchdump.SUFFIXES):
+        size = os.fstat(file.fileno()).st_size
+        found = batchdump.BatchDump(path, file, size, base, options, isTerminal)
+        _writePieces(found, streams)
+        return found.fault
     head = f"Dumping {path}\nStarting offset: {base}\n"
     pieces = [] if options.json else [head.encode("utf-8", "surrogateescape")]
-    isTerminal = os.isatty(streams.output)
     gathered = 0
     fault: str | None = None
 
-    def found(offset: int, reason: str) -> None:
+    def stopsAt(offset: int, reason: str) -> None:
         nonlocal fault
         fault = (
             fault or f"valid up to offset {offset} (byte {offset - base}), and no further: {reason}"
@@ -135,16 +147,16 @@ def _dumpFile(path: str, file: BinaryIO, options: Namespace, streams: Streams) -
 
     for entry in _entries(file, os.fstat(file.fileno()).st_size):
         if isinstance(entry, str):
-            found(offset, entry)
+            stopsAt(offset, entry)
             continue
         inside: list[Message] = []
         if entry.error is not None:
-            found(offset, entry.error.reason)
+            stopsAt(offset, entry.error.reason)
         elif options.open and entry.codec:
             try:
                 inside = [message for message, _nextOffset in MessageSet(entry.data, offset)]
             except FormatError as error:
-                found(offset, error.reason)
+                stopsAt(offset, error.reason)
         text = (
             _asJson(entry, offset, inside, path, options)
             if options.json
@@ -160,6 +172,19 @@ def _dumpFile(path: str, file: BinaryIO, options: Namespace, streams: Streams) -
         pieces.append(f"tail of the log is at offset: {offset}\n".encode())
     writeAtOnce(streams.output, b"".join(pieces))
     return fault
+
+
+def _writePieces(pieces: Iterable[bytes], streams: Streams) -> None:
+    """Write in large writes, with bounded memory."""
+    gathered: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        gathered.append(piece)
+        size += len(piece)
+        if size > WRITE_SIZE:
+            writeAtOnce(streams.output, b"".join(gathered))
+            gathered, size = [], 0
+    writeAtOnce(streams.output, b"".join(gathered))
 
 
 def _asText(
@@ -226,7 +251,7 @@ def verifyFiles(options: Namespace, streams: Streams) -> int:
     problems: list[str] = []
     for path in options.paths:
         try:
-            verdicts += verify(RealFileSystem(), path, [Kafka07Format()])
+            verdicts += verify(RealFileSystem(), path, FORMATS)
         except StorageError as error:
             problems.append(str(error))
     if options.json:
@@ -278,7 +303,11 @@ COMMANDS = (
                 dest="isPrinted",
                 action="store_false",
             ),
-            flag("--open", "decompress entries and show the messages inside, indented"),
+            flag(
+                "--open --records --deep",
+                "open entries and batches, and show what is inside; 2011's only if compressed",
+                dest="open",
+            ),
             flag(
                 "--json",
                 "print each entry as a JSON object in a line; --open adds the messages inside",
@@ -289,6 +318,10 @@ examples:
   pylogbroker dump /tmp/pylogbroker-logs/dpkg-0/00000000000000000000.kafka
   pylogbroker dump --no-print --open /tmp/pylogbroker-logs/*/*.kafka
   pylogbroker dump --json /tmp/pylogbroker-logs/dpkg-0/00000000000000000000.kafka
+  pylogbroker dump --records /tmp/pylogbroker-logs/orders-0/00000000000000000000.log
+
+Of today's files it shows what Kafka's own tool shows: the header of each batch, with --records its
+records, with their keys and payloads; of .index and .timeindex files the entries.
 """,
         isBlocking=True,
     ),
@@ -309,7 +342,7 @@ examples:
   pylogbroker verify /tmp/pylogbroker-logs
   pylogbroker verify /tmp/pylogbroker-logs/dpkg-0 --json
 
-It checks the sizes and checksums of all entries, opens compressed ones, and checks that each
+It checks the sizes and checksums of all entries and batches, opens them, and checks that each
 segment starts where the one before it ends. The exit code is 1 when something is wrong. While a
 broker runs, the last entry of a partition may be incomplete.
 """,
