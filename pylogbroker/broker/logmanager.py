@@ -308,7 +308,14 @@ class LogManager:
 
     def _write(self, partition: Partition) -> None:
         log = partition.log
-        log.write()
+        if log.isReadWhenWritten:
+            _, base, byte = log.written
+            log.write()
+            _, segment, end = log.written
+            if segment == base and end > byte:
+                self._pageCache.markCached(log.segments[-1].path, byte, end - byte)
+        else:
+            log.write()
         if log.failure is not None:
             self._onFailure(partition)
             return

@@ -165,6 +165,7 @@ class PartitionLog:
     """
     One partition's log; the module states its rules.
 
+    @ivar isReadWhenWritten: whether readers see what is not flushed.
     @ivar leaderEpoch: stamped on appended batches, in formats with epochs.
     @ivar logStartOffset: the oldest readable offset.
     @ivar highWatermark: where reading ends.
@@ -196,6 +197,7 @@ class PartitionLog:
         self.path, self.format, segments, logEndOffset, _ = loaded
         self.settings = settings
         self.leaderEpoch = 0
+        self.isReadWhenWritten = False
         self._isStamped = loaded.format.isStamped
         self._stamp = self.format.stamp
         self._cache = cache

@@ -117,6 +117,7 @@ class BatchLog(PartitionLog):
         self._onHighWatermark()
         if not settings.isReadWhenFlushed:
             self._watermarkPolicy = writtenWatermark
+            self.isReadWhenWritten = True
 
     def configure(self, settings: PartitionSettings) -> None:
         """Change the settings of a serving partition, except C{isReadWhenFlushed}."""
