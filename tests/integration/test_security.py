@@ -565,6 +565,24 @@ class ZookeeperTests(SecurityCase):
         right = await self.client(servers, "broker:secret")
         await right.create("/brokers/ids/1", b"x")
 
+    async def test_readableForProducers(self) -> None:
+        """
+        A producer without credentials, which only reads, finds brokers by nodes that it may not
+        create; if they are missing, the error names the first one.
+        """
+        servers = await self.chroot()
+        right = await self.client(servers, "broker:secret")
+        await right.create("/brokers")
+        missing = Producer(reactor, {"zk.connect": servers})
+        error = await self.refused(missing.start(), NoAuthException)
+        self.assertIn("create /brokers/ids: ", str(error))
+        await missing.close()
+        await right.create("/brokers/ids")
+        await right.create("/brokers/topics")
+        producer = Producer(reactor, {"zk.connect": servers})
+        self.addCleanup(producer.close)
+        await producer.start()
+
     async def test_private(self) -> None:
         """C{zk.acl=private}: others cannot even read."""
         servers = await self.chroot()
