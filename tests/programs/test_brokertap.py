@@ -362,8 +362,13 @@ class ProcessTests(FolderTestCase):
         self.addCleanup(other.close)
         other.bind(("127.0.0.1", 0))
         other.listen()
+        taken = other.getsockname()[1]
         for arguments, reason in (
-            (("--set", f"port={other.getsockname()[1]}"), "ddress already in use"),
+            (("--set", f"port={taken}"), "ddress already in use"),
+            (
+                ("--set", f"listeners=tcp:0:interface=127.0.0.1 | tcp:{taken}"),
+                "ddress already in use",
+            ),
             (("--set", "brokerid=many"), "brokerid=many"),
             (("--nonsense",), "--nonsense"),
         ):
