@@ -102,7 +102,7 @@ class UnknownRequestError(WireError):
     """The dialect has no such request type."""
 
 
-class InvalidRequestError(PylogbrokerError):
+class InvalidRequestValueError(PylogbrokerError):
     """A request has an impossible value, such as a negative size. Its connection is closed."""
 
 
@@ -354,7 +354,7 @@ class InvalidSchemaError(SchemaError):
     """A text is no schema, or an unsafe one; the text says why."""
 
 
-class IncompatibleSchemaError(SchemaError):
+class IncompatibleReaderSchemaError(SchemaError):
     """One schema cannot read the other's data; the text says where."""
 
 

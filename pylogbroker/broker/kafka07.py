@@ -29,7 +29,7 @@ from twisted.python.failure import Failure
 from pylogbroker.broker.server import Broker
 from pylogbroker.errors import (
     NO_ERROR,
-    InvalidRequestError,
+    InvalidRequestValueError,
     MessageTooLargeError,
     OffsetOutOfRangeError,
     PartitionOutOfRangeError,
@@ -341,7 +341,7 @@ class Kafka07Protocol:
         if isinstance(error, UnknownPartitionError):
             return NO_ERROR, EMPTY_SLICE
         self._counters.refused(topic, self._broker.exists(topic)).failedFetchCount += 1
-        if isinstance(error, InvalidRequestError):
+        if isinstance(error, InvalidRequestValueError):
             raise error
         code = codeFor(error)
         if code == RemoteUnknownError.code:

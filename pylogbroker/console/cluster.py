@@ -122,7 +122,7 @@ class ClusterView:
         @param own: the broker in this process, if there is one.
         @param zookeeper: returns the current client, if there is one.
         @param template: the way to other brokers; see
-            L{pylogbroker.net.socketendpoints.brokerEndpoint}.
+            L{pylogbroker.net.endpointstrings.brokerEndpoint}.
         """
         self._reactor = reactor
         self._own = own

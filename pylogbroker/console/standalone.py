@@ -16,7 +16,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from pylogbroker.config.connectionsettings import PLAIN, ConnectionSettings
+from pylogbroker.config.securitysettings import PLAIN, SecuritySettings
 from pylogbroker.console.cluster import ClusterView
 from pylogbroker.console.service import ConsoleService, pageRoutes
 from pylogbroker.errors import PylogbrokerError
@@ -89,7 +89,7 @@ class ClusterConsole(ConsoleService):
         hosts: tuple[str, ...] = (),
         hasMessages: bool = True,
         zookeeper: Callable[[], IZookeeper] | None = None,
-        access: ConnectionSettings = PLAIN,
+        access: SecuritySettings = PLAIN,
     ) -> None:
         """
         @param listener: see L{pylogbroker.net.listeners.listenerDescription}.

@@ -45,7 +45,7 @@ from pylogbroker.metrics.clientmetrics import consumerFamilies
 from pylogbroker.metrics.counters import ConsumerCounters
 from pylogbroker.metrics.exposition import Family
 from pylogbroker.net.deferreds import Waiters, asDeferred
-from pylogbroker.net.socketendpoints import brokerEndpoint
+from pylogbroker.net.endpointstrings import brokerEndpoint
 from pylogbroker.types import PartitionId
 from pylogbroker.zookeeper.client import ZookeeperClient
 

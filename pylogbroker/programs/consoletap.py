@@ -12,8 +12,8 @@ from typing import Any
 from twisted.application.service import IService
 from twisted.python import usage
 
-from pylogbroker.config.connectionsettings import ConnectionSettings
 from pylogbroker.config.propertytypes import ZookeeperServers
+from pylogbroker.config.securitysettings import SecuritySettings
 from pylogbroker.console.standalone import ClusterConsole
 from pylogbroker.programs.lifecycle import ProgramOptions, TwistdLifecycle
 
@@ -64,7 +64,7 @@ class Options(ProgramOptions):
             ZookeeperServers().parse(self["zookeeper"], lambda _sentence: None)
         except ValueError as error:
             raise usage.UsageError(f"--zookeeper {self['zookeeper']}: {error}") from error
-        self.access = ConnectionSettings.read(self["config"], self.get("set", ()))
+        self.access = SecuritySettings.read(self["config"], self.get("set", ()))
 
 
 class TwistdConsole(TwistdLifecycle, ClusterConsole):

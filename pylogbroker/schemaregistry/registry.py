@@ -28,7 +28,7 @@ from pylogbroker.schemaregistry.topiclog import TopicLog
 from pylogbroker.schemas import compatibility
 from pylogbroker.schemas.logrecords import (
     Change,
-    ChangeRecord,
+    ChangeEnvelope,
     DeleteSubject,
     DeleteVersion,
     Initialize,
@@ -183,7 +183,7 @@ class Registry:
             raise RegistryRefusalError(STORE_FAILED, f"Nothing can be changed: {self._refusal}")
         request = self._newRequest()
         try:
-            payload = encodeRecord(ChangeRecord(request, change))
+            payload = encodeRecord(ChangeEnvelope(request, change))
         except InvalidEntryError as error:
             raise RegistryRefusalError(NOT_ALLOWED, str(error)) from error
         waiting: Deferred[Any] = Deferred()

@@ -23,7 +23,7 @@ from fastavro.read import SchemaResolutionError
 
 from pylogbroker.errors import (
     EncodingError,
-    IncompatibleSchemaError,
+    IncompatibleReaderSchemaError,
     InvalidPayloadError,
     InvalidSchemaError,
     SchemaNotFoundError,
@@ -110,7 +110,7 @@ def _lookUpNothing(schemaId: int) -> str:
     raise SchemaNotFoundError(f"schema {schemaId} has not been looked up")
 
 
-class PreparedSchema(NamedTuple):
+class PreparedWriterSchema(NamedTuple):
     """
     A writer's schema, ready for decoding.
 
@@ -153,7 +153,7 @@ class AvroDecoder:
         """Whether the cache has a schema, or that it cannot be used."""
         return schemaId in self._reads or schemaId in self._unusable
 
-    def prepare(self, text: str) -> PreparedSchema:
+    def prepare(self, text: str) -> PreparedWriterSchema:
         """
         Prepare a writer's schema. The largest takes some tenths of a second. From any thread.
         """
@@ -162,11 +162,11 @@ class AvroDecoder:
             writer = parseSchema(text)
             if reader is not None and reader.text == writer.text:
                 reader = None
-            return PreparedSchema(len(text), readerFor(writer, reader))
+            return PreparedWriterSchema(len(text), readerFor(writer, reader))
         except InvalidSchemaError as error:
-            return PreparedSchema(len(text), None, str(error))
+            return PreparedWriterSchema(len(text), None, str(error))
 
-    def cache(self, schemaId: int, prepared: PreparedSchema) -> None:
+    def cache(self, schemaId: int, prepared: PreparedWriterSchema) -> None:
         """
         Add a schema to the cache. An unusable schema stays so, since ids are for ever. (The cache
         has the reason as text: an error that is raised again and again grows.)
@@ -179,7 +179,7 @@ class AvroDecoder:
     def decode(self, payload: bytes) -> Any:
         """
         @raise InvalidPayloadError: the payload has no frame, or its body does not fit its schema.
-        @raise IncompatibleSchemaError: the reader's schema cannot read it.
+        @raise IncompatibleReaderSchemaError: the reader's schema cannot read it.
         @raise SchemaNotFoundError: its schema is not in the cache, and C{find} has none.
         @raise InvalidSchemaError: its schema cannot be used.
         """
@@ -190,7 +190,7 @@ class AvroDecoder:
         try:
             value = read(body)
         except SchemaResolutionError as error:
-            raise IncompatibleSchemaError(
+            raise IncompatibleReaderSchemaError(
                 f"the reader's schema cannot read schema {schemaId}: {error}"
             ) from error
         except Exception as error:  # fastavro raises errors of many types

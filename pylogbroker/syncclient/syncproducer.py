@@ -63,7 +63,7 @@ class SyncProducer:
         **options: Unpack[SocketOptions],
     ) -> None:
         """
-        @param tls: for TLS (L{pylogbroker.net.socketendpoints.endpoint} makes it); by default plain
+        @param tls: for TLS (L{pylogbroker.net.endpointstrings.endpoint} makes it); by default plain
             TCP.
         @param timeoutMs: how long the broker may take nothing, and how long a C{confirm} may take.
         @param closeMs: how long the last confirmation may take, and then the end of a connection

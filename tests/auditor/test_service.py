@@ -19,7 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.auditor.service import AuditorService, asPrometheus
 from pylogbroker.errors import ConfigurationError
-from tests.audit.test_reports import comparison
+from tests.audit.test_comparisonformats import comparison
 from tests.auditor.auditcase import AuditCase, packed
 from tests.cli.commands import reactor
 

@@ -6,6 +6,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.config.propertytypes import (
     LONG_MAX,
+    BarSeparatedList,
     Boolean,
     EndpointTemplate,
     Enum,
@@ -17,7 +18,6 @@ from pylogbroker.config.propertytypes import (
     Secret,
     SecretText,
     Text,
-    TextList,
     TopicMap,
     ZookeeperServers,
 )
@@ -176,10 +176,10 @@ class TextTests(KindCase):
     def test_list(self) -> None:
         """Texts are separated by bars; blanks inside one stay."""
         self.assertEqual(
-            self.parse(TextList(), "tcp:1 | ssl:2:privateKey=/my keys/a.pem|| "),
+            self.parse(BarSeparatedList(), "tcp:1 | ssl:2:privateKey=/my keys/a.pem|| "),
             ("tcp:1", "ssl:2:privateKey=/my keys/a.pem"),
         )
-        self.assertEqual(self.parse(TextList(), ""), ())
+        self.assertEqual(self.parse(BarSeparatedList(), ""), ())
 
 
 class TopicMapTests(KindCase):

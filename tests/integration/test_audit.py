@@ -16,8 +16,8 @@ from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
 from pylogbroker.audit.comparison import Comparison
+from pylogbroker.audit.comparisonformats import asJson
 from pylogbroker.audit.envelope import envelopeTime
-from pylogbroker.audit.reports import asJson
 from pylogbroker.auditor.auditedproducer import AuditedProducer
 from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.client.simpleconsumer import SimpleConsumer

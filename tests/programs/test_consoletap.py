@@ -16,7 +16,7 @@ from twisted.plugin import getPlugins
 from twisted.python import usage
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.config.connectionsettings import PLAIN, ConnectionSettings
+from pylogbroker.config.securitysettings import PLAIN, SecuritySettings
 from pylogbroker.console.standalone import ClusterConsole
 from pylogbroker.programs.consoletap import Options, TwistdConsole, makeService
 from tests.integration.brokerprocess import ROOT, twistd
@@ -78,7 +78,7 @@ class OptionsTests(SynchronousTestCase):
         )
         self.assertEqual(
             options.access,
-            ConnectionSettings.fromProperties(
+            SecuritySettings.fromProperties(
                 {"zk.digest": "me:secret", "broker.endpoint": "tls:{host}:{port}"}
             ),
         )

@@ -246,7 +246,7 @@ class DecodingTests(SynchronousTestCase):
             [epoch + timedelta(milliseconds=5_000), epoch + timedelta(microseconds=5_000), None],
         )
         self.assertIn(
-            "IncompatibleSchemaError: the reader's schema cannot read schema 3: what was written"
+            "IncompatibleReaderSchemaError: the reader's schema cannot read schema 3: what was written"
             " as date is not a timestamp-millis",
             rows[2]["error"],
         )

@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.audit.reports}.
+Tests for L{pylogbroker.audit.comparisonformats}.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import json
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.audit.comparison import AuditAggregator, Comparison
+from pylogbroker.audit.comparisonformats import asJson, asTable, timeText
 from pylogbroker.audit.counts import CountReport
-from pylogbroker.audit.reports import asJson, asTable, timeText
 
 START = 1_767_225_600_000  # 2026-01-01
 
