@@ -93,8 +93,14 @@ class TwoClustersTests(TestCase):
         self.assertEqual(sum(truth.values()), total)
         return truth
 
+    async def flushed(self, name: str) -> None:
+        """What was confirmed is written; readers see it when it is flushed."""
+        while any(broker.broker.service.picture().unflushedSize for broker in self.brokers[name]):
+            await deferLater(reactor, 0.01)
+
     async def stored(self, name: str, topic: str) -> list[bytes]:
         """All that a cluster has of a topic."""
+        await self.flushed(name)
         found: list[bytes] = []
         for broker in self.brokers[name]:
             consumer = SimpleConsumer(reactor, broker.endpoint)
@@ -129,6 +135,8 @@ class TwoClustersTests(TestCase):
         await producer.close()
 
     async def audit(self, **properties: str) -> Comparison:
+        for name in self.brokers:
+            await self.flushed(name)
         given = {
             "tiers": f"source={self.servers['source']} | target={self.servers['target']}",
             "audit.window.ms": str(WINDOW_MS),
