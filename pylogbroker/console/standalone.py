@@ -90,6 +90,7 @@ class ClusterConsole(ConsoleService):
         hasMessages: bool = True,
         zookeeper: Callable[[], IZookeeper] | None = None,
         access: SecuritySettings = PLAIN,
+        pageTemplate: str = "",
     ) -> None:
         """
         @param listener: see L{pylogbroker.net.listeners.listenerDescription}.
@@ -97,12 +98,15 @@ class ClusterConsole(ConsoleService):
         @param hosts: allowed names in the Host header.
         @param zookeeper: makes an unconnected client.
         @param access: credentials for ZooKeeper, and the way to brokers.
+        @param pageTemplate: the URL of a broker's own console, with C{{host}}; C{""}: not known.
         """
         self._make = zookeeper or (lambda: ZookeeperClient.fromSettings(reactor, access, servers))
         self._servers = servers
         self.zookeeper: IZookeeper | None = None
         self._connecting: Deferred[Any] | None = None
-        self._cluster = ClusterView(reactor, None, lambda: self.zookeeper, access.brokerEndpoint)
+        self._cluster = ClusterView(
+            reactor, None, lambda: self.zookeeper, access.brokerEndpoint, pageTemplate
+        )
         routes = pageRoutes(reactor, self._cluster, hasMessages)
         routes["/metrics"] = self._metrics
         super().__init__(

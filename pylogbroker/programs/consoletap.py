@@ -42,6 +42,12 @@ class Options(ProgramOptions):
             LISTENER,
             "Where to serve: a port, on 127.0.0.1, or a Twisted endpoint string.",
         ],
+        [
+            "broker-page",
+            None,
+            "",
+            "Where each broker serves its own page, to link to it: http://{host}:8067/.",
+        ],
     ]
     optFlags = [["no-messages", None, "Do not show messages."]]
 
@@ -64,6 +70,11 @@ class Options(ProgramOptions):
             ZookeeperServers().parse(self["zookeeper"], lambda _sentence: None)
         except ValueError as error:
             raise usage.UsageError(f"--zookeeper {self['zookeeper']}: {error}") from error
+        page = self["broker-page"]
+        if page and not (page.startswith(("http://", "https://")) and "{host}" in page):
+            raise usage.UsageError(
+                f"--broker-page {page}: it must be a URL with {{host}}, such as http://{{host}}:8067/"
+            )
         self.access = SecuritySettings.read(self["config"], self.get("set", ()))
 
 
@@ -82,5 +93,6 @@ def makeService(options: Options) -> IService:
         tuple(options.get("host", ())),
         not options["no-messages"],
         access=options.access,
+        pageTemplate=options["broker-page"],
     )
     return options.configure(service)

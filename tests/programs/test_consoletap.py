@@ -40,6 +40,19 @@ class OptionsTests(SynchronousTestCase):
         )
         self.assertIn("'ev[il:2181'", str(error))
 
+    def test_brokerPage(self) -> None:
+        """A template of brokers' pages that is no URL, or the same for all brokers, is refused."""
+        for page in ("javascript:{host}", "http://broker1:8067/"):
+            error = self.assertRaises(
+                usage.UsageError,
+                Options().parseOptions,
+                ["--zookeeper", "zk:1", "--broker-page", page],
+            )
+            self.assertIn(f"--broker-page {page}", str(error))
+        options = Options()
+        options.parseOptions(["--zookeeper", "zk:1", "--broker-page", "https://{host}:8067/"])
+        self.assertEqual(options["broker-page"], "https://{host}:8067/")
+
     def test_service(self) -> None:
         """Options become the service."""
         options = Options()
