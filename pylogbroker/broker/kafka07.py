@@ -66,7 +66,7 @@ PARTITION_COUNT_MAX = 64
 """Partitions that are recorded for a connection, see L{UnconfirmedPartitions}."""
 
 _REQUEST_LINES: dict[type, str] = {
-    Produce: "PRODUCE {topic!r} {partition}: {requestCount} requests, {size} bytes",
+    Produce: "PRODUCE {topic!r} {partition}: {size} bytes, requests: {requestCount}",
     Fetch: "FETCH {topic!r} {partition} from {offset}: at most {sizeMax} bytes",
     Offsets: "OFFSETS {topic!r} {partition} before {time}: at most {countMax}",
 }

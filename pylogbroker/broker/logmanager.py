@@ -44,7 +44,7 @@ from pylogbroker.net.workers import IWorker
 from pylogbroker.storage.events import StorageEvent
 from pylogbroker.storage.jobs import DeleteJob, Job, RollJob
 from pylogbroker.storage.partitionlog import PartitionLog
-from pylogbroker.types import TopicPartition
+from pylogbroker.types import TopicPartition, formatCount
 
 WRITE_SIZE_MAX = 256 << 10
 RETENTION_DELAY_MS = 60_000
@@ -528,8 +528,8 @@ class LogManager:
         log.finishDelete(job, error)
         if job.segments:
             self._log.info(
-                "Deleted {count} segments of {topicPartition}, which begins at {startOffset} now",
-                count=len(job.renamed),
+                "Deleted {segments} of {topicPartition}, which begins at {startOffset} now",
+                segments=formatCount(len(job.renamed), "segment"),
                 topicPartition=log.topicPartition,
                 startOffset=log.logStartOffset,
             )

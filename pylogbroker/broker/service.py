@@ -65,6 +65,7 @@ from pylogbroker.storage.files import RealFileSystem
 from pylogbroker.storage.logdirectory import LogDirectory, LogSettings
 from pylogbroker.storage.partitionlog import HOUR_MS, PartitionSettings
 from pylogbroker.storage.segments import both, byAge, bySize
+from pylogbroker.types import formatCount
 from pylogbroker.zookeeper.client import ZookeeperClient
 
 STOP_GRACE_MS = 5_000
@@ -538,9 +539,9 @@ class BrokerService(Service):
             if isinstance(port, Port):
                 port.startReading()
         self._log.info(
-            "Broker {brokerId} serves {partitionCount} partitions in {directory} on {listeners}",
+            "Broker {brokerId} serves {partitions} in {directory} on {listeners}",
             brokerId=self._settings.brokerId,
-            partitionCount=len(self.directory.logs),
+            partitions=formatCount(len(self.directory.logs), "partition"),
             directory=self._settings.logDir,
             listeners=" ".join(formatAddress(port.getHost()) for port in self.ports),
         )

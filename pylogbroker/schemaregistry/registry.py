@@ -40,6 +40,7 @@ from pylogbroker.schemas.logrecords import (
 from pylogbroker.schemas.schemaparser import parseSchema
 from pylogbroker.schemas.schematext import fingerprint
 from pylogbroker.schemas.state import STALE, SUBJECT_NOT_FOUND, RegistryState, SchemaVersion
+from pylogbroker.types import formatCount
 
 T = TypeVar("T")
 
@@ -145,7 +146,8 @@ class Registry:
     def _becomeReady(self) -> None:
         self.isReady = True
         self._log.info(
-            "The registry has {subjectCount} subjects", subjectCount=len(self.state.subjects(True))
+            "The registry has {subjects}",
+            subjects=formatCount(len(self.state.subjects(True)), "subject"),
         )
 
     def _apply(self, payload: bytes, offset: int) -> None:

@@ -171,7 +171,9 @@ class LogDirectory:
         names = sorted(self._fileSystem.list(self.path))
         if not self._hadMarker and any(map(parseDirectoryName, names)):
             report(RecoveryNeeded(self.path))
-        for i, name in enumerate(names):
+        total = sum(parseDirectoryName(name) is not None for name in names)
+        done = 0
+        for name in names:
             path = f"{self.path}/{name}"
             status = self._fileSystem.status(path)
             if status is None or name in (LOCK_NAME, MARKER_NAME):
@@ -183,6 +185,7 @@ class LogDirectory:
             if topicPartition is None:
                 report(UnexpectedDirectory(path))
                 continue
+            done += 1
             try:
                 loaded = loadPartition(self.cache, path, self._formats, not self._hadMarker, report)
             except StorageError as error:
@@ -197,8 +200,8 @@ class LogDirectory:
                     len(loaded.segments),
                     log.logStartOffset,
                     log.logEndOffset,
-                    i + 1,
-                    len(names),
+                    done,
+                    total,
                 )
             )
 

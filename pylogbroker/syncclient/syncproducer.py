@@ -35,7 +35,7 @@ from pylogbroker.retry import (
     PeriodicReconnect,
 )
 from pylogbroker.syncclient.connection import CLOSE_MS, TIMEOUT_MS, BrokerSocket, SocketOptions
-from pylogbroker.types import LATEST
+from pylogbroker.types import LATEST, formatCount
 
 
 class SyncProducer:
@@ -165,8 +165,9 @@ class SyncProducer:
     def _leave(self, cause: Exception | None) -> None:
         if self._unconfirmedCount:
             self._unknownOutcome = BrokerConnectionError(
-                f"whether {self.socket.name} took the last {self._unconfirmedCount} requests is "
-                f"unknown: {cause or 'the connection was lost'}"
+                f"whether {self.socket.name} took the last"
+                f" {formatCount(self._unconfirmedCount, 'request')} is unknown:"
+                f" {cause or 'the connection was lost'}"
             )
             self._unknownOutcome.__cause__ = cause
             self._unconfirmedCount = 0

@@ -206,7 +206,7 @@ class ImportTests(OffsetsCase):
         self.assertIn("nothing was changed: there are members in g", result.errors)
         self.assertEqual((await self.positions("g", "t"))["0-0"], 12)
         result = await self.groups("import", path, "--execute", "--force")
-        self.assertEqual((result.code, result.errors.splitlines()[-1]), (0, "set 1 offsets"))
+        self.assertEqual((result.code, result.errors.splitlines()[-1]), (0, "set 1 offset"))
         self.assertEqual((await self.positions("g", "t"))["0-0"], 24)
 
 
@@ -266,7 +266,7 @@ class ResetTests(OffsetsCase):
             ("1767441600000", 60),
         ):
             result = await self.reset("--to-datetime", moment, "--topic", "t", "--execute")
-            self.assertEqual((result.code, result.errors), (0, "set 1 offsets\n"), moment)
+            self.assertEqual((result.code, result.errors), (0, "set 1 offset\n"), moment)
             self.assertEqual(await self.positions("g", "t"), {"0-0": offset}, moment)
 
     async def test_number(self) -> None:

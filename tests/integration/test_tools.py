@@ -184,7 +184,7 @@ class ToolTests(CommandCase):
         result = await self.inCluster("group", "verify", group)
         self.assertEqual(
             result[1:],
-            (b"Rebalance operation successful !\n", "looked at 4 partitions of 1 groups\n"),
+            (b"Rebalance operation successful !\n", "looked at 4 partitions of 1 group\n"),
         )
         await consumer.shutdown()
         self.addCleanup(self.cluster.forget, f"/consumers/{group}/ids/{group}_two")

@@ -194,7 +194,7 @@ function showPressure(own) {
   const where = (each) => (each.topic ? (each.partition >= 0 ? `${each.topic}-${each.partition}` : each.topic) : "");
   const rows = own.holding.map((each) => [
     `holding ${each.topic} ${each.partition} ${each.reason}`,
-    [`${whole(each.requestCount)} requests`, "produce", where(each) || "all topics", REASONS[each.reason] ?? each.reason],
+    [`${whole(each.requestCount)} request${each.requestCount === 1 ? "" : "s"}`, "produce", where(each) || "all topics", REASONS[each.reason] ?? each.reason],
   ]);
   rows.push(...own.waiting.map((each) => [
     `client ${each.peer} ${each.what}`, [each.peer, WANTS[each.what] ?? each.what, where(each), REASONS[each.reason] ?? each.reason],
@@ -444,7 +444,7 @@ async function look(offset = $("messages-offset").value.trim()) {
 function showMessages() {
   const found = looked.found;
   if (!found) return;
-  const about = found.messages.length ? `${whole(found.messages.length)} messages from offset ${found.offset} to ${found.nextOffset}` : "no messages here";
+  const about = found.messages.length ? `${whole(found.messages.length)} message${found.messages.length === 1 ? "" : "s"} from offset ${found.offset} to ${found.nextOffset}` : "no messages here";
   setText($("messages-note"), `${about}; the partition has ${found.start} to ${found.end}${found.problem ? `. ${found.problem}` : ""}`);
   $("messages-list").replaceChildren(...found.messages.map(messageItem));
 }
