@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.schemas.logical}, by way of the decoder.
+Tests for L{pylogbroker.schemas.logicaltypes}, by way of the decoder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pylogbroker.errors import (
     InvalidSchemaError,
 )
 from pylogbroker.schemas.avro import AvroDecoder, AvroEncoder
-from pylogbroker.schemas.logical import logicalType
+from pylogbroker.schemas.logicaltypes import logicalType
 from pylogbroker.schemas.schemaparser import parseSchema
 from tests.integration.brokerprocess import ROOT
 from tests.schemas.schematexts import field, record
@@ -106,10 +106,10 @@ class LibraryTests(SynchronousTestCase):
     CODE = """
 import fastavro.read as library
 before = dict(library.LOGICAL_READERS)
-import pylogbroker.schemas.logical
+import pylogbroker.schemas.logicaltypes
 print(library.LOGICAL_READERS == before)
 from fastavro import _read_py
-print(pylogbroker.schemas.logical._reader is not _read_py, _read_py.LOGICAL_READERS == before)
+print(pylogbroker.schemas.logicaltypes._reader is not _read_py, _read_py.LOGICAL_READERS == before)
 """
 
     def test_tableOfTheProcess(self) -> None:
