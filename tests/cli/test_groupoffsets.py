@@ -229,9 +229,16 @@ class ResetTests(OffsetsCase):
         self.assertEqual(len(ends), 4)
         result = await self.reset("--to-latest", "--json")
         changes = [
-            {"group": "g", "topic": "t", "broker": int(name[0]), "partition": int(name[2]), "old": 15 if name == "0-0" else None, "new": end}
+            {
+                "group": "g",
+                "topic": "t",
+                "broker": int(name[0]),
+                "partition": int(name[2]),
+                "old": 15 if name == "0-0" else None,
+                "new": end,
+            }
             for name, end in sorted(ends.items())
-        ]  # fmt: skip
+        ]
         self.assertEqual(
             (result.code, json.loads(result.output), result.errors),
             (0, {"changes": changes, "executed": False}, DRY),

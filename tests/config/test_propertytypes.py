@@ -134,9 +134,16 @@ class HostTests(KindCase):
         ):
             self.assertEqual(self.parse(ZookeeperServers(), text), text)
         for text, wrong in (
-            ("ev[il:2181", "ev[il:2181"), ("zk1:2181,zk]:1", "zk]:1"), ("zk1:2181,", ""), ("zk1:0", "zk1:0"), ("zk1:65536", "zk1:65536"),
-            ("host:port", "host:port"), ("[zk1]:2181", "[zk1]:2181"), ("/kafka", ""), ("a b", "a b"),
-        ):  # fmt: skip
+            ("ev[il:2181", "ev[il:2181"),
+            ("zk1:2181,zk]:1", "zk]:1"),
+            ("zk1:2181,", ""),
+            ("zk1:0", "zk1:0"),
+            ("zk1:65536", "zk1:65536"),
+            ("host:port", "host:port"),
+            ("[zk1]:2181", "[zk1]:2181"),
+            ("/kafka", ""),
+            ("a b", "a b"),
+        ):
             self.assertEqual(
                 self.refused(ZookeeperServers(), text), f"{wrong!r} is not a host with a port"
             )

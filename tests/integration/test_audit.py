@@ -66,17 +66,29 @@ class TwoClustersTests(TestCase):
         @return: the truth: how many of each topic and window.
         """
         properties = {
-            "zk.connect": self.servers["source"], "producer.type": "async", "queue.time": "20", "batch.size": "50", "compression.codec": "1",
-            "confirm": "true", "audit.window.ms": str(WINDOW_MS), "audit.interval.ms": "100",
-        }  # fmt: skip
+            "zk.connect": self.servers["source"],
+            "producer.type": "async",
+            "queue.time": "20",
+            "batch.size": "50",
+            "compression.codec": "1",
+            "confirm": "true",
+            "audit.window.ms": str(WINDOW_MS),
+            "audit.interval.ms": "100",
+        }
         producers = [
             AuditedProducer(reactor, properties, auditRandom=Random(number)) for number in range(2)
         ]
         for part in range(5):
-            await gatherResults([
-                producers[number % 2].send(topics[number % len(topics)], b"message %d" % number, key=f"key {number % 9}")
-                for number in range(part * total // 5, (part + 1) * total // 5)
-            ])  # fmt: skip
+            await gatherResults(
+                [
+                    producers[number % 2].send(
+                        topics[number % len(topics)],
+                        b"message %d" % number,
+                        key=f"key {number % 9}",
+                    )
+                    for number in range(part * total // 5, (part + 1) * total // 5)
+                ]
+            )
             await deferLater(reactor, 0.25)
         for producer in producers:
             await producer.close()

@@ -60,9 +60,15 @@ class ConsoleTests(TestCase):
 
     async def _join(self) -> tuple[ConsumerConnector, MessageStream]:
         settings = {
-            "zk.connect": self.servers, "groupid": "readers<b>", "rebalance.backoff.ms": "100", "fetcher.backoff.ms": "20", "autocommit.interval.ms": "100",
-            "autooffset.reset": "smallest", "queuedchunks.max": "1", "fetch.size": "20000",
-        }  # fmt: skip
+            "zk.connect": self.servers,
+            "groupid": "readers<b>",
+            "rebalance.backoff.ms": "100",
+            "fetcher.backoff.ms": "20",
+            "autocommit.interval.ms": "100",
+            "autooffset.reset": "smallest",
+            "queuedchunks.max": "1",
+            "fetch.size": "20000",
+        }
         consumer = ConsumerConnector(reactor, settings)
         await consumer.connect()
         streams: dict[str, list[MessageStream]] = await consumer.createMessageStreams({"orders": 1})

@@ -525,7 +525,10 @@ class AllowListTests(SecurityCase):
         """A certificate with two common names has no name."""
         await self.serve(RULES + "- both secret\n")
         path = self.authority.issue("loader", "reader")
-        endpoint = f"tls:127.0.0.1:{self.broker.port}:trustRoots={self.authority.trustFolder()}:certificate={path}:privateKey={path}"
+        endpoint = (
+            f"tls:127.0.0.1:{self.broker.port}:trustRoots={self.authority.trustFolder()}"
+            f":certificate={path}:privateKey={path}"
+        )
         consumer = SimpleConsumer(reactor, endpoint, timeoutMs=5000)
         self.addCleanup(consumer.close)
         self.assertIsInstance((await consumer.fetch("clicks", 0, 0, 100)).error, RemoteUnknownError)

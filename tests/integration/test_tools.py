@@ -105,8 +105,13 @@ class ToolTests(CommandCase):
         [found] = json.loads(
             (await self.inCluster("topic", "describe", self.topic, "--json")).output
         )["topics"]
-        self.assertEqual({BrokerPartition(each["broker"], each["partition"]): (each["start"], each["end"]) for each in found["partitions"]},
-                         {place: (0, end) for place, end in self.ends.items()})  # fmt: skip
+        self.assertEqual(
+            {
+                BrokerPartition(each["broker"], each["partition"]): (each["start"], each["end"])
+                for each in found["partitions"]
+            },
+            {place: (0, end) for place, end in self.ends.items()},
+        )
         self.assertEqual(found["size"], sum(self.ends.values()))
 
     async def test_groups(self) -> None:

@@ -179,7 +179,7 @@ class OpenTests(SynchronousTestCase):
         site.open()
 
     def test_openedAgain(self) -> None:
-        """A start that fails late leaves nothing of what it has loaded, nor of what did not load."""
+        """A start that fails late leaves nothing of what it loaded, nor of what did not load."""
         site = Site()
         site.write("bad-0/00000000000000000000.kafka", b"")
         site.double.fail("list", "bad-0", errno.EIO)

@@ -747,8 +747,8 @@ message, so that no later message is left out.
         ),
         """\
 examples:
-  pylogbroker group translate counters --from zk1:2181 --mirror-group mirror --zookeeper zk2:2181
-  pylogbroker group translate counters --from zk1:2181 --mirror-group mirror --zookeeper zk2:2181 --execute
+  pylogbroker group translate hits --from zk1:2181 --mirror-group mm --zookeeper zk2:2181
+  pylogbroker group translate hits --from zk1:2181 --mirror-group mm --zookeeper zk2:2181 --execute
 
 First stop the group's members in the old cluster, then start them in the new one. They find there
 all messages that they had not read, and a few that they had. The mirror may run or not.

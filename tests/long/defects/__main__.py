@@ -175,10 +175,23 @@ def run(probe: Probe, probes: Path, tree: Path) -> str:
     folder = tempfile.mkdtemp(prefix="pylogbroker-defects-")
     try:
         return subprocess.run(
-            [sys.executable, "-m", "twisted.trial", "--temp-directory", f"{folder}/trial", f"probe_{probe.name}"],
-            cwd=tree, env={**os.environ, "PYTHONPATH": str(probes), "PYTHONDONTWRITEBYTECODE": "1"},
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS_MAX, check=False,
-        ).stdout  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "twisted.trial",
+                "--temp-directory",
+                f"{folder}/trial",
+                f"probe_{probe.name}",
+            ],
+            cwd=tree,
+            env={**os.environ, "PYTHONPATH": str(probes), "PYTHONDONTWRITEBYTECODE": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=SECONDS_MAX,
+            check=False,
+        ).stdout
     except subprocess.TimeoutExpired:
         return f"no end within {SECONDS_MAX} s"
     finally:

@@ -71,8 +71,15 @@ class ProduceProbes(test_produce.ProduceTests):
     async def announced(self, option: str, what: str) -> None:
         """The mended command says it after 1.5 s, of the 4 s that it is given here."""
         result = await self.perform(
-            "produce", self.write(b"a"), option, "127.0.0.1:1", "--topic", "t", "--timeout-ms", "4000"
-        )  # fmt: skip
+            "produce",
+            self.write(b"a"),
+            option,
+            "127.0.0.1:1",
+            "--topic",
+            "t",
+            "--timeout-ms",
+            "4000",
+        )
         self.assertEqual(result.code, 1)
         self.assertEqual(
             result.errors.splitlines()[0],

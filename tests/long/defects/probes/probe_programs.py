@@ -17,9 +17,24 @@ from tests.integration.registryprocess import RegistryProcess
 class StartProbes(tests.test_tap.ProcessTests):
     def start(self, argument: str, reason: str) -> None:
         done = subprocess.run(
-            [*twistd(), "--nodaemon", "--pidfile=twistd.pid", "pylogbroker", "--config", str(self.config), "--set", argument],
-            cwd=self.folder, env={"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False,
-        )  # fmt: skip
+            [
+                *twistd(),
+                "--nodaemon",
+                "--pidfile=twistd.pid",
+                "pylogbroker",
+                "--config",
+                str(self.config),
+                "--set",
+                argument,
+            ],
+            cwd=self.folder,
+            env={"PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         self.assertEqual(done.returncode, 1)
         self.assertNotIn("Usage", done.stdout)
         self.assertEqual(done.stdout.count(reason), 1, done.stdout)
@@ -41,8 +56,14 @@ class PipelineProbes(tests.integration.test_pipeline.PipelineTests):
         registry = RegistryProcess(f"{self.folder}/registry", self.cluster.brokers[0].port).start()
         self.addCleanup(registry.kill)
         said = self.start(
-            "publishlogs.py", "--registry", registry.url, "--year", "2016", "--apache", "Apache_2k.log"
-        )  # fmt: skip
+            "publishlogs.py",
+            "--registry",
+            registry.url,
+            "--year",
+            "2016",
+            "--apache",
+            "Apache_2k.log",
+        )
         said._process.wait(60)
         self.assertIn("Apache_2k.log", said.said)
         self.assertNotIn("Traceback", said.said)
