@@ -173,8 +173,8 @@ class SignalTests(FolderTestCase):
 
     def test_stopsTheReactorOnce(self) -> None:
         """
-        A signal stops the reactor, from its own thread; further ones find it stopped, and do
-        nothing.
+        A signal stops the reactor, from its own thread; further ones do nothing, while the services
+        stop and after that.
         """
         options = Options()
         options.parseOptions(["--config", str(self.config)])
@@ -205,6 +205,7 @@ class SignalledReactor(MemoryReactorClock):
 
     def stop(self) -> None:
         super().stop()
+        self.running = True  # as the real one, until the last service has stopped
         self.stopCount += 1
 
 
