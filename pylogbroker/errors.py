@@ -129,7 +129,7 @@ class UnsupportedVersionError(WireError):
     """A request or message does not have this version; the text names both."""
 
 
-class InvalidRequestError(PylogbrokerError):
+class InvalidRequestValueError(PylogbrokerError):
     """A request has an impossible value, such as a negative size. Its connection is closed."""
 
 
@@ -407,7 +407,7 @@ class InvalidSchemaError(SchemaError):
     """A text is no schema, or an unsafe one; the text says why."""
 
 
-class IncompatibleSchemaError(SchemaError):
+class IncompatibleReaderSchemaError(SchemaError):
     """One schema cannot read the other's data; the text says where."""
 
 

@@ -84,7 +84,7 @@ class Backoff:
 
 
 @dataclass
-class RetryPolicy:
+class BlockingRetryPolicy:
     """
     A limited number of attempts in a thread, with a L{Backoff} between them.
 

@@ -37,6 +37,15 @@ def escapeUnprintable(text: str) -> str:
     )
 
 
+def formatCount(count: int, noun: str) -> str:
+    """
+    A number of things for people: C{1 file}, C{2,863 messages}.
+
+    @param noun: singular; the plural is the same with an C{s}.
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 class LogPosition(NamedTuple):
     """
     A place in a partition's log: Kafka's log offset metadata.

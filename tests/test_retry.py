@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.retry import Backoff, PeriodicReconnect, RetryDelays, RetryPolicy
+from pylogbroker.retry import Backoff, BlockingRetryPolicy, PeriodicReconnect, RetryDelays
 
 
 class BackoffTests(SynchronousTestCase):
@@ -31,7 +31,7 @@ class BackoffTests(SynchronousTestCase):
         self.assertEqual([backoff.failed(), backoff.failed(), backoff.failed()], [100, 75, 50])
 
 
-class RetryPolicyTests(SynchronousTestCase):
+class BlockingRetryPolicyTests(SynchronousTestCase):
     """A limited number of attempts."""
 
     def test_attempts(self) -> None:
@@ -40,7 +40,7 @@ class RetryPolicyTests(SynchronousTestCase):
         the last one says so.
         """
         pauses: list[float] = []
-        policy = RetryPolicy(2, pauses.append, lambda: 0.0, RetryDelays(100, 5_000))
+        policy = BlockingRetryPolicy(2, pauses.append, lambda: 0.0, RetryDelays(100, 5_000))
         for _call in range(2):
             pauses.clear()
             self.assertEqual(list(policy.attempts()), [False, False, True])

@@ -21,6 +21,7 @@ from pylogbroker.types import (
     TopicPartition,
     consumedCount,
     escapeUnprintable,
+    formatCount,
 )
 
 
@@ -90,6 +91,17 @@ class ValueTests(SynchronousTestCase):
     def test_constants(self) -> None:
         """The wire's special numbers (spec-0.7 wire-protocol §3.1, §3.5)."""
         self.assertEqual((RANDOM_PARTITION, LATEST, EARLIEST), (-1, -1, -2))
+
+
+class CountTests(SynchronousTestCase):
+    """Numbers of things."""
+
+    def test_formatCount(self) -> None:
+        """One is singular; none and many are plural, with separators."""
+        self.assertEqual(
+            [formatCount(count, "file") for count in (0, 1, 2, 2863)],
+            ["0 files", "1 file", "2 files", "2,863 files"],
+        )
 
 
 class PrintableTests(SynchronousTestCase):

@@ -21,7 +21,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from pylogbroker.audit.comparison import Comparison
-from pylogbroker.audit.reports import asJson, asTable, timeText
+from pylogbroker.audit.comparisonformats import asJson, asTable, timeText
 from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.config.auditsettings import AuditorSettings
 from pylogbroker.metrics.exposition import CONTENT_TYPE, families, render, scalar

@@ -29,7 +29,7 @@ from twisted.python.failure import Failure
 from pylogbroker.broker.server import Broker
 from pylogbroker.errors import (
     NO_ERROR,
-    InvalidRequestError,
+    InvalidRequestValueError,
     MessageTooLargeError,
     OffsetOutOfRangeError,
     PartitionOutOfRangeError,
@@ -66,7 +66,7 @@ PARTITION_COUNT_MAX = 64
 """Partitions that are recorded for a connection, see L{UnconfirmedPartitions}."""
 
 _REQUEST_LINES: dict[type, str] = {
-    Produce: "PRODUCE {topic!r} {partition}: {requestCount} requests, {size} bytes",
+    Produce: "PRODUCE {topic!r} {partition}: {size} bytes, requests: {requestCount}",
     Fetch: "FETCH {topic!r} {partition} from {offset}: at most {sizeMax} bytes",
     Offsets: "OFFSETS {topic!r} {partition} before {time}: at most {countMax}",
 }
@@ -344,7 +344,7 @@ class Kafka07Protocol:
         if isinstance(error, UnknownPartitionError):
             return NO_ERROR, EMPTY_SLICE
         self._counters.refused(topic, self._broker.exists(topic)).failedFetchCount += 1
-        if isinstance(error, InvalidRequestError):
+        if isinstance(error, InvalidRequestValueError):
             raise error
         code = codeFor(error)
         if code == RemoteUnknownError.code:

@@ -52,7 +52,7 @@ from pylogbroker.storage.kafka.batchlog import BatchLog
 from pylogbroker.storage.kafka.checkpoints import CHECKPOINTS, LOG_START
 from pylogbroker.storage.logdirectory import LogDirectory
 from pylogbroker.storage.partitionlog import MarkKind, OffsetCallback, PartitionLog
-from pylogbroker.types import TopicPartition
+from pylogbroker.types import TopicPartition, formatCount
 
 WRITE_SIZE_MAX = 256 << 10
 RETENTION_DELAY_MS = 60_000
@@ -591,8 +591,8 @@ class LogManager:
         log.finishDelete(job, error)
         if job.segments:
             self._log.info(
-                "Deleted {count} segments of {topicPartition}, which begins at {startOffset} now",
-                count=len(job.renamed),
+                "Deleted {segments} of {topicPartition}, which begins at {startOffset} now",
+                segments=formatCount(len(job.renamed), "segment"),
                 topicPartition=log.topicPartition,
                 startOffset=log.logStartOffset,
             )

@@ -22,7 +22,7 @@ from pylogbroker.broker.logmanager import LogManager, Partition
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.errors import (
     DecompressionLimitError,
-    InvalidRequestError,
+    InvalidRequestValueError,
     PartitionOutOfRangeError,
     PylogbrokerError,
     StorageError,
@@ -374,8 +374,8 @@ class Broker:
             that is due by count: at most L{DUE_FLUSH_WAIT_MS}.
         @return: a slice, now or later. It is pinned: the receiver must unpin it.
         @raise PylogbrokerError: L{find}'s reasons; L{UnknownPartitionError};
-            L{OffsetOutOfRangeError}; L{InvalidRequestError} for a negative size. From the Deferred,
-            too.
+            L{OffsetOutOfRangeError}; L{InvalidRequestValueError} for a negative size. From the
+            Deferred, too.
         """
         log = self._existing(topic, partition)
         if awaitDueFlush and log.readsPastWatermark(offset, sizeMax):
@@ -390,7 +390,7 @@ class Broker:
     ) -> Slice | FindPositionJob:
         found = log.read(offset, max(sizeMax, 0), search)
         if sizeMax < 0 and offset != log.highWatermark:
-            raise InvalidRequestError(f"fetch of {sizeMax} bytes")
+            raise InvalidRequestValueError(f"fetch of {sizeMax} bytes")
         return found
 
     async def _fetchLater(
@@ -435,12 +435,12 @@ class Broker:
         Offsets before a time (spec-0.7 wire-protocol §10), descending.
 
         @param awaitDueFlush: as of L{fetch}.
-        @raise PylogbrokerError: L{find}'s reasons; L{UnknownPartitionError}; L{InvalidRequestError}
-            for a negative count.
+        @raise PylogbrokerError: L{find}'s reasons; L{UnknownPartitionError};
+            L{InvalidRequestValueError} for a negative count.
         """
         log = self._existing(topic, partition)
         if countMax < 0:
-            raise InvalidRequestError(f"at most {countMax} offsets asked for")
+            raise InvalidRequestValueError(f"at most {countMax} offsets asked for")
         if awaitDueFlush:
             await self._awaitDueFlush(log)
         return log.offsetsBefore(time, countMax, self._nowMs())

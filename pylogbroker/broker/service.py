@@ -70,6 +70,7 @@ from pylogbroker.storage.files import RealFileSystem
 from pylogbroker.storage.logdirectory import LogDirectory, LogSettings
 from pylogbroker.storage.partitionlog import HOUR_MS, PartitionSettings
 from pylogbroker.storage.segments import both, byAge, bySize
+from pylogbroker.types import formatCount
 from pylogbroker.zookeeper.client import ZookeeperClient
 
 STOP_GRACE_MS = 5_000
@@ -327,17 +328,11 @@ class BrokerService(Service):
             raiseDescriptorLimit(), self._settings.maxOpenSegments
         )
         self.connections.countMax = min(self.connections.countMax or room, room)
-        listening = Deferred.fromCoroutine(self._listen())
-        if not listening.called:
-            raise ConfigurationError(
-                "an endpoint in listeners needs a running reactor before it listens: "
-                "twistd cannot wait"
-            )
-        self._turnUntil(listening)
         try:
+            self._listenNow()
             self.directory.open(self.logManager.report)
         except BaseException:
-            Deferred.fromCoroutine(self._closePorts())
+            self._turnUntil(Deferred.fromCoroutine(self._closePorts()))
             raise
         if self._settings.enableZookeeper:
             try:
@@ -346,6 +341,17 @@ class BrokerService(Service):
                 self._flushWorker.start()
                 self._turnUntil(self.stop())
                 raise
+
+    def _listenNow(self) -> None:
+        listening = Deferred.fromCoroutine(self._takePorts())
+        if not listening.called:
+            listening.addErrback(lambda _cancelled: None)  # and what it fails with later
+            listening.cancel()
+            raise ConfigurationError(
+                "an endpoint in listeners needs a running reactor before it listens: "
+                "twistd cannot wait"
+            )
+        self._turnUntil(listening)
 
     def _turnUntil(self, waiting: Deferred[None]) -> None:
         outcomes: list[Any] = []
@@ -391,7 +397,11 @@ class BrokerService(Service):
             await act()
 
     async def _start(self) -> None:
-        await self._listen()
+        try:
+            await self._takePorts()
+        except Exception:
+            await self._closePorts()
+            raise
         self._flushWorker.start()
         try:
             await self._flushWorker.submit(lambda: self.directory.open(self.logManager.report))
@@ -486,7 +496,8 @@ class BrokerService(Service):
             if isConnected:
                 await closed
 
-    async def _listen(self) -> None:
+    async def _takePorts(self) -> None:
+        """A failure leaves the ports open that are already taken."""
         if self._wasStopped:
             raise RuntimeError(
                 "a broker that was stopped cannot be started again: make another one"
@@ -496,7 +507,6 @@ class BrokerService(Service):
                 endpoint = serverEndpoint(self._reactor, description)
                 port = await endpoint.listen(self.factory)
             except Exception as error:
-                await self._closePorts()
                 raise ConfigurationError(
                     f"cannot listen on {description!r}: {listenError(error)}"
                 ) from error
@@ -537,9 +547,9 @@ class BrokerService(Service):
             if isinstance(port, Port):
                 port.startReading()
         self._log.info(
-            "Broker {brokerId} serves {partitionCount} partitions in {directory} on {listeners}",
+            "Broker {brokerId} serves {partitions} in {directory} on {listeners}",
             brokerId=self._settings.brokerId,
-            partitionCount=len(self.directory.logs),
+            partitions=formatCount(len(self.directory.logs), "partition"),
             directory=self._settings.logDir,
             listeners=" ".join(formatAddress(port.getHost()) for port in self.ports),
         )

@@ -16,9 +16,9 @@ from pylogbroker.cli.streams import Streams
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.subscription import blacklist, whitelist
 from pylogbroker.cluster.znodes import decodePartition
-from pylogbroker.config.connectionsettings import ConnectionSettings
+from pylogbroker.config.securitysettings import SecuritySettings
 from pylogbroker.errors import ConfigurationError, FormatError, PylogbrokerError
-from pylogbroker.net.socketendpoints import brokerEndpoint
+from pylogbroker.net.endpointstrings import brokerEndpoint
 from pylogbroker.records.compression import codecByName
 from pylogbroker.storage.filenames import validateTopic
 from pylogbroker.types import EARLIEST, LATEST
@@ -168,7 +168,7 @@ ACCESS = (
     option(
         "--config FILE",
         "a property file with access to a secured cluster: "
-        f"{', '.join(each.key for each in ConnectionSettings.keys)} have an effect; "
+        f"{', '.join(each.key for each in SecuritySettings.keys)} have an effect; "
         "a producer's or a consumer's file will do",
         dest="accessFile",
     ),
@@ -268,11 +268,9 @@ def loadAccess(options: Namespace) -> None:
     if not hasattr(options, "accessFile"):
         return
     try:
-        options.access = ConnectionSettings.read(options.accessFile, options.accessChanges)
+        options.access = SecuritySettings.read(options.accessFile, options.accessChanges)
         other = getattr(options, "otherAccessFile", None)
-        options.otherAccess = (
-            options.access if other is None else ConnectionSettings.read(other, ())
-        )
+        options.otherAccess = options.access if other is None else SecuritySettings.read(other, ())
     except ConfigurationError as error:
         options.parser.error(str(error))
 

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from pylogbroker.cli.arguments import flag, option
 from pylogbroker.records.compression import crc32
-from pylogbroker.types import BrokerPartition, escapeUnprintable
+from pylogbroker.types import BrokerPartition, escapeUnprintable, formatCount
 
 UNKNOWN = "-"
 """What a table shows for an unknown value."""
@@ -142,7 +142,8 @@ class Progress:
         self._last = now
         part = f", {100 * size / self._sizeTotal:.0f} %" if self._sizeTotal else ""
         rate = count / (now - self._start)
-        text = f"{stage + ': ' if stage else ''}{count:,} messages, {formatBytes(size)}{part}"
+        messages = formatCount(count, "message")
+        text = f"{stage + ': ' if stage else ''}{messages}, {formatBytes(size)}{part}"
         self._show("\r" + f"{text}, {rate:,.0f} messages/s"[:_WIDTH_MAX].ljust(_WIDTH_MAX))
         self._isShown = True
 

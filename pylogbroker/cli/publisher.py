@@ -18,7 +18,7 @@ from pylogbroker.cli import CommandError
 from pylogbroker.cli.session import closeAll, requirePartition
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
-from pylogbroker.config.connectionsettings import ConnectionSettings
+from pylogbroker.config.securitysettings import SecuritySettings
 from pylogbroker.errors import ConfigurationError, MessageTooLargeError, PylogbrokerError
 from pylogbroker.net.deferreds import batched
 from pylogbroker.producer.producer import Producer, ProducerData
@@ -194,7 +194,7 @@ class ClusterPublisher:
         zookeeper: str,
         topic: str,
         limits: PublisherLimits,
-        access: ConnectionSettings,
+        access: SecuritySettings,
         separator: bytes | None = None,
         what: str = "lines",
     ) -> None:

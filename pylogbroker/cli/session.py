@@ -21,8 +21,8 @@ from pylogbroker.client.offsetlookup import OffsetLookup
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.znodes import BrokerRegistration
-from pylogbroker.config.connectionsettings import ConnectionSettings
 from pylogbroker.config.consumersettings import ConsumerSettings
+from pylogbroker.config.securitysettings import SecuritySettings
 from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.errors import PartitionOutOfRangeError, ZookeeperError
 from pylogbroker.interfaces import IZookeeper
@@ -167,7 +167,7 @@ class ClusterSession:
         options: Namespace,
         streams: Streams,
         servers: str | None = None,
-        access: ConnectionSettings | None = None,
+        access: SecuritySettings | None = None,
     ) -> None:
         """
         @param servers: C{host:port[,host:port…][/chroot]}; by default, C{--zookeeper}.

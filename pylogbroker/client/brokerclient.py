@@ -55,8 +55,8 @@ from pylogbroker.errors import (
     copyForReraise,
 )
 from pylogbroker.net.deferreds import asDeferred, gatherAll
+from pylogbroker.net.endpointstrings import KINDS, PLAIN, PORT_MAX, brokerEndpoint
 from pylogbroker.net.ratelimitedlog import RateLimitedLogger
-from pylogbroker.net.socketendpoints import KINDS, PLAIN, PORT_MAX, brokerEndpoint
 from pylogbroker.net.timer import Timer
 from pylogbroker.protocol.brokercalls import BrokerCall
 from pylogbroker.retry import Backoff
@@ -455,7 +455,7 @@ class BrokerClientPool:
     ) -> None:
         """
         @param template: makes an endpoint of C{host:port}; see
-            L{pylogbroker.net.socketendpoints.brokerEndpoint}.
+            L{pylogbroker.net.endpointstrings.brokerEndpoint}.
         """
         self._make = partial(
             BrokerClient, reactor, connectTimeoutMs=connectTimeoutMs, limits=limits, random=random

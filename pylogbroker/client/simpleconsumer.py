@@ -15,7 +15,7 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 from pylogbroker.client.brokerclient import CONNECT_TIMEOUT_MS, TIMEOUT_MS, BrokerClient
 from pylogbroker.client.connection import DEFAULT_LIMITS, ConnectionLimits
 from pylogbroker.net.deferreds import gatherSettled
-from pylogbroker.net.socketendpoints import brokerEndpoint
+from pylogbroker.net.endpointstrings import brokerEndpoint
 from pylogbroker.protocol.brokercalls import FetchRange, fetchCall, multiFetchCall, offsetsCall
 from pylogbroker.records.messageset import MessageSet
 
@@ -122,7 +122,7 @@ class ConsumerPool:
         @param timeoutMs: for each answer, connecting included.
         @param connectTimeoutMs: by default the same.
         @param template: makes an endpoint of C{host:port}; see
-            L{pylogbroker.net.socketendpoints.brokerEndpoint}.
+            L{pylogbroker.net.endpointstrings.brokerEndpoint}.
         """
         self._make = partial(
             SimpleConsumer,

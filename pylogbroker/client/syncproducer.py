@@ -55,7 +55,7 @@ from pylogbroker.retry import (
     RECONNECT_TIME_INTERVAL_MS,
     PeriodicReconnect,
 )
-from pylogbroker.types import LATEST
+from pylogbroker.types import LATEST, formatCount
 
 T = TypeVar("T")
 
@@ -265,8 +265,8 @@ class SyncProducer:
         self, unacked: _UnackedSends, cause: BaseException | None
     ) -> BrokerConnectionError:
         unknown = BrokerConnectionError(
-            f"whether {self._client.name} took the last {unacked.unconfirmedCount} requests is "
-            f"unknown: {cause}"
+            f"whether {self._client.name} took the last"
+            f" {formatCount(unacked.unconfirmedCount, 'request')} is unknown: {cause}"
         )
         unknown.__cause__ = cause
         return unknown

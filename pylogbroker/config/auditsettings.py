@@ -10,22 +10,22 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pylogbroker.config.connectionsettings import BROKER_ENDPOINT, ZK_DIGEST
 from pylogbroker.config.keys import Settings, ownKey
 from pylogbroker.config.propertytypes import (
+    BAR_SEPARATED_LIST,
     BOOLEAN,
     LONG_MAX,
     NOT_EMPTY,
     NULLABLE_TEXT,
     POSITIVE,
     TEXT,
-    TEXT_LIST,
     Integer,
     PropertyType,
     Warn,
     ZookeeperServers,
     isServer,
 )
+from pylogbroker.config.securitysettings import BROKER_ENDPOINT, ZK_DIGEST
 from pylogbroker.errors import ConfigurationError
 
 AUDIT_TOPIC = "pylogbroker-audit"
@@ -135,7 +135,7 @@ class TierList(PropertyType[tuple[TierAddress, ...]]):
 
     def parse(self, text: str, warn: Warn) -> tuple[TierAddress, ...]:
         try:
-            return tuple(map(parseTier, TEXT_LIST.parse(text, warn)))
+            return tuple(map(parseTier, BAR_SEPARATED_LIST.parse(text, warn)))
         except ConfigurationError as error:
             raise ValueError(str(error)) from error
 
@@ -157,7 +157,7 @@ class AuditorSettings(Settings):
     auditTopic = AUDIT_TOPIC_KEY
     topics = ownKey(
         "topics",
-        TEXT_LIST,
+        BAR_SEPARATED_LIST,
         "",
         "The topics to audit, with `|` between them. Empty: all topics that producers have "
         "reported.",
@@ -204,7 +204,7 @@ class AuditorSettings(Settings):
     )
     hosts = ownKey(
         "hosts",
-        TEXT_LIST,
+        BAR_SEPARATED_LIST,
         "",
         "Host names that clients may use for `listen`, with `|` between them, beside "
         "`localhost` and every IP address.",

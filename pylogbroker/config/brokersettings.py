@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from pylogbroker.config.allowlist import readAllowList
-from pylogbroker.config.connectionsettings import ZK_ACL, ZK_DIGEST
 from pylogbroker.config.keys import ConfigKey, Settings, ignoredKey, ownKey
 from pylogbroker.config.propertytypes import (
     ANY_INTEGER,
+    BAR_SEPARATED_LIST,
     BOOLEAN,
     LONG_MAX,
     NOT_EMPTY,
@@ -26,7 +26,6 @@ from pylogbroker.config.propertytypes import (
     POSITIVE,
     SIZE,
     TEXT,
-    TEXT_LIST,
     TOPIC_MAP,
     EndpointTemplate,
     Host,
@@ -36,6 +35,7 @@ from pylogbroker.config.propertytypes import (
     Warn,
     ZookeeperServers,
 )
+from pylogbroker.config.securitysettings import ZK_ACL, ZK_DIGEST
 from pylogbroker.errors import ConfigurationError
 
 SAMPLE_NAME = "broker.properties"
@@ -83,7 +83,7 @@ class BrokerSettings(Settings):
     )
     listeners = ownKey(
         "listeners",
-        TEXT_LIST,
+        BAR_SEPARATED_LIST,
         "",
         "The endpoints to listen on, as Twisted endpoint strings with `|` between them: "
         "`tcp:9092:interface=127.0.0.1 | tls:9093:privateKey=key.pem:clientCAs=ca.pem`. "
@@ -414,7 +414,7 @@ class BrokerSettings(Settings):
     )
     httpHosts = ownKey(
         "http.hosts",
-        TEXT_LIST,
+        BAR_SEPARATED_LIST,
         "",
         "Host names by which browsers may reach `http.listener`, with `|` between them, "
         "beside `localhost` and every IP address. Other Host headers are refused, because "

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pylogbroker.config.connectionsettings import BROKER_ENDPOINT, ZK_ACL, ZK_DIGEST
 from pylogbroker.config.keys import ConfigKey, Settings, ignoredKey, ownKey
 from pylogbroker.config.propertytypes import (
     ANY_INTEGER,
@@ -25,6 +24,7 @@ from pylogbroker.config.propertytypes import (
     Warn,
     ZookeeperServers,
 )
+from pylogbroker.config.securitysettings import BROKER_ENDPOINT, ZK_ACL, ZK_DIGEST
 
 _SIZE_MAX = Integer(1, 1 << 30)
 

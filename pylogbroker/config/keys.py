@@ -22,8 +22,8 @@ from pylogbroker.errors import ConfigurationError
 T = TypeVar("T")
 
 
-class EarlierKey(Protocol):
-    """A L{ConfigKey} as another one refers to it."""
+class ReferencedKey(Protocol):
+    """A L{ConfigKey}, declared earlier, as another one refers to it."""
 
     key: str
     name: str
@@ -57,8 +57,8 @@ class ConfigKey(Generic[T]):
     isEffective: bool = True
     isRequired: bool = False
     derived: str = ""
-    fallback: EarlierKey | None = None
-    least: EarlierKey | None = None
+    fallback: ReferencedKey | None = None
+    least: ReferencedKey | None = None
 
     def __post_init__(self) -> None:
         if self.fallback is not None:

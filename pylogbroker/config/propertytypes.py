@@ -217,7 +217,7 @@ class EndpointTemplate(PropertyType[str]):
         return text
 
 
-class TextList(PropertyType[tuple[str, ...]]):
+class BarSeparatedList(PropertyType[tuple[str, ...]]):
     """
     Texts with C{|} between them. White space around a text is dropped; inner white space stays,
     because endpoint strings hold file names.
@@ -347,5 +347,5 @@ BOOLEAN = Boolean()
 TEXT = Text()
 NOT_EMPTY = Text(empty=False)
 NULLABLE_TEXT = Nullable(TEXT)
-TEXT_LIST = TextList()
+BAR_SEPARATED_LIST = BarSeparatedList()
 TOPIC_MAP = TopicMap()

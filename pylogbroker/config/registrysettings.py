@@ -5,7 +5,7 @@ The settings of a schema registry. 0.7 has none, so all keys are ours.
 from __future__ import annotations
 
 from pylogbroker.config.keys import Settings, ownKey
-from pylogbroker.config.propertytypes import NOT_EMPTY, POSITIVE, TEXT_LIST, Integer
+from pylogbroker.config.propertytypes import BAR_SEPARATED_LIST, NOT_EMPTY, POSITIVE, Integer
 
 
 class RegistrySettings(Settings):
@@ -34,7 +34,7 @@ class RegistrySettings(Settings):
     )
     hosts = ownKey(
         "hosts",
-        TEXT_LIST,
+        BAR_SEPARATED_LIST,
         "",
         "Host names that clients may use, with `|` between them, beside `localhost` and "
         "every IP address.",

@@ -117,16 +117,19 @@ class ClusterView:
         own: BrokerService | None,
         zookeeper: Callable[[], IZookeeper | None],
         template: str = "",
+        pageTemplate: str = "",
     ) -> None:
         """
         @param own: the broker in this process, if there is one.
         @param zookeeper: returns the current client, if there is one.
         @param template: the way to other brokers; see
-            L{pylogbroker.net.socketendpoints.brokerEndpoint}.
+            L{pylogbroker.net.endpointstrings.brokerEndpoint}.
+        @param pageTemplate: the URL of a broker's own console, with C{{host}}; C{""}: not known.
         """
         self._reactor = reactor
         self._own = own
         self._zookeeper = zookeeper
+        self._pageTemplate = pageTemplate
         self._ends = OffsetLookup(reactor, self._find, TIMEOUT_MS, TIMEOUT_MS // 2, template)
         self._brokers: dict[int, BrokerRegistration] = {}
         self._seen: dict[int, tuple[BrokerRegistration, dict[str, int], int]] = {}
@@ -176,13 +179,12 @@ class ClusterView:
             topics.setdefault(topic, []).append(_foreignPartition(partition, found))
         for topic in layout.counts:
             topics.setdefault(topic, [])
-        counts = {} if picture is None else picture.counters["topics"]
         return {
             "timeMs": self._nowMs(),
             "foreignTimeMs": self._foreignMs,
-            "brokers": _brokers(picture, layout, foreign),
+            "brokers": _brokers(picture, layout, foreign, self._pageTemplate),
             "topics": [
-                {"name": name, "partitions": rows, "counts": counts.get(name)}
+                {"name": name, "partitions": rows, "counts": _topicCounts(picture, name, rows)}
                 for name, rows in sorted(topics.items())
             ],
             "own": None if picture is None else _ownBroker(picture),
@@ -370,6 +372,24 @@ def _ownPartition(brokerId: int, each: PartitionSnapshot) -> dict[str, Any]:
     }
 
 
+def _topicCounts(
+    picture: BrokerSnapshot | None, topic: str, rows: list[dict[str, Any]]
+) -> dict[str, int] | None:
+    """
+    What the own broker has counted of a topic since its start; L{None}: it has no partition of the
+    topic, or does not count it alone.
+    """
+    if picture is None or all(row["broker"] != picture.brokerId for row in rows):
+        return None
+    counters = picture.counters
+    found: dict[str, int] | None = counters["topics"].get(topic)
+    others: dict[str, int] = counters["otherTopics"]
+    # a topic has counters from its first traffic on; beyond the limit its traffic is the others'
+    if found is None and others["messageCount"] == others["fetchedSize"] == 0:
+        return others
+    return found
+
+
 def _foreignPartition(
     partition: BrokerPartition, found: OffsetBounds | PylogbrokerError
 ) -> dict[str, Any]:
@@ -387,7 +407,7 @@ def _foreignPartition(
 
 
 def _brokers(
-    picture: BrokerSnapshot | None, layout: _Layout, foreign: Foreign
+    picture: BrokerSnapshot | None, layout: _Layout, foreign: Foreign, pageTemplate: str
 ) -> list[dict[str, Any]]:
     problems = {
         partition.broker: describeError(found)
@@ -402,6 +422,7 @@ def _brokers(
             "isOwn": False,
             "isRegistered": number in layout.brokers,
             "problem": problems.get(number, ""),
+            "page": pageTemplate.replace("{host}", where.host),
         }
         for number, where in {**layout.brokers, **layout.down}.items()
     }
@@ -413,6 +434,7 @@ def _brokers(
             "isOwn": True,
             "isRegistered": picture.isRegistered,
             "problem": "" if picture.startedMs else "it does not serve",
+            "page": "",
         }
     return [rows[number] for number in sorted(rows)]
 

@@ -63,7 +63,7 @@ class ConsoleService(HttpService):
     ) -> None:
         """
         @param listener: see L{pylogbroker.net.listeners.listenerDescription}.
-        @param view: closed when the service stops.
+        @param view: the console's, closed when the service stops; L{None}: metrics only.
         @param called: the name of the setting, for errors.
         """
         setting = f"cannot listen on {listenerDescription(listener)!r} ({called})"
@@ -90,7 +90,9 @@ class ConsoleService(HttpService):
 
     def _onPort(self, port: Any) -> Any:
         self._log.info(
-            "Metrics and console are served on {listener}", listener=formatAddress(port.getHost())
+            "Metrics{andConsole} are served on {listener}",
+            andConsole="" if self._view is None else " and console",
+            listener=formatAddress(port.getHost()),
         )
         return port
 

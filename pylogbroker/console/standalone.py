@@ -16,7 +16,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from pylogbroker.config.connectionsettings import PLAIN, ConnectionSettings
+from pylogbroker.config.securitysettings import PLAIN, SecuritySettings
 from pylogbroker.console.cluster import ClusterView
 from pylogbroker.console.service import ConsoleService, pageRoutes
 from pylogbroker.errors import PylogbrokerError
@@ -89,7 +89,8 @@ class ClusterConsole(ConsoleService):
         hosts: tuple[str, ...] = (),
         hasMessages: bool = True,
         zookeeper: Callable[[], IZookeeper] | None = None,
-        access: ConnectionSettings = PLAIN,
+        access: SecuritySettings = PLAIN,
+        pageTemplate: str = "",
     ) -> None:
         """
         @param listener: see L{pylogbroker.net.listeners.listenerDescription}.
@@ -97,12 +98,15 @@ class ClusterConsole(ConsoleService):
         @param hosts: allowed names in the Host header.
         @param zookeeper: makes an unconnected client.
         @param access: credentials for ZooKeeper, and the way to brokers.
+        @param pageTemplate: the URL of a broker's own console, with C{{host}}; C{""}: not known.
         """
         self._make = zookeeper or (lambda: ZookeeperClient.fromSettings(reactor, access, servers))
         self._servers = servers
         self.zookeeper: IZookeeper | None = None
         self._connecting: Deferred[Any] | None = None
-        self._cluster = ClusterView(reactor, None, lambda: self.zookeeper, access.brokerEndpoint)
+        self._cluster = ClusterView(
+            reactor, None, lambda: self.zookeeper, access.brokerEndpoint, pageTemplate
+        )
         routes = pageRoutes(reactor, self._cluster, hasMessages)
         routes["/metrics"] = self._metrics
         super().__init__(

@@ -45,7 +45,7 @@ from pylogbroker.metrics.clientmetrics import consumerFamilies
 from pylogbroker.metrics.counters import ConsumerCounters
 from pylogbroker.metrics.exposition import Family
 from pylogbroker.net.deferreds import Waiters, asDeferred
-from pylogbroker.net.socketendpoints import brokerEndpoint
+from pylogbroker.net.endpointstrings import brokerEndpoint
 from pylogbroker.types import PartitionId
 from pylogbroker.zookeeper.client import ZookeeperClient
 
@@ -125,6 +125,7 @@ class ConsumerConnector:
         self._subscription: ISubscription | None = None
         self._autoCommit = LoopingCall(self._commitAndLog, self._positionedPartitions)
         self._autoCommit.clock = reactor
+        self._commitFailure = ""
         self._isShutDown = False
         self._trigger: Any = None
         self._shutdownWaiters: Waiters[None] = Waiters()
@@ -309,21 +310,29 @@ class ConsumerConnector:
         return Deferred.fromCoroutine(self._commit(self._positionedPartitions))
 
     async def _commit(self, partitions: Callable[[], Collection[PartitionId]]) -> None:
-        failed = await self._offsets.commit(partitions)
+        failed = sorted(await self._offsets.commit(partitions))
         if failed:
             some = ", ".join(map(str, failed[:10])) + (" …" if len(failed) > 10 else "")
+            plural = "" if len(failed) == 1 else "s"
             raise CommitFailedError(
-                f"the positions of {len(failed)} partitions were not stored: {some}"
+                f"the positions of {len(failed)} partition{plural} were not stored: {some}"
             )
 
     def _positionedPartitions(self) -> list[PartitionId]:
         return self._fetchers.positionedPartitions
 
     async def _commitAndLog(self, partitions: Callable[[], Collection[PartitionId]]) -> None:
+        """A failure that repeats itself is logged once, and its end, too."""
         try:
             await self._commit(partitions)
         except CommitFailedError as error:
-            self._log.warn("{error}", error=error)
+            if str(error) != self._commitFailure:
+                self._log.warn("{error}. It is tried again", error=error)
+            self._commitFailure = str(error)
+        else:
+            if self._commitFailure:
+                self._log.info("Positions are stored again")
+            self._commitFailure = ""
 
     def seek(self, partition: PartitionId, offset: int) -> None:
         """

@@ -25,7 +25,7 @@ from pylogbroker.errors import NoBrokersError, TimedOutError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.mirror.pipeline import Outage, retryForever
 from pylogbroker.net.deferreds import gatherSettled
-from pylogbroker.net.socketendpoints import brokerEndpoint
+from pylogbroker.net.endpointstrings import brokerEndpoint
 from pylogbroker.producer.inflight import InFlightMessageLimiter
 from pylogbroker.producer.producer import Producer, ProducerData
 from pylogbroker.types import BrokerPartition, PartitionId

@@ -22,7 +22,7 @@ from twisted.internet.error import CannotListenError
 from twisted.python.failure import Failure
 
 from pylogbroker.errors import ConfigurationError
-from pylogbroker.net.socketendpoints import PORT_MAX, splitEndpoint
+from pylogbroker.net.endpointstrings import PORT_MAX, splitEndpoint
 
 BACKLOG = 1024
 LOOPBACK = "127.0.0.1"

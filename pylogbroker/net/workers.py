@@ -40,7 +40,9 @@ class IWorker(Protocol):
 
 
 class ThreadPoolWorker:
-    """An L{IWorker} with a pool of threads."""
+    """
+    An L{IWorker} with a pool of threads. Its queue has no limit: callers limit what they submit.
+    """
 
     def __init__(self, reactor: Any, name: str, threadCount: int) -> None:
         self._pool = ThreadPool(0, threadCount, name)

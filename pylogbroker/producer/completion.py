@@ -90,7 +90,7 @@ class SendDeferred(_LazyDeferred):
         super().errback(fail)
 
 
-class FiredDeferred(_LazyDeferred):
+class SucceededDeferred(_LazyDeferred):
     """A Deferred that has fired with L{None}: C{succeed(None)} at a third of the cost."""
 
     called = True

@@ -2,7 +2,7 @@
 Log handlers that publish log records as messages: the log4j appender of 0.7 (spec-0.7 producer §8),
 for programs with a reactor. C{pylogbroker.syncclient.loghandler} is for programs without one.
 
-    publisher = LogPublisher(reactor, producer, "app-log")
+    publisher = LogRecordPublisher(reactor, producer, "app-log")
     globalLogPublisher.addObserver(publisher.observer())        # twisted.logger
     logging.getLogger().addHandler(KafkaLogHandler(publisher))  # logging, from any thread
 
@@ -46,7 +46,7 @@ class ISender(Protocol):
     def flush(self) -> Deferred[None]: ...
 
 
-class LogPublisher:
+class LogRecordPublisher:
     """
     Takes records from any thread, and gives them to a producer in order.
 
@@ -91,7 +91,7 @@ class LogPublisher:
         self._idleWaiters: Waiters[None] = Waiters()
 
     def __repr__(self) -> str:
-        return f"<LogPublisher to {self._topic}, {self._count} records not sent yet>"
+        return f"<LogRecordPublisher to {self._topic}, {self._count} records not sent yet>"
 
     def isQuiet(self, name: str) -> bool:
         if self._sendingThread == threading.get_ident():
@@ -210,7 +210,7 @@ class KafkaLogHandler(logging.Handler):
     Publishes the records of L{logging} as its formatter makes them.
     """
 
-    def __init__(self, publisher: LogPublisher, level: int = logging.NOTSET) -> None:
+    def __init__(self, publisher: LogRecordPublisher, level: int = logging.NOTSET) -> None:
         super().__init__(level)
         self._publisher = publisher
 

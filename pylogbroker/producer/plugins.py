@@ -33,7 +33,7 @@ from pylogbroker.producer.inflight import InFlightMessageLimiter
 from pylogbroker.types import RANDOM_PARTITION
 
 if TYPE_CHECKING:
-    from pylogbroker.producer.sender import BrokerSender, RequestSender
+    from pylogbroker.producer.sender import BrokerSender, RequestWriter
 
 log = Logger()
 
@@ -157,7 +157,7 @@ class IEventHandler(Protocol):
         """The producer is made."""
         ...
 
-    def handle(self, batch: Sequence[QueueItem], sender: RequestSender, encoder: Encoder) -> Any:
+    def handle(self, batch: Sequence[QueueItem], sender: RequestWriter, encoder: Encoder) -> Any:
         """
         Send a batch.
 

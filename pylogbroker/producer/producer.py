@@ -51,9 +51,9 @@ from pylogbroker.net.timer import Timer
 from pylogbroker.producer.accumulator import PartitionBatch, sizeOf
 from pylogbroker.producer.completion import (
     Completions,
-    FiredDeferred,
     ProducerCounters,
     SendGroup,
+    SucceededDeferred,
     sendResultClass,
 )
 from pylogbroker.producer.encoding import ENCODERS, Encoder, Encoding
@@ -506,7 +506,7 @@ class Producer:
             otherwise the queue fills and the cost of garbage collection rises.
         """
         if self.counters.acceptedCount < self._turnAt:
-            return FiredDeferred() if self._limiter.isReady else self._limiter.whenReady()
+            return SucceededDeferred() if self._limiter.isReady else self._limiter.whenReady()
         if not self._turnTimer.isRunning:
             self._turnTimer.start(0, self._onTurn, PAUSE_COUNT_MAX)
         return self._turnWaiters.wait().addCallback(lambda _nothing: self._limiter.whenReady())

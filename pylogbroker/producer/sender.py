@@ -69,7 +69,7 @@ Part = tuple[str, int, bytes]
 log = Logger()
 
 
-class RequestSender:
+class RequestWriter:
     """
     Writes produce requests to one broker and, on request, confirms them. An event handler of the
     application gets one for each batch.
@@ -188,7 +188,7 @@ class RequestSender:
 class BrokerSender:
     """Sends the batches for one broker."""
 
-    def __init__(self, owner: Sender, node: BrokerNode, requests: RequestSender) -> None:
+    def __init__(self, owner: Sender, node: BrokerNode, requests: RequestWriter) -> None:
         self.node = node
         self.requests = requests
         self.accumulator: BatchAccumulator
@@ -315,7 +315,7 @@ class Sender:
             return self.brokers[number]
         settings, handlers = self._settings, self._handlers
         node = self._router.node(number)
-        requests = RequestSender(
+        requests = RequestWriter(
             self._reactor,
             self._connectionPool.get(node.address),
             PeriodicReconnect(

@@ -12,8 +12,8 @@ from typing import Any
 from twisted.application.service import IService
 from twisted.python import usage
 
-from pylogbroker.config.connectionsettings import ConnectionSettings
 from pylogbroker.config.propertytypes import ZookeeperServers
+from pylogbroker.config.securitysettings import SecuritySettings
 from pylogbroker.console.standalone import ClusterConsole
 from pylogbroker.programs.lifecycle import ProgramOptions, TwistdLifecycle
 
@@ -42,6 +42,12 @@ class Options(ProgramOptions):
             LISTENER,
             "Where to serve: a port, on 127.0.0.1, or a Twisted endpoint string.",
         ],
+        [
+            "broker-page",
+            None,
+            "",
+            "Where each broker serves its own page, to link to it: http://{host}:8067/.",
+        ],
     ]
     optFlags = [["no-messages", None, "Do not show messages."]]
 
@@ -64,7 +70,12 @@ class Options(ProgramOptions):
             ZookeeperServers().parse(self["zookeeper"], lambda _sentence: None)
         except ValueError as error:
             raise usage.UsageError(f"--zookeeper {self['zookeeper']}: {error}") from error
-        self.access = ConnectionSettings.read(self["config"], self.get("set", ()))
+        page = self["broker-page"]
+        if page and not (page.startswith(("http://", "https://")) and "{host}" in page):
+            raise usage.UsageError(
+                f"--broker-page {page}: it must be a URL with {{host}}, such as http://{{host}}:8067/"
+            )
+        self.access = SecuritySettings.read(self["config"], self.get("set", ()))
 
 
 class TwistdConsole(TwistdLifecycle, ClusterConsole):
@@ -82,5 +93,6 @@ def makeService(options: Options) -> IService:
         tuple(options.get("host", ())),
         not options["no-messages"],
         access=options.access,
+        pageTemplate=options["broker-page"],
     )
     return options.configure(service)

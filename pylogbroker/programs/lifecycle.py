@@ -294,6 +294,7 @@ class TwistdLifecycle:
     _reactor: Any
     logLevels: LogLevels | None = None
     isLogShown = False
+    _isStopping = False
 
     def privilegedStartService(self) -> None:
         """Start the part that may fail, before the reactor runs."""
@@ -349,6 +350,8 @@ class TwistdLifecycle:
         self._stopReactor()
 
     def _stopReactor(self) -> None:
-        if self._reactor.running:
+        # The reactor is still "running" after stop(), until all services have stopped.
+        if self._reactor.running and not self._isStopping:
+            self._isStopping = True
             notifySystemd("STOPPING=1")
             self._reactor.stop()

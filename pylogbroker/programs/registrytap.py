@@ -15,8 +15,10 @@ from pylogbroker.programs.lifecycle import PropertyOptions, TwistdLifecycle
 try:
     from pylogbroker.schemaregistry.service import RegistryService
 except ModuleNotFoundError as error:
-    raise ImportError(
-        f"a registry needs the extra avro: pip install '.[avro]' in the checkout ({error})"
+    # One line and status 1, as any failed start: twistd would print an ImportError's traceback.
+    raise SystemExit(
+        "pylogbroker: the registry needs the extra avro: pip install '.[avro]' in the checkout"
+        f" ({error})"
     ) from error
 
 

@@ -28,7 +28,7 @@ from pylogbroker.schemaregistry.topiclog import TopicLog
 from pylogbroker.schemas import compatibility
 from pylogbroker.schemas.logrecords import (
     Change,
-    ChangeRecord,
+    ChangeEnvelope,
     DeleteSubject,
     DeleteVersion,
     Initialize,
@@ -40,6 +40,7 @@ from pylogbroker.schemas.logrecords import (
 from pylogbroker.schemas.schemaparser import parseSchema
 from pylogbroker.schemas.schematext import fingerprint
 from pylogbroker.schemas.state import STALE, SUBJECT_NOT_FOUND, RegistryState, SchemaVersion
+from pylogbroker.types import formatCount
 
 T = TypeVar("T")
 
@@ -145,7 +146,8 @@ class Registry:
     def _becomeReady(self) -> None:
         self.isReady = True
         self._log.info(
-            "The registry has {subjectCount} subjects", subjectCount=len(self.state.subjects(True))
+            "The registry has {subjects}",
+            subjects=formatCount(len(self.state.subjects(True)), "subject"),
         )
 
     def _apply(self, payload: bytes, offset: int) -> None:
@@ -183,7 +185,7 @@ class Registry:
             raise RegistryRefusalError(STORE_FAILED, f"Nothing can be changed: {self._refusal}")
         request = self._newRequest()
         try:
-            payload = encodeRecord(ChangeRecord(request, change))
+            payload = encodeRecord(ChangeEnvelope(request, change))
         except InvalidEntryError as error:
             raise RegistryRefusalError(NOT_ALLOWED, str(error)) from error
         waiting: Deferred[Any] = Deferred()

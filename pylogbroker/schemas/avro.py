@@ -8,7 +8,8 @@ Encoder and decoder make no requests: ids and schemas are looked up beforehand, 
 that may block. So an encoder can be called in a producer, and a decoder in a stream.
 
 An encoder has one schema, and suits C{Producer(encoder=…)}. A decoder decodes payloads of any
-schema in its cache, as its reader's schema says if it has one (L{pylogbroker.schemas.logical}).
+schema in its cache, as its reader's schema says if it has one
+(L{pylogbroker.schemas.logicaltypes}).
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from fastavro.read import SchemaResolutionError
 
 from pylogbroker.errors import (
     EncodingError,
-    IncompatibleSchemaError,
+    IncompatibleReaderSchemaError,
     InvalidPayloadError,
     InvalidSchemaError,
     SchemaNotFoundError,
     describeError,
 )
-from pylogbroker.schemas.logical import readerFor
+from pylogbroker.schemas.logicaltypes import readerFor
 from pylogbroker.schemas.lru import SCHEMA_COUNT_MAX, LruCache
 from pylogbroker.schemas.schemaparser import PARSED_SIZE_MAX, parseSchema
 from pylogbroker.schemas.schematext import exceedsDepth
@@ -110,11 +111,11 @@ def _lookUpNothing(schemaId: int) -> str:
     raise SchemaNotFoundError(f"schema {schemaId} has not been looked up")
 
 
-class PreparedSchema(NamedTuple):
+class BodyDecoder(NamedTuple):
     """
-    A writer's schema, ready for decoding.
+    Decodes the bodies that one schema has written.
 
-    @ivar size: characters of its text.
+    @ivar size: characters of the schema's text.
     @ivar read: decodes a body; L{None}: the schema cannot be used.
     @ivar reason: why it cannot.
     """
@@ -153,20 +154,21 @@ class AvroDecoder:
         """Whether the cache has a schema, or that it cannot be used."""
         return schemaId in self._reads or schemaId in self._unusable
 
-    def prepare(self, text: str) -> PreparedSchema:
+    def prepare(self, text: str) -> BodyDecoder:
         """
-        Prepare a writer's schema. The largest takes some tenths of a second. From any thread.
+        Prepare to decode what a schema has written. The largest schema takes some tenths of a
+        second. From any thread.
         """
         reader = self._reader
         try:
             writer = parseSchema(text)
             if reader is not None and reader.text == writer.text:
                 reader = None
-            return PreparedSchema(len(text), readerFor(writer, reader))
+            return BodyDecoder(len(text), readerFor(writer, reader))
         except InvalidSchemaError as error:
-            return PreparedSchema(len(text), None, str(error))
+            return BodyDecoder(len(text), None, str(error))
 
-    def cache(self, schemaId: int, prepared: PreparedSchema) -> None:
+    def cache(self, schemaId: int, prepared: BodyDecoder) -> None:
         """
         Add a schema to the cache. An unusable schema stays so, since ids are for ever. (The cache
         has the reason as text: an error that is raised again and again grows.)
@@ -179,7 +181,7 @@ class AvroDecoder:
     def decode(self, payload: bytes) -> Any:
         """
         @raise InvalidPayloadError: the payload has no frame, or its body does not fit its schema.
-        @raise IncompatibleSchemaError: the reader's schema cannot read it.
+        @raise IncompatibleReaderSchemaError: the reader's schema cannot read it.
         @raise SchemaNotFoundError: its schema is not in the cache, and C{find} has none.
         @raise InvalidSchemaError: its schema cannot be used.
         """
@@ -190,7 +192,7 @@ class AvroDecoder:
         try:
             value = read(body)
         except SchemaResolutionError as error:
-            raise IncompatibleSchemaError(
+            raise IncompatibleReaderSchemaError(
                 f"the reader's schema cannot read schema {schemaId}: {error}"
             ) from error
         except Exception as error:  # fastavro raises errors of many types

@@ -28,7 +28,7 @@ from avro.compatibility import (
 from avro.compatibility import SchemaIncompatibilityType as Kind
 
 from pylogbroker.errors import InvalidSchemaError, describeError
-from pylogbroker.schemas.logical import ParsedSchema
+from pylogbroker.schemas.logicaltypes import ParsedSchema
 from pylogbroker.schemas.logrecords import BACKWARD, FORWARD, FULL, NONE, TRANSITIVE
 from pylogbroker.schemas.schemaparser import isParsed, parseSchema
 

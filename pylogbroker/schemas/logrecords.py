@@ -99,9 +99,9 @@ _CHANGES: dict[str, tuple[Any, dict[str, type]]] = {
 _NAMES = {made: name for name, (made, _) in _CHANGES.items()}
 
 
-class ChangeRecord(NamedTuple):
+class ChangeEnvelope(NamedTuple):
     """
-    One record.
+    One record: a change with the id of its request.
 
     @ivar request: unique. A record with the same request is the same record, sent again.
     """
@@ -110,7 +110,7 @@ class ChangeRecord(NamedTuple):
     change: Change
 
 
-def encodeRecord(record: ChangeRecord) -> bytes:
+def encodeRecord(record: ChangeEnvelope) -> bytes:
     """
     @raise InvalidEntryError: the record is too large for brokers.
     """
@@ -126,7 +126,7 @@ def encodeRecord(record: ChangeRecord) -> bytes:
     return payload
 
 
-def decodeRecord(payload: bytes) -> ChangeRecord:
+def decodeRecord(payload: bytes) -> ChangeEnvelope:
     """
     @raise InvalidEntryError: the payload is not a record, or a part is missing.
     """
@@ -143,7 +143,7 @@ def decodeRecord(payload: bytes) -> ChangeRecord:
     if not isinstance(change, str) or change not in _CHANGES:
         raise InvalidEntryError(f"an entry with the unknown change {change!r:.40}")
     made, kinds = _CHANGES[change]
-    record = ChangeRecord(
+    record = ChangeEnvelope(
         request, made(**{name: _field(fields, name, kind) for name, kind in kinds.items()})
     )
     if isinstance(record.change, SetLevel) and record.change.level not in ("", *LEVELS):

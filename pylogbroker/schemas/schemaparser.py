@@ -27,7 +27,7 @@ import avro.schema
 import fastavro
 
 from pylogbroker.errors import InvalidSchemaError, describeError
-from pylogbroker.schemas.logical import HIDDEN, ParsedSchema, fillDefaults
+from pylogbroker.schemas.logicaltypes import HIDDEN, ParsedSchema, fillDefaults
 from pylogbroker.schemas.lru import LruCache
 from pylogbroker.schemas.schematext import canonicalText, mapSchema
 

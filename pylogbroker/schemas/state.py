@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from pylogbroker.errors import RegistryRefusalError
 from pylogbroker.schemas.logrecords import (
     DEFAULT_LEVEL,
-    ChangeRecord,
+    ChangeEnvelope,
     DeleteSubject,
     DeleteVersion,
     Initialize,
@@ -109,7 +109,7 @@ class RegistryState:
 
     # -- records
 
-    def apply(self, record: ChangeRecord) -> Any:
+    def apply(self, record: ChangeEnvelope) -> Any:
         """
         Apply the next record of the log.
 

@@ -35,7 +35,7 @@ from pylogbroker.errors import (
     SchemaNotFoundError,
 )
 from pylogbroker.schemas.avro import AvroDecoder, schemaIdOf
-from pylogbroker.schemas.logical import HIDDEN, logicalType
+from pylogbroker.schemas.logicaltypes import HIDDEN, logicalType
 from pylogbroker.schemas.schemaparser import parseSchema
 from pylogbroker.schemas.schematext import withoutLogicalType
 from pylogbroker.syncclient.registryclient import RegistryClient

@@ -26,7 +26,7 @@ from pylogbroker.errors import (
     ZookeeperError,
 )
 from pylogbroker.records.columns import sizeBetween
-from pylogbroker.retry import RetryPolicy
+from pylogbroker.retry import BlockingRetryPolicy
 from pylogbroker.spark.options import ClusterOptions, Selection
 from pylogbroker.syncclient.clustermetadata import IClusterMetadata
 from pylogbroker.syncclient.connection import sleep
@@ -41,9 +41,9 @@ TIME_MAX_MS = 2**63 - 1
 log = logging.getLogger(__name__)
 
 
-def retryPolicy(retryCount: int) -> RetryPolicy:
+def retryPolicy(retryCount: int) -> BlockingRetryPolicy:
     """A policy that sleeps between attempts."""
-    return RetryPolicy(retryCount, sleep, SystemRandom().random)
+    return BlockingRetryPolicy(retryCount, sleep, SystemRandom().random)
 
 
 class SegmentBounds(NamedTuple):
@@ -97,7 +97,7 @@ class BrokerClients:
         self,
         addresses: Mapping[int, BrokerAddress],
         options: ClusterOptions,
-        policy: RetryPolicy | None = None,
+        policy: BlockingRetryPolicy | None = None,
     ) -> None:
         """
         @param policy: by default C{retryCount} of the options.
@@ -215,7 +215,7 @@ class PartitionDiscovery:
     def __init__(
         self,
         options: ClusterOptions,
-        policy: RetryPolicy | None = None,
+        policy: BlockingRetryPolicy | None = None,
         metadata: IClusterMetadata | None = None,
     ) -> None:
         """

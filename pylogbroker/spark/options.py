@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Self, TypeVar
 from pylogbroker.cluster.javaregex import TopicPattern
 from pylogbroker.cluster.paths import pathSegment
 from pylogbroker.cluster.znodes import decodePartition
-from pylogbroker.config.connectionsettings import ConnectionSettings
 from pylogbroker.config.keys import Settings, ownKey
 from pylogbroker.config.propertytypes import (
     LONG_MAX,
@@ -30,13 +29,14 @@ from pylogbroker.config.propertytypes import (
     Text,
     Warn,
 )
+from pylogbroker.config.securitysettings import SecuritySettings
 from pylogbroker.errors import (
     ConfigurationError,
     InvalidNameError,
     InvalidPatternError,
     ZnodeError,
 )
-from pylogbroker.net.socketendpoints import Endpoint, brokerEndpoint, endpoint
+from pylogbroker.net.endpointstrings import SocketAddress, brokerEndpoint, endpoint
 from pylogbroker.protocol.brokercalls import PAYLOAD_SIZE_MAX, RESPONSE_SIZE_MAX
 from pylogbroker.records.compression import CODEC_NAMES
 from pylogbroker.syncclient.clustermetadata import (
@@ -233,7 +233,7 @@ class ClusterOptions(Settings):
         addresses = self.brokers or ()
         return f"the brokers {', '.join(f'{each.host}:{each.port}' for each in addresses)}"
 
-    def access(self) -> ConnectionSettings:
+    def access(self) -> SecuritySettings:
         """
         Credentials and the endpoint of brokers, from the options and this machine's file. Blocks.
 
@@ -241,7 +241,7 @@ class ClusterOptions(Settings):
         """
         values = (self.zookeeperDigest, self.zookeeperAcl, self.brokerEndpoint)
         changes = zip(ACCESS_OPTIONS.values(), values, strict=True)
-        return ConnectionSettings.read(
+        return SecuritySettings.read(
             self.config or None, [f"{key}={value}" for key, value in changes if value]
         )
 
@@ -266,7 +266,7 @@ class ClusterOptions(Settings):
             connectTimeoutMs=min(self.timeoutMs, CONNECT_TIMEOUT_MS),
         )
 
-    def endpoint(self, address: BrokerAddress) -> Endpoint:
+    def endpoint(self, address: BrokerAddress) -> SocketAddress:
         """How to connect to a broker."""
         return endpoint(
             brokerEndpoint(self.access().brokerEndpoint, f"{address.host}:{address.port}")

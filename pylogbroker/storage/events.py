@@ -41,11 +41,11 @@ class RecoveryNeeded(StorageEvent):
 
 @dataclass(frozen=True)
 class PartitionLoaded(StorageEvent):
-    """A partition was loaded: C{done} of C{total} directories."""
+    """A partition was loaded: C{done} of C{total} partitions."""
 
     format = (
-        "Loaded {topicPartition}: {segmentCount} segments,"
-        " offsets {logStartOffset} to {logEndOffset} ({done} of {total})"
+        "Loaded {topicPartition}: offsets {logStartOffset} to {logEndOffset},"
+        " segments: {segmentCount} ({done} of {total})"
     )
     topicPartition: TopicPartition
     segmentCount: int

@@ -280,7 +280,9 @@ class LogDirectory:
         names = sorted(self._fileSystem.list(self.path))
         if not self._hadMarker and any(map(parseDirectoryName, names)):
             report(RecoveryNeeded(self.path))
-        for i, name in enumerate(names):
+        total = sum(parseDirectoryName(name) is not None for name in names)
+        done = 0
+        for name in names:
             path = f"{self.path}/{name}"
             status = self._fileSystem.status(path)
             if status is None or name.removesuffix(".tmp") in _OWN_NAMES:
@@ -295,6 +297,7 @@ class LogDirectory:
             if topicPartition is None:
                 report(UnexpectedDirectory(path))
                 continue
+            done += 1
             try:
                 recover = not self._hadMarker
                 loaded = self._loadLog(topicPartition, self._formats, recover, report)
@@ -310,8 +313,8 @@ class LogDirectory:
                     len(log.segments),
                     log.logStartOffset,
                     log.logEndOffset,
-                    i + 1,
-                    len(names),
+                    done,
+                    total,
                 )
             )
 

@@ -6,7 +6,7 @@ those of L{pylogbroker.client}::
     with SimpleConsumer(*endpoint("tls:log1:9093:trustRoots=/etc/ssl/my-ca.d")) as consumer: ...
 """
 
-from pylogbroker.net.socketendpoints import endpoint
+from pylogbroker.net.endpointstrings import endpoint
 from pylogbroker.syncclient.simpleconsumer import SimpleConsumer
 from pylogbroker.syncclient.syncproducer import SyncProducer
 

@@ -71,7 +71,7 @@ class BrokerSocket:
         pause: Callable[[float], None] = sleep,
     ) -> None:
         """
-        @param tls: for TLS (L{pylogbroker.net.socketendpoints.endpoint} makes it); L{None} for
+        @param tls: for TLS (L{pylogbroker.net.endpointstrings.endpoint} makes it); L{None} for
             plain TCP.
         @param connectTimeoutMs: how long connecting may take, over all attempts, with TLS's
             handshake.

@@ -45,7 +45,7 @@ class SimpleConsumer:
         **options: Unpack[SocketOptions],
     ) -> None:
         """
-        @param tls: for TLS (L{pylogbroker.net.socketendpoints.endpoint} makes it); by default plain
+        @param tls: for TLS (L{pylogbroker.net.endpointstrings.endpoint} makes it); by default plain
             TCP.
         @param timeoutMs: for a call, connecting and the second try included.
         @param options: of L{BrokerSocket}: C{connectTimeoutMs}; C{responseSizeMax}, which bounds a

@@ -35,7 +35,7 @@ from pylogbroker.retry import (
     PeriodicReconnect,
 )
 from pylogbroker.syncclient.connection import CLOSE_MS, TIMEOUT_MS, BrokerSocket, SocketOptions
-from pylogbroker.types import LATEST
+from pylogbroker.types import LATEST, formatCount
 
 
 class SyncProducer:
@@ -63,7 +63,7 @@ class SyncProducer:
         **options: Unpack[SocketOptions],
     ) -> None:
         """
-        @param tls: for TLS (L{pylogbroker.net.socketendpoints.endpoint} makes it); by default plain
+        @param tls: for TLS (L{pylogbroker.net.endpointstrings.endpoint} makes it); by default plain
             TCP.
         @param timeoutMs: how long the broker may take nothing, and how long a C{confirm} may take.
         @param closeMs: how long the last confirmation may take, and then the end of a connection
@@ -165,8 +165,9 @@ class SyncProducer:
     def _leave(self, cause: Exception | None) -> None:
         if self._unconfirmedCount:
             self._unknownOutcome = BrokerConnectionError(
-                f"whether {self.socket.name} took the last {self._unconfirmedCount} requests is "
-                f"unknown: {cause or 'the connection was lost'}"
+                f"whether {self.socket.name} took the last"
+                f" {formatCount(self._unconfirmedCount, 'request')} is unknown:"
+                f" {cause or 'the connection was lost'}"
             )
             self._unknownOutcome.__cause__ = cause
             self._unconfirmedCount = 0

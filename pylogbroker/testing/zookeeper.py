@@ -33,7 +33,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.interfaces import EPHEMERAL, SEQUENCE, SessionEvent, Stat
 from pylogbroker.net.deferreds import Waiters, asDeferred
-from pylogbroker.zookeeper.watch import ZookeeperSession, _WatchCallback
+from pylogbroker.zookeeper.watch import ZookeeperClientBase, _WatchCallback
 
 FIRST_SESSION = 0x1000
 
@@ -247,7 +247,7 @@ class FakeZookeeper:
             client._deliver(partial(seen, event))
 
 
-class FakeZookeeperClient(ZookeeperSession):
+class FakeZookeeperClient(ZookeeperClientBase):
     """
     A client of L{FakeZookeeper}; provides L{pylogbroker.interfaces.IZookeeper}.
 

@@ -64,7 +64,7 @@ from pylogbroker.errors import (
 from pylogbroker.interfaces import EPHEMERAL, SEQUENCE, SessionEvent, Stat
 from pylogbroker.zookeeper import IN_FLIGHT_COUNT_MAX, READABLE, accessControl
 from pylogbroker.zookeeper.kazoothreads import ReactorCallbacks, ReactorWatchdog
-from pylogbroker.zookeeper.watch import ZookeeperSession, _WatchCallback
+from pylogbroker.zookeeper.watch import ZookeeperClientBase, _WatchCallback
 
 T = TypeVar("T")
 
@@ -136,7 +136,7 @@ class _KazooLogCapture(logging.Handler):
         self.warning = record.getMessage()
 
 
-class ZookeeperClient(ZookeeperSession):
+class ZookeeperClient(ZookeeperClientBase):
     """
     A client that provides L{pylogbroker.interfaces.IZookeeper}.
 

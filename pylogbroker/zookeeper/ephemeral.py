@@ -18,11 +18,16 @@ from typing import Any
 
 from twisted.internet import defer
 
-from pylogbroker.errors import NodeExistsException, NoNodeException, ZookeeperError
+from pylogbroker.errors import (
+    NoAuthException,
+    NodeExistsException,
+    NoNodeException,
+    ZookeeperError,
+)
 from pylogbroker.interfaces import EPHEMERAL, IZookeeper
 
 _ROUNDS_MAX = 10
-"""How often a node may vanish between our creating and our reading it."""
+"""How often a node, or its parent, may vanish between two of our requests."""
 
 
 class ConflictError(NodeExistsException):
@@ -39,7 +44,11 @@ class ConflictError(NodeExistsException):
 
 
 async def createParents(zookeeper: IZookeeper, path: str) -> None:
-    """Create the missing parents of a path, persistent and with null data, as 0.7.2 does."""
+    """
+    Create the missing parents of a path, persistent and with null data, as 0.7.2 does.
+
+    @raise NoNodeException: as L{createPersistent}.
+    """
     parent = path.rpartition("/")[0]
     if parent:
         await createPersistent(zookeeper, parent)
@@ -49,17 +58,39 @@ async def createPersistent(zookeeper: IZookeeper, path: str, data: bytes | None 
     """
     Create a node and its parents.
 
+    ZooKeeper looks at the parent's access control before it looks whether the node exists. A node
+    that exists and that we may not create is therefore found by a second request.
+
     @param data: L{None} is ZooKeeper's null, which differs from no bytes.
     @return: whether it was created; C{False} if it exists.
+    @raise NoAuthException: it is missing, and we may not create it.
+    @raise NoNodeException: the chroot of the connection was deleted.
+    @raise ZookeeperError: no answer came, or the parents vanish again and again.
     """
-    try:
-        await zookeeper.create(path, data)
-    except NodeExistsException:
-        return False
-    except NoNodeException:
-        await createParents(zookeeper, path)
-        return await createPersistent(zookeeper, path, data)
-    return True
+    for _round in range(_ROUNDS_MAX):
+        try:
+            await zookeeper.create(path, data)
+            return True
+        except NodeExistsException:
+            return False
+        except NoAuthException:
+            if await zookeeper.exists(path) is None:
+                raise
+            return False
+        except NoNodeException:
+            await _restoreParents(zookeeper, path)
+    raise ZookeeperError(f"the parents of {path} come and go")
+
+
+async def _restoreParents(zookeeper: IZookeeper, path: str) -> None:
+    """
+    After L{NoNodeException} for a new node.
+
+    @raise NoNodeException: its parent is the root, which only a chroot can lack.
+    """
+    if path.count("/") == 1:
+        raise NoNodeException(f"{path} cannot be created: the chroot was deleted; create it again")
+    await createParents(zookeeper, path)
 
 
 async def write(zookeeper: IZookeeper, path: str, data: bytes) -> None:
@@ -78,6 +109,7 @@ async def claim(zookeeper: IZookeeper, path: str, data: bytes) -> None:
     Make an ephemeral node ours.
 
     @raise ConflictError: another session has it.
+    @raise NoNodeException: the chroot of the connection was deleted.
     @raise ZookeeperError: no answer came. The owner is unknown; a second call is safe.
     """
     for _round in range(_ROUNDS_MAX):
@@ -85,7 +117,7 @@ async def claim(zookeeper: IZookeeper, path: str, data: bytes) -> None:
             await zookeeper.create(path, data, flags=EPHEMERAL)
             return
         except NoNodeException:
-            await createParents(zookeeper, path)
+            await _restoreParents(zookeeper, path)
             continue
         except NodeExistsException:
             pass

@@ -154,9 +154,10 @@ class OneTimeWatch:
         return True
 
 
-class ZookeeperSession:
+class ZookeeperClientBase:
     """
-    The listeners and the watches of a client, with the calls of txzookeeper.
+    The base of a client: its listeners and its watches, with the calls of txzookeeper. A subclass
+    has the session, and makes the requests.
 
     @ivar session_id: of the current session; 0 without one.
     @ivar connected: whether requests can be answered now.

@@ -19,7 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.auditor.service import AuditorService, asPrometheus
 from pylogbroker.errors import ConfigurationError
-from tests.audit.test_reports import comparison
+from tests.audit.test_comparisonformats import comparison
 from tests.auditor.auditcase import AuditCase, packed
 from tests.cli.commands import reactor
 
@@ -79,7 +79,7 @@ class ServiceTests(AuditCase):
             (status, kind, json.loads(text)["isComplete"]), (200, "application/json", False)
         )
         status, kind, text = await deferToThread(ask, port, "/audit.txt?x=1")
-        self.assertIn("2 messages are missing in 1 places", text)
+        self.assertIn("2 messages are missing in 1 place", text)
         self.assertEqual((await deferToThread(ask, port, "/"))[0], 404)
         self.assertEqual((await deferToThread(ask, port, "/metrics/../../etc/passwd"))[0], 404)
         self.assertEqual((await deferToThread(ask, port, "/metrics", "POST"))[0], 405)

@@ -203,7 +203,8 @@ class ProduceScenario:
 
     @property
     def name(self) -> str:
-        return f"produce-b{self.batch}-c{self.connectionCount}-p{self.partitionCount}-{'gzip' if self.codec else 'none'}"
+        codec = "gzip" if self.codec else "none"
+        return f"produce-b{self.batch}-c{self.connectionCount}-p{self.partitionCount}-{codec}"
 
     def _messageCount(self, effort: MatchCost) -> int:
         """Fewer where each is dear: requests of one message that must be opened."""

@@ -23,7 +23,7 @@ from tests.benchmarks.native import Programs
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CONFIGURATION = ROOT / "etc" / "broker.properties"
-SERVES = re.compile(r"serves \d+ partitions .*(?:host='127\.0\.0\.1', port=|127\.0\.0\.1:)(\d+)")
+SERVES = re.compile(r"serves \d+ partitions? .*(?:host='127\.0\.0\.1', port=|127\.0\.0\.1:)(\d+)")
 START_SECONDS_MAX = 60
 _CPUCLOCK_SCHED = 2
 

@@ -19,7 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.broker.connection import BrokerConnections, BrokerFactory, ServerConnection
 from pylogbroker.broker.requestmemory import RECEIVE_SIZE_MAX, RequestMemory
-from pylogbroker.errors import InvalidRequestError
+from pylogbroker.errors import InvalidRequestValueError
 from pylogbroker.metrics.counters import ConnectionCounters
 from pylogbroker.net.ratelimitedlog import RateLimitedLogger
 from pylogbroker.protocol.framing import FrameDecoder
@@ -802,7 +802,7 @@ class EchoDialect:
 
     def handle(self, request: bytes, state: None) -> Any:
         if request == b"refuse":
-            raise InvalidRequestError("refused")
+            raise InvalidRequestValueError("refused")
         answer: Deferred[Any] = Deferred()
         self.waiting.append((request, answer))
         return answer
@@ -892,7 +892,7 @@ class DialectTests(DialectTestCase):
         self.assertEqual((self.dialect.waiting, self.counters.malformedCount), ([], 1))
         self.connection = self.connect()
         self.feed(b"one", b"two")
-        self.dialect.waiting.pop()[1].errback(Failure(InvalidRequestError("later")))
+        self.dialect.waiting.pop()[1].errback(Failure(InvalidRequestValueError("later")))
         self.assertTrue(self.transport.disconnecting)
         self.assertEqual((self.dialect.waiting, self.counters.malformedCount), ([], 2))
 
@@ -1045,7 +1045,7 @@ class SlotTests(DialectTestCase):
         """So does a failure that comes late; answers behind it are not sent."""
         self.feed(b"one", b"two", b"three")
         self.dialect.answer(2)
-        self.dialect.waiting.pop(1)[1].errback(Failure(InvalidRequestError("late")))
+        self.dialect.waiting.pop(1)[1].errback(Failure(InvalidRequestValueError("late")))
         self.feed(b"four")
         self.assertEqual(self.requests(), [b"one"])
         self.assertFalse(self.transport.disconnecting)

@@ -46,9 +46,9 @@ class RequestLogTests(LeadTestCase):
         self.assertEqual(
             lines,
             [
-                "PRODUCE 't' 0: 1 requests, 11 bytes",
-                "PRODUCE 't' 0: 1 requests, 11 bytes",
-                "PRODUCE 'u' 0: 1 requests, 11 bytes",
+                "PRODUCE 't' 0: 11 bytes, requests: 1",
+                "PRODUCE 't' 0: 11 bytes, requests: 1",
+                "PRODUCE 'u' 0: 11 bytes, requests: 1",
                 "FETCH 't' 0 from 0: at most 100 bytes",
                 "FETCH 't' 0 from 11: at most 100 bytes",
                 "FETCH 'bad\\nname' 1 from 0: at most 5 bytes",

@@ -16,7 +16,7 @@ from pylogbroker.errors import (
     CorruptCompressionError,
     DecompressionLimitError,
     InvalidChecksumError,
-    InvalidRequestError,
+    InvalidRequestValueError,
     InvalidTopicError,
     MessageTooLargeError,
     OffsetOutOfRangeError,
@@ -595,7 +595,7 @@ class FetchTests(BrokerTestCase):
 
     def test_negativeSize(self) -> None:
         """A negative size inside the log cannot be meant (gotcha 17)."""
-        self.assertRaises(InvalidRequestError, self.asked.fetch, "t", 0, 0, -1)
+        self.assertRaises(InvalidRequestValueError, self.asked.fetch, "t", 0, 0, -1)
 
     def test_unknown(self) -> None:
         """
@@ -801,7 +801,7 @@ class OffsetsTests(BrokerTestCase):
     def test_refused(self) -> None:
         """A negative count, a bad name, a partition out of range."""
         self.put(encodeSet([b"a"]))
-        self.failureResultOf(self.offsets(LATEST, -1), InvalidRequestError)
+        self.failureResultOf(self.offsets(LATEST, -1), InvalidRequestValueError)
         self.failureResultOf(self.offsets(LATEST, topic="."), InvalidTopicError)
         self.failureResultOf(self.offsets(LATEST, partition=1), PartitionOutOfRangeError)
         self.failureResultOf(self.offsets(LATEST, partition=-1), PartitionOutOfRangeError)

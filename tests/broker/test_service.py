@@ -5,6 +5,7 @@ Tests of starting and stopping.
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import resource
 import socket
@@ -249,6 +250,24 @@ class LifeTests(LeadTestCase):
         self.patch(service, "serverEndpoint", lambda reactor, description: Slow())
         error = self.assertRaises(ConfigurationError, lead.service.privilegedStartService)
         self.assertIn("twistd cannot wait", str(error))
+
+    def test_failsLate(self) -> None:
+        """
+        An endpoint that does not listen at once and fails later has been refused, and that is all:
+        no failure is left that nobody handles.
+        """
+        lead = self.broker(start=False)
+        late: Deferred[Any] = Deferred()
+
+        class Slow:
+            def listen(self, factory: object) -> Deferred[Any]:
+                return late
+
+        self.patch(service, "serverEndpoint", lambda reactor, description: Slow())
+        self.assertRaises(ConfigurationError, lead.service.privilegedStartService)
+        late.errback(OSError("late"))
+        gc.collect()
+        self.assertEqual(self.flushLoggedErrors(), [])
 
     def test_locked(self) -> None:
         """A directory that another broker has is refused; the ports are closed again."""

@@ -24,7 +24,7 @@ from pylogbroker.cli.arguments import (
     whitelistPattern,
 )
 from pylogbroker.cli.main import parse
-from pylogbroker.config.connectionsettings import PLAIN
+from pylogbroker.config.securitysettings import PLAIN
 from pylogbroker.types import BrokerPartition
 
 

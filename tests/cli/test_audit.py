@@ -41,7 +41,7 @@ class AuditTests(AuditCase):
         self.assertEqual(code, 3)
         text = output.decode()
         self.assertEqual(len(text.splitlines()), 5)
-        self.assertIn("3 messages are missing in 1 places", text)
+        self.assertIn("3 messages are missing in 1 place", text)
 
     async def test_json(self) -> None:
         """One JSON document for programs, with the same status."""

@@ -13,7 +13,7 @@ from twisted.internet.task import deferLater
 from pylogbroker.cli.main import CANCELLED
 from pylogbroker.cli.publisher import ClusterPublisher, PublisherLimits
 from pylogbroker.cluster.partitioner import defaultPartitioner
-from pylogbroker.config.connectionsettings import PLAIN
+from pylogbroker.config.securitysettings import PLAIN
 from pylogbroker.errors import ConfigurationError
 from tests.cli.clustercase import ClusterCase
 from tests.cli.commands import Outcome, reactor

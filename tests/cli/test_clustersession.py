@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.session import ClusterSession
 from pylogbroker.cli.streams import Streams
-from pylogbroker.config.connectionsettings import PLAIN
+from pylogbroker.config.securitysettings import PLAIN
 from pylogbroker.errors import NoBrokersError, ZookeeperError
 from pylogbroker.types import BrokerPartition
 from tests.cli.clustercase import ClusterCase

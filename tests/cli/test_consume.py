@@ -168,9 +168,16 @@ class ConsumeTests(CommandCase):
         errors = io.StringIO()
         following = Deferred.fromCoroutine(
             self.perform(
-                "consume", "--broker", self.broker.endpoint, "--topic", "t", "--follow", output=sink, errors=errors
+                "consume",
+                "--broker",
+                self.broker.endpoint,
+                "--topic",
+                "t",
+                "--follow",
+                output=sink,
+                errors=errors,
             )
-        )  # fmt: skip
+        )
         while "waiting for the first message" not in errors.getvalue():
             await deferLater(reactor, 0.005)
         await self.publish("t", b"first")

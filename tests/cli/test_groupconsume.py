@@ -237,7 +237,7 @@ class GroupConsumeTests(ClusterCase):
         reading.cancel()
         result = await reading
         self.assertEqual(result.code, CANCELLED)
-        self.assertRegex(result.errors, "^read 1 messages as g_")
+        self.assertRegex(result.errors, "^read 1 message as g_")
         self.assertEqual(await self.committed("g"), self.size([b"first"]))
 
     async def test_committedWhilePrinting(self) -> None:

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 
 from pylogbroker.cli.session import GroupMember
 from pylogbroker.cli.streams import Streams
-from pylogbroker.config.connectionsettings import ConnectionSettings
+from pylogbroker.config.securitysettings import SecuritySettings
 from pylogbroker.errors import ZookeeperError
 from tests.cli.clustercase import ClusterCase
 from tests.cli.commands import reactor
@@ -22,7 +22,7 @@ class GroupMemberTests(ClusterCase):
         options = argparse.Namespace(
             group=group,
             zookeeper=more.get("servers", self.servers),
-            access=ConnectionSettings.fromProperties({"zk.digest": more.get("digest", "")}),
+            access=SecuritySettings.fromProperties({"zk.digest": more.get("digest", "")}),
             timeoutMs=2_000,
             fetchSize=1 << 20,
         )

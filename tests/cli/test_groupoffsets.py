@@ -206,7 +206,7 @@ class ImportTests(OffsetsCase):
         self.assertIn("nothing was changed: there are members in g", result.errors)
         self.assertEqual((await self.positions("g", "t"))["0-0"], 12)
         result = await self.groups("import", path, "--execute", "--force")
-        self.assertEqual((result.code, result.errors.splitlines()[-1]), (0, "set 1 offsets"))
+        self.assertEqual((result.code, result.errors.splitlines()[-1]), (0, "set 1 offset"))
         self.assertEqual((await self.positions("g", "t"))["0-0"], 24)
 
 
@@ -229,9 +229,16 @@ class ResetTests(OffsetsCase):
         self.assertEqual(len(ends), 4)
         result = await self.reset("--to-latest", "--json")
         changes = [
-            {"group": "g", "topic": "t", "broker": int(name[0]), "partition": int(name[2]), "old": 15 if name == "0-0" else None, "new": end}
+            {
+                "group": "g",
+                "topic": "t",
+                "broker": int(name[0]),
+                "partition": int(name[2]),
+                "old": 15 if name == "0-0" else None,
+                "new": end,
+            }
             for name, end in sorted(ends.items())
-        ]  # fmt: skip
+        ]
         self.assertEqual(
             (result.code, json.loads(result.output), result.errors),
             (0, {"changes": changes, "executed": False}, DRY),
@@ -266,7 +273,7 @@ class ResetTests(OffsetsCase):
             ("1767441600000", 60),
         ):
             result = await self.reset("--to-datetime", moment, "--topic", "t", "--execute")
-            self.assertEqual((result.code, result.errors), (0, "set 1 offsets\n"), moment)
+            self.assertEqual((result.code, result.errors), (0, "set 1 offset\n"), moment)
             self.assertEqual(await self.positions("g", "t"), {"0-0": offset}, moment)
 
     async def test_number(self) -> None:

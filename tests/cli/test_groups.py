@@ -161,9 +161,13 @@ class GroupsTests(ClusterCase):
         )
         self.assertEqual(result.code, 0)
         for part in (
-            "/consumers/g/ids/g_garbage", "/consumers/g/ids/g_java", "/consumers/g/offsets/t/garbage", "'g_gone-0', is no thread of a member",
-            "broker 7 cannot be asked", "/brokers/topics/t/8 has the value -1",
-        ):  # fmt: skip
+            "/consumers/g/ids/g_garbage",
+            "/consumers/g/ids/g_java",
+            "/consumers/g/offsets/t/garbage",
+            "'g_gone-0', is no thread of a member",
+            "broker 7 cannot be asked",
+            "/brokers/topics/t/8 has the value -1",
+        ):
             self.assertIn(part, result.errors)
         self.assertRegex(
             result.output.decode(),

@@ -48,7 +48,7 @@ class GroupVerifyTests(ClusterCase):
 
         await self.until(isShared)
         self.assertEqual(
-            await self.verify("g"), Outcome(0, GOOD, "looked at 4 partitions of 1 groups\n")
+            await self.verify("g"), Outcome(0, GOOD, "looked at 4 partitions of 1 group\n")
         )
         # A live member would put its owner nodes back at once; in this group there are only nodes.
         for name in await self.children("/consumers/g/ids"):

@@ -58,7 +58,7 @@ class CommandTests(LoadCase):
         head, row = (line.split() for line in outcome.output.decode().splitlines())
         self.assertEqual((head[0], row), ("TOPIC", [self.topic, "0-0", "0", str(end), "2", "0"]))
         self.assertIn("run 1: 2 rows of", outcome.errors)
-        self.assertIn(f"{self.topic}: 2 rows have none", outcome.errors)
+        self.assertIn(f"{self.topic}: 2 rows without one", outcome.errors)
         self.assertEqual(
             self.perform("--topic", self.topic),
             Outcome(0, b"", "nothing is new; the table is as it was\n"),
@@ -107,7 +107,7 @@ class CommandTests(LoadCase):
         lines, out = self.mktemp(), self.mktemp()
         Path(lines).write_text(f"{address}\t{self.topic}\t0\t{middle}\n\n", encoding="utf-8")
         outcome = self.perform("--offsets-in", lines, "--offsets-out", out)
-        self.assertIn("1 rows of", outcome.errors)
+        self.assertIn("1 row of", outcome.errors)
         self.assertEqual(
             Path(out).read_text(encoding="utf-8"), f"{address}\t{self.topic}\t0\t{self.end()}\n"
         )

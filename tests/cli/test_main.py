@@ -317,7 +317,7 @@ class ProcessTests(CommandCase):
             process.signalProcess(number)
             self.assertEqual(
                 await protocol.ended,
-                Outcome(0, b"one\n", "read 1 messages; the next offset is 13\n"),
+                Outcome(0, b"one\n", "read 1 message; the next offset is 13\n"),
             )
 
     async def test_interrupt(self) -> None:
@@ -334,7 +334,7 @@ class ProcessTests(CommandCase):
             while not await self.messages(number.name):
                 await deferLater(reactor, 0.01)
             process.signalProcess(number)
-            self.assertEqual(await protocol.ended, Outcome(code, b"", "ended after 1 messages\n"))
+            self.assertEqual(await protocol.ended, Outcome(code, b"", "ended after 1 message\n"))
 
     async def test_interruptDemo(self) -> None:
         """
@@ -381,7 +381,7 @@ class ProcessTests(CommandCase):
         process.write(b"one\n")
         await self.got.get()
         process.signalProcess("INT")
-        await protocol.said(b"ended after 1 messages\n")
+        await protocol.said(b"ended after 1 message\n")
 
         def again() -> None:
             if not protocol.ended.called:

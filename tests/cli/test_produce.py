@@ -42,7 +42,7 @@ class ProduceTests(CommandCase):
             Outcome(
                 0,
                 b"",
-                f"sent 4 messages (10 B) in 1 requests to t-0 of {self.broker.endpoint}, which has"
+                f"sent 4 messages (10 B) in 1 request to t-0 of {self.broker.endpoint}, which has"
                 " taken them all\n",
             ),
         )

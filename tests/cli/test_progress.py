@@ -67,7 +67,7 @@ class ProgressTests(SynchronousTestCase):
         progress = Progress(errors, self.clock.seconds)
         self.clock.advance(1)
         progress.update(1, 5)
-        self.assertEqual(errors.getvalue().strip(), "1 messages, 5 B, 1 messages/s")
+        self.assertEqual(errors.getvalue().strip(), "1 message, 5 B, 1 messages/s")
 
     def test_notTooOften(self) -> None:
         """It is shown a few times a second at most."""

@@ -60,7 +60,7 @@ class VerifyTests(CommandCase):
             "valid up to offset 13 (byte 13), and no further: checksum", result.output.decode()
         )
         self.assertIn(f"pylogbroker: {path}: valid up to offset 13", result.errors)
-        self.assertIn("1 segments with 1 messages: 1 of them not good", result.errors)
+        self.assertIn("1 segment with 1 message: 1 of them not good", result.errors)
         [segment] = json.loads(self.verify(path, "--json").output)["segments"]
         self.assertEqual(
             (segment["validSize"], segment["size"], segment["messageCount"]), (13, 26, 1)

@@ -37,7 +37,7 @@ from pylogbroker.errors import (
     TimedOutError,
     WireError,
 )
-from pylogbroker.net.socketendpoints import KINDS, brokerEndpoint
+from pylogbroker.net.endpointstrings import KINDS, brokerEndpoint
 from pylogbroker.protocol.brokercalls import BrokerCall
 from pylogbroker.protocol.framing import FrameDecoder
 from pylogbroker.testing.network import MemoryNetwork, MemoryPeer

@@ -320,7 +320,7 @@ class ReconnectTests(ProducerCase):
             end(line)
             self.network.accept()
             self.assertIn(
-                "last 1 requests is unknown",
+                "last 1 request is unknown",
                 str(self.failureResultOf(confirming, BrokerConnectionError).value),
             )
 
@@ -396,7 +396,7 @@ class ConfirmTests(ProducerCase):
         line.cut()
         reason = self.failureResultOf(confirming, BrokerConnectionError)
         self.assertIn(
-            "whether broker:9092 took the last 1 requests is unknown: the connection to "
+            "whether broker:9092 took the last 1 request is unknown: the connection to "
             "broker:9092 was lost",
             str(reason.value),
         )
@@ -417,7 +417,7 @@ class ConfirmTests(ProducerCase):
         line = self.network.accept()
         confirming = self.producer.confirm("topic", 0)
         self.assertIn(
-            "last 1 requests is unknown",
+            "last 1 request is unknown",
             str(self.failureResultOf(confirming, BrokerConnectionError).value),
         )
         self.assertEqual(self.arrived(line), produced(b"second"))
@@ -451,7 +451,7 @@ class ConfirmTests(ProducerCase):
         confirming = self.producer.confirm("topic", 0)
         self.network.accept()
         self.assertIn(
-            "last 1 requests is unknown",
+            "last 1 request is unknown",
             str(self.failureResultOf(confirming, BrokerConnectionError).value),
         )
 

@@ -7,7 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.config.__main__ import asMarkdown
 from pylogbroker.config.keys import ConfigKey, Settings, ignoredKey, ownKey
 from pylogbroker.config.properties import parseProperties
-from pylogbroker.config.propertytypes import Integer, SecretText, Text, TextList, TopicMap
+from pylogbroker.config.propertytypes import BarSeparatedList, Integer, SecretText, Text, TopicMap
 from pylogbroker.errors import ConfigurationError
 
 
@@ -17,7 +17,9 @@ class PrinterSettings(Settings):
     paperSize = ConfigKey("paper.size", Integer(1, 9), None, "How large.", isRequired=True)
     ink = ConfigKey("ink", Text(), "black", "Which ink.")
     copiesByReader = ownKey("copies.by.reader", TopicMap(), "", "How many.")
-    trays = ownKey("trays", TextList(), None, "Which trays, with `|` between.", derived="all")
+    trays = ownKey(
+        "trays", BarSeparatedList(), None, "Which trays, with `|` between.", derived="all"
+    )
     smell = ignoredKey("smell", Integer(), None, "Nothing smells here.")
 
 

@@ -75,10 +75,14 @@ class ProducerSettingsTests(SynchronousTestCase):
 
     def test_everyPropertyOfKafka(self) -> None:
         """Every property of 0.7.2's producer is known (spec-0.7 config §3)."""
-        isKafkaKey = """zk.connect broker.list zk.sessiontimeout.ms zk.connectiontimeout.ms zk.synctime.ms zk.read.num.retries partitioner.class producer.type
-            serializer.class compression.codec compressed.topics num.retries buffer.size connect.timeout.ms socket.timeout.ms reconnect.interval
-            reconnect.time.interval.ms max.message.size queue.time queue.size queue.enqueueTimeout.ms batch.size event.handler event.handler.props
-            callback.handler callback.handler.props host port"""
+        isKafkaKey = """
+            zk.connect broker.list zk.sessiontimeout.ms zk.connectiontimeout.ms zk.synctime.ms
+            zk.read.num.retries partitioner.class producer.type serializer.class compression.codec
+            compressed.topics num.retries buffer.size connect.timeout.ms socket.timeout.ms
+            reconnect.interval reconnect.time.interval.ms max.message.size queue.time queue.size
+            queue.enqueueTimeout.ms batch.size event.handler event.handler.props callback.handler
+            callback.handler.props host port
+        """
         self.assertEqual(
             {row.key for row in ProducerSettings.keys if row.isKafkaKey}, set(isKafkaKey.split())
         )

@@ -6,6 +6,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.config.propertytypes import (
     LONG_MAX,
+    BarSeparatedList,
     Boolean,
     EndpointTemplate,
     Enum,
@@ -17,7 +18,6 @@ from pylogbroker.config.propertytypes import (
     Secret,
     SecretText,
     Text,
-    TextList,
     TopicMap,
     ZookeeperServers,
 )
@@ -134,9 +134,16 @@ class HostTests(KindCase):
         ):
             self.assertEqual(self.parse(ZookeeperServers(), text), text)
         for text, wrong in (
-            ("ev[il:2181", "ev[il:2181"), ("zk1:2181,zk]:1", "zk]:1"), ("zk1:2181,", ""), ("zk1:0", "zk1:0"), ("zk1:65536", "zk1:65536"),
-            ("host:port", "host:port"), ("[zk1]:2181", "[zk1]:2181"), ("/kafka", ""), ("a b", "a b"),
-        ):  # fmt: skip
+            ("ev[il:2181", "ev[il:2181"),
+            ("zk1:2181,zk]:1", "zk]:1"),
+            ("zk1:2181,", ""),
+            ("zk1:0", "zk1:0"),
+            ("zk1:65536", "zk1:65536"),
+            ("host:port", "host:port"),
+            ("[zk1]:2181", "[zk1]:2181"),
+            ("/kafka", ""),
+            ("a b", "a b"),
+        ):
             self.assertEqual(
                 self.refused(ZookeeperServers(), text), f"{wrong!r} is not a host with a port"
             )
@@ -176,10 +183,10 @@ class TextTests(KindCase):
     def test_list(self) -> None:
         """Texts are separated by bars; blanks inside one stay."""
         self.assertEqual(
-            self.parse(TextList(), "tcp:1 | ssl:2:privateKey=/my keys/a.pem|| "),
+            self.parse(BarSeparatedList(), "tcp:1 | ssl:2:privateKey=/my keys/a.pem|| "),
             ("tcp:1", "ssl:2:privateKey=/my keys/a.pem"),
         )
-        self.assertEqual(self.parse(TextList(), ""), ())
+        self.assertEqual(self.parse(BarSeparatedList(), ""), ())
 
 
 class TopicMapTests(KindCase):

@@ -126,6 +126,30 @@ class StateTests(ClusterCase):
             (0, 15, [], True),
         )
 
+    async def test_counts(self) -> None:
+        """
+        What the own broker counts of a topic is 0 before its first traffic since the start; not
+        known if it may be counted among other topics; and nothing if the broker does not have it.
+        """
+        await self.start()
+        await self.registered()
+        client = await connect(self, self.brokers[1].endpoint)
+        client.send(encodeProduce("u", 0, A), encodeOffsets("u", 0, -1, 1))
+        await client.answer()
+        view, counters = self.view(), self.brokers[0].broker.service.counters
+        while len((await view.state())["topics"]) < 2:
+            await later()
+
+        async def counts() -> list[int | None]:
+            topics = (await view.state())["topics"]
+            return [topic["counts"] and topic["counts"]["messageCount"] for topic in topics]
+
+        self.assertEqual(await counts(), [1, None])
+        counters.topics.clear()
+        self.assertEqual(await counts(), [0, None])
+        counters.otherTopics.messageCount += 1
+        self.assertEqual(await counts(), [None, None])
+
     async def test_alone(self) -> None:
         """
         Without an own broker all are asked, and nothing is said of what only they know; a second

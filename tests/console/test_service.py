@@ -10,6 +10,7 @@ from typing import Any
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.testing import MemoryReactor
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pylogbroker.config.brokersettings import BrokerSettings
@@ -44,6 +45,20 @@ class ListenerTests(SynchronousTestCase):
         service.privilegedStartService()
         port, _factory, _backlog, interface = memory.tcpServers[0]
         self.assertEqual((port, interface), (8067, "127.0.0.1"))
+
+    def test_whatIsServed(self) -> None:
+        """The log says whether the console is served, or only metrics."""
+        for isConsole, what in (("true", "Metrics and console"), ("false", "Metrics")):
+            lead = LeadBroker()
+            settings = BrokerSettings.fromProperties(
+                {**PROPERTIES, "http.listener": "8067", "http.console": isConsole}, self.fail
+            )
+            service = brokerConsole(MemoryReactor(), settings, lead.service)
+            assert service is not None
+            with capturedLogs() as events:
+                service.privilegedStartService()
+            lines = [formatEvent(event).partition(" are served on ")[0] for event in events]
+            self.assertEqual(lines, [what])
 
     def test_off(self) -> None:
         """Unless it is asked for, nothing listens."""

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from twisted.internet import reactor
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IReactorCore
 from zope.interface import alsoProvides
 
@@ -35,6 +35,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.records.compression import GZIP
 from pylogbroker.zookeeper.client import ZookeeperClient
+from tests.broker.manualbroker import capture
 from tests.consumer.fakebroker import FarCluster
 from tests.consumer.groupcase import GroupCase, deleteTree, drain, place
 from tests.consumer.model07 import Consumer07
@@ -903,6 +904,31 @@ class CommitTests(GroupCase):
         self.cluster.do(member.shutdown())
         self.assertEqual(store.offsets, {place("0-0"): 110, place("0-1"): 0})
         self.assertIsNone(self.offset("0-0"))
+
+    def test_repeatedFailure(self) -> None:
+        """Commits by the clock that fail for the same partitions are logged once, and their end."""
+
+        class Full(MemoryOffsetStore):
+            isFull = True
+
+            def commit(self, positions: Any) -> Deferred[Any]:
+                return succeed({}) if self.isFull else super().commit(positions)
+
+        store = Full()
+        lines = capture(self)
+        member = self.member({"autocommit.interval.ms": "1000"}, offsetStore=store)
+        (stream,) = self.streams(member)
+        drain(stream)
+        self.cluster.advance(5)
+        store.isFull = False
+        self.cluster.advance(5)
+        self.assertEqual(
+            [line for line in lines() if "ositions" in line],
+            [
+                "the positions of 2 partitions were not stored: t/0-0, t/0-1. It is tried again",
+                "Positions are stored again",
+            ],
+        )
 
     def test_brokenStore(self) -> None:
         """

@@ -39,10 +39,8 @@ def observer(kinds: Counter[str], tell: Callable[[str], None]) -> ILogObserver:
         level = event.get("log_level", LogLevel.info)
         failure = event.get("log_failure")
         if level >= LogLevel.error or failure is not None or event.get("isError"):
-            tell(
-                f"LOGGED {level.name}"
-                f" {json.dumps(formatEvent(event) + (failure.getTraceback() if failure is not None else ''))}"
-            )
+            traceback = "" if failure is None else failure.getTraceback()
+            tell(f"LOGGED {level.name} {json.dumps(formatEvent(event) + traceback)}")
         elif level >= LogLevel.warn:
             kinds[str(event.get("log_format"))] += 1
 
@@ -68,10 +66,8 @@ def main(directory: str, *changes: str) -> None:
 
     def started(_: object) -> None:
         console = broker.broker.console
-        say(
-            "PORTS"
-            f" {json.dumps([port.getHost().port for port in (*broker.broker.service.ports, *([console.port] if console else []))])}"
-        )
+        ports = [*broker.broker.service.ports, *([console.port] if console else [])]
+        say(f"PORTS {json.dumps([port.getHost().port for port in ports])}")
         stdio.StandardIO(UntilEnd())
 
     def failed(failure: Any) -> None:

@@ -33,8 +33,13 @@ class LiveBroker:
         changes = [f"{key}={value}" for key, value in properties.items()]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.fuzz.live", directory, *changes],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-        )  # fmt: skip
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         if not self._started.wait(ANSWER_SECONDS_MAX) or not self.ports:

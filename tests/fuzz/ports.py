@@ -215,9 +215,12 @@ class AllowedPort(PlainPort):
         rules = Path(self.folder, "allow.txt")
         topics = " ".join(OPEN_TOPICS)
         rules.write_text(
-            f"watcher both *\nmutator both {topics}\nmutator fetch {PROBE_TOPIC}\n- both {topics}\n- fetch {PROBE_TOPIC}\n", encoding="ascii"
-        )  # fmt: skip
-        secure = f"tls:0:privateKey={self._authority.issue('broker')}:clientCAs={self._authority.ca}:interface=127.0.0.1"
+            f"watcher both *\nmutator both {topics}\nmutator fetch {PROBE_TOPIC}\n"
+            f"- both {topics}\n- fetch {PROBE_TOPIC}\n",
+            encoding="ascii",
+        )
+        key, authorities = self._authority.issue("broker"), self._authority.ca
+        secure = f"tls:0:privateKey={key}:clientCAs={authorities}:interface=127.0.0.1"
         return {
             **super().properties(),
             "listeners": f"tcp:0:interface=127.0.0.1|{secure}",
@@ -348,8 +351,10 @@ class HttpPort(PlainPort):
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
         self.probes = [
-            b"GET /api/messages?topic=probe&partition=0&broker=70000%02d HTTP/1.1\r\nHost: localhost\r\n\r\n" % index for index in range(PROBE_COUNT)
-        ]  # fmt: skip
+            b"GET /api/messages?topic=probe&partition=0&broker=70000%02d HTTP/1.1\r\n"
+            b"Host: localhost\r\n\r\n" % index
+            for index in range(PROBE_COUNT)
+        ]
 
     def properties(self) -> dict[str, str]:
         return {**super().properties(), "num.partitions": "1", "http.listener": "0"}

@@ -71,7 +71,7 @@ def demand(holds: bool, *what: object) -> None:
         raise AssertionError(*what)
 
 
-# -- requests ---------------------------------------------------------------------------------------------------------
+# -- requests --------------------------------------------------------------------------------------
 
 
 def encode(request: Request) -> bytes:
@@ -239,7 +239,7 @@ def _encodeOffsetsResponse(found: tuple[int, list[int]]) -> bytes:
     return encodeOffsetsResponse(found[1])
 
 
-# -- message sets -----------------------------------------------------------------------------------------------------
+# -- message sets ----------------------------------------------------------------------------------
 
 
 def upToError(things: Iterator[Any]) -> tuple[list[Any], type[Exception] | None]:

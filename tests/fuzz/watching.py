@@ -181,7 +181,8 @@ class PageWatcher(Watcher):
         )
         rows = json.loads(
             self._get(
-                f"/api/messages?broker=0&topic={PROBE_TOPIC}&partition=0&count=1&offset={which * PROBE_SIZE}"
+                f"/api/messages?broker=0&topic={PROBE_TOPIC}&partition=0&count=1"
+                f"&offset={which * PROBE_SIZE}"
             )
         )["messages"]
         self.expect([base64.b64decode(row["payload"]) for row in rows], [b"probe %06d" % which])

@@ -38,10 +38,15 @@ class Authority:
     ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
         builder = (
-            x509.CertificateBuilder().subject_name(name).issuer_name(self._name).public_key(key.public_key()).serial_number(x509.random_serial_number())
-            .not_valid_before(now - _DAY).not_valid_after(now + _DAY)
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - _DAY)
+            .not_valid_after(now + _DAY)
             .add_extension(x509.BasicConstraints(ca=isAuthority, path_length=None), critical=True)
-        )  # fmt: skip
+        )
         if not isAuthority:
             names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)

@@ -178,9 +178,18 @@ class Member:
         )
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.chaosmember", json.dumps({**options, "name": name, "record": str(self.record)})],
-                cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.integration.chaosmember",
+                    json.dumps({**options, "name": name, "record": str(self.record)}),
+                ],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
 
     @property
     def isHere(self) -> bool:
@@ -371,9 +380,20 @@ class ChaosTrial:
 
     def _disturb(self) -> None:
         acts = [
-            self._newcomer, self._leave, self._killMember, self._killMember, self._stopMember, self._expire, self._expire,
-            self._killBroker, self._killBroker, self._stopBroker, self._restartZookeeper, self._cutRequest, self._cutAnswer,
-        ]  # fmt: skip
+            self._newcomer,
+            self._leave,
+            self._killMember,
+            self._killMember,
+            self._stopMember,
+            self._expire,
+            self._expire,
+            self._killBroker,
+            self._killBroker,
+            self._stopBroker,
+            self._restartZookeeper,
+            self._cutRequest,
+            self._cutAnswer,
+        ]
         deadline = monotonic() + self._seconds
         deck: list[Callable[[], None]] = []
         gap = min(3.0, self._seconds / (len(acts) + 3))

@@ -109,8 +109,8 @@ def some(kind: str, found: Iterable[object]) -> list[str]:
     if not found:
         return []
     return [
-        f"{kind}: {len(found)}:"
-        f" {', '.join(map(str, found[:FAULT_COUNT_MAX]))}{' …' if len(found) > FAULT_COUNT_MAX else ''}"
+        f"{kind}: {len(found)}: {', '.join(map(str, found[:FAULT_COUNT_MAX]))}"
+        f"{' …' if len(found) > FAULT_COUNT_MAX else ''}"
     ]
 
 

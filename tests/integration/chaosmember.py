@@ -114,9 +114,16 @@ async def publish(
 ) -> None:
     """Publish numbered messages until it is C{over}."""
     settings = {
-        "producer.type": "async", "confirm": "true", "batch.size": "20", "queue.time": "50", "queue.size": "2000",
-        "socket.timeout.ms": "10000", "close.timeout.ms": "30000", "reconnect.interval": "300", **options["properties"],
-    }  # fmt: skip
+        "producer.type": "async",
+        "confirm": "true",
+        "batch.size": "20",
+        "queue.time": "50",
+        "queue.size": "2000",
+        "socket.timeout.ms": "10000",
+        "close.timeout.ms": "30000",
+        "reconnect.interval": "300",
+        **options["properties"],
+    }
     random = Random(options["seed"])
     zookeeper = ZookeeperClient(
         reactor, settings["zk.connect"], int(settings["zk.sessiontimeout.ms"])

@@ -52,9 +52,16 @@ class Chromium:
             # By a pipe, since the driver would look for the browser's port at "localhost", which a
             # bare system may not know.
             arguments = [
-                "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--disable-background-networking",
-                "--no-first-run", f"--user-data-dir={self._profile}", f"--window-size={width},{height}",
-            ]  # fmt: skip
+                "--headless=new",
+                "--remote-debugging-pipe",
+                "--no-sandbox",
+                "--disable-dev-shm-usage",
+                "--disable-gpu",
+                "--disable-background-networking",
+                "--no-first-run",
+                f"--user-data-dir={self._profile}",
+                f"--window-size={width},{height}",
+            ]
             options = {"binary": program, "args": arguments}
             capabilities = {
                 "alwaysMatch": {

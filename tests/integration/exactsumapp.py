@@ -83,9 +83,15 @@ async def live(reactor: Any, connection: sqlite3.Connection, servers: str, count
     """As a member, to the end; returns whether that was reached, or else there was a conflict."""
     store = SqliteOffsetStore(connection, GROUP)
     settings = {
-        "zk.connect": servers, "groupid": GROUP, "autocommit.enable": "false", "zk.sessiontimeout.ms": "1000", "rebalance.backoff.ms": "100",
-        "fetcher.backoff.ms": "20", "rebalance.retries.max": "100", "consumer.timeout.ms": "200",
-    }  # fmt: skip
+        "zk.connect": servers,
+        "groupid": GROUP,
+        "autocommit.enable": "false",
+        "zk.sessiontimeout.ms": "1000",
+        "rebalance.backoff.ms": "100",
+        "fetcher.backoff.ms": "20",
+        "rebalance.retries.max": "100",
+        "consumer.timeout.ms": "200",
+    }
     async with ConsumerConnector(reactor, settings, offsetStore=store) as consumer:
         (stream,) = (await consumer.createMessageStreams({TOPIC: 1}))[TOPIC]
         tell("begins")

@@ -129,9 +129,14 @@ class MirrorTrial:
         )
         session = {"zk.sessiontimeout.ms": SESSION_MS, "zk.connectiontimeout.ms": "10000"}
         self.consumerProperties = {
-            **session, "zk.connect": connects["source"], "groupid": GROUP, "autocommit.interval.ms": "500", "rebalance.backoff.ms": "300",
-            "fetcher.backoff.ms": "50", "fetch.size": "262144",
-        }  # fmt: skip
+            **session,
+            "zk.connect": connects["source"],
+            "groupid": GROUP,
+            "autocommit.interval.ms": "500",
+            "rebalance.backoff.ms": "300",
+            "fetcher.backoff.ms": "50",
+            "fetch.size": "262144",
+        }
         self.producerProperties = {**session, "zk.connect": connects["target"], **(producer or {})}
         self.mirror = MirrorProcess(
             f"{directory}/mirror",

@@ -66,7 +66,7 @@ def iso(time: datetime) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-# -- lines ----------------------------------------------------------------------------------------------------------------
+# -- lines -----------------------------------------------------------------------------------------
 
 
 def apacheLines() -> list[bytes]:
@@ -101,9 +101,11 @@ def opensshLines() -> list[bytes]:
         client = f"198.51.100.{random.randrange(30)}"
         outcome = random.choice(("Failed", "Failed", "Failed", "Accepted"))
         bodies = (
-            f"Invalid user admin from {client}", "pam_unix(sshd:auth): check pass; user unknown",
-            f"{outcome} password for root from {client} port {number} ssh2", f"Received disconnect from {client}: 11: Bye Bye [preauth]",
-        )  # fmt: skip
+            f"Invalid user admin from {client}",
+            "pam_unix(sshd:auth): check pass; user unknown",
+            f"{outcome} password for root from {client} port {number} ssh2",
+            f"Received disconnect from {client}: 11: Bye Bye [preauth]",
+        )
         lines += [f"{head}{body}\r".encode() for body in bodies]
     return lines
 
@@ -163,7 +165,7 @@ def opensshFacts(lines: Iterable[bytes]) -> list[Fact]:
     return found
 
 
-# -- figures --------------------------------------------------------------------------------------------------------------
+# -- figures ---------------------------------------------------------------------------------------
 
 
 def sessionsOf(facts: Iterable[Fact]) -> list[dict[str, Any]]:

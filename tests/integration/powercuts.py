@@ -194,10 +194,22 @@ class PowerCutLife:
         @raise LostError: something that was visible is not there any more.
         """
         acts = (
-            (10, self._produce), (2, self._multiProduce), (6, self._fetch), (1, self._multiFetch), (3, self._offsets), (14, self._work),
-            (6, self._turn), (2, self._second), (0.7, self._minute), (0.3, self._hour), (0.6, self._armed), (0.3, self._full),
-            (0.2, self._stop), (0.2, self._kill), (0.3, self._cutNow),
-        )  # fmt: skip
+            (10, self._produce),
+            (2, self._multiProduce),
+            (6, self._fetch),
+            (1, self._multiFetch),
+            (3, self._offsets),
+            (14, self._work),
+            (6, self._turn),
+            (2, self._second),
+            (0.7, self._minute),
+            (0.3, self._hour),
+            (0.6, self._armed),
+            (0.3, self._full),
+            (0.2, self._stop),
+            (0.2, self._kill),
+            (0.3, self._cutNow),
+        )
         chosen = self.random.choices(
             [act for _weight, act in acts], [weight for weight, _act in acts], k=actCount
         )

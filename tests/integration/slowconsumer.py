@@ -115,8 +115,14 @@ class SlowCluster:
         }
         ran = subprocess.run(
             [sys.executable, "-m", "tests.integration.slowmember", json.dumps(options)],
-            cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS_MAX, check=False,
-        )  # fmt: skip
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
+            check=False,
+        )
         if ran.returncode:
             raise AssertionError(f"reading has failed: {ran.stdout}{ran.stderr}")
         found = json.loads(ran.stdout)

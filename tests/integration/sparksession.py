@@ -25,7 +25,12 @@ from tests.integration.zookeeperprocess import sharedZookeeper
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NEEDS = ("java", "spark")
-QUIET = "appender.none.type=Null\nappender.none.name=none\nrootLogger.level=off\nrootLogger.appenderRef.none.ref=none\n"
+QUIET = """\
+appender.none.type=Null
+appender.none.name=none
+rootLogger.level=off
+rootLogger.appenderRef.none.ref=none
+"""
 """
 For log4j, in whose log every task that a test lets fail leaves a page. Without an appender Spark
 would take its own settings.
@@ -65,10 +70,15 @@ def startSession(folder: str) -> Any:
 
     builder = SparkSession.builder.master("local[2,3]").appName("pylogbroker")
     settings = {
-        "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": f"{folder}/warehouse", "spark.driver.memory": "1g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": f"{folder}/warehouse",
+        "spark.driver.memory": "1g",
         "spark.python.authenticate.socketTimeout": "120s",
-    }  # fmt: skip
+    }
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

@@ -16,8 +16,8 @@ from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
 from pylogbroker.audit.comparison import Comparison
+from pylogbroker.audit.comparisonformats import asJson
 from pylogbroker.audit.envelope import envelopeTime
-from pylogbroker.audit.reports import asJson
 from pylogbroker.auditor.auditedproducer import AuditedProducer
 from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.client.simpleconsumer import SimpleConsumer
@@ -66,17 +66,29 @@ class TwoClustersTests(TestCase):
         @return: the truth: how many of each topic and window.
         """
         properties = {
-            "zk.connect": self.servers["source"], "producer.type": "async", "queue.time": "20", "batch.size": "50", "compression.codec": "1",
-            "confirm": "true", "audit.window.ms": str(WINDOW_MS), "audit.interval.ms": "100",
-        }  # fmt: skip
+            "zk.connect": self.servers["source"],
+            "producer.type": "async",
+            "queue.time": "20",
+            "batch.size": "50",
+            "compression.codec": "1",
+            "confirm": "true",
+            "audit.window.ms": str(WINDOW_MS),
+            "audit.interval.ms": "100",
+        }
         producers = [
             AuditedProducer(reactor, properties, auditRandom=Random(number)) for number in range(2)
         ]
         for part in range(5):
-            await gatherResults([
-                producers[number % 2].send(topics[number % len(topics)], b"message %d" % number, key=f"key {number % 9}")
-                for number in range(part * total // 5, (part + 1) * total // 5)
-            ])  # fmt: skip
+            await gatherResults(
+                [
+                    producers[number % 2].send(
+                        topics[number % len(topics)],
+                        b"message %d" % number,
+                        key=f"key {number % 9}",
+                    )
+                    for number in range(part * total // 5, (part + 1) * total // 5)
+                ]
+            )
             await deferLater(reactor, 0.25)
         for producer in producers:
             await producer.close()
@@ -93,8 +105,14 @@ class TwoClustersTests(TestCase):
         self.assertEqual(sum(truth.values()), total)
         return truth
 
+    async def flushed(self, name: str) -> None:
+        """What was confirmed is written; readers see it when it is flushed."""
+        while any(broker.broker.service.picture().unflushedSize for broker in self.brokers[name]):
+            await deferLater(reactor, 0.01)
+
     async def stored(self, name: str, topic: str) -> list[bytes]:
         """All that a cluster has of a topic."""
+        await self.flushed(name)
         found: list[bytes] = []
         for broker in self.brokers[name]:
             consumer = SimpleConsumer(reactor, broker.endpoint)
@@ -129,6 +147,8 @@ class TwoClustersTests(TestCase):
         await producer.close()
 
     async def audit(self, **properties: str) -> Comparison:
+        for name in self.brokers:
+            await self.flushed(name)
         given = {
             "tiers": f"source={self.servers['source']} | target={self.servers['target']}",
             "audit.window.ms": str(WINDOW_MS),

@@ -14,6 +14,7 @@ from twisted.internet.defer import ensureDeferred
 from twisted.internet.threads import blockingCallFromThread
 from twisted.trial.unittest import TestCase
 
+from pylogbroker.console.standalone import ClusterConsole
 from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.syncclient.syncproducer import SyncProducer
@@ -59,9 +60,15 @@ class ConsoleTests(TestCase):
 
     async def _join(self) -> tuple[ConsumerConnector, MessageStream]:
         settings = {
-            "zk.connect": self.servers, "groupid": "readers<b>", "rebalance.backoff.ms": "100", "fetcher.backoff.ms": "20", "autocommit.interval.ms": "100",
-            "autooffset.reset": "smallest", "queuedchunks.max": "1", "fetch.size": "20000",
-        }  # fmt: skip
+            "zk.connect": self.servers,
+            "groupid": "readers<b>",
+            "rebalance.backoff.ms": "100",
+            "fetcher.backoff.ms": "20",
+            "autocommit.interval.ms": "100",
+            "autooffset.reset": "smallest",
+            "queuedchunks.max": "1",
+            "fetch.size": "20000",
+        }
         consumer = ConsumerConnector(reactor, settings)
         await consumer.connect()
         streams: dict[str, list[MessageStream]] = await consumer.createMessageStreams({"orders": 1})
@@ -195,8 +202,7 @@ class ConsoleTests(TestCase):
     def test_troubles(self) -> None:
         """
         A broker that has disappeared is shown as down, and the dot is not green; a group's sum says
-        what it does not know, its idle members are named, and only a partition with a lag and
-        without an owner is marked.
+        what it does not know, and its idle members are named.
         """
         self.start()
         browser = self.browser
@@ -220,11 +226,119 @@ class ConsoleTests(TestCase):
         browser.waitFor("the group", lambda: "lag at least" in browser.text(sums))
         self.assertIn("not known of 1 partition", browser.text(sums))
         self.assertIn("without partitions: late_idle", browser.text(sums))
-        marked = (
-            "return [...document.querySelectorAll('#groups td.bad')].map((cell) =>"
-            " cell.textContent)"
+        self.assertEqual(browser.errors(), [])
+
+    def marked(self, group: str) -> list[str]:
+        """The texts of a group's card that are marked as trouble."""
+        found: list[str] = self.browser.run(
+            "return [...document.querySelectorAll(`.group[data-group=${arguments[0]}]"
+            " .bad`)].map((each) => each.textContent)",
+            group,
         )
-        self.assertIn("no owner", browser.run(marked))
+        return found
+
+    @inThread
+    def test_marks(self) -> None:
+        """
+        A lag that nobody works off is marked, in its row and in the sum: without an owner at once,
+        with one when its offset has not moved for a minute. No lag is not marked, owner or not.
+        """
+        self.start()
+        browser = self.browser
+        browser.run("window.nowMs = 1; Date.now = () => window.nowMs")
+        self.send(20)
+        self.producer.confirm("orders", 0)
+        self.producer.confirm("orders", 1)
+        for path, data in (
+            ("/consumers/done/offsets/orders/0-0", b"10100"),
+            ("/consumers/done/offsets/orders/0-1", b"10100"),
+            ("/consumers/late/offsets/orders/0-0", b"0"),
+            ("/consumers/late/offsets/orders/0-1", b"10100"),
+            ("/consumers/slow/ids/slow_a", b'{ "orders": 1 }'),
+            ("/consumers/slow/owners/orders/0-0", b"slow_a-0"),
+            ("/consumers/slow/owners/orders/0-1", b"slow_a-0"),
+            ("/consumers/slow/offsets/orders/0-0", b"5050"),
+            ("/consumers/slow/offsets/orders/0-1", b"10100"),
+        ):
+            inReactor(self._enter, path, data)
+        browser.waitFor("the last group", lambda: "lag 4.9 KiB" in browser.text("#groups"))
+        self.assertEqual(self.marked("done"), [])
+        self.assertEqual(self.marked("slow"), [])
+        self.assertEqual(
+            self.marked("late"),
+            ["lag 9.9 KiB, all of it without an owner", "no owner", "9.9 KiB"],
+        )
+        browser.run("window.nowMs += 60000")
+        browser.waitFor("the mark", lambda: self.marked("slow"))
+        self.assertEqual(
+            self.marked("slow"), ["lag 4.9 KiB, all of it at offsets that do not move", "4.9 KiB"]
+        )
+        inReactor(self._enter, "/consumers/slow/offsets/orders/0-0", None)
+        inReactor(self._enter, "/consumers/slow/offsets/orders/0-0", b"6060")
+        browser.waitFor("a move", lambda: not self.marked("slow"))
+        self.assertEqual(browser.errors(), [])
+
+    async def _serveCluster(self, pageTemplate: str) -> ClusterConsole:
+        console = ClusterConsole(reactor, "0", self.servers, pageTemplate=pageTemplate)
+        console.privilegedStartService()
+        console.startService()
+        return console
+
+    def topicRows(self) -> list[list[str]]:
+        """The cells of the topics' rows; nothing unless there are two, with all rates."""
+        texts = self.browser.run(
+            "return [...document.querySelectorAll('#topics tr')].map((row) => row.innerText)"
+        )
+        return [] if len(texts) < 2 or "–" in "".join(texts) else [t.split("\t") for t in texts]
+
+    @inThread
+    def test_scope(self) -> None:
+        """
+        Each figure says whose it is. A broker's page has the traffic of that broker, and nothing in
+        its own columns for topics that it does not have; the page of a cluster has no columns and
+        no section for what only a broker knows, but a link to the broker's page.
+        """
+        self.start()
+        browser = self.browser
+        self.send(20)
+        other = BrokerProcess(os.path.abspath(self.mktemp()), registered(self.servers, 1))
+        other.start()
+        self.addCleanup(other.kill)
+        producer = SyncProducer("127.0.0.1", other.port)
+        self.addCleanup(producer.close)
+        producer.send("elsewhere", 0, [b"x" * 1000])
+        producer.confirm("elsewhere", 0)
+        rows = browser.waitFor("both topics, with their rates", self.topicRows)
+        self.assertEqual(rows[0][:3], ["elsewhere", "2", "1010 B"])
+        self.assertEqual(rows[0][4:6], ["", ""])
+        self.assertEqual(rows[1][:3], ["orders", "2", "19.7 KiB"])
+        self.assertRegex(rows[1][4], "/s$")
+        self.assertRegex(rows[1][5], "/s$")
+        self.assertEqual(browser.text("#traffic-title"), "Traffic of broker 0")
+        self.assertEqual(browser.text("#tiles .size dd"), "19.7 KiB")
+        self.assertIn("1010 B", browser.text("#brokers"))
+
+        def isElsewhere() -> bool:
+            producer.send("elsewhere", 0, [b"x" * 1000])
+            found = self.topicRows()
+            return bool(found) and found[0][3] != "0 B/s" == browser.text("#tiles .in dd")
+
+        browser.waitFor("traffic of the other broker alone", isElsewhere)
+
+        page = f"http://127.0.0.1:{self.port}/"
+        console = inReactor(self._serveCluster, page.replace("127.0.0.1", "{host}"))
+        self.addCleanup(console.stopService)
+        browser.open(f"http://127.0.0.1:{console.port.getHost().port}/")
+        browser.waitFor("both topics", self.topicRows)
+        self.assertEqual(browser.text("#traffic-title"), "Traffic of all brokers")
+        for absent in ("this broker", "Back pressure", "bytes out", "not known"):
+            self.assertNotIn(absent, browser.text("main"))
+        self.assertEqual(
+            browser.run(
+                "return [...document.querySelectorAll('#brokers a')].map((link) => link.href)"
+            ),
+            [page, page],
+        )
         self.assertEqual(browser.errors(), [])
 
     @inThread

@@ -345,9 +345,9 @@ class DescriptorTests(SynchronousTestCase):
         with broker.client() as client:
             for number in range(3 * self.DESCRIPTOR_COUNT):
                 client.produce("many", number, data)
-                if (
-                    number % 20 == 19
-                ):  # a partition that cannot be made is refused, and its client told so; let them be made
+                # A partition that cannot be made is refused, and its client told so; let them be
+                # made.
+                if number % 20 == 19:
                     until(
                         lambda number=number: client.end("many", number) == len(data),  # type: ignore[misc]
                         f"partition {number} is visible",

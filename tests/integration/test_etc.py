@@ -251,9 +251,18 @@ class ReadyTests(SynchronousTestCase):
             receiver.bind(f"{folder}/notify")
             receiver.settimeout(60)
             process = subprocess.Popen(
-                [*twistd(), "-n", "--pidfile=", *arguments], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                env={**os.environ, "PYTHONPATH": str(ETC.parent), "NOTIFY_SOCKET": f"{folder}/notify"},
-            )  # fmt: skip
+                [*twistd(), "-n", "--pidfile=", *arguments],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(ETC.parent),
+                    "NOTIFY_SOCKET": f"{folder}/notify",
+                },
+            )
             self.addCleanup(process.kill)
             self.assertEqual(receiver.recv(100), b"READY=1")
             process.send_signal(signal.SIGTERM)

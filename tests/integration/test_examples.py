@@ -105,8 +105,12 @@ class ExampleTests(CommandCase):
         protocol = Process()
         words = line if "|" in line.replace("'log.*|clicks'", "") else f"exec {line}"
         process = reactor.spawnProcess(
-            protocol, "/bin/sh", ["/bin/sh", "-c", words], env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}, path=self.folder
-        )  # fmt: skip
+            protocol,
+            "/bin/sh",
+            ["/bin/sh", "-c", words],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
+            path=self.folder,
+        )
         process.closeStdin()
 
         self.addCleanup(self._kill, protocol, process)
@@ -145,8 +149,8 @@ class ExampleTests(CommandCase):
                 outcome = await self.handle(command, example)
                 if outcome.code or "Traceback" in outcome.errors:
                     failures.append(
-                        f"{example}:"
-                        f" {outcome.code}\n{outcome.output.decode(errors='replace')[-2000:]}\n{outcome.errors}"
+                        f"{example}: {outcome.code}\n"
+                        f"{outcome.output.decode(errors='replace')[-2000:]}\n{outcome.errors}"
                     )
             if member is not None:
                 await member.shutdown()
@@ -168,14 +172,34 @@ class PageTests(SynchronousTestCase):
 
     PAGE = (ROOT / "docs" / "tools.md").read_text(encoding="utf-8")
     SCRIPTS = (
-        "kafka-run-class", "kafka-server-start", "kafka-server-stop", "zookeeper-server-start", "zookeeper-server-stop", "zookeeper-shell",
-        "kafka-console-producer", "kafka-console-consumer", "kafka-producer-shell", "kafka-consumer-shell", "kafka-simple-consumer-shell",
-        "kafka-replay-log-producer", "kafka-producer-perf-test", "kafka-consumer-perf-test", "kafka-simple-consumer-perf-test", "run-rat",
-    )  # fmt: skip
+        "kafka-run-class",
+        "kafka-server-start",
+        "kafka-server-stop",
+        "zookeeper-server-start",
+        "zookeeper-server-stop",
+        "zookeeper-shell",
+        "kafka-console-producer",
+        "kafka-console-consumer",
+        "kafka-producer-shell",
+        "kafka-consumer-shell",
+        "kafka-simple-consumer-shell",
+        "kafka-replay-log-producer",
+        "kafka-producer-perf-test",
+        "kafka-consumer-perf-test",
+        "kafka-simple-consumer-perf-test",
+        "run-rat",
+    )
     CLASSES = (
-        "ConsumerOffsetChecker", "DumpLogSegments", "ExportZkOffsets", "ImportZkOffsets", "GetOffsetShell", "JmxTool", "MirrorMaker",
-        "VerifyConsumerRebalance", "UpdateOffsetsInZK",
-    )  # fmt: skip
+        "ConsumerOffsetChecker",
+        "DumpLogSegments",
+        "ExportZkOffsets",
+        "ImportZkOffsets",
+        "GetOffsetShell",
+        "JmxTool",
+        "MirrorMaker",
+        "VerifyConsumerRebalance",
+        "UpdateOffsetsInZK",
+    )
 
     COMING = {"audit"}
     """Commands that may come later than the page."""

@@ -67,9 +67,14 @@ class Program:
         }
         with open(self._path, "wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, str(PROGRAMS / name), *arguments], env={**os.environ, **environment}, cwd=folder, stdin=subprocess.DEVNULL, stdout=output,
-                stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+                [sys.executable, str(PROGRAMS / name), *arguments],
+                env={**os.environ, **environment},
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     @property
     def said(self) -> str:
@@ -138,9 +143,14 @@ class HelpTests(SynchronousTestCase):
         )
         for name in {name for name, _arguments in shown}:
             said = subprocess.run(
-                [sys.executable, str(PROGRAMS / name), "--help"], env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
-                capture_output=True, check=True, text=True, timeout=SECONDS_MAX,
-            ).stdout  # fmt: skip
+                [sys.executable, str(PROGRAMS / name), "--help"],
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=True,
+                text=True,
+                timeout=SECONDS_MAX,
+            ).stdout
             options = {
                 word
                 for each, arguments in shown
@@ -165,9 +175,22 @@ class MistakeTests(SynchronousTestCase):
     def fails(self, *arguments: str) -> str:
         """The last line that the publisher says; it fails without a traceback."""
         ended = subprocess.run(
-            [sys.executable, str(PROGRAMS / "publishlogs.py"), "--zookeeper", "127.0.0.1:1", "--registry", "http://127.0.0.1:1", *arguments],
-            env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL, capture_output=True, check=False, text=True, timeout=SECONDS_MAX,
-        )  # fmt: skip
+            [
+                sys.executable,
+                str(PROGRAMS / "publishlogs.py"),
+                "--zookeeper",
+                "127.0.0.1:1",
+                "--registry",
+                "http://127.0.0.1:1",
+                *arguments,
+            ],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            text=True,
+            timeout=SECONDS_MAX,
+        )
         self.assertNotIn("Traceback", ended.stderr)
         self.assertGreater(ended.returncode, 0)
         return ended.stderr.splitlines()[-1]
@@ -254,10 +277,20 @@ class PipelineTests(SynchronousTestCase):
         )
 
         said = self.start(
-            "publishlogs.py", "--registry", registry.url, "--year", str(truth.YEAR),
-            "--apache", "error.log", self.file("real_error.log", apache), self.file("odd_error.log", truth.ODD_APACHE),
-            "--openssh", "auth.log", self.file("real_auth.log", openssh), self.file("odd_auth.log", truth.ODD_OPENSSH),
-        ).complete()  # fmt: skip
+            "publishlogs.py",
+            "--registry",
+            registry.url,
+            "--year",
+            str(truth.YEAR),
+            "--apache",
+            "error.log",
+            self.file("real_error.log", apache),
+            self.file("odd_error.log", truth.ODD_APACHE),
+            "--openssh",
+            "auth.log",
+            self.file("real_auth.log", openssh),
+            self.file("odd_auth.log", truth.ODD_OPENSSH),
+        ).complete()
         for name, lines, topic, strangeCount in (
             (
                 "odd_error.log",

@@ -189,9 +189,16 @@ class RequestTests(BrokerCase):
         client = self.client()
         client.produce("t", 0, HELLO)
         for code, topic, partition, offset in (
-            (0, "t", 0, 0), (0, "t", 0, 15), (1, "t", 0, 16), (1, "t", 0, -1), (3, "t", 1, 0), (3, "t", -1, 0), (3, "nothing", 1, 0),
-            (-1, ".", 0, 0), (-1, "", 0, 0),
-        ):  # fmt: skip
+            (0, "t", 0, 0),
+            (0, "t", 0, 15),
+            (1, "t", 0, 16),
+            (1, "t", 0, -1),
+            (3, "t", 1, 0),
+            (3, "t", -1, 0),
+            (3, "nothing", 1, 0),
+            (-1, ".", 0, 0),
+            (-1, "", 0, 0),
+        ):
             self.assertEqual(
                 client.fetch(topic, partition, offset)[0], code, (topic, partition, offset)
             )

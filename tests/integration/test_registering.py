@@ -292,9 +292,13 @@ class TwistdTests(RegisteringCase):
 
     def service(self, **changes: str) -> BrokerService:
         properties = {
-            "brokerid": "0", "port": "0", "listen.interface": "127.0.0.1", "log.dir": self.mktemp(), **self.properties,
+            "brokerid": "0",
+            "port": "0",
+            "listen.interface": "127.0.0.1",
+            "log.dir": self.mktemp(),
+            **self.properties,
             **{key.replace("_", "."): value for key, value in changes.items()},
-        }  # fmt: skip
+        }
         service = BrokerService(
             TurnedReactor(self.server),
             BrokerSettings.fromProperties(properties, self.fail),

@@ -51,9 +51,12 @@ class RegistrationTests(SynchronousTestCase):
 
     def broker(self, directory: str | None = None, **changes: str) -> BrokerProcess:
         properties = {
-            "enable.zookeeper": "true", "zk.connect": sharedZookeeper().servers + self.chroot, "zk.sessiontimeout.ms": str(SESSION_MS), "num.partitions": "2",
+            "enable.zookeeper": "true",
+            "zk.connect": sharedZookeeper().servers + self.chroot,
+            "zk.sessiontimeout.ms": str(SESSION_MS),
+            "num.partitions": "2",
             **{key.replace("_", "."): value for key, value in changes.items()},
-        }  # fmt: skip
+        }
         broker = BrokerProcess(os.path.abspath(directory or self.mktemp()), properties)
         self.addCleanup(broker.kill)
         return broker

@@ -219,10 +219,14 @@ class ConfluentTests(RegistryCase):
         where = SerializationContext("clicks", MessageField.VALUE)
         value = {"user": "u", "at": 0, "page": None, "ms": 1}
         self.assertTrue(client.test_compatibility("clicks-value", Schema(WIDER, "AVRO")))
-        for number, (schema, settings) in enumerate([
-            (CLICK, {"normalize.schemas": True}), (CLICK, {"auto.register.schemas": False}), (WIDER, {}),
-            (CLICK, {"auto.register.schemas": False, "use.latest.version": True}),
-        ]):  # fmt: skip
+        for number, (schema, settings) in enumerate(
+            [
+                (CLICK, {"normalize.schemas": True}),
+                (CLICK, {"auto.register.schemas": False}),
+                (WIDER, {}),
+                (CLICK, {"auto.register.schemas": False, "use.latest.version": True}),
+            ]
+        ):
             payload = AvroSerializer(self.confluent(), schema, conf=settings)(value, where)
             self.assertEqual(schemaIdOf(payload), 1 if number < 2 else 2)
             self.assertEqual(AvroDeserializer(self.confluent(), WIDER)(payload, where)["user"], "u")
@@ -326,8 +330,13 @@ class ConfluentTests(RegistryCase):
             ]
         decoder = AvroDecoder(WIDER, self.registry.registryClient().schema)
         found = [decoder.decode(payload) for payload in payloads]
-        self.assertEqual([(each["user"], int(each["at"].timestamp() * 1000), each["page"], each["ms"]) for each in found],
-                         [(each["user"], each["at"], each["page"], 0) for each in values])  # fmt: skip
+        self.assertEqual(
+            [
+                (each["user"], int(each["at"].timestamp() * 1000), each["page"], each["ms"])
+                for each in found
+            ],
+            [(each["user"], each["at"], each["page"], 0) for each in values],
+        )
 
     def test_weEncodeTheyDecode(self) -> None:
         """What our encoder makes, their deserializer reads."""
@@ -490,9 +499,29 @@ class HostileTests(RegistryCase):
         for expected, method, path, data, headers in (
             (400, "POST", "/subjects/s/versions", b"{", {}),
             (400, "POST", "/subjects/s/versions", b"[" * 100_000, {}),
-            (422, "POST", "/subjects/s/versions", json.dumps({"schema": "[" * 100_000}).encode(), {}),
-            (422, "POST", "/subjects/s/versions", json.dumps({"schema": '{"type":"array","items":' * 500 + '"null"' + "}" * 500}).encode(), {}),
-            (422, "POST", "/subjects/s/versions", json.dumps({"schema": json.dumps("x" * 300_000)}).encode(), {}),
+            (
+                422,
+                "POST",
+                "/subjects/s/versions",
+                json.dumps({"schema": "[" * 100_000}).encode(),
+                {},
+            ),
+            (
+                422,
+                "POST",
+                "/subjects/s/versions",
+                json.dumps(
+                    {"schema": '{"type":"array","items":' * 500 + '"null"' + "}" * 500}
+                ).encode(),
+                {},
+            ),
+            (
+                422,
+                "POST",
+                "/subjects/s/versions",
+                json.dumps({"schema": json.dumps("x" * 300_000)}).encode(),
+                {},
+            ),
             (413, "POST", "/subjects/s/versions", b"x" * (2 << 20), {}),
             (415, "POST", "/subjects/s/versions", body, {"Content_Type": "text/plain"}),
             (422, "POST", "/subjects/a%0Ab/versions", body, {}),
@@ -500,7 +529,7 @@ class HostileTests(RegistryCase):
             (421, "GET", "/subjects", None, {"Host": "evil.example"}),
             (404, "GET", "/../etc/passwd", None, {}),
             (405, "PATCH", "/subjects/s", None, {}),
-        ):  # fmt: skip
+        ):
             with self.subTest(path=path, expected=expected):
                 try:
                     status, _answer = self.ask(method, path, data, **headers)

@@ -74,9 +74,11 @@ class ExampleTests(TestCase):
         """A program, with our addresses."""
         text = block("python", part)
         for theirs, ours in (
-            ("localhost:2181", self.servers), ("http://127.0.0.1:8081", self.registry.url), ('"127.0.0.1", 9092', f'"127.0.0.1", {self.broker.port}'),
+            ("localhost:2181", self.servers),
+            ("http://127.0.0.1:8081", self.registry.url),
+            ('"127.0.0.1", 9092', f'"127.0.0.1", {self.broker.port}'),
             ("127.0.0.1:9092", f"127.0.0.1:{self.broker.port}"),
-        ):  # fmt: skip
+        ):
             text = text.replace(theirs, ours)
         return text
 

@@ -40,7 +40,10 @@ class SecureSparkTests(SynchronousTestCase):
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             port = taken.getsockname()[1]
-        listener = f"tls:{port}:privateKey={authority.issue('broker')}:clientCAs={authority.ca}:interface=127.0.0.1"
+        listener = (
+            f"tls:{port}:privateKey={authority.issue('broker')}:clientCAs={authority.ca}"
+            ":interface=127.0.0.1"
+        )
         self.cluster = SparkCluster(
             1,
             zk_digest=DIGEST,
@@ -51,7 +54,10 @@ class SecureSparkTests(SynchronousTestCase):
         )
         self.addCleanup(self.cluster.end)
         key = authority.issue("spark")
-        secret = f"groupid=somebody\nzk.digest={DIGEST}\nzk.acl=private\nbroker.endpoint=tls:{{host}}:{{port}}:trustRoots={authority.trustFolder()}"
+        secret = (
+            f"groupid=somebody\nzk.digest={DIGEST}\nzk.acl=private\n"
+            f"broker.endpoint=tls:{{host}}:{{port}}:trustRoots={authority.trustFolder()}"
+        )
         self.config = self.write("config", f"{secret}:certificate={key}:privateKey={key}\n")
         self.keyless = self.write("keyless", secret)
 

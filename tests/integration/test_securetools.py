@@ -67,7 +67,10 @@ class SecureToolTests(CommandCase):
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             port = taken.getsockname()[1]
-        listener = f"tls:{port}:privateKey={authority.issue('broker')}:clientCAs={authority.ca}:interface=127.0.0.1"
+        listener = (
+            f"tls:{port}:privateKey={authority.issue('broker')}:clientCAs={authority.ca}"
+            ":interface=127.0.0.1"
+        )
         own = {"zk.digest": DIGEST, "zk.acl": "private", "listeners": listener, "port": str(port)}
         broker = LocalBroker(
             reactor, {**registered(servers, number, partitionCount=1), **own, **more}

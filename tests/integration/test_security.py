@@ -525,7 +525,10 @@ class AllowListTests(SecurityCase):
         """A certificate with two common names has no name."""
         await self.serve(RULES + "- both secret\n")
         path = self.authority.issue("loader", "reader")
-        endpoint = f"tls:127.0.0.1:{self.broker.port}:trustRoots={self.authority.trustFolder()}:certificate={path}:privateKey={path}"
+        endpoint = (
+            f"tls:127.0.0.1:{self.broker.port}:trustRoots={self.authority.trustFolder()}"
+            f":certificate={path}:privateKey={path}"
+        )
         consumer = SimpleConsumer(reactor, endpoint, timeoutMs=5000)
         self.addCleanup(consumer.close)
         self.assertIsInstance((await consumer.fetch("clicks", 0, 0, 100)).error, RemoteUnknownError)
@@ -564,6 +567,24 @@ class ZookeeperTests(SecurityCase):
         await self.refused(wrong.create("/brokers/ids/1", b"x"), NoAuthException)
         right = await self.client(servers, "broker:secret")
         await right.create("/brokers/ids/1", b"x")
+
+    async def test_readableForProducers(self) -> None:
+        """
+        A producer without credentials, which only reads, finds brokers by nodes that it may not
+        create; if they are missing, the error names the first one.
+        """
+        servers = await self.chroot()
+        right = await self.client(servers, "broker:secret")
+        await right.create("/brokers")
+        missing = Producer(reactor, {"zk.connect": servers})
+        error = await self.refused(missing.start(), NoAuthException)
+        self.assertIn("create /brokers/ids: ", str(error))
+        await missing.close()
+        await right.create("/brokers/ids")
+        await right.create("/brokers/topics")
+        producer = Producer(reactor, {"zk.connect": servers})
+        self.addCleanup(producer.close)
+        await producer.start()
 
     async def test_private(self) -> None:
         """C{zk.acl=private}: others cannot even read."""

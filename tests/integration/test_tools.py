@@ -105,8 +105,13 @@ class ToolTests(CommandCase):
         [found] = json.loads(
             (await self.inCluster("topic", "describe", self.topic, "--json")).output
         )["topics"]
-        self.assertEqual({BrokerPartition(each["broker"], each["partition"]): (each["start"], each["end"]) for each in found["partitions"]},
-                         {place: (0, end) for place, end in self.ends.items()})  # fmt: skip
+        self.assertEqual(
+            {
+                BrokerPartition(each["broker"], each["partition"]): (each["start"], each["end"])
+                for each in found["partitions"]
+            },
+            {place: (0, end) for place, end in self.ends.items()},
+        )
         self.assertEqual(found["size"], sum(self.ends.values()))
 
     async def test_groups(self) -> None:
@@ -184,7 +189,7 @@ class ToolTests(CommandCase):
         result = await self.inCluster("group", "verify", group)
         self.assertEqual(
             result[1:],
-            (b"Rebalance operation successful !\n", "looked at 4 partitions of 1 groups\n"),
+            (b"Rebalance operation successful !\n", "looked at 4 partitions of 1 group\n"),
         )
         await consumer.shutdown()
         self.addCleanup(self.cluster.forget, f"/consumers/{group}/ids/{group}_two")

@@ -49,9 +49,14 @@ class ZookeeperProcess:
         }
         arguments = ["--data", self.directory, "--port", str(self.port), "--tick", str(TICK_MS)]
         self._process = process = subprocess.Popen(
-            [sys.executable, "-m", "pylogbroker", "zookeeper", *arguments], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, cwd=ROOT,
-        )  # fmt: skip
+            [sys.executable, "-m", "pylogbroker", "zookeeper", *arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=ROOT,
+        )
         assert process.stdout is not None
         line = process.stdout.readline()
         found = _SERVES.match(line)

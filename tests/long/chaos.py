@@ -39,9 +39,20 @@ from tests.integration.chaos import (
 Outcome = tuple[int, Figures, "str | None"]
 
 _COLUMNS = (
-    "seed", "sent", "confirmed", "failed", "unknown", "unknown, in a log", "sent again, told", "twice in a log", "in the logs", "delivered", "delivered again",
-    "settled (s)", "",
-)  # fmt: skip
+    "seed",
+    "sent",
+    "confirmed",
+    "failed",
+    "unknown",
+    "unknown, in a log",
+    "sent again, told",
+    "twice in a log",
+    "in the logs",
+    "delivered",
+    "delivered again",
+    "settled (s)",
+    "",
+)
 
 
 def row(outcome: Outcome) -> str:
@@ -49,9 +60,16 @@ def row(outcome: Outcome) -> str:
     seed, figures, broken = outcome
     again = ", ".join(f"{kind}: {count:,}" for kind, count in figures.duplicates.items()) or "0"
     numbers = (
-        figures.sentCount, figures.okCount, figures.failedCount, figures.unknownCount, figures.unknownLoggedCount, figures.repeatedCount,
-        figures.twiceLoggedCount, figures.loggedCount, figures.deliveredCount,
-    )  # fmt: skip
+        figures.sentCount,
+        figures.okCount,
+        figures.failedCount,
+        figures.unknownCount,
+        figures.unknownLoggedCount,
+        figures.repeatedCount,
+        figures.twiceLoggedCount,
+        figures.loggedCount,
+        figures.deliveredCount,
+    )
     cells = [
         str(seed),
         *(f"{number:,}" for number in numbers),

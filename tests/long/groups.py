@@ -53,10 +53,15 @@ class Cluster:
         self.broker = BrokerProcess(
             f"{folder}/logs",
             {
-                "num.partitions": str(partitionCount), "enable.zookeeper": "true", "zk.connect": self.zookeeper.servers, "hostname": "127.0.0.1",
-                "log.flush.interval": "1000", "log.default.flush.interval.ms": "200", "log.default.flush.scheduler.interval.ms": "200",
+                "num.partitions": str(partitionCount),
+                "enable.zookeeper": "true",
+                "zk.connect": self.zookeeper.servers,
+                "hostname": "127.0.0.1",
+                "log.flush.interval": "1000",
+                "log.default.flush.interval.ms": "200",
+                "log.default.flush.scheduler.interval.ms": "200",
             },
-        )  # fmt: skip
+        )
         self.broker.start()
 
     def stop(self) -> None:

@@ -279,7 +279,9 @@ async def measure(reactor: Any, confirm: bool) -> None:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python -m tests.long.hops", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.long.hops", description="Through which modules does one message pass?"
+    )
     parser.add_argument("--confirm", action="store_true", help="with confirm=true at the producer")
     options = parser.parse_args()
     react(lambda reactor: ensureDeferred(measure(reactor, options.confirm)))

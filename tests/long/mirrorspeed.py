@@ -51,7 +51,15 @@ from twisted.internet.task import react
 from pylogbroker.producer.producer import Producer
 
 async def main(reactor):
-    producer = Producer(reactor, {"zk.connect": sys.argv[1], "producer.type": "async", "batch.size": sys.argv[4], "queue.time": "100"})
+    producer = Producer(
+        reactor,
+        {
+            "zk.connect": sys.argv[1],
+            "producer.type": "async",
+            "batch.size": sys.argv[4],
+            "queue.time": "100",
+        },
+    )
     await producer.start()
     begun = monotonic()
     payload = b"x" * int(sys.argv[5])
@@ -74,7 +82,8 @@ from twisted.internet.task import react
 from pylogbroker.consumer.connector import ConsumerConnector
 
 async def main(reactor):
-    async with ConsumerConnector(reactor, {"zk.connect": sys.argv[1], "groupid": "alone-" + sys.argv[2]}) as consumer:
+    settings = {"zk.connect": sys.argv[1], "groupid": "alone-" + sys.argv[2]}
+    async with ConsumerConnector(reactor, settings) as consumer:
         begun = monotonic()
         (stream,) = (await consumer.createMessageStreams({sys.argv[2]: 1}))[sys.argv[2]]
         left = int(sys.argv[3])

@@ -336,7 +336,10 @@ class Comparison:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python -m tests.long.testmodules", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.long.testmodules",
+        description="Where are the tests of an earlier commit now, and was one lost?",
+    )
     parser.add_argument("--baseline", default=BASELINE, help="the earlier commit (%(default)s)")
     parser.add_argument("--notes", type=Path, help="a folder with .txt files")
     parser.add_argument("--output", type=Path, help="write the table there")

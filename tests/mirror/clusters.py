@@ -72,9 +72,13 @@ class Cluster:
 
     async def startBroker(self, number: int) -> None:
         properties = {
-            "brokerid": str(number), "num.partitions": str(self.partitionCount), "enable.zookeeper": "true", "zk.connect": "double",
-            "zk.sessiontimeout.ms": str(SESSION_MS), **self.properties,
-        }  # fmt: skip
+            "brokerid": str(number),
+            "num.partitions": str(self.partitionCount),
+            "enable.zookeeper": "true",
+            "zk.connect": "double",
+            "zk.sessiontimeout.ms": str(SESSION_MS),
+            **self.properties,
+        }
         broker = LocalBroker(
             reactor,
             properties,
@@ -145,17 +149,28 @@ class MirrorCase(TestCase):
         return cluster
 
     def mirror(
-        self, sources: list[Cluster], target: Cluster, topics: WildcardSubscription | None = None, *, producer: Mapping[str, str] | None = None,
-        consumer: Mapping[str, str] | None = None, **more: Any,
-    ) -> MirrorService:  # fmt: skip
+        self,
+        sources: list[Cluster],
+        target: Cluster,
+        topics: WildcardSubscription | None = None,
+        *,
+        producer: Mapping[str, str] | None = None,
+        consumer: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> MirrorService:
         """One that is not started."""
         consumers = [
             {
-                "zk.connect": source.name, "groupid": "mirrors", "autocommit.interval.ms": "100", "rebalance.backoff.ms": "50",
-                "fetcher.backoff.ms": "20", "zk.sessiontimeout.ms": str(SESSION_MS), **(consumer or {}),
+                "zk.connect": source.name,
+                "groupid": "mirrors",
+                "autocommit.interval.ms": "100",
+                "rebalance.backoff.ms": "50",
+                "fetcher.backoff.ms": "20",
+                "zk.sessiontimeout.ms": str(SESSION_MS),
+                **(consumer or {}),
             }
             for source in sources
-        ]  # fmt: skip
+        ]
         settings = MirrorSettings.fromProperties(
             consumers,
             {

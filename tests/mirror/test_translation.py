@@ -109,10 +109,17 @@ class OffsetTableTests(SynchronousTestCase):
     def test_garbage(self) -> None:
         """What is no table is refused with its path."""
         for data in (
-            b"x", b"[]", b"{}", b'{"version":2}', b'{"version":1,"home":"x","targets":[],"entries":[]}', b"\xff",
-            b'{"version":1,"home":null,"targets":["0-0"],"entries":[[1]]}', b'{"version":1,"home":null,"targets":[],"entries":[[2],[1]]}',
-            b'{"version":1,"home":null,"targets":[],"entries":[["x"]]}', b"[" * 100_000,
-        ):  # fmt: skip
+            b"x",
+            b"[]",
+            b"{}",
+            b'{"version":2}',
+            b'{"version":1,"home":"x","targets":[],"entries":[]}',
+            b"\xff",
+            b'{"version":1,"home":null,"targets":["0-0"],"entries":[[1]]}',
+            b'{"version":1,"home":null,"targets":[],"entries":[[2],[1]]}',
+            b'{"version":1,"home":null,"targets":[],"entries":[["x"]]}',
+            b"[" * 100_000,
+        ):
             self.assertIn("/x", str(self.assertRaises(ZnodeError, decodeTable, "/x", data)))
 
 

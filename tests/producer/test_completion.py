@@ -28,9 +28,9 @@ from pylogbroker.errors import BrokerConnectionError, QueueFullError, UnknownOut
 from pylogbroker.producer.accumulator import PartitionBatch
 from pylogbroker.producer.completion import (
     Completions,
-    FiredDeferred,
     SendDeferred,
     SendGroup,
+    SucceededDeferred,
     sendResultClass,
 )
 from pylogbroker.producer.inflight import InFlightMessageLimiter
@@ -369,12 +369,16 @@ class FiredResultTests(SynchronousTestCase):
         It has no result to tell, calls at once what is added, cannot be fired again, and cancelling
         it changes nothing.
         """
-        done = FiredDeferred()
+        done = SucceededDeferred()
         done.cancel()
         self.assertIsNone(self.successResultOf(done))
-        self.assertEqual(self.successResultOf(FiredDeferred().addCallback(lambda _nothing: 5)), 5)
-        self.assertRaises(AlreadyCalledError, FiredDeferred().callback, None)
-        self.failureResultOf(FiredDeferred().addCallback(lambda _nothing: 1 / 0), ZeroDivisionError)
+        self.assertEqual(
+            self.successResultOf(SucceededDeferred().addCallback(lambda _nothing: 5)), 5
+        )
+        self.assertRaises(AlreadyCalledError, SucceededDeferred().callback, None)
+        self.failureResultOf(
+            SucceededDeferred().addCallback(lambda _nothing: 1 / 0), ZeroDivisionError
+        )
 
     def test_awaited(self) -> None:
         """Who awaits it goes on at once; after a callback, with that one's result."""
@@ -382,14 +386,14 @@ class FiredResultTests(SynchronousTestCase):
         async def wait(result: Deferred[Any]) -> Any:
             return await result
 
-        self.assertIsNone(self.successResultOf(Deferred.fromCoroutine(wait(FiredDeferred()))))
+        self.assertIsNone(self.successResultOf(Deferred.fromCoroutine(wait(SucceededDeferred()))))
         self.assertEqual(
             self.successResultOf(
-                Deferred.fromCoroutine(wait(FiredDeferred().addCallback(lambda _nothing: 5)))
+                Deferred.fromCoroutine(wait(SucceededDeferred().addCallback(lambda _nothing: 5)))
             ),
             5,
         )
-        paused = FiredDeferred()
+        paused = SucceededDeferred()
         paused.pause()
         waiting = Deferred.fromCoroutine(wait(paused))
         self.assertNoResult(waiting)

@@ -14,13 +14,19 @@ from typing import Any
 
 from twisted.internet import reactor
 from twisted.internet.threads import deferToThread
-from twisted.logger import ILogObserver, Logger, STDLibLogObserver, eventAsJSON, globalLogPublisher
-from twisted.logger import LogPublisher as TwistedPublisher
+from twisted.logger import (
+    ILogObserver,
+    Logger,
+    LogPublisher,
+    STDLibLogObserver,
+    eventAsJSON,
+    globalLogPublisher,
+)
 from twisted.trial.unittest import TestCase
 from zope.interface.verify import verifyObject
 
 from pylogbroker.errors import ConfigurationError, TimedOutError
-from pylogbroker.producer.loghandler import KafkaLogHandler, LogPublisher
+from pylogbroker.producer.loghandler import KafkaLogHandler, LogRecordPublisher
 from pylogbroker.producer.producer import Producer
 from pylogbroker.testing.localbroker import LocalBroker
 from tests.integration.rawclient import RawClient
@@ -30,19 +36,21 @@ from tests.producer.producercase import ProducerCase
 class PublisherCase(ProducerCase):
     """A publisher over a producer over a puppet."""
 
-    def publisher(self, properties: dict[str, Any] | None = None, **options: Any) -> LogPublisher:
+    def publisher(
+        self, properties: dict[str, Any] | None = None, **options: Any
+    ) -> LogRecordPublisher:
         clock: Any = self.clock
         clock.callFromThread = lambda call, *args: self.clock.callLater(0, call, *args)
         producer = self.producer({"queue.time": 50, **(properties or {})})
-        self.made_ = LogPublisher(clock, producer, "app-log", **options)
+        self.made_ = LogRecordPublisher(clock, producer, "app-log", **options)
         return self.made_
 
     def logger(
-        self, publisher: LogPublisher, namespace: str = "application", **options: Any
+        self, publisher: LogRecordPublisher, namespace: str = "application", **options: Any
     ) -> Logger:
-        return Logger(namespace, observer=TwistedPublisher(publisher.observer(**options)))
+        return Logger(namespace, observer=LogPublisher(publisher.observer(**options)))
 
-    def standard(self, publisher: LogPublisher, name: str = "application") -> logging.Logger:
+    def standard(self, publisher: LogRecordPublisher, name: str = "application") -> logging.Logger:
         logger = logging.Logger(name)
         logger.addHandler(KafkaLogHandler(publisher))
         return logger
@@ -96,7 +104,7 @@ class ObserverTests(PublisherCase):
 
     def test_needsATopic(self) -> None:
         """No topic is refused."""
-        self.assertRaises(ConfigurationError, LogPublisher, self.clock, self.producer(), "")
+        self.assertRaises(ConfigurationError, LogRecordPublisher, self.clock, self.producer(), "")
 
 
 class LoggingTests(PublisherCase):
@@ -297,7 +305,7 @@ class RealTests(TestCase):
                 "confirm": "true",
             },
         )
-        publisher = LogPublisher(reactor, producer, "app-log")
+        publisher = LogRecordPublisher(reactor, producer, "app-log")
         logger = logging.Logger("application")
         logger.addHandler(KafkaLogHandler(publisher))
 

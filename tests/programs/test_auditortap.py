@@ -49,10 +49,22 @@ class TapTests(SynchronousTestCase):
     def spawn(self, *changes: str, **environment: str) -> subprocess.Popen[str]:
         sets = [word for change in changes for word in ("--set", change)]
         process = subprocess.Popen(
-            [*twistd(), "--nodaemon", "--pidfile=", "pylogbroker-auditor", "--config", self.config(), *sets],
-            cwd=tempfile.gettempdir(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            [
+                *twistd(),
+                "--nodaemon",
+                "--pidfile=",
+                "pylogbroker-auditor",
+                "--config",
+                self.config(),
+                *sets,
+            ],
+            cwd=tempfile.gettempdir(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT), **environment},
-        )  # fmt: skip
+        )
         self.addCleanup(process.kill)
         return process
 

@@ -173,8 +173,8 @@ class SignalTests(FolderTestCase):
 
     def test_stopsTheReactorOnce(self) -> None:
         """
-        A signal stops the reactor, from its own thread; further ones find it stopped, and do
-        nothing.
+        A signal stops the reactor, from its own thread; further ones do nothing, while the services
+        stop and after that.
         """
         options = Options()
         options.parseOptions(["--config", str(self.config)])
@@ -205,6 +205,7 @@ class SignalledReactor(MemoryReactorClock):
 
     def stop(self) -> None:
         super().stop()
+        self.running = True  # as the real one, until the last service has stopped
         self.stopCount += 1
 
 
@@ -362,8 +363,13 @@ class ProcessTests(FolderTestCase):
         self.addCleanup(other.close)
         other.bind(("127.0.0.1", 0))
         other.listen()
+        taken = other.getsockname()[1]
         for arguments, reason in (
-            (("--set", f"port={other.getsockname()[1]}"), "ddress already in use"),
+            (("--set", f"port={taken}"), "ddress already in use"),
+            (
+                ("--set", f"listeners=tcp:0:interface=127.0.0.1 | tcp:{taken}"),
+                "ddress already in use",
+            ),
             (("--set", "brokerid=many"), "brokerid=many"),
             (("--nonsense",), "--nonsense"),
         ):

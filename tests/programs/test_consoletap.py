@@ -16,7 +16,7 @@ from twisted.plugin import getPlugins
 from twisted.python import usage
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.config.connectionsettings import PLAIN, ConnectionSettings
+from pylogbroker.config.securitysettings import PLAIN, SecuritySettings
 from pylogbroker.console.standalone import ClusterConsole
 from pylogbroker.programs.consoletap import Options, TwistdConsole, makeService
 from tests.integration.brokerprocess import ROOT, twistd
@@ -39,6 +39,19 @@ class OptionsTests(SynchronousTestCase):
             usage.UsageError, Options().parseOptions, ["--zookeeper", "zk1:2181,ev[il:2181"]
         )
         self.assertIn("'ev[il:2181'", str(error))
+
+    def test_brokerPage(self) -> None:
+        """A template of brokers' pages that is no URL, or the same for all brokers, is refused."""
+        for page in ("javascript:{host}", "http://broker1:8067/"):
+            error = self.assertRaises(
+                usage.UsageError,
+                Options().parseOptions,
+                ["--zookeeper", "zk:1", "--broker-page", page],
+            )
+            self.assertIn(f"--broker-page {page}", str(error))
+        options = Options()
+        options.parseOptions(["--zookeeper", "zk:1", "--broker-page", "https://{host}:8067/"])
+        self.assertEqual(options["broker-page"], "https://{host}:8067/")
 
     def test_service(self) -> None:
         """Options become the service."""
@@ -78,7 +91,7 @@ class OptionsTests(SynchronousTestCase):
         )
         self.assertEqual(
             options.access,
-            ConnectionSettings.fromProperties(
+            SecuritySettings.fromProperties(
                 {"zk.digest": "me:secret", "broker.endpoint": "tls:{host}:{port}"}
             ),
         )

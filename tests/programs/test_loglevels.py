@@ -54,8 +54,8 @@ class FileTests(SynchronousTestCase):
             {"": "warn", "pylogbroker.broker": "debug"},
         )
         found = self.read(
-            "twisted.web=critical"
-            " \npylogbroker.requests=error\npylogbroker.programs.brokertap.TwistdBrokerService=info\n"
+            "twisted.web=critical \npylogbroker.requests=error\n"
+            "pylogbroker.programs.brokertap.TwistdBrokerService=info\n"
         )
         self.assertEqual(list(found.values()), ["info", "critical", "error", "info"])
         self.assertEqual(self.warnings, [])

@@ -18,7 +18,7 @@ from pylogbroker.errors import InvalidRegistryTopicError
 from pylogbroker.programs.registrytap import Options, TwistdRegistryService, makeService
 from tests.integration.registryprocess import RegistryProcess
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 class TapTests(SynchronousTestCase):
@@ -42,8 +42,11 @@ class TapTests(SynchronousTestCase):
             )
 
     def test_without(self) -> None:
-        """Without the extra, who asks for the program is told what to install."""
-        code = "import sys; sys.modules['fastavro'] = None; import pylogbroker.programs.registrytap"
+        """Without the extra, the program ends with 1 and one line that says what to install."""
+        code = (
+            "import sys; sys.modules['fastavro'] = None; from twisted.scripts.twistd import run;"
+            " sys.argv[1:] = ['-n', '--pidfile=', 'pylogbroker-registry']; run()"
+        )
         ended = subprocess.run(
             [sys.executable, "-c", code],
             cwd=ROOT,
@@ -53,9 +56,9 @@ class TapTests(SynchronousTestCase):
             check=False,
         )
         self.assertEqual(ended.returncode, 1)
+        self.assertEqual(len(ended.stderr.splitlines()), 1, ended.stderr)
         self.assertIn(
-            "ImportError: a registry needs the extra avro: pip install '.[avro]'",
-            ended.stderr,
+            "pylogbroker: the registry needs the extra avro: pip install '.[avro]'", ended.stderr
         )
 
     def test_process(self) -> None:

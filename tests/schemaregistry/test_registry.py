@@ -14,7 +14,7 @@ from twisted.internet.task import Clock
 from pylogbroker.errors import InvalidSchemaError, RegistryRefusalError
 from pylogbroker.schemaregistry import registry as module
 from pylogbroker.schemaregistry.registry import Registry
-from pylogbroker.schemas.logrecords import ChangeRecord, Initialize, encodeRecord
+from pylogbroker.schemas.logrecords import ChangeEnvelope, Initialize, encodeRecord
 from pylogbroker.testing.worker import ManualWorker
 from tests.broker.manualbroker import capture
 from tests.schemaregistry.registrycase import RegistryCase
@@ -224,7 +224,7 @@ class RegistryTests(RegistryCase):
             service.startService()
         await self.eventually(lambda: all(service.registry.isReady for service in services))
         await self.produce(
-            "_schemas", b"rubbish", encodeRecord(ChangeRecord("x", Initialize())), b"\xff\xfe"
+            "_schemas", b"rubbish", encodeRecord(ChangeEnvelope("x", Initialize())), b"\xff\xfe"
         )
         self.assertEqual(await services[0].registry.register("s", X), 1)
         await services[1].registry._topicLog.refresh()

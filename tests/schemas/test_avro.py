@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import (
     EncodingError,
-    IncompatibleSchemaError,
+    IncompatibleReaderSchemaError,
     InvalidPayloadError,
     InvalidSchemaError,
     SchemaError,
@@ -128,7 +128,8 @@ class RefusalTests(SynchronousTestCase):
         decoder = AvroDecoder(record("Click", field("host", "string")), find={1: CLICK}.__getitem__)
         payload = AvroEncoder(1, CLICK).encode({"user": "u", "count": 3})
         self.assertIn(
-            "schema 1", str(self.assertRaises(IncompatibleSchemaError, decoder.decode, payload))
+            "schema 1",
+            str(self.assertRaises(IncompatibleReaderSchemaError, decoder.decode, payload)),
         )
 
     def test_unusable(self) -> None:

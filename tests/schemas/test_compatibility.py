@@ -23,7 +23,7 @@ from pylogbroker.schemas.compatibility import (
     _Checker,
     incompatibilities,
 )
-from pylogbroker.schemas.logical import ParsedSchema
+from pylogbroker.schemas.logicaltypes import ParsedSchema
 from pylogbroker.schemas.logrecords import LEVELS
 from pylogbroker.schemas.schemaparser import PARSED_SIZE_MAX, isParsed, parseSchema
 from pylogbroker.schemas.schematext import TEXT_SIZE_MAX

@@ -15,7 +15,7 @@ from pylogbroker.schemas.logrecords import (
     DEFAULT_LEVEL,
     LEVELS,
     RECORD_SIZE_MAX,
-    ChangeRecord,
+    ChangeEnvelope,
     DeleteSubject,
     DeleteVersion,
     Initialize,
@@ -42,7 +42,7 @@ class EntryTests(SynchronousTestCase):
     @given(CHANGES)
     def test_roundTrip(self, change: Initialize) -> None:
         """Every entry comes back as it was; cut anywhere, it is refused."""
-        entry = ChangeRecord("a1", change)
+        entry = ChangeEnvelope("a1", change)
         payload = encodeRecord(entry)
         self.assertEqual(decodeRecord(payload), entry)
         for size in range(len(payload)):
@@ -51,11 +51,11 @@ class EntryTests(SynchronousTestCase):
     def test_bytes(self) -> None:
         """What is written, for good: a topic has to be read by every later version."""
         self.assertEqual(
-            encodeRecord(ChangeRecord("r", Register("s", '"int"', "id", (1, 2)))),
+            encodeRecord(ChangeEnvelope("r", Register("s", '"int"', "id", (1, 2)))),
             b'{"registry":1,"request":"r","change":"register","subject":"s","text":"\\"int\\"","identity":"id","basis":[1,2]}',
         )
         self.assertEqual(
-            encodeRecord(ChangeRecord("r", Initialize())),
+            encodeRecord(ChangeEnvelope("r", Initialize())),
             b'{"registry":1,"request":"r","change":"begin"}',
         )
 
@@ -71,7 +71,7 @@ class EntryTests(SynchronousTestCase):
 
     def test_refused(self) -> None:
         """An entry of another format, without a request, or with a field that is none, says so."""
-        good = json.loads(encodeRecord(ChangeRecord("r", Register("s", "t", "i", (1, 2)))))
+        good = json.loads(encodeRecord(ChangeEnvelope("r", Register("s", "t", "i", (1, 2)))))
         for changed, why in (
             ({"registry": 2}, "format"),
             ({"request": ""}, "request id"),
@@ -101,7 +101,7 @@ class EntryTests(SynchronousTestCase):
         self.assertRaises(
             InvalidEntryError,
             encodeRecord,
-            ChangeRecord("r", Register("s", "x" * RECORD_SIZE_MAX, "i", (0, 0))),
+            ChangeEnvelope("r", Register("s", "x" * RECORD_SIZE_MAX, "i", (0, 0))),
         )
 
 

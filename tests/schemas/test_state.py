@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.errors import RegistryRefusalError
 from pylogbroker.schemas.logrecords import (
     Change,
-    ChangeRecord,
+    ChangeEnvelope,
     DeleteSubject,
     DeleteVersion,
     Initialize,
@@ -46,7 +46,7 @@ class StateCase(SynchronousTestCase):
         self.numbers = count()
 
     def apply(self, change: Change) -> Any:
-        return self.state.apply(ChangeRecord(f"r{next(self.numbers)}", change))
+        return self.state.apply(ChangeEnvelope(f"r{next(self.numbers)}", change))
 
     def register(self, subject: str, text: str) -> SchemaVersion:
         found = self.apply(Register(subject, text, f"id of {text}", self.state.basis(subject)))
@@ -226,7 +226,7 @@ class MachineTests(StateCase):
 
     def test_again(self) -> None:
         """An entry that comes twice counts once."""
-        entry = ChangeRecord("the same", SetLevel("a", "FULL"))
+        entry = ChangeEnvelope("the same", SetLevel("a", "FULL"))
         self.assertEqual(self.state.apply(entry), "FULL")
         basis = self.state.basis("a")
         self.assertIsNone(self.state.apply(entry))
@@ -234,10 +234,10 @@ class MachineTests(StateCase):
 
     def test_requestsForgotten(self) -> None:
         """So many requests are remembered, and no more."""
-        self.state.apply(ChangeRecord("first", SetLevel("", "NONE")))
+        self.state.apply(ChangeEnvelope("first", SetLevel("", "NONE")))
         for number in range(REQUEST_COUNT):
-            self.state.apply(ChangeRecord(str(number), Initialize()))
-        self.assertEqual(self.state.apply(ChangeRecord("first", SetLevel("", "FULL"))), "FULL")
+            self.state.apply(ChangeEnvelope(str(number), Initialize()))
+        self.assertEqual(self.state.apply(ChangeEnvelope("first", SetLevel("", "FULL"))), "FULL")
 
     @given(st.lists(CHANGES, max_size=30))
     def test_deterministic(self, changes: list[Change]) -> None:
@@ -249,7 +249,7 @@ class MachineTests(StateCase):
         meaning: dict[int, str] = {}
         for number, change in enumerate(changes):
             outcomes = [
-                self.outcome(machine, ChangeRecord(str(number), change)) for machine in machines
+                self.outcome(machine, ChangeEnvelope(str(number), change)) for machine in machines
             ]
             self.assertEqual(outcomes[0], outcomes[1])
             pictures = [self.picture(machine) for machine in machines]
@@ -258,7 +258,7 @@ class MachineTests(StateCase):
                 self.assertEqual(meaning.setdefault(schemaId, text), text)
             self.assertEqual(sorted(meaning), list(range(1, len(meaning) + 1)))
 
-    def outcome(self, state: RegistryState, entry: ChangeRecord) -> Any:
+    def outcome(self, state: RegistryState, entry: ChangeEnvelope) -> Any:
         try:
             return state.apply(entry)
         except RegistryRefusalError as error:

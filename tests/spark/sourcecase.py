@@ -9,7 +9,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.retry import RetryPolicy
+from pylogbroker.retry import BlockingRetryPolicy
 from pylogbroker.spark.brokerclients import BrokerClients, OffsetRange
 from pylogbroker.spark.options import SourceOptions
 from pylogbroker.types import BrokerPartition
@@ -46,9 +46,9 @@ class SourceCase(SynchronousTestCase):
             {key: str(value) for key, value in given.items() if value is not None}
         )
 
-    def policy(self, retryCount: int = 2) -> RetryPolicy:
+    def policy(self, retryCount: int = 2) -> BlockingRetryPolicy:
         """It notes down how long it should wait."""
-        return RetryPolicy(retryCount, self.pauses.append, lambda: 0.0)
+        return BlockingRetryPolicy(retryCount, self.pauses.append, lambda: 0.0)
 
     def brokers(self, *brokers: LogBroker, retryCount: int = 2) -> BrokerClients:
         """Clients of brokers; by default of C{broker}."""

@@ -246,8 +246,8 @@ class DecodingTests(SynchronousTestCase):
             [epoch + timedelta(milliseconds=5_000), epoch + timedelta(microseconds=5_000), None],
         )
         self.assertIn(
-            "IncompatibleSchemaError: the reader's schema cannot read schema 3: what was written"
-            " as date is not a timestamp-millis",
+            "IncompatibleReaderSchemaError: the reader's schema cannot read schema 3: what was"
+            " written as date is not a timestamp-millis",
             rows[2]["error"],
         )
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.config.connectionsettings import ConnectionSettings
 from pylogbroker.config.propertytypes import BrokerAddress
+from pylogbroker.config.securitysettings import SecuritySettings
 from pylogbroker.errors import ConfigurationError
-from pylogbroker.net.socketendpoints import Endpoint
+from pylogbroker.net.endpointstrings import SocketAddress
 from pylogbroker.records.compression import SNAPPY
 from pylogbroker.spark.options import (
     Selection,
@@ -99,7 +99,7 @@ class SourceOptionsTests(SynchronousTestCase):
         )
         self.assertEqual(
             cluster.access(),
-            ConnectionSettings.fromProperties(
+            SecuritySettings.fromProperties(
                 {
                     "zk.digest": "me:secret",
                     "zk.acl": "open",
@@ -109,7 +109,7 @@ class SourceOptionsTests(SynchronousTestCase):
         )
         self.assertNotIn(b"secret", pickle.dumps(cluster))
         self.assertEqual(pickle.loads(pickle.dumps(cluster)), cluster)
-        self.assertEqual(cluster.endpoint(BrokerAddress(0, "h", 92)), Endpoint("h", 192))
+        self.assertEqual(cluster.endpoint(BrokerAddress(0, "h", 92)), SocketAddress("h", 192))
         os.unlink(path)
         self.assertIn(
             path, str(self.assertRaises(ConfigurationError, cluster.metadata().partitions, "t"))

@@ -7,7 +7,7 @@ import ssl
 import struct
 
 from pylogbroker.errors import BrokerConnectionError, FrameSizeError, TimedOutError, WireError
-from pylogbroker.net.socketendpoints import endpoint
+from pylogbroker.net.endpointstrings import endpoint
 from pylogbroker.syncclient.connection import BrokerSocket
 from tests.integration.certificates import Authority
 from tests.syncclient.fakebroker import PATIENCE_SECONDS, Connection, FakeBrokerCase, ManualTime

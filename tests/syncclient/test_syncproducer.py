@@ -266,7 +266,7 @@ class ConfirmTests(ProducerCase):
         confirming = self.start(self.producer.confirm, "topic", 0)
         far.readFrame()
         far.close()
-        self.assertIn("last 1 requests is unknown", self.failure(confirming, BrokerConnectionError))
+        self.assertIn("last 1 request is unknown", self.failure(confirming, BrokerConnectionError))
         confirming = self.start(self.producer.confirm, "topic", 0)
         far = self.accept()
         far.write(offsetsAnswer([15]))
@@ -283,7 +283,7 @@ class ConfirmTests(ProducerCase):
         far = self.accept()
         self.assertEqual(far.readFrame(), produced(b"second"))
         error = self.assertRaises(BrokerConnectionError, self.producer.confirm, "topic", 0)
-        self.assertIn("last 1 requests is unknown: the connection was lost", str(error))
+        self.assertIn("last 1 request is unknown: the connection was lost", str(error))
         self.assertEqual(self.confirm(far, offsetsAnswer([32])), 32)
 
     def test_lostAfterTheProof(self) -> None:

@@ -11,7 +11,12 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.errors import ConnectionLossException, NodeExistsException, ZookeeperError
+from pylogbroker.errors import (
+    ConnectionLossException,
+    NodeExistsException,
+    NoNodeException,
+    ZookeeperError,
+)
 from pylogbroker.interfaces import EPHEMERAL
 from pylogbroker.testing.zookeeper import FakeZookeeper, FakeZookeeperClient
 from pylogbroker.zookeeper.ephemeral import (
@@ -82,6 +87,43 @@ class PersistentTests(EphemeralCase):
         self.done(createPersistent(self.client, "/a/b", b"one"))
         self.done(createPersistent(self.client, "/a/b", b"two"))
         self.assertEqual(self.server.tree()["/a/b"], (b"one", 0))
+
+    def test_chrootDeleted(self) -> None:
+        """
+        Below a chroot that is deleted at run time nothing can be created: the error says so, after
+        a few requests.
+        """
+        self.make("/chroot")
+        client = self.server.client(SESSION_MS, "/chroot")
+        client.connect()
+        self.settle()
+        self.other.delete("/chroot")
+        self.settle()
+        for work in (
+            createPersistent(client, "/a/b", b"x"),
+            createParents(client, "/a/b"),
+            claim(client, "/a/b", b"x"),
+            claim(client, "/a", b"x"),
+            write(client, "/a/b", b"x"),
+        ):
+            error = self.fails(NoNodeException, work)
+            self.assertEqual(
+                str(error), "/a cannot be created: the chroot was deleted; create it again"
+            )
+
+    def test_parentsComeAndGo(self) -> None:
+        """If somebody deletes the parents again and again, an end is made of it."""
+        create = self.client.create
+
+        def thenDeleted(path: str, *arguments: Any, **keywords: Any) -> Any:
+            made = create(path, *arguments, **keywords)
+            return made.addCallback(lambda _: self.other.delete("/a")) if path == "/a" else made
+
+        self.client.create = thenDeleted  # type: ignore[method-assign]
+        self.assertIn(
+            "/a/b come and go",
+            str(self.fails(ZookeeperError, createPersistent(self.client, "/a/b/c", b"x"))),
+        )
 
     def test_write(self) -> None:
         """The last writer wins, whether the node is there or not."""

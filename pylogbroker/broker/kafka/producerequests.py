@@ -23,7 +23,7 @@ from pylogbroker.broker.kafka.purgatory import Purgatory
 from pylogbroker.broker.kafka.topics import INTERNAL_TOPICS, TopicManager
 from pylogbroker.broker.logmanager import LogManager, Partition
 from pylogbroker.broker.server import Broker
-from pylogbroker.errors import InvalidRequestError, PylogbrokerError, StorageError
+from pylogbroker.errors import InvalidRequestValueError, PylogbrokerError, StorageError
 from pylogbroker.interfaces import AppendResult
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.produce import (
@@ -182,7 +182,7 @@ class ProduceRequests:
         if acks == NONE:
             for each in done:
                 if each.response.errorCode:
-                    raise InvalidRequestError(
+                    raise InvalidRequestValueError(
                         f"produce to {each.topic.name}-{each.response.index} without"
                         f" acknowledgement failed: {ErrorCode(each.response.errorCode).name}"
                     )

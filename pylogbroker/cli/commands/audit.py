@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from pylogbroker.audit.reports import asJson, asTable
+from pylogbroker.audit.comparisonformats import asJson, asTable
 from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import (

@@ -56,7 +56,7 @@ from pylogbroker.errors import (
     PylogbrokerError,
 )
 from pylogbroker.protocol.brokercalls import CODE_SIZE, RESPONSE_SIZE_MAX
-from pylogbroker.types import EARLIEST, LATEST
+from pylogbroker.types import EARLIEST, LATEST, formatCount
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ async def consume(options: Namespace, streams: Streams) -> int:
         pass
     finally:
         if reader.isStarted:
-            streams.say(f"read {reader.count:,} messages{reader.state()}")
+            streams.say(f"read {formatCount(reader.count, 'message')}{reader.state()}")
     return 1 if reader.errors else 0
 
 

@@ -48,6 +48,7 @@ from pylogbroker.config.brokersettings import BrokerSettings, samplePath
 from pylogbroker.config.properties import Properties, readProperties
 from pylogbroker.errors import MessageTooLargeError, PylogbrokerError
 from pylogbroker.programs.embedded import EmbeddedBroker
+from pylogbroker.types import formatCount
 from pylogbroker.zookeeper.serverprocess import HOST, TICK_MS, ZookeeperServerProcess
 
 ZOOKEEPER_PORT = 2181
@@ -181,7 +182,7 @@ class _Demo:
                     await self.row(
                         "published",
                         f"{rates(len(messages), publisher.sentSize, reactor.seconds() - begin)}, "
-                        f"in {publisher.batchCount:,} requests",
+                        f"in {formatCount(publisher.batchCount, 'request')}",
                     )
             except MessageTooLargeError as error:
                 overlong, reason = publisher.sentCount + 1, error.reason
@@ -233,7 +234,7 @@ def rates(count: int, size: int, seconds: float) -> str:
     """Messages, seconds and rates, for people."""
     seconds = max(seconds, 1e-6)
     each = f"{count / seconds:,.0f} messages/s, {formatBytes(size / seconds)}/s"
-    return f"{count:,} messages in {seconds:.3f} s: {each}"
+    return f"{formatCount(count, 'message')} in {seconds:.3f} s: {each}"
 
 
 def findLog(directory: str = LOG_DIRECTORY) -> str:

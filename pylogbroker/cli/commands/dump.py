@@ -39,7 +39,7 @@ from pylogbroker.records.messageset import (
 )
 from pylogbroker.storage.files import RealFileSystem
 from pylogbroker.storage.recovery import SegmentReport, verify
-from pylogbroker.types import Message, escapeUnprintable
+from pylogbroker.types import Message, escapeUnprintable, formatCount
 
 READ_SIZE = 1 << 20
 WRITE_SIZE = 64 << 10
@@ -284,7 +284,8 @@ def verifyFiles(options: Namespace, streams: Streams) -> int:
         if verdicts
         else "nothing was looked at"
     )
-    streams.say(f"{len(verdicts):,} segments with {count:,} messages: {verdict}")
+    segments, messages = formatCount(len(verdicts), "segment"), formatCount(count, "message")
+    streams.say(f"{segments} with {messages}: {verdict}")
     return 1 if faulty or problems else 0
 
 

@@ -60,6 +60,7 @@ from pylogbroker.types import (
     BrokerPartition,
     PartitionId,
     escapeUnprintable,
+    formatCount,
 )
 from pylogbroker.zookeeper.ephemeral import write
 
@@ -289,7 +290,8 @@ async def verifyGroups(options: Namespace, streams: Streams) -> int:
         cluster.warnOfProblems()
     await streams.show(text)
     count = sum(count for count, _faults in results.values())
-    streams.say(f"looked at {count:,} partitions of {len(results):,} groups")
+    partitions, groups = formatCount(count, "partition"), formatCount(len(results), "group")
+    streams.say(f"looked at {partitions} of {groups}")
     return 0 if isGood else 1
 
 
@@ -329,7 +331,8 @@ async def exportOffsets(options: Namespace, streams: Streams) -> int:
         _writeFile(options.output, text)
     cluster.warnOfProblems()
     groupCount = len({each.group for each in found})
-    streams.say(f"exported {len(found):,} offsets of {groupCount:,} groups")
+    offsets, groups = formatCount(len(found), "offset"), formatCount(groupCount, "group")
+    streams.say(f"exported {offsets} of {groups}")
     return 1 if cluster.problems else 0
 
 
@@ -391,7 +394,9 @@ async def _change(
             raise CommandError(f"nothing was changed: {refusal}")
         streams.warn(refusal)
     streams.say(
-        f"set {len(changes):,} offsets" if isDone else "nothing was changed; --execute does it"
+        f"set {formatCount(len(changes), 'offset')}"
+        if isDone
+        else "nothing was changed; --execute does it"
     )
 
 
@@ -742,8 +747,8 @@ message, so that no later message is left out.
         ),
         """\
 examples:
-  pylogbroker group translate counters --from zk1:2181 --mirror-group mirror --zookeeper zk2:2181
-  pylogbroker group translate counters --from zk1:2181 --mirror-group mirror --zookeeper zk2:2181 --execute
+  pylogbroker group translate hits --from zk1:2181 --mirror-group mm --zookeeper zk2:2181
+  pylogbroker group translate hits --from zk1:2181 --mirror-group mm --zookeeper zk2:2181 --execute
 
 First stop the group's members in the old cluster, then start them in the new one. They find there
 all messages that they had not read, and a few that they had. The mirror may run or not.

@@ -37,6 +37,7 @@ from pylogbroker.errors import LoadError, PostCommitError, PylogbrokerError
 from pylogbroker.lake.commit import localPath
 from pylogbroker.producer import plugins
 from pylogbroker.storage.files import storageError
+from pylogbroker.types import formatCount
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -177,14 +178,15 @@ def _report(options: Namespace, streams: Streams, result: Any) -> None:
     if manifest is None:
         streams.say("nothing is new; the table is as it was")
         return
-    written = f"{len(manifest.added)} files of {formatBytes(manifest.size)}"
+    written = f"{formatCount(len(manifest.added), 'file')} of {formatBytes(manifest.size)}"
     streams.say(
-        f"run {manifest.number}: {manifest.rowCount:,} rows of "
+        f"run {manifest.number}: {formatCount(manifest.rowCount, 'row')} of "
         f"{formatBytes(manifest.logSize)} of log, in {written}"
     )
     streams.say(f"event time: {manifest.eventTime}")
     for name, count in manifest.arrivals.items():
-        streams.say(f"{name}: {count:,} rows have none, and stand under the time of the run")
+        rows = formatCount(count, "row")
+        streams.say(f"{name}: {rows} without one, stored under the time of the run")
 
 
 def _date(text: str) -> str:

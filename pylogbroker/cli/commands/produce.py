@@ -42,7 +42,7 @@ from pylogbroker.cli.publisher import BrokerPublisher, ClusterPublisher, Publish
 from pylogbroker.cli.session import ClusterSession, announceWait, closing
 from pylogbroker.cli.streams import LineDecoder, Streams, inputSize, openInput, read, readable
 from pylogbroker.errors import FormatError, MessageTooLargeError, PylogbrokerError
-from pylogbroker.types import OffsetBounds, PartitionId
+from pylogbroker.types import OffsetBounds, PartitionId, formatCount
 
 FETCH_SIZE = 1 << 20
 FETCH_SIZE_MAX = 64 << 20
@@ -85,7 +85,7 @@ async def produce(options: Namespace, streams: Streams) -> int:
             await announceWait(streams, publisher.check(), server, options.timeoutMs)
             await _publish(options, streams, publisher, receiver)
         except CancelledError:
-            streams.say(f"ended after {publisher.sentCount:,} messages")
+            streams.say(f"ended after {formatCount(publisher.sentCount, 'message')}")
             raise
     if options.json:
         outcome = {
@@ -95,9 +95,10 @@ async def produce(options: Namespace, streams: Streams) -> int:
             "requestCount": publisher.batchCount,
         }
         await streams.show(asJson(outcome))
-    size, count = formatBytes(publisher.sentSize), publisher.batchCount
+    messages = formatCount(publisher.sentCount, "message")
+    requests = formatCount(publisher.batchCount, "request")
     streams.say(
-        f"sent {publisher.sentCount:,} messages ({size}) in {count:,} requests "
+        f"sent {messages} ({formatBytes(publisher.sentSize)}) in {requests} "
         f"to {publisher.destination}"
     )
     return 0
@@ -182,7 +183,7 @@ async def replay(options: Namespace, streams: Streams) -> int:
         topics = {"topic": options.topic, "toTopic": options.toTopic}
         await streams.show(asJson({**topics, "messageCount": count, "payloadSize": size}))
     streams.say(
-        f"replayed {count:,} messages ({formatBytes(size)}) of {options.topic} "
+        f"replayed {formatCount(count, 'message')} ({formatBytes(size)}) of {options.topic} "
         f"to {publisher.destination}"
     )
     return 0

@@ -3,7 +3,7 @@
 
 import { Chart } from "/chart.js";
 
-const STATE_MS = 1000, GROUPS_MS = 2000, SPAN_MS = 5 * 60 * 1000, RATE_MS = 4000, PARTITIONS_SHOWN = 300, TOPICS_SHOWN = 500;
+const STATE_MS = 1000, GROUPS_MS = 2000, SPAN_MS = 5 * 60 * 1000, RATE_MS = 4000, STUCK_MS = 60 * 1000, PARTITIONS_SHOWN = 300, TOPICS_SHOWN = 500;
 
 const $ = (id) => document.getElementById(id);
 
@@ -55,8 +55,8 @@ class Rows {
       texts.forEach((text, index) => {
         const cell = row.children[index];
         if (text !== null) setText(cell, text);
-        if (options.titles?.[index]) cell.title = options.titles[index];
-        cell.classList.toggle("bad", options.bad === index);
+        if (options.titles) cell.title = options.titles[index] || "";
+        cell.classList.toggle("bad", options.bad?.includes(index) ?? false);
       });
       if (options.update) options.update(row);
       if (before ? before.nextSibling !== row : this.body.firstChild !== row) before ? before.after(row) : this.body.prepend(row);
@@ -120,7 +120,7 @@ function poll(path, everyMs, show) {
 
 // -- traffic
 
-// A broker's own page charts that broker alone. A page without a broker knows only what the logs have grown by.
+// A broker's own page shows the traffic of that broker alone. A page without a broker knows only what the logs have grown by.
 const chart = new Chart($("chart"), [{ name: "in", label: "bytes in" }, { name: "out", label: "bytes out" }], SPAN_MS, (value) => rate(value));
 const tiles = new Map();
 function tile(name, label, text) {
@@ -131,6 +131,12 @@ function tile(name, label, text) {
     tiles.set(name, box.lastChild);
   }
   setText(tiles.get(name), text);
+}
+
+// The bytes of partitions, of which some may not be known.
+function stored(parts) {
+  const sizes = parts.map((part) => part.size).filter((size) => size !== undefined), sum = bytes(sizes.reduce((one, other) => one + other, 0));
+  return sizes.length === parts.length ? sum : sizes.length ? `at least ${sum}` : "not known";
 }
 
 let lastChartMs = 0;
@@ -152,7 +158,8 @@ function showTraffic(state) {
     if (outgoing !== undefined) point.out = outgoing;
     chart.add(now, point);
   }
-  tile("in", own ? "bytes in" : "bytes in, all brokers", rate(incoming));
+  setText($("traffic-title"), own ? `Traffic of broker ${own.id}` : "Traffic of all brokers");
+  tile("in", "bytes in", rate(incoming));
   chart.hide("out", !own);
   if (own) {
     tile("out", "bytes out", rate(outgoing));
@@ -160,9 +167,7 @@ function showTraffic(state) {
     tile("messages", "messages in", messages === undefined ? "–" : `${count(messages)}/s`);
     tile("clients", "clients", whole(own.connections.openCount));
   }
-  const sizes = all.map(([, part]) => part.size).filter((size) => size !== undefined);
-  const stored = sizes.length ? bytes(sizes.reduce((sum, size) => sum + size, 0)) : state.isKnown && !all.length ? bytes(0) : "not known";
-  tile("size", "stored, all brokers", sizes.length < all.length && sizes.length ? `at least ${stored}` : stored);
+  tile("size", "stored", state.isKnown ? stored(all.map(([, part]) => part).filter((part) => !own || part.broker === own.id)) : "not known");
   if (own) tile("unflushed", "not flushed", bytes(own.unflushed));
   if (own) {
     const cpu = rates.of("cpu", now, own.cpuSeconds);
@@ -184,14 +189,12 @@ const REASONS = {
 const WANTS = { produce: "produce", fetch: "fetch", offsets: "ask for offsets", send: "send a large request" };
 const waitingRows = new Rows($("waiting"), ["", "", "name", ""]);
 function showPressure(own) {
-  if (!own) {
-    setText($("calm"), "Each broker shows the clients that wait for it on its own page, at its http.listener.");
-    return;
-  }
+  $("pressure").hidden = !own; // only a broker itself knows
+  if (!own) return;
   const where = (each) => (each.topic ? (each.partition >= 0 ? `${each.topic}-${each.partition}` : each.topic) : "");
   const rows = own.holding.map((each) => [
     `holding ${each.topic} ${each.partition} ${each.reason}`,
-    [`${whole(each.requestCount)} requests`, "produce", where(each) || "all topics", REASONS[each.reason] ?? each.reason],
+    [`${whole(each.requestCount)} request${each.requestCount === 1 ? "" : "s"}`, "produce", where(each) || "all topics", REASONS[each.reason] ?? each.reason],
   ]);
   rows.push(...own.waiting.map((each) => [
     `client ${each.peer} ${each.what}`, [each.peer, WANTS[each.what] ?? each.what, where(each), REASONS[each.reason] ?? each.reason],
@@ -211,20 +214,36 @@ function showBrokers(state) {
   const sums = new Map();
   for (const topic of state.topics) {
     for (const part of topic.partitions) {
-      const sum = sums.get(part.broker) ?? { count: 0, size: 0, rate: undefined };
-      sum.count += 1;
-      sum.size += part.size ?? 0;
+      const sum = sums.get(part.broker) ?? { parts: [], rate: undefined };
+      sum.parts.push(part);
       const each = rates.of(`in ${topic.name}/${part.broker}/${part.partition}`, knownMs(state, part), part.end);
       if (each !== undefined) sum.rate = (sum.rate ?? 0) + each;
       sums.set(part.broker, sum);
     }
   }
   brokerRows.show(state.brokers.map((broker) => {
-    const sum = sums.get(broker.id) ?? { count: 0, size: 0, rate: 0 };
+    const sum = sums.get(broker.id) ?? { parts: [], rate: broker.problem ? undefined : 0 };
     const told = [broker.isOwn ? "this one" : "", broker.isRegistered === true ? "registered" : broker.isRegistered === false ? "not registered" : ""];
     const says = broker.problem || told.filter(Boolean).join(", ");
-    return [broker.id, [String(broker.id), broker.endpoint, whole(sum.count), bytes(sum.size), rate(sum.rate), says], { bad: broker.problem ? 5 : undefined }];
+    const size = broker.problem && !sum.parts.length ? "not known" : stored(sum.parts);
+    return [broker.id, [String(broker.id), null, whole(sum.parts.length), size, rate(sum.rate), says],
+      { bad: broker.problem ? [5] : [], update: (row) => showAddress(row.children[1], broker) }];
   }));
+  $("no-brokers").hidden = state.brokers.length > 0;
+  setText($("no-brokers"), state.isKnown ? "No brokers." : "The brokers are not known without ZooKeeper.");
+}
+
+// The address leads to the broker's own page, if the console was told where that is.
+function showAddress(cell, broker) {
+  const link = cell.firstElementChild;
+  if (!broker.page) {
+    if (link || cell.textContent !== broker.endpoint) cell.replaceChildren(broker.endpoint);
+  } else if (link?.getAttribute("href") !== broker.page || link.textContent !== broker.endpoint) {
+    const made = make("a", broker.endpoint);
+    made.href = broker.page;
+    made.title = "this broker's own page, with the clients that wait for it";
+    cell.replaceChildren(made);
+  }
 }
 
 // -- topics
@@ -261,11 +280,12 @@ function showTopics(state) {
     const sum = known.length ? known.reduce((one, other) => one + other, 0) : undefined;
     const messages = topic.counts ? rates.of(`messages ${topic.name}`, state.timeMs, topic.counts.messageCount) : undefined;
     const out = topic.counts ? rates.of(`out ${topic.name}`, state.timeMs, topic.counts.fetchedSize) : undefined;
+    const isHere = parts.some(([part]) => part.broker === state.own?.id);
     const bad = parts.some(([part]) => part.problem);
     rows.push([
       `topic ${topic.name}`,
-      [null, whole(parts.length), bytes(parts.reduce((one, [part]) => one + (part.size ?? 0), 0)), rate(sum),
-        messages === undefined ? "–" : `${count(messages)}/s`, rate(out), null],
+      [null, whole(parts.length), parts.length ? stored(topic.partitions) : "not known", rate(sum),
+        !isHere ? "" : messages === undefined ? "–" : `${count(messages)}/s`, isHere ? rate(out) : "", null],
       {
         made: (row) => topicMade(row, topic.name),
         update: (row) => {
@@ -283,7 +303,7 @@ function showTopics(state) {
   $("no-topics").hidden = state.topics.length > 0;
   setText($("no-topics"), state.isKnown ? "No topics yet. The first message to a topic creates it." : "The topics are not known without ZooKeeper.");
   const shown = Math.min(found.length, TOPICS_SHOWN);
-  setText($("topic-count"), shown === state.topics.length ? `${whole(shown)} topic${shown === 1 ? "" : "s"}` : `${whole(shown)} of ${whole(state.topics.length)} topics`);
+  setText($("topic-count"), !state.isKnown ? "" : shown === state.topics.length ? `${whole(shown)} topic${shown === 1 ? "" : "s"}` : `${whole(shown)} of ${whole(state.topics.length)} topics`);
 }
 
 function partitionRows(topic, parts) {
@@ -294,7 +314,7 @@ function partitionRows(topic, parts) {
     return [
       `part ${topic.name}/${part.broker}/${part.partition}`,
       [name, marks, bytes(part.size), rate(each), more, part.unflushed ? `${bytes(part.unflushed)} not flushed` : "", ""],
-      { className: "part", titles: [part.problem, marks && "offsets that can be read"], bad: part.problem ? 0 : undefined },
+      { className: "part", titles: [part.problem, marks && "offsets that can be read"], bad: part.problem ? [0] : [] },
     ];
   });
   if (parts.length > PARTITIONS_SHOWN) rows.push([`more ${topic.name}`, [`and ${whole(parts.length - PARTITIONS_SHOWN)} more`, "", "", "", "", "", ""], { className: "part" }]);
@@ -306,8 +326,10 @@ $("filter").addEventListener("input", () => latest && showTopics(latest));
 
 const groupCards = new Map();
 function groupCard(name) {
-  const card = make("div", undefined, "card table group"), head = make("div"), told = make("span", undefined, "quiet");
-  head.append(make("h3", name), told);
+  const card = make("div", undefined, "card table group"), head = make("div"), line = make("p");
+  const told = make("span", undefined, "quiet"), lag = make("span", undefined, "lag");
+  line.append(told, lag);
+  head.append(make("h3", name), line);
   const table = make("table"), body = make("tbody"), top = make("tr");
   for (const [text, className] of [["topic", ""], ["partition", ""], ["owner", ""], ["offset", "number"], ["end", "number"], ["lag", "number"]]) top.append(make("th", text, className));
   const thead = make("thead");
@@ -315,7 +337,39 @@ function groupCard(name) {
   table.append(thead, body);
   card.append(head, table);
   card.dataset.group = name;
-  return { card, told, rows: new Rows(body, ["name", "", "name", "number", "number", "number"]) };
+  return { card, told, lag, rows: new Rows(body, ["name", "", "name", "number", "number", "number"]) };
+}
+
+// Why the lag of a partition is marked; "": it is not. Some lag is normal: only one that nobody works off is trouble.
+const offsets = new Map(); // of owned partitions with a lag: the offset, since when the page sees it, and when it saw it last
+function standing(group, row) {
+  if (row.lag === null) return "the broker does not say where the partition ends";
+  if (!row.lag) return "";
+  if (!row.owner) return "no member reads this partition";
+  const key = `${group}/${row.topic}/${row.broker}-${row.partition}`, nowMs = Date.now(), last = offsets.get(key);
+  const sinceMs = last?.offset === row.offset && last.owner === row.owner ? last.sinceMs : nowMs;
+  offsets.set(key, { offset: row.offset, owner: row.owner, sinceMs, seenMs: nowMs });
+  return nowMs - sinceMs < STUCK_MS ? "" : `the stored offset has not moved for ${whole(Math.floor((nowMs - sinceMs) / 1000))} s`;
+}
+function forgetOffsets() {
+  const nowMs = Date.now();
+  for (const [key, { seenMs }] of offsets) if (seenMs < nowMs - STUCK_MS) offsets.delete(key);
+}
+
+// The lag of a group, and whether it is marked. seen: [[row, why]]
+function lagOf(seen) {
+  const total = (rows) => bytes(rows.reduce((one, [row]) => one + row.lag, 0));
+  const known = seen.filter(([row]) => row.lag !== null), unknown = seen.length - known.length, marked = known.filter(([, why]) => why);
+  const ownerless = marked.filter(([row]) => !row.owner), stuck = marked.filter(([row]) => row.owner);
+  if (!known.length) return ["lag not known", seen.length > 0];
+  const share = (rows) => (total(rows) === total(known) ? "all of it" : `${total(rows)} of it`);
+  const text = [
+    `${unknown ? "lag at least" : "lag"} ${total(known)}`,
+    ownerless.length && `${share(ownerless)} without an owner`,
+    stuck.length && `${share(stuck)} at offsets that do not move`,
+    unknown && `not known of ${whole(unknown)} partition${unknown === 1 ? "" : "s"}`,
+  ];
+  return [text.filter(Boolean).join(", "), unknown + marked.length > 0];
 }
 
 function showGroups(found, error) {
@@ -327,19 +381,20 @@ function showGroups(found, error) {
       $("groups").append(groupCards.get(group.name).card);
     }
     left.delete(group.name);
-    const { told, rows } = groupCards.get(group.name);
-    const lags = group.partitions.map((row) => row.lag).filter((lag) => lag !== null);
-    const unknown = group.partitions.length - lags.length, sum = bytes(lags.reduce((one, other) => one + other, 0));
-    const lag = !group.partitions.length || !lags.length ? "lag not known"
-      : unknown ? `lag at least ${sum}, not known of ${whole(unknown)} partition${unknown === 1 ? "" : "s"}` : `lag ${sum}`;
+    const { told, lag, rows } = groupCards.get(group.name);
     const idle = group.idleMembers.length ? `, without partitions: ${group.idleMembers.join(", ")}` : "";
-    setText(told, `${whole(group.members.length)} member${group.members.length === 1 ? "" : "s"}${idle}, ${lag}`);
-    rows.show(group.partitions.slice(0, PARTITIONS_SHOWN).map((row) => [
+    setText(told, `${whole(group.members.length)} member${group.members.length === 1 ? "" : "s"}${idle}, `);
+    const seen = group.partitions.map((row) => [row, standing(group.name, row)]);
+    const [text, isBad] = lagOf(seen);
+    setText(lag, text);
+    lag.classList.toggle("bad", isBad);
+    rows.show(seen.slice(0, PARTITIONS_SHOWN).map(([row, why]) => [
       `${row.topic}/${row.broker}-${row.partition}`,
       [row.topic, `${row.broker}-${row.partition}`, row.owner || "no owner", whole(row.offset), whole(row.end), row.lag === null ? "not known" : bytes(row.lag)],
-      { titles: [row.topic, "broker-partition", row.owner], bad: row.lag === 0 || (row.owner && row.lag !== null) ? undefined : row.owner ? 5 : 2 },
+      { titles: [row.topic, "broker-partition", row.owner, undefined, "", why], bad: !why ? [] : row.owner ? [5] : [2, 5] },
     ]));
   }
+  forgetOffsets();
   for (const [name, { card }] of left) {
     card.remove();
     groupCards.delete(name);
@@ -389,7 +444,7 @@ async function look(offset = $("messages-offset").value.trim()) {
 function showMessages() {
   const found = looked.found;
   if (!found) return;
-  const about = found.messages.length ? `${whole(found.messages.length)} messages from offset ${found.offset} to ${found.nextOffset}` : "no messages here";
+  const about = found.messages.length ? `${whole(found.messages.length)} message${found.messages.length === 1 ? "" : "s"} from offset ${found.offset} to ${found.nextOffset}` : "no messages here";
   setText($("messages-note"), `${about}; the partition has ${found.start} to ${found.end}${found.problem ? `. ${found.problem}` : ""}`);
   $("messages-list").replaceChildren(...found.messages.map(messageItem));
 }

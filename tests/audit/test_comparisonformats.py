@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.audit.reports}.
+Tests for L{pylogbroker.audit.comparisonformats}.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import json
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.audit.comparison import AuditAggregator, Comparison
+from pylogbroker.audit.comparisonformats import asJson, asTable, timeText
 from pylogbroker.audit.counts import CountReport
-from pylogbroker.audit.reports import asJson, asTable, timeText
 
 START = 1_767_225_600_000  # 2026-01-01
 
@@ -53,7 +53,7 @@ class TableTests(SynchronousTestCase):
             "clicks  2026-01-01T00:00:00Z  live    100000        3  99999   99.99 %  missing\n"
             "clicks  2026-01-01T00:01:00Z  live         7        3      0    0.00 %  open\n"
             "clicks  total                 live    100000        3  99999   99.99 %  missing\n"
-            "at least 1 messages are missing in 1 places\n"
+            "at least 1 message is missing in 1 place\n"
             "note: one partition was not read\n",
         )
 
@@ -62,12 +62,12 @@ class TableTests(SynchronousTestCase):
         text = asTable(comparison(seen=100_001), isBrief=True)
         self.assertEqual(len(text.splitlines()), 4)
         self.assertNotIn("more are there", text)
-        self.assertIn("nothing is missing; 1 windows are not over yet", text)
+        self.assertIn("nothing is missing; 1 window is not over yet", text)
 
     def test_more(self) -> None:
         """How many are there beyond those that were sent, or may have been, is said."""
         self.assertIn(
-            "2 messages more are there than were sent, in 1 places",
+            "2 messages more than were sent, in 1 place",
             asTable(comparison(seen=100_005)),
         )
 
@@ -78,7 +78,7 @@ class TableTests(SynchronousTestCase):
         ledger.see("live", "t", 0, 5, checksum=5)
         text = asTable(ledger.compare(["live"], 10**6, 0), isBrief=True)
         self.assertIn("different", text)
-        self.assertIn("at least 1 messages are missing in 1 places", text)
+        self.assertIn("at least 1 message is missing in 1 place", text)
 
     def test_nothing(self) -> None:
         """No messages at all is said, too."""

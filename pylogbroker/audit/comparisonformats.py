@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from pylogbroker.audit.comparison import HOLES, OPEN, TOTAL_START, Comparison, Line
-from pylogbroker.types import escapeUnprintable
+from pylogbroker.types import escapeUnprintable, formatCount
 
 _HEADS = ("topic", "window", "tier", "expected", "unknown", "seen", "complete", "status")
 _NUMBERS = frozenset((3, 4, 5, 6))
@@ -47,21 +47,28 @@ def asTable(comparison: Comparison, isBrief: bool = False) -> str:
     text = [_row(row, widths) for row in rows]
     if comparison.missing:
         count = sum(line.missingCount for line in comparison.missing)
-        text.append(f"at least {count} messages are missing in {len(comparison.missing)} places")
+        places = formatCount(len(comparison.missing), "place")
+        text.append(f"at least {_counted(count, 'message')} missing in {places}")
     elif not comparison.lines:
         text.append("nothing to compare")
     else:
         openCount = len({line.startMs for line in comparison.lines if line.status == OPEN})
         text.append(
-            "nothing is missing" + (f"; {openCount} windows are not over yet" if openCount else "")
+            "nothing is missing"
+            + (f"; {_counted(openCount, 'window')} not over yet" if openCount else "")
         )
     if comparison.more:
         count = sum(line.moreCount for line in comparison.more)
         text.append(
-            f"{count} messages more are there than were sent, in {len(comparison.more)} places"
+            f"{formatCount(count, 'message')} more than {'was' if count == 1 else 'were'} sent,"
+            f" in {formatCount(len(comparison.more), 'place')}"
         )
     text += [f"note: {escapeUnprintable(note)}" for note in comparison.notes]
     return "\n".join(text) + "\n"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{formatCount(count, noun)} {'is' if count == 1 else 'are'}"
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -1,6 +1,6 @@
 """
-Endpoints of brokers for plain sockets: C{"host:port"}, and two kinds of Twisted's client endpoint
-strings, C{"tcp:host:port"} and
+Endpoint strings of brokers, parsed for plain sockets: C{"host:port"}, and two kinds of Twisted's
+client endpoint strings, C{"tcp:host:port"} and
 C{"tls:host:port:trustRoots=ca.d:certificate=cert.pem:privateKey=key.pem"}.
 L{pylogbroker.client.brokerclient.clientEndpoint} reads the other kinds.
 
@@ -31,9 +31,10 @@ _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _TLS_PARTS = ("trustRoots", "certificate", "privateKey")
 
 
-class Endpoint(NamedTuple):
+class SocketAddress(NamedTuple):
     """
-    A broker's address: the first arguments of clients, C{SimpleConsumer(*endpoint("log1:9092"))}.
+    A broker's address for plain sockets: the first arguments of clients,
+    C{SimpleConsumer(*endpoint("log1:9092"))}.
 
     @ivar tls: L{None} for plain TCP.
     """
@@ -43,7 +44,7 @@ class Endpoint(NamedTuple):
     tls: ssl.SSLContext | None = None
 
 
-def endpoint(description: str) -> Endpoint:
+def endpoint(description: str) -> SocketAddress:
     """
     Parse an endpoint, and read the files that it names.
 
@@ -55,7 +56,7 @@ def endpoint(description: str) -> Endpoint:
     """
     plain = PLAIN.fullmatch(description)
     if plain is not None and plain["host"] not in ("tcp", "tls"):
-        return Endpoint(
+        return SocketAddress(
             _host(description, plain["host"] or plain["v6"], bool(plain["v6"])),
             _port(description, plain["port"]),
         )
@@ -74,7 +75,7 @@ def endpoint(description: str) -> Endpoint:
                 f"there are: {', '.join(known) or 'none'}"
             )
     tls = _context(description, named) if kind == "tls" else None
-    return Endpoint(
+    return SocketAddress(
         _host(description, given[0], ":" in given[0]), _port(description, given[1]), tls
     )
 

@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.producer.sender.RequestSender}.
+Tests for L{pylogbroker.producer.sender.RequestWriter}.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pylogbroker.errors import (
     ClosedError,
     UnknownOutcomeError,
 )
-from pylogbroker.producer.sender import RequestSender
+from pylogbroker.producer.sender import RequestWriter
 from pylogbroker.protocol.kafka07.requests import COUNT_MAX, encodeProduce
 from pylogbroker.protocol.kafka07.requests import encodeOffsets as encodeQuestion
 from pylogbroker.protocol.kafka07.responses import encodeOffsets
@@ -26,7 +26,7 @@ from tests.producer.puppets import PuppetCluster
 FRAME = encodeProduce("t", 0, encodeSet([b"x"]))
 
 
-class ConfirmingSenderTests(SynchronousTestCase):
+class RequestWriterTests(SynchronousTestCase):
     """Requests to one broker, and what became of them."""
 
     def sender(
@@ -34,7 +34,7 @@ class ConfirmingSenderTests(SynchronousTestCase):
         isConfirming: bool = True,
         limits: ConnectionLimits | None = None,
         intervalCount: int = 1000,
-    ) -> RequestSender:
+    ) -> RequestWriter:
         self.cluster = PuppetCluster("a:1")
         self.broker = self.cluster.brokers["a:1"]
         clock = self.cluster.clock
@@ -45,7 +45,7 @@ class ConfirmingSenderTests(SynchronousTestCase):
             random=lambda: 0.5,
         )
         rule = PeriodicReconnect(intervalCount, -1, lambda: 0.5)
-        return RequestSender(clock, self.link, rule, isConfirming=isConfirming, timeoutMs=1000)
+        return RequestWriter(clock, self.link, rule, isConfirming=isConfirming, timeoutMs=1000)
 
     def test_written(self) -> None:
         """Without confirmation a request is through when it is written."""

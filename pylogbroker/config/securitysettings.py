@@ -30,7 +30,7 @@ BROKER_ENDPOINT = ownKey(
 )  # fmt: skip
 
 
-class ConnectionSettings(Settings):
+class SecuritySettings(Settings):
     """
     Access to a cluster. The defaults mean no credentials and plain TCP.
     """
@@ -40,7 +40,7 @@ class ConnectionSettings(Settings):
     brokerEndpoint = BROKER_ENDPOINT
 
     @classmethod
-    def read(cls, path: str | None, changes: Iterable[str]) -> ConnectionSettings:
+    def read(cls, path: str | None, changes: Iterable[str]) -> SecuritySettings:
         """
         Read a property file that may hold other keys, too, such as a producer's. Blocks.
 
@@ -64,5 +64,5 @@ def _refuse(sentence: str) -> None:
     raise ConfigurationError(sentence)
 
 
-PLAIN = ConnectionSettings.fromProperties({})
+PLAIN = SecuritySettings.fromProperties({})
 """No credentials, no TLS."""

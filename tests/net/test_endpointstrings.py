@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.net.socketendpoints}."""
+"""Tests for L{pylogbroker.net.endpointstrings}."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import ConfigurationError
-from pylogbroker.net.socketendpoints import KINDS, Endpoint, brokerEndpoint, endpoint
+from pylogbroker.net.endpointstrings import KINDS, SocketAddress, brokerEndpoint, endpoint
 from tests.integration.certificates import Authority
 
 
@@ -27,7 +27,7 @@ class PlainTests(SynchronousTestCase):
             ("tcp:log1:65535", "log1", 65535),
             ("tcp:2001\\:db8\\:\\:7:9092", "2001:db8::7", 9092),
         ):
-            self.assertEqual(endpoint(description), Endpoint(host, port, None))
+            self.assertEqual(endpoint(description), SocketAddress(host, port, None))
 
     def test_wrong(self) -> None:
         """
@@ -74,13 +74,15 @@ class PlainTests(SynchronousTestCase):
         self.assertEqual(brokerEndpoint(template, "tcp:9092"), "tls:tcp:9092:trustRoots=/ca")
         self.assertEqual(
             endpoint(brokerEndpoint("tcp:{host}:{port}", "[2001:db8::7]:9092")),
-            Endpoint("2001:db8::7", 9092),
+            SocketAddress("2001:db8::7", 9092),
         )
 
     def test_kinds(self) -> None:
         """A broker whose host has the name of a kind of endpoint is reached like any other."""
         for host in sorted(KINDS):
-            self.assertEqual(endpoint(brokerEndpoint("", f"{host}:9092")), Endpoint(host, 9092))
+            self.assertEqual(
+                endpoint(brokerEndpoint("", f"{host}:9092")), SocketAddress(host, 9092)
+            )
 
 
 class HostTests(SynchronousTestCase):

@@ -1,4 +1,4 @@
-"""Tests for L{pylogbroker.config.connectionsettings}."""
+"""Tests for L{pylogbroker.config.securitysettings}."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.config.auditsettings import AuditorSettings
 from pylogbroker.config.brokersettings import BrokerSettings
-from pylogbroker.config.connectionsettings import PLAIN, ConnectionSettings
 from pylogbroker.config.consumersettings import ConsumerSettings
 from pylogbroker.config.producersettings import ProducerSettings
+from pylogbroker.config.securitysettings import PLAIN, SecuritySettings
 from pylogbroker.errors import ConfigurationError
 
 TEMPLATE = "tls:{host}:{port}:trustRoots=/ca.d"
 
 
-def access(digest: str, acl: str) -> ConnectionSettings:
+def access(digest: str, acl: str) -> SecuritySettings:
     """Settings as a file with these values gives them."""
-    return ConnectionSettings.fromProperties(
+    return SecuritySettings.fromProperties(
         {"zk.digest": digest, "zk.acl": acl, "broker.endpoint": TEMPLATE}
     )
 
 
-class AccessSettingsTests(SynchronousTestCase):
+class SecuritySettingsTests(SynchronousTestCase):
     """How to get at a cluster."""
 
     def file(self, text: str) -> str:
@@ -34,7 +34,7 @@ class AccessSettingsTests(SynchronousTestCase):
 
     def test_defaults(self) -> None:
         """Without anything, no credentials and no TLS."""
-        self.assertEqual(ConnectionSettings.read(None, []), PLAIN)
+        self.assertEqual(SecuritySettings.read(None, []), PLAIN)
         self.assertEqual((PLAIN.zkDigest, PLAIN.zkAcl, PLAIN.brokerEndpoint), ("", "readable", ""))
 
     def test_file(self) -> None:
@@ -45,9 +45,9 @@ class AccessSettingsTests(SynchronousTestCase):
         path = self.file(
             f"groupid=g\nzk.digest=me:secret\nzk.acl=private\nbroker.endpoint={TEMPLATE}\nno.such=key\n"
         )
-        self.assertEqual(ConnectionSettings.read(path, []), access("me:secret", "private"))
+        self.assertEqual(SecuritySettings.read(path, []), access("me:secret", "private"))
         self.assertEqual(
-            ConnectionSettings.read(path, ["zk.acl=open", "zk.digest=you:other"]),
+            SecuritySettings.read(path, ["zk.acl=open", "zk.digest=you:other"]),
             access("you:other", "open"),
         )
 
@@ -64,16 +64,16 @@ class AccessSettingsTests(SynchronousTestCase):
             (self.mktemp(), [], "cannot read"),
             (self.file("zk.digest=secret"), [], "user:password"),
         ):
-            error = self.assertRaises(ConfigurationError, ConnectionSettings.read, path, changes)
+            error = self.assertRaises(ConfigurationError, SecuritySettings.read, path, changes)
             self.assertIn(part, str(error))
             if "zk.digset" not in str(changes):
                 self.assertNotIn("secret", str(error))
-        self.assertNotIn("secret", repr(ConnectionSettings.read(None, ["zk.digest=me:secret"])))
+        self.assertNotIn("secret", repr(SecuritySettings.read(None, ["zk.digest=me:secret"])))
 
     def test_shown(self) -> None:
         """No settings show a password, wherever it came from."""
         for settings in (
-            ConnectionSettings,
+            SecuritySettings,
             AuditorSettings,
             BrokerSettings,
             ConsumerSettings,
@@ -113,6 +113,6 @@ class AccessSettingsTests(SynchronousTestCase):
         for role in (ConsumerSettings, ProducerSettings):
             docs = {key.key: key.doc for key in role.keys}
             self.assertEqual(
-                [docs[key.key] for key in ConnectionSettings.keys],
-                [key.doc for key in ConnectionSettings.keys],
+                [docs[key.key] for key in SecuritySettings.keys],
+                [key.doc for key in SecuritySettings.keys],
             )

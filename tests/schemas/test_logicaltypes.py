@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.schemas.logical}, by way of the decoder.
+Tests for L{pylogbroker.schemas.logicaltypes}, by way of the decoder.
 """
 
 from __future__ import annotations
@@ -14,9 +14,13 @@ from typing import Any
 import fastavro
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.errors import IncompatibleSchemaError, InvalidPayloadError, InvalidSchemaError
+from pylogbroker.errors import (
+    IncompatibleReaderSchemaError,
+    InvalidPayloadError,
+    InvalidSchemaError,
+)
 from pylogbroker.schemas.avro import AvroDecoder, AvroEncoder
-from pylogbroker.schemas.logical import logicalType
+from pylogbroker.schemas.logicaltypes import logicalType
 from pylogbroker.schemas.schemaparser import parseSchema
 from tests.integration.brokerprocess import ROOT
 from tests.schemas.schematexts import field, record
@@ -88,7 +92,7 @@ class ReadingCase(SynchronousTestCase):
         return type(found), found
 
     def refused(self, *arguments: Any) -> str:
-        return str(self.assertRaises(IncompatibleSchemaError, self.read, *arguments))
+        return str(self.assertRaises(IncompatibleReaderSchemaError, self.read, *arguments))
 
     def assertReads(self, writer: Any, value: Any, reader: Any, expected: Any) -> None:
         self.assertEqual(
@@ -102,10 +106,10 @@ class LibraryTests(SynchronousTestCase):
     CODE = """
 import fastavro.read as library
 before = dict(library.LOGICAL_READERS)
-import pylogbroker.schemas.logical
+import pylogbroker.schemas.logicaltypes
 print(library.LOGICAL_READERS == before)
 from fastavro import _read_py
-print(pylogbroker.schemas.logical._reader is not _read_py, _read_py.LOGICAL_READERS == before)
+print(pylogbroker.schemas.logicaltypes._reader is not _read_py, _read_py.LOGICAL_READERS == before)
 """
 
     def test_tableOfTheProcess(self) -> None:
@@ -341,7 +345,7 @@ class DifferentTests(ReadingCase):
         wide = logical("bytes", "decimal", precision=10**9, scale=10**8)
         for reader in (None, ["null", wide]):
             error = self.assertRaises(
-                (InvalidPayloadError, IncompatibleSchemaError),
+                (InvalidPayloadError, IncompatibleReaderSchemaError),
                 self.read,
                 written if reader else wide,
                 b"\x7f" * 9,
@@ -404,7 +408,7 @@ class DefaultTests(ReadingCase):
         ):
             self.assertIn(
                 "No default value",
-                str(self.assertRaises(IncompatibleSchemaError, self.default, kind, given)),
+                str(self.assertRaises(IncompatibleReaderSchemaError, self.default, kind, given)),
             )
         text = record("R", field("v", "bytes", default="\u20ac"))
         self.assertEqual(
@@ -428,7 +432,7 @@ class DefaultTests(ReadingCase):
         endless = record("List", field("rest", "List", default={}))
         decoder = AvroDecoder(endless, find=lambda schemaId: record("List"))
         self.assertRaises(
-            IncompatibleSchemaError, decoder.decode, AvroEncoder(1, record("List")).encode({})
+            IncompatibleReaderSchemaError, decoder.decode, AvroEncoder(1, record("List")).encode({})
         )
 
     def test_tooMany(self) -> None:
