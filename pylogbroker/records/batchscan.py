@@ -26,6 +26,9 @@ SCAN_WINDOW_SIZE = 1 << 20
 COMPRESSED_RECORD_COUNT_MAX = (64 << 20) // RECORD_SIZE_MIN
 """Records that a compressed batch may claim without being opened."""
 
+OFFSET_COUNT_MAX = (1 << 31) - 1
+"""Offsets of a segment: the indexes have four bytes for them."""
+
 SHORTER = "the file is shorter than it was"
 
 
@@ -76,6 +79,7 @@ class BatchScan:
     ) -> None:
         self._read = read
         self._nextOffset = baseOffset
+        self._lastOffsetMax = baseOffset + OFFSET_COUNT_MAX
         self._end = end
         self._window = b""
         self._windowStart = start
@@ -110,6 +114,10 @@ class BatchScan:
         if header.baseOffset < self._nextOffset:
             raise FormatError(
                 f"offset {header.baseOffset} where {self._nextOffset} or a later one must be"
+            )
+        if header.lastOffset > self._lastOffsetMax:
+            raise FormatError(
+                f"offset {header.lastOffset} where {self._lastOffsetMax} is the last possible"
             )
         checkCounts(header, self.position)
         if header.size > SCAN_WINDOW_SIZE:

@@ -1,6 +1,7 @@
 """
 Today's format, record batches of version 2, as the log sees it
-(L{pylogbroker.interfaces.IRecordFormat}).
+(L{pylogbroker.interfaces.IRecordFormat}). It is a module of its own, since broker and tools give it
+to storage.
 
 B{What is checked} is docs/decisions/0014. Header and checksum always: whole, not too large, counts
 that match, nothing that clients may not write. The records inside are opened only where a rule of
@@ -351,7 +352,12 @@ class KafkaFormat:
         return stamped
 
     def nextOffset(self, offset: int, buffers: Sequence[bytes]) -> int:
-        return readHeader(buffers[-1]).nextOffset if buffers else offset
+        data, position = buffers[-1] if buffers else b"", 0
+        while position < len(data):
+            header = readHeader(data, position)
+            offset = header.nextOffset
+            position += header.size
+        return offset
 
     def contiguousEnd(self, baseOffset: int, size: int) -> None:
         """Offsets may have gaps."""

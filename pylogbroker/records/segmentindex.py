@@ -86,6 +86,7 @@ class _Table:
     def clear(self) -> None:
         """Forget the file's entries; C{save} overwrites them."""
         self.state: tuple[int, array[int], array[int]] = (0, array(self._keyCode), array("I"))
+        self._isSaved = False
         self.last: tuple[int, int] | None = None
 
     def __len__(self) -> int:
@@ -103,7 +104,9 @@ class _Table:
         if fileCount:
             with closing(self._fileSystem.open(self.path, write=False)) as file:
                 first, self.last = self._read(file, 0, 1)[0], self._read(file, fileCount - 1, 1)[0]
-            return first <= self.last and first[1] <= self.last[1]
+            self._isSaved = first <= self.last and first[1] <= self.last[1]
+            return self._isSaved
+        self._isSaved = True
         return True
 
     def add(self, key: int, value: int) -> None:
@@ -111,6 +114,7 @@ class _Table:
         values.append(value)
         keys.append(key)  # behind the value: a search looks at keys first
         self.last = (key, value)
+        self._isSaved = False
 
     def floor(self, key: int) -> tuple[int, int] | None:
         """The last entry whose key is not above this one. Blocks."""
@@ -142,6 +146,8 @@ class _Table:
 
     def save(self) -> None:
         """Write the entries made since, and sync the file. Blocks."""
+        if self._isSaved:
+            return
         fileCount, keys, values = self.state
         isThere = self._fileSystem.status(self.path) is not None
         with closing(self._fileSystem.open(self.path, create=not isThere)) as file:
@@ -156,6 +162,7 @@ class _Table:
                 position = _writeAll(file, position, b"".join(map(self._pack, pairs)))
             file.sync()
         self.state = (fileCount + len(keys), array(self._keyCode), array("I"))
+        self._isSaved = True
 
     def _pack(self, pair: tuple[int, int]) -> bytes:
         return self._entry.pack(*pair)
@@ -228,6 +235,9 @@ class SegmentIndex:
         self._largestOffset = self._baseOffset
         self._sizeSinceEntry = 0
         self._walkedSize: int | None = 0  # None: the files were read instead
+        self._forgetRecent()
+
+    def _forgetRecent(self) -> None:
         # The last offsets of recent batches and where these begin. The first pair stands for
         # everything before.
         self._recent = (array("q", [self._baseOffset - 1]), array("q", [0]))
@@ -245,6 +255,8 @@ class SegmentIndex:
         elif size and not self._load(size):
             self._rebuild(size)
             self.save()
+            self._forgetRecent()
+            self._walkedSize = None
 
     def _load(self, size: int) -> bool:
         if not (self._offsets.load() and self._times.load()):
@@ -390,7 +402,10 @@ class SegmentIndex:
     # -- the files
 
     def save(self) -> None:
-        """Write and sync both files. Blocks."""
+        """Write and sync both files, as far as they have changed; none for no batches. Blocks."""
+        if self._walkedSize == 0 and len(self._recent[0]) == 1:
+            self.remove()
+            return
         self._noteTime()
         self._offsets.save()
         self._times.save()

@@ -1,6 +1,6 @@
 """
 The broker's suite for record formats: what a broker does with partitions holds for 2011's format
-and for the second one, with the same requests.
+and for today's, with the same requests.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from typing import Any
 
 from pylogbroker.protocol.kafka07.requests import encodeFetch, encodeOffsets, encodeProduce
 from tests.broker.manualbroker import LeadBroker, LeadTestCase, waitingCount
-from tests.storage.driving import COUNTED, KAFKA07
+from tests.storage.driving import KAFKA, KAFKA07
+
+SIZES = {"log.file.size", "log.retention.size", "max.unflushed.bytes.per.partition"}
 
 
 class FormatCase(LeadTestCase):
@@ -21,13 +23,17 @@ class FormatCase(LeadTestCase):
     records = KAFKA07
 
     def start(self, properties: dict[str, str] | None = None, **more: Any) -> LeadBroker:
-        """A broker whose partitions have the format."""
+        """A broker whose partitions have the format. Properties that are sizes are in units."""
+        properties = {
+            name: str(int(value) * self.records.unit) if name in SIZES else value
+            for name, value in (properties or {}).items()
+        }
         self.lead = self.broker(properties, formats=[self.records.format], **more)
         self.peer = self.lead.connect()
         return self.lead
 
     def sets(self, count: int) -> list[bytes]:
-        """Sets of one message and 12 bytes each."""
+        """Sets of one message and 12 units each."""
         return [self.records.entry(b"%02d" % number) for number in range(count)]
 
     def at(self, count: int) -> int:
@@ -40,9 +46,9 @@ class FormatCase(LeadTestCase):
         self.lead.settle()
 
     def fetch(self, offset: int, sizeMax: int = 1 << 20, topic: str = "t") -> tuple[int, bytes]:
-        """(code, the sets as they were sent)."""
+        """(code, the sets as they were sent). C{sizeMax} is in units."""
         peer = self.lead.connect()
-        peer.send(encodeFetch(topic, 0, offset, sizeMax))
+        peer.send(encodeFetch(topic, 0, offset, sizeMax * self.records.unit))
         self.lead.settle()
         ((code, data),) = peer.fetched()
         return code, self.records.asSent(data)
@@ -50,9 +56,13 @@ class FormatCase(LeadTestCase):
     def fetchAll(self) -> bytes:
         """Everything, by successive fetches."""
         found = b""
-        while data := self.fetch(self.at(len(found) // 12))[1]:
+        while data := self.fetch(self.at(int(self.units(len(found))) // 12))[1]:
             found += data
         return found
+
+    def units(self, size: int) -> float:
+        """Bytes, in units."""
+        return size / self.records.unit
 
     def offsets(self, time: int, countMax: int = 10) -> list[int]:
         peer = self.lead.connect()
@@ -147,7 +157,7 @@ class LifeTests(FormatCase):
         sets = self.sets(6)
         self.produce(sets[0], b"".join(sets[1:5]), sets[5])
         log = self.lead.log()
-        self.assertEqual([each.writtenSize for each in log.segments], [60, 12])
+        self.assertEqual([self.units(each.writtenSize) for each in log.segments], [60, 12])
         self.assertEqual(self.fetchAll(), b"".join(sets))
 
     def test_retention(self) -> None:
@@ -158,7 +168,7 @@ class LifeTests(FormatCase):
         lead.advance(61)
         lead.settle()
         log = lead.log()
-        self.assertTrue(200 <= log.size < 320, log.size)
+        self.assertTrue(200 <= self.units(log.size) < 320, log.size)
         self.assertEqual(self.offsets(-2), [log.logStartOffset])
         self.assertEqual(self.fetch(0), (1, b""))
         self.assertEqual(self.fetch(log.logStartOffset)[0], 0)
@@ -179,12 +189,12 @@ class LifeTests(FormatCase):
         lead = self.start({"log.flush.interval": "3", "log.file.size": "60"})
         self.produce(*self.sets(8))
         readable = self.fetchAll()
-        self.assertTrue(len(readable) >= 72)
+        self.assertTrue(self.units(len(readable)) >= 72)
         lead.fileSystem.cutPower()
         again = self.start(fileSystem=lead.fileSystem)
         kept = self.fetchAll()
         self.assertTrue(kept.startswith(readable) and b"".join(self.sets(8)).startswith(kept))
-        self.assertEqual(again.log().logEndOffset, self.at(len(kept) // 12))
+        self.assertEqual(again.log().logEndOffset, self.at(int(self.units(len(kept))) // 12))
 
 
 class LimitTests(FormatCase):
@@ -200,19 +210,19 @@ class LimitTests(FormatCase):
         large = self.records.entry(b"x" * 600)
         frames = [encodeProduce("t", 0, large)] * 3
         self.peer.send(*frames[:2])
-        self.assertEqual((log.unflushedSize, len(lead.flushWorker.jobs)), (1230, 1))
+        self.assertEqual((self.units(log.unflushedSize), len(lead.flushWorker.jobs)), (1230, 1))
         self.peer.send(frames[2])
         self.assertEqual((log.appendedCount, waitingCount(lead.logManager)), (3, 1))
         lead.settle()
-        self.assertEqual((log.appendedCount, log.size), (4, 1230))
+        self.assertEqual((log.appendedCount, self.units(log.size)), (4, 1230))
 
     def test_fullDisk(self) -> None:
         """On a full disk the messages wait, and all are there once it has room."""
         lead = self.start({"disk.full.retry.ms": "500"})
         self.produce(*self.sets(1))
-        lead.fileSystem.sizeMax = lead.fileSystem.usedSize + 30
+        lead.fileSystem.sizeMax = lead.fileSystem.usedSize + 30 * self.records.unit
         self.produce(*self.sets(6)[1:])
-        self.assertEqual(lead.log().pendingSize, 36)
+        self.assertEqual(self.units(lead.log().pendingSize), 36)
         self.assertEqual(self.fetchAll(), b"".join(self.sets(1)))
         lead.fileSystem.sizeMax = None
         lead.advance(1)
@@ -231,22 +241,25 @@ class LimitTests(FormatCase):
         self.assertEqual(self.fetch(0, topic="u"), (0, self.sets(1)[0]))
 
 
-class CountedRequestTests(RequestTests):
-    """Requests and their answers, with the second format."""
+class KafkaRequestTests(RequestTests):
+    """Requests and their answers, with today's format."""
 
-    records = COUNTED
+    records = KAFKA
 
     def test_searchOnAWorker(self) -> None:
         """A fetch whose byte only the file tells waits for a worker; the reactor reads no file."""
         lead = self.start()
-        self.produce(*self.sets(3))
+        self.produce(*self.sets(9))
+        self.peer.close()
+        lead.stop()
+        lead = self.start(fileSystem=lead.fileSystem)
         peer = lead.connect()
-        peer.send(encodeFetch("t", 0, 1, 100))
+        peer.send(encodeFetch("t", 0, 1, 10_000))
         lead.turn()
         self.assertEqual((len(lead.readWorker.jobs), peer.fetched()), (1, []))
         lead.settle()
         ((code, data),) = peer.fetched()
-        self.assertEqual((code, self.records.asSent(data)), (0, b"".join(self.sets(3)[1:])))
+        self.assertEqual((code, self.records.asSent(data)), (0, b"".join(self.sets(9)[1:])))
 
     def test_stored(self) -> None:
         """The broker stamps base offsets into what it stores and sends."""
@@ -254,21 +267,21 @@ class CountedRequestTests(RequestTests):
         self.produce(*self.sets(3))
         stored = lead.contents()
         self.assertEqual(
-            [stored[start : start + 4] for start in (0, 12, 24)],
-            [b"\0\0\0\0", b"\0\0\0\1", b"\0\0\0\2"],
+            [int.from_bytes(stored[start : start + 8], "big") for start in (0, 120, 240)],
+            [0, 1, 2],
         )
 
 
-class CountedLifeTests(LifeTests):
-    """Flushes, rolls, retention, restarts, with the second format."""
+class KafkaLifeTests(LifeTests):
+    """Flushes, rolls, retention, restarts, with today's format."""
 
-    records = COUNTED
+    records = KAFKA
 
 
-class CountedLimitTests(LimitTests):
-    """Limits and faults, with the second format."""
+class KafkaLimitTests(LimitTests):
+    """Limits and faults, with today's format."""
 
-    records = COUNTED
+    records = KAFKA
 
 
 class TwoFormatsTests(LeadTestCase):
@@ -276,18 +289,18 @@ class TwoFormatsTests(LeadTestCase):
 
     def test_eachKeepsItsFormat(self) -> None:
         """A partition keeps its format over a restart, whatever new ones get."""
-        lead = self.broker(formats=[COUNTED.format])
-        lead.connect().send(encodeProduce("new", 0, COUNTED.entry(b"x")))
+        lead = self.broker(formats=[KAFKA.format])
+        lead.connect().send(encodeProduce("new", 0, KAFKA.entry(b"x")))
         lead.settle()
         lead.stop()
-        lead = self.broker(formats=[KAFKA07.format, COUNTED.format], fileSystem=lead.fileSystem)
+        lead = self.broker(formats=[KAFKA07.format, KAFKA.format], fileSystem=lead.fileSystem)
         peer = lead.connect()
         peer.send(
-            encodeProduce("new", 0, COUNTED.entry(b"y")),
+            encodeProduce("new", 0, KAFKA.entry(b"y")),
             encodeProduce("old", 0, KAFKA07.entry(b"z")),
         )
         lead.settle()
         self.assertEqual(
             [(log.format.suffix, log.logEndOffset) for log in lead.directory.logs.values()],
-            [(".counted", 2), (".kafka", 11)],
+            [(".log", 2), (".kafka", 11)],
         )

@@ -464,6 +464,9 @@ class ScanTests(SynchronousTestCase):
             self.assertEqual(len(entries), count, reason)
             self.assertIn(reason, scan.reason or "")
             self.assertEqual(scan.position, sum(entry.size for entry in entries))
+        far = placed((2**31 - 5, MIXED))
+        self.assertEqual(len(self.scanned(far)[1]), 1)
+        self.assertIn("last possible", self.scanned(placed((2**31 - 4, MIXED)))[0].reason or "")
         self.assertIn("where 1 or", self.scanned(LOG, 1)[0].reason or "")
 
     def test_windows(self) -> None:

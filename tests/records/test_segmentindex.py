@@ -296,10 +296,11 @@ class FileTests(LookupCase):
         self.assertEqual(len(log.entries()[1]), 3, "the last time is written once")
 
     def test_empty(self) -> None:
-        """The indexes of an empty segment are empty files."""
+        """An empty segment has no index files; those of an earlier life are removed."""
         log = Log()
+        log.files.open(OFFSETS, create=True)
         log.index.save()
-        self.assertEqual(log.entries(), ([], []))
+        self.assertEqual([log.files.status(path) for path in (OFFSETS, TIMES)], [None, None])
         self.assertEqual(log.open().findEnd(0), BASE)
         self.assertEqual(log.open(rebuild=True).findEnd(0), BASE)
         log.append(5)
@@ -309,11 +310,18 @@ class FileTests(LookupCase):
         """Both files go with the segment; absent ones are no fault."""
         log = filled()
         log.index.remove()
-        log.index.save()
-        self.assertIsNotNone(log.files.status(TIMES))
         log.index.remove()
         self.assertIsNone(log.files.status(OFFSETS))
         self.assertIsNone(log.files.status(TIMES))
+
+    def test_unchanged(self) -> None:
+        """Files that are as they should be are not written again."""
+        log = filled()
+        log.index.save()
+        log.open()
+        count = log.files.operationCount
+        log.index.save()
+        self.assertEqual(log.files.operationCount, count)
 
     def test_durable(self) -> None:
         """What is saved survives a power cut, once the directory is synced."""

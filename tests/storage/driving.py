@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 from pylogbroker.errors import StorageError
@@ -18,14 +19,16 @@ from pylogbroker.interfaces import (
     ValidatedBatches,
 )
 from pylogbroker.records.kafka07format import Kafka07Format
+from pylogbroker.records.kafkaformat import KafkaFormat, RecordRules
 from pylogbroker.records.messageset import encodeSet
+from pylogbroker.records.recordbatch import Record, encodeBatch
+from pylogbroker.records.segmentindex import IndexSettings
 from pylogbroker.storage.events import StorageEvent
 from pylogbroker.storage.jobs import FindPositionJob, Job
 from pylogbroker.storage.logdirectory import LogDirectory, LogSettings
 from pylogbroker.storage.partitionlog import HOUR_MS, PartitionLog, PartitionSettings
 from pylogbroker.storage.segments import Segment, both, byAge, bySize
 from pylogbroker.testing.powercut import PowerCutFileSystem
-from tests.storage.countedformat import CountedFormat, encodeBatch, unstamped
 
 START_MS = 1_300_000_000_000
 ROOT = "/srv/logs"
@@ -104,6 +107,8 @@ def validated(log: PartitionLog, *sets: bytes) -> ValidatedBatches:
         sum(each.size for each in found),
         sum(each.messageCount for each in found),
         sum(each.offsetCount for each in found),
+        max((each.timestampMaxMs for each in found), default=-1),
+        [header for each in found for header in each.headers],
     )
 
 
@@ -214,7 +219,10 @@ class Records:
     """
     The sets of a format, for tests that run with more than one.
 
-    @ivar entry: a set of one message: 10 bytes and the payload.
+    The tests count in units: one byte of 2011's format, ten of today's, whose batches are larger.
+
+    @ivar unit: bytes.
+    @ivar entry: a set of one message: 10 units, and one for each byte of the payload.
     @ivar batch: a set of some messages in one batch.
     @ivar asSent: stored batches as the producer sent them.
     """
@@ -226,7 +234,9 @@ class Records:
         batch: Callable[[int], bytes],
         asSent: Callable[[bytes], bytes],
         offsetsAreBytes: bool,
+        unit: int,
     ) -> None:
+        self.unit = unit
         self.format = form
         self.entry = entry
         self.batch = batch
@@ -234,7 +244,7 @@ class Records:
         self._offsetsAreBytes = offsetsAreBytes
 
     def offsetAt(self, byte: int, size: int = 12) -> int:
-        """The offset of a byte in a log of entries of C{size} bytes."""
+        """The offset of a place in a log of entries of C{size} units."""
         return byte if self._offsetsAreBytes else byte // size
 
     def byteAt(self, offset: int, size: int = 12) -> int:
@@ -246,11 +256,49 @@ class Records:
         return wholeSize(self.format, data)
 
 
+def kafkaEntry(payload: bytes) -> bytes:
+    """A batch of one record, filled up to the size that the tests expect."""
+    size = 10 * (10 + len(payload))
+    for key in (b"", b"\0"):
+        for fillCount in range(size):
+            record = Record(0, START_MS, key, payload + bytes(fillCount))
+            data = encodeBatch([record])
+            if len(data) == size:
+                return data
+            if len(data) > size:
+                break
+    raise AssertionError("no batch of this size")
+
+
+def unstamped(data: bytes) -> bytes:
+    """Batches as the producer sent them, even a cut one."""
+    found = bytearray(data)
+    position = 0
+    while position < len(found):
+        found[position : position + 8] = bytes(len(found[position : position + 8]))
+        left = len(found[position + 12 : position + 16])
+        found[position + 12 : position + 12 + left] = b"\xff" * left
+        if position + 12 > len(found):
+            break
+        position += 12 + int.from_bytes(found[position + 8 : position + 12], "big")
+    return bytes(found)
+
+
+def kafkaBatch(count: int) -> bytes:
+    """A batch of some records."""
+    return encodeBatch([Record(index, START_MS, None, b"1") for index in range(count)])
+
+
 KAFKA07 = Records(
-    Kafka07Format(), entry, lambda count: encodeSet([b"1"] * count, 1), lambda data: data, True
+    Kafka07Format(), entry, lambda count: encodeSet([b"1"] * count, 1), lambda data: data, True, 1
 )
-COUNTED = Records(
-    CountedFormat(), encodeBatch, lambda count: encodeBatch(b"1", count), unstamped, False
+KAFKA = Records(
+    KafkaFormat(RecordRules(isFromClient=False, index=IndexSettings(200))),
+    cache(kafkaEntry),
+    kafkaBatch,
+    unstamped,
+    False,
+    10,
 )
 
 
@@ -273,13 +321,19 @@ class Site:
         self.clock = Clock()
         self.files = PowerCutFileSystem(self.clock) if files is None else files
         self.root = root
+        self.unit = records.unit
         self.settings = {**SETTINGS, **settings}
         self.formats: list[IRecordFormat] = [records.format]
         self.reports: list[StorageEvent] = []
         self.directory = self._new()
 
     def _new(self) -> LogDirectory:
-        settings = logSettings(**self.settings)
+        settings = logSettings(
+            **{
+                name: value * self.unit if "Size" in name and isinstance(value, int) else value
+                for name, value in self.settings.items()
+            }
+        )
         return LogDirectory(self.root, self.formats, self.files, settings, self.clock)
 
     @property

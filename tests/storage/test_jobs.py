@@ -23,7 +23,7 @@ from pylogbroker.storage.segments import byAge
 from pylogbroker.testing.powercut import PowerCutFileSystem, PowerLostError
 from pylogbroker.types import TopicPartition
 from tests.storage.driving import (
-    COUNTED,
+    KAFKA,
     KAFKA07,
     Site,
     clean,
@@ -490,16 +490,16 @@ class PlantedFaultTests(LifeCase):
         self.assertTrue(len(noticed) >= 28, noticed)
 
 
-class CountedPowerCutTests(PowerCutTests):
-    """The same with the second format: batches are stamped, and indexes are files, too."""
+class KafkaPowerCutTests(PowerCutTests):
+    """The same with today's format: batches are stamped, and indexes are files, too."""
 
-    records = COUNTED
+    records = KAFKA
 
 
-class CountedPlantedFaultTests(LifeCase):
+class KafkaPlantedFaultTests(LifeCase):
     """And those tests fail without syncs, too."""
 
-    records = COUNTED
+    records = KAFKA
     fails = PlantedFaultTests.fails
     test_noSyncAtAll = PlantedFaultTests.test_noSyncAtAll
     test_noFileSync = PlantedFaultTests.test_noFileSync

@@ -19,6 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.errors import OffsetOutOfRangeError, PartitionOfflineError, StorageError
 from pylogbroker.interfaces import EMPTY_SLICE, AppendResult, Slice, ValidatedBatches
 from pylogbroker.records.messageset import MessageSet, encodeSet
+from pylogbroker.records.recordbatch import Record, encodeBatch
 from pylogbroker.storage.files import RealFileSystem
 from pylogbroker.storage.jobs import FindPositionJob
 from pylogbroker.storage.partitionlog import (
@@ -30,9 +31,8 @@ from pylogbroker.storage.partitionlog import (
 )
 from pylogbroker.storage.segments import byAge, bySize
 from pylogbroker.types import LogPosition, TopicPartition
-from tests.storage.countedformat import encodeBatch
 from tests.storage.driving import (
-    COUNTED,
+    KAFKA,
     KAFKA07,
     START_MS,
     Site,
@@ -42,6 +42,7 @@ from tests.storage.driving import (
     close,
     entry,
     flush,
+    kafkaBatch,
     put,
     putFlushed,
     read,
@@ -85,6 +86,10 @@ class LogCase(SynchronousTestCase):
         """The offset of a byte in a log of entries of C{size} bytes, all from 0 on."""
         return self.records.offsetAt(byte, size)
 
+    def units(self, count: int) -> int:
+        """Bytes of so many units."""
+        return count * self.records.unit
+
     def segmentFile(self, byte: int = 0) -> str:
         """Of the segment that begins at a byte."""
         return f"t-0/{self.at(byte):020d}{self.suffix}"
@@ -94,8 +99,8 @@ class LogCase(SynchronousTestCase):
         return self.records.asSent(self.site.content(self.segmentFile(byte)))
 
     def read(self, log: PartitionLog, offset: int, sizeMax: int) -> bytes:
-        """The bytes that a read gives, as they were sent."""
-        return self.records.asSent(bytesOf(read(log, offset, sizeMax)))
+        """The bytes that a read of so many units gives, as they were sent."""
+        return self.records.asSent(bytesOf(read(log, offset, sizeMax * self.records.unit)))
 
     def readAll(self, log: PartitionLog, **options: Any) -> bytes:
         """Everything readable, as it was sent."""
@@ -129,7 +134,7 @@ class AppendTests(LogCase):
         self.assertEqual(self.marks(log), (0, 0, 0, 24))
         self.assertEqual(
             (log.pendingSize, log.unflushedSize, log.appendedCount),
-            (24, 24, 2),
+            (self.units(24), self.units(24), 2),
         )
         self.assertEqual(log.segments[0].writtenSize, 0)
 
@@ -144,11 +149,12 @@ class AppendTests(LogCase):
             self.entry(b"a") + self.entry(b"b") + self.entry(b"c"),
         )
         self.assertEqual(
-            (log.pendingSize, log.unflushedSize, log.segments[0].writtenSize), (0, 33, 33)
+            (log.pendingSize, log.unflushedSize, log.segments[0].writtenSize),
+            (0, self.units(33), self.units(33)),
         )
         self.assertEqual(self.marks(log, 11), (0, 0, 0, 33))
         log.write()
-        self.assertEqual(log.segments[0].writtenSize, 33)
+        self.assertEqual(log.segments[0].writtenSize, self.units(33))
 
     def test_emptySet(self) -> None:
         """An empty run changes nothing."""
@@ -172,7 +178,7 @@ class AppendTests(LogCase):
         log = self.start()
         for i in range(1, 21):
             putFlushed(log, self.twelve)
-            self.assertEqual((log.segments[0].size, log.size), (12 * i, 12 * i))
+            self.assertEqual((log.segments[0].size, log.size), (self.units(12 * i),) * 2)
 
     def test_repr(self) -> None:
         """A log's text names it and its marks, or its state."""
@@ -195,7 +201,7 @@ class FlushTests(LogCase):
         self.assertEqual(self.marks(log), (0, 0, 0, 24))
         log.finishFlush(job, run(job), START_MS + 5)
         self.assertEqual(self.marks(log), (0, 12, 12, 24))
-        self.assertEqual((log.lastFlushMs, log.unflushedSize), (START_MS + 5, 12))
+        self.assertEqual((log.lastFlushMs, log.unflushedSize), (START_MS + 5, self.units(12)))
 
     def test_flushWritesFirst(self) -> None:
         """What is pending is written, and flushed with the rest."""
@@ -244,13 +250,13 @@ class FlushTests(LogCase):
         put(log, self.twelve, self.twelve)
         job = log.beginFlush()
         assert job is not None
-        self.assertEqual(log.unflushedSize, 24)
+        self.assertEqual(log.unflushedSize, self.units(24))
         put(log, self.twelve)
-        self.assertEqual((log.flushDueOffset, log.unflushedSize), (self.at(24), 36))
+        self.assertEqual((log.flushDueOffset, log.unflushedSize), (self.at(24), self.units(36)))
         put(log, self.twelve)
         self.assertEqual(log.flushDueOffset, self.at(48))
         log.finishFlush(job, run(job), START_MS)
-        self.assertEqual((log.highWatermark, log.unflushedSize), (self.at(24), 24))
+        self.assertEqual((log.highWatermark, log.unflushedSize), (self.at(24), self.units(24)))
         self.assertTrue(log.flushDue(START_MS))
 
     def test_countIsOfMessages(self) -> None:
@@ -363,17 +369,23 @@ class FlushTests(LogCase):
         log.setWatermarkPolicy(lambda log: allowed)
         putFlushed(log, self.twelve, self.twelve)
         self.assertEqual(self.marks(log), (0, 0, 24, 24))
-        allowed = LogPosition(self.at(12), 0, 12)
+        allowed = LogPosition(self.at(12), 0, self.units(12))
         putFlushed(log, self.twelve)
-        self.assertEqual((log.highWatermark, read(log, 0, 100).size), (self.at(12), 12))
+        self.assertEqual(
+            (log.highWatermark, read(log, 0, 1000).size), (self.at(12), self.units(12))
+        )
         roll(log)
-        self.assertEqual(read(log, 0, 100).size, 12)
-        allowed = LogPosition(self.at(1000), self.at(36), 964)
+        self.assertEqual(read(log, 0, 1000).size, self.units(12))
+        allowed = LogPosition(self.at(1000), self.at(36), self.units(964))
         append(log, self.twelve)
         log.updateHighWatermark()
-        self.assertEqual((log.highWatermark, read(log, 0, 100).size), (self.at(36), 36))
+        self.assertEqual(
+            (log.highWatermark, read(log, 0, 1000).size), (self.at(36), self.units(36))
+        )
         putFlushed(log, self.twelve)
-        self.assertEqual((log.highWatermark, read(log, 0, 100).size), (self.at(60), 36))
+        self.assertEqual(
+            (log.highWatermark, read(log, 0, 1000).size), (self.at(60), self.units(36))
+        )
         self.assertEqual(log.lastStableOffset, self.at(60))
 
     def test_watermarkTriggered(self) -> None:
@@ -421,12 +433,12 @@ class FlushTests(LogCase):
             AppendResult(self.at(12), self.at(36) - 1, 7),
         )
         self.assertEqual(append(log, nowMs=8), AppendResult(self.at(36), self.at(36) - 1, 8))
-        self.assertEqual(log.watermark, LogPosition(self.at(12), 0, 12))
-        self.assertEqual(log.flushed, LogPosition(self.at(12), 0, 12))
+        self.assertEqual(log.watermark, LogPosition(self.at(12), 0, self.units(12)))
+        self.assertEqual(log.flushed, LogPosition(self.at(12), 0, self.units(12)))
         log.write()
-        self.assertEqual(log.written, LogPosition(self.at(36), self.at(12), 24))
+        self.assertEqual(log.written, LogPosition(self.at(36), self.at(12), self.units(24)))
         append(log, self.twelve)
-        self.assertEqual(log.logEnd, LogPosition(self.at(48), self.at(12), 36))
+        self.assertEqual(log.logEnd, LogPosition(self.at(48), self.at(12), self.units(36)))
 
 
 class ReadTests(LogCase):
@@ -441,8 +453,8 @@ class ReadTests(LogCase):
     def test_range(self) -> None:
         """A read gives the range, cut to what is asked for, wherever it begins."""
         log = self.start()
-        found = read(log, self.at(12), 24)
-        self.assertEqual((found.position, found.size), (12, 24))
+        found = read(log, self.at(12), self.units(24))
+        self.assertEqual((found.position, found.size), (self.units(12), self.units(24)))
         self.assertEqual(self.records.asSent(bytesOf(found)), self.twelve * 2)
 
     def test_neverOverTheEndOfASegment(self) -> None:
@@ -450,7 +462,7 @@ class ReadTests(LogCase):
         log = self.start()
         self.assertEqual(
             [read(log, self.at(byte), 1 << 31).size for byte in (0, 96, 108, 204, 216)],
-            [108, 12, 108, 12, 24],
+            [self.units(size) for size in (108, 12, 108, 12, 24)],
         )
         self.assertEqual(read(log, self.at(108), 50).position, 0)
 
@@ -651,14 +663,18 @@ class RollTests(LogCase):
         self.assertFalse(log.rollDue(START_MS))
         append(log, self.entry(b""))
         self.assertTrue(log.rollDue(START_MS))
-        self.assertEqual(log.bytesUntilRoll, -10)
+        self.assertEqual(log.bytesUntilRoll, self.units(-10))
 
     def test_fits(self) -> None:
         """A run fits if no roll can become due in the middle of it."""
         log = self.start(segmentSizeMax=24)
-        self.assertEqual([size <= log.bytesUntilRoll for size in (0, 24, 25)], [True, True, False])
+        self.assertEqual(
+            [self.units(size) <= log.bytesUntilRoll for size in (0, 24, 25)], [True, True, False]
+        )
         append(log, self.twelve)
-        self.assertEqual([size <= log.bytesUntilRoll for size in (0, 12, 13)], [True, True, False])
+        self.assertEqual(
+            [self.units(size) <= log.bytesUntilRoll for size in (0, 12, 13)], [True, True, False]
+        )
 
     def test_timeBasedLogRoll(self) -> None:
         """
@@ -696,13 +712,14 @@ class RollTests(LogCase):
         self.assertTrue(roll(log, START_MS + 3))
         self.assertEqual(self.marks(log), (0, 36, 36, 36))
         self.assertEqual(
-            (log.lastFlushMs, log.unflushedSize, log.bytesUntilRoll), (START_MS + 3, 0, 1 << 30)
+            (log.lastFlushMs, log.unflushedSize, log.bytesUntilRoll),
+            (START_MS + 3, 0, self.units(1 << 30)),
         )
         self.assertEqual(self.told, [None])
         self.assertEqual(self.names(), ["0", "36"])
         putFlushed(log, self.entry(b"new"))
         self.assertEqual(self.read(log, self.at(36), 100), self.entry(b"new"))
-        self.assertEqual(read(log, 0, 100).size, 36)
+        self.assertEqual(read(log, 0, 1000).size, self.units(36))
 
     def test_rollOfAFlushedSegment(self) -> None:
         """A roll with nothing to flush does not count as a flush."""
@@ -737,7 +754,7 @@ class RollTests(LogCase):
         self.assertIsNone(log.beginRoll())
         self.assertIsNone(log.beginFlush())
         self.assertFalse(log.flushDue(START_MS + HOUR_MS))
-        self.assertEqual(read(log, 0, 100).size, 12)
+        self.assertEqual(read(log, 0, 1000).size, self.units(12))
         log.finishRoll(job, run(job), START_MS)
         self.assertFalse(log.rolling or log.busy)
         append(log, self.twelve)
@@ -851,20 +868,20 @@ class BadDiskTests(LogCase):
         """
         log = self.start()
         sets = [self.entry(b"%d" % i) for i in range(10)]
-        self.site.double.sizeMax = self.site.double.usedSize + 50
+        self.site.double.sizeMax = self.site.double.usedSize + self.units(50)
         append(log, *sets)
         log.write()
         assert log.blocked is not None
         self.assertEqual(log.blocked.errno, errno.ENOSPC)
-        self.assertEqual((log.pendingSize, log.logEndOffset), (66, self.at(110, 11)))
+        self.assertEqual((log.pendingSize, log.logEndOffset), (self.units(66), self.at(110, 11)))
         self.assertEqual(self.content(), b"".join(sets[:4]))
         flush(log)
         self.assertEqual(self.marks(log, 11), (0, 44, 44, 110))
         self.assertTrue(log.flushDue(START_MS + HOUR_MS))
         self.assertIsNone(log.beginFlush(), "nothing more to sync")
-        self.site.double.sizeMax += 22
+        self.site.double.sizeMax += self.units(22)
         log.write()
-        self.assertEqual((log.pendingSize, log.blocked is None), (44, False))
+        self.assertEqual((log.pendingSize, log.blocked is None), (self.units(44), False))
         self.site.double.sizeMax = None
         log.write()
         self.assertEqual((log.pendingSize, log.blocked), (0, None))
@@ -922,10 +939,10 @@ class BadDiskTests(LogCase):
         """The same over several gather-writes, the second of which does not fit."""
         log = self.start()
         sets = [self.entry(b"%04d" % i) for i in range(3000)]
-        self.site.double.sizeMax = self.site.double.usedSize + 14 * 2000 + 5
+        self.site.double.sizeMax = self.site.double.usedSize + self.units(14 * 2000 + 5)
         append(log, *sets)
         log.write()
-        self.assertEqual(log.pendingSize, 14 * 1000)
+        self.assertEqual(log.pendingSize, self.units(14 * 1000))
         self.site.double.sizeMax = None
         flush(log)
         self.assertEqual(self.readAll(log), b"".join(sets))
@@ -935,7 +952,7 @@ class BadDiskTests(LogCase):
         log = self.start()
         self.site.double.fail("write", self.suffix, errno.EDQUOT)
         put(log, self.twelve)
-        self.assertEqual((log.pendingSize, log.failure), (12, None))
+        self.assertEqual((log.pendingSize, log.failure), (self.units(12), None))
         put(log, self.twelve)
         flush(log)
         self.assertEqual(self.readAll(log), self.twelve * 2)
@@ -950,7 +967,8 @@ class BadDiskTests(LogCase):
         put(log, self.twelve)
         assert log.blocked is not None
         self.assertEqual(
-            (log.blocked.errno, log.pendingSize, log.failure), (errno.EMFILE, 12, None)
+            (log.blocked.errno, log.pendingSize, log.failure),
+            (errno.EMFILE, self.units(12), None),
         )
         log.write()
         flush(log)
@@ -1058,7 +1076,7 @@ class RetentionTests(LogCase):
         self.assertEqual(clean(log, START_MS), 94)
         self.assertEqual(len(log.segments), 6)
         self.assertEqual(len(self.names()), 6)
-        self.assertEqual((log.logStartOffset, log.size), (self.at(94 * 140, 14), 840))
+        self.assertEqual((log.logStartOffset, log.size), (self.at(94 * 140, 14), self.units(840)))
         self.assertEqual(self.readAll(log), self.entry(b"test") * 60)
 
     def test_edgeLogRolls(self) -> None:
@@ -1093,7 +1111,7 @@ class RetentionTests(LogCase):
         self.start(
             segmentSizeMax=10,
             retentionAgeMsByTopic={"young": 5},
-            retentionSizeByTopic={"small": 24},
+            retentionSizeByTopic={"small": self.records.unit * 24},
         )
         kept = {}
         for topic in ("young", "small", "t2"):
@@ -1577,7 +1595,9 @@ class RealFileTests(LogCase):
         self.assertEqual(self.readAll(log), b"".join(sets))
         self.assertTrue(clean(log, START_MS) > 10)
         left = self.readAll(log)
-        self.assertTrue(5000 <= len(left) < 6100 and b"".join(sets).endswith(left))
+        self.assertTrue(
+            self.units(5000) <= len(left) < self.units(6100) and b"".join(sets).endswith(left)
+        )
         self.assertTrue(site.directory.cache.openCount <= 2)
         self.assertTrue(site.close())
         site.open()
@@ -1585,77 +1605,84 @@ class RealFileTests(LogCase):
         site.close()
 
 
-class Counted:
-    """The same tests with the second format."""
+class Kafka:
+    """The same tests with today's format."""
 
-    records = COUNTED
+    records = KAFKA
 
 
-class CountedAppendTests(Counted, AppendTests):
+class KafkaAppendTests(Kafka, AppendTests):
     """Bytes go in, and marks move."""
 
 
-class CountedFlushTests(Counted, FlushTests):
+class KafkaFlushTests(Kafka, FlushTests):
     """What is flushed is visible, and nothing else."""
 
 
-class CountedReadTests(Counted, ReadTests):
+class KafkaReadTests(Kafka, ReadTests):
     """Reads find the byte of an offset."""
 
 
-class CountedOffsetsBeforeTests(Counted, OffsetsBeforeTests):
+class KafkaOffsetsBeforeTests(Kafka, OffsetsBeforeTests):
     """Offsets before a time."""
 
 
-class CountedRollTests(Counted, RollTests):
+class KafkaRollTests(Kafka, RollTests):
     """Segments."""
 
 
-class CountedBadDiskTests(Counted, BadDiskTests):
+class KafkaBadDiskTests(Kafka, BadDiskTests):
     """Writes that fail."""
 
 
-class CountedRetentionTests(Counted, RetentionTests):
+class KafkaRetentionTests(Kafka, RetentionTests):
     """Retention."""
 
 
-class CountedNoticeTests(Counted, NoticeTests):
+class KafkaNoticeTests(Kafka, NoticeTests):
     """Waiting for marks."""
 
 
-class CountedCloseTests(Counted, CloseTests):
+class KafkaCloseTests(Kafka, CloseTests):
     """The end of a log."""
 
 
-class CountedRealFileTests(Counted, RealFileTests):
+class KafkaRealFileTests(Kafka, RealFileTests):
     """This machine's files."""
 
 
 class GapTests(LogCase):
-    """Offsets with gaps, an index beside each segment, stamps: what only the second format has."""
+    """Offsets with gaps, an index beside each segment, stamps: what only today's format has."""
 
-    records = COUNTED
+    records = KAFKA
+
+    def placed(self, offset: int, count: int = 1) -> bytes:
+        """A batch of 100 bytes as a log holds it."""
+        for size in range(100):
+            records = [Record(offset + i, START_MS, None, b"v" * size) for i in range(count)]
+            data = encodeBatch(records, baseOffset=offset, leaderEpoch=0)
+            if len(data) >= 100:
+                break
+        return data
 
     def start(self, **settings: Any) -> PartitionLog:
         """Two segments as compaction leaves them: 0, 1, 5, 6, 9 to 11; then 20, 21."""
         self.site = Site(records=self.records, **settings)
-        batches = [(0, 1), (1, 1), (5, 1), (6, 1), (9, 3)]
-        data = [encodeBatch(b"%02d" % offset, count, offset) for offset, count in batches]
-        self.site.write(f"t-0/{0:020d}.counted", b"".join(data))
-        data = [encodeBatch(b"%02d" % offset, 1, offset) for offset in (20, 21)]
-        self.site.write(f"t-0/{20:020d}.counted", b"".join(data))
+        data = [self.placed(*each) for each in ((0, 1), (1, 1), (5, 1), (6, 1), (9, 3))]
+        self.site.write(f"t-0/{0:020d}.log", b"".join(data))
+        self.site.write(f"t-0/{20:020d}.log", self.placed(20) + self.placed(21))
         self.site.open()
         return self.site.log()
 
     def firstOf(self, log: PartitionLog, offset: int) -> int:
         """The base offset of the first batch that a read gives."""
-        return int.from_bytes(bytesOf(read(log, offset, 100))[:4], "big")
+        return int.from_bytes(bytesOf(read(log, offset, 100))[:8], "big")
 
     def test_load(self) -> None:
         """Segments with gaps between them load; the end is behind the last message."""
         log = self.start()
-        self.assertEqual((log.logStartOffset, log.logEndOffset, log.size), (0, 22, 84))
-        self.assertEqual(log.flushed, LogPosition(22, 20, 24))
+        self.assertEqual((log.logStartOffset, log.logEndOffset), (0, 22))
+        self.assertEqual(log.flushed, LogPosition(22, 20, 200))
 
     def test_readInAGap(self) -> None:
         """
@@ -1671,7 +1698,8 @@ class GapTests(LogCase):
     def test_gapAtTheWatermark(self) -> None:
         """A read from a gap before the watermark does not go beyond it."""
         log = self.start()
-        log.setWatermarkPolicy(lambda log: LogPosition(15, 0, 60))
+        size = log.segments[0].size
+        log.setWatermarkPolicy(lambda log: LogPosition(15, 0, size))
         self.assertEqual(log.highWatermark, 15)
         self.assertEqual(read(log, 13, 100), EMPTY_SLICE)
         self.assertEqual(self.firstOf(log, 9), 9)
@@ -1685,33 +1713,51 @@ class GapTests(LogCase):
         job = log.read(6, 100)
         assert isinstance(job, FindPositionJob)
         job.run()
-        found = log.read(6, 100, job)
+        found = log.read(6, 200, job)
         assert isinstance(found, Slice)
-        self.assertEqual((found.position, found.size), (36, 24))
+        self.assertEqual((found.position, found.size), (300, 200))
         self.assertIsInstance(log.read(0, 100), Slice)
-        self.assertIsInstance(log.read(21, 100, job), FindPositionJob, "of another segment")
+        self.assertIsInstance(log.read(21, 100), Slice, "of the last segment memory tells")
+
+    def test_jobOfAnotherSegment(self) -> None:
+        """A job's answer is used for its own segment alone."""
+        log = self.start()
+        roll(log)
+        put(log, self.twelve)
+        flush(log)
+        self.assertTrue(self.site.close())
+        self.site.open()
+        log = self.site.log()
+        job = log.read(6, 100)
+        assert isinstance(job, FindPositionJob)
+        job.run()
+        self.assertIsInstance(log.read(21, 100, job), FindPositionJob)
 
     def test_stamps(self) -> None:
         """An append stamps each batch with its offset, and returns the first and the last."""
         log = self.start()
-        batches = validated(log, encodeBatch(b"x", 2) + encodeBatch(b"y", 3), encodeBatch(b"z"))
-        self.assertEqual(log.append(batches, 7), AppendResult(22, 27, 7))
+        size = log.size
+        sets = [kafkaBatch(2) + kafkaBatch(3), kafkaBatch(1)]
+        self.assertEqual(log.append(validated(log, *sets), 7), AppendResult(22, 27, 7))
         flush(log)
-        self.assertEqual(
-            bytesOf(read(log, 22, 100)),
-            encodeBatch(b"x", 2, 22) + encodeBatch(b"y", 3, 24) + encodeBatch(b"z", 1, 27),
-        )
-        self.assertEqual((log.logEndOffset, log.appendedCount, log.size), (28, 6, 84 + 33))
+        found = bytesOf(read(log, 22, 1000))
+        self.assertEqual(self.records.asSent(found), b"".join(sets))
+        self.assertEqual(log.format.nextOffset(0, [found]), 28)
+        self.assertEqual((log.logEndOffset, log.appendedCount), (28, 6))
+        self.assertEqual(log.size, size + len(found))
 
     def test_indexFiles(self) -> None:
         """
-        A roll and a close save the index; a start uses it; deletion removes it; a lost one is
+        A roll and a close save the indexes; a start uses them; deletion removes them; lost ones are
         rebuilt.
         """
         log = self.start(segmentSizeMax=30)
         put(log, *[self.twelve] * 6)
-        indexes = [name for name in self.site.files.list(self.site.path("t-0")) if "index" in name]
-        self.assertEqual(indexes, [f"{20:020d}.index", f"{23:020d}.index"])
+        indexes = sorted(
+            name for name in self.site.files.list(self.site.path("t-0")) if "index" in name
+        )
+        names = [f"{base:020d}.{kind}" for base in (0, 20, 23) for kind in ("index", "timeindex")]
+        self.assertEqual(indexes, names)
         retire(log, log.segments[:1])
         self.assertTrue(self.site.close())
         self.site.files.remove(self.site.path(f"t-0/{23:020d}.index"))
@@ -1719,13 +1765,14 @@ class GapTests(LogCase):
         log = self.site.log()
         self.assertEqual([self.firstOf(log, offset) for offset in range(20, 28)], [*range(20, 28)])
         retire(log, log.segments[:1])
-        self.assertNotIn(f"{20:020d}.index", self.site.files.list(self.site.path("t-0")))
+        left = self.site.files.list(self.site.path("t-0"))
+        self.assertFalse({f"{20:020d}.index", f"{20:020d}.timeindex"} & set(left))
 
     def test_overlap(self) -> None:
         """Two segments with one base offset do not fit together."""
         self.site = Site(records=self.records)
         for name in ("0", "00"):
-            self.site.write(f"t-0/{name}.counted", b"")
+            self.site.write(f"t-0/{name}.log", b"")
         self.site.open()
         failure = str(self.site.directory.failures[TopicPartition("t", 0)])
         self.assertIn("the one at 0 has 0 bytes, the next begins at 0", failure)

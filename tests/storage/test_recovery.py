@@ -17,6 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.errors import CorruptLogError, StorageError
 from pylogbroker.records.compression import GZIP
 from pylogbroker.records.messageset import encodeSet
+from pylogbroker.records.recordbatch import Record, encodeBatch
 from pylogbroker.storage.events import (
     DeletedSegmentPurged,
     PurgeFailed,
@@ -26,10 +27,10 @@ from pylogbroker.storage.events import (
 from pylogbroker.storage.files import DescriptorCache
 from pylogbroker.storage.recovery import LoadedPartition, loadPartition
 from pylogbroker.testing.powercut import PowerCutFileSystem
-from tests.storage.countedformat import encodeBatch
-from tests.storage.driving import COUNTED, KAFKA07, entry
+from tests.storage.driving import KAFKA, KAFKA07, entry
 
 crc = crcmod.predefined.mkCrcFun("crc-32")
+crc32c = crcmod.predefined.mkCrcFun("crc-32c")
 PATH = "/t-0"
 
 
@@ -65,31 +66,35 @@ SMALL_LOG = b"".join(
 )
 
 
-def countedPrefix(data: bytes) -> int:
-    """The bytes of a segment of the second format that recovery keeps."""
+def kafkaPrefix(data: bytes) -> int:
+    """The bytes of a segment of today's format that recovery keeps."""
     position = following = 0
-    while len(data) - position >= 10:
-        offset = int.from_bytes(data[position : position + 4], "big")
-        size = int.from_bytes(data[position + 4 : position + 6], "big")
-        count = int.from_bytes(data[position + 6 : position + 8], "big")
-        payload = data[position + 10 : position + 10 + size]
-        checksum = crc(payload, count * 65536 + size) & 0xFFFF
+    while len(data) - position >= 61:
+        offset = int.from_bytes(data[position : position + 8], "big")
+        size = int.from_bytes(data[position + 8 : position + 12], "big", signed=True)
+        batch = data[position : position + 12 + size]
         if (
-            len(payload) < size
-            or count == 0
-            or checksum.to_bytes(2, "big") != data[position + 8 : position + 10]
-            or offset < following
+            size < 49
+            or len(batch) < 12 + size
+            or batch[16] != 2
+            or crc32c(batch[21:]) != int.from_bytes(batch[17:21], "big")
+            or not following <= offset < 1 << 31
         ):
             break
-        following = offset + count
-        position += 10 + size
+        following = offset + int.from_bytes(batch[23:27], "big") + 1
+        position += 12 + size
     return position
 
 
-COUNTED_LOG = b"".join(
-    encodeBatch(payload, count, offset)
-    for payload, count, offset in ((b"one", 1, 0), (b"", 2, 1), (b"a" * 18, 3, 7), (b"last", 1, 11))
-)
+def _kafkaLog() -> bytes:
+    batches = []
+    for values, offset, codec in (((b"one",), 0, 0), ((b"", b"2"), 1, 4), ((b"last",), 11, 0)):
+        records = [Record(offset + i, 7, None, value) for i, value in enumerate(values)]
+        batches.append(encodeBatch(records, baseOffset=offset, codec=codec))
+    return b"".join(batches)
+
+
+KAFKA_LOG = _kafkaLog()
 
 
 class RecoveryCase(SynchronousTestCase):
@@ -98,6 +103,7 @@ class RecoveryCase(SynchronousTestCase):
     @ivar smallLog: a segment of it.
     @ivar wholePrefix: the judge.
     @ivar boundaryCount: of places where the judge may cut the small log.
+    @ivar lastSize: of its last entry.
     @ivar cutReason: why the small log without its last byte is cut.
     """
 
@@ -106,6 +112,7 @@ class RecoveryCase(SynchronousTestCase):
     wholePrefix = staticmethod(wholePrefix)
     boundaryCount = 8
     cutReason = "size field is 10 and 9 bytes follow"
+    lastSize = 14
 
     @property
     def suffix(self) -> str:
@@ -266,7 +273,7 @@ class LoadTests(LoadCase):
         assert isinstance(report, SegmentTruncated)
         self.assertEqual(
             (report.path, report.oldSize, report.size),
-            (self.last, len(self.smallLog) - 1, len(self.smallLog) - 14),
+            (self.last, len(self.smallLog) - 1, len(self.smallLog) - self.lastSize),
         )
         self.assertIn(self.cutReason, report.reason)
 
@@ -466,19 +473,35 @@ class ExhaustiveRecoveryTests(RecoveryCase):
             self.assertEqual(self.keeps(self.smallLog + bad + self.smallLog), self.smallLog)
 
 
-class Counted:
-    """The second format."""
+class Kafka:
+    """Today's format."""
 
-    records = COUNTED
-    smallLog = COUNTED_LOG
-    wholePrefix = staticmethod(countedPrefix)
-    boundaryCount = 5
-    cutReason = "size 4, count 1"
+    records = KAFKA
+    smallLog = KAFKA_LOG
+    wholePrefix = staticmethod(kafkaPrefix)
+    boundaryCount = 4
+    cutReason = "batch of 72 bytes and 71 are left"
+    lastSize = 72
 
 
-class CountedLoadTests(Counted, LoadTests):
+class KafkaLoadTests(Kafka, LoadTests):
     """What a directory loads as."""
 
+    def test_withoutRecovery(self) -> None:
+        """After a clean stop the end of the last segment must be a whole batch."""
+        self.make(f"00000000000000000000{self.suffix}", b"junk")
+        self.assertIn(
+            "no whole batch at byte 0 of 4",
+            str(self.assertRaises(CorruptLogError, self.load, False)),
+        )
 
-class CountedExhaustiveRecoveryTests(Counted, ExhaustiveRecoveryTests):
+
+class KafkaExhaustiveRecoveryTests(Kafka, ExhaustiveRecoveryTests):
     """A small last segment, damaged everywhere."""
+
+    def test_unknownMagicIsAnEnd(self) -> None:
+        """A batch of another format ends the log."""
+        for magic in (0, 1, 3):
+            bad = bytearray(self.smallLog)
+            bad[16] = magic
+            self.assertEqual(self.keeps(self.smallLog + bytes(bad)), self.smallLog)

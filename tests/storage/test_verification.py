@@ -10,10 +10,11 @@ from pylogbroker.errors import StorageError
 from pylogbroker.interfaces import IRecordFormat
 from pylogbroker.records.compression import GZIP
 from pylogbroker.records.kafka07format import Kafka07Format
+from pylogbroker.records.kafkaformat import CHECKED_RULES, KafkaFormat
 from pylogbroker.records.messageset import encodeMessage, encodeSet
+from pylogbroker.records.recordbatch import Record, encodeBatch
 from pylogbroker.storage.files import RealFileSystem
 from pylogbroker.storage.recovery import SegmentReport, verify
-from tests.storage.countedformat import CountedFormat, encodeBatch
 
 PLAIN = encodeSet([b"one", b"two"])
 WRAPPED = encodeSet([b"a", b"b", b"c"], GZIP)
@@ -154,25 +155,31 @@ class VerificationTests(SynchronousTestCase):
         )
 
 
-class CountedVerificationTests(SynchronousTestCase):
-    """Verification of the second format, beside 2011's in one directory."""
+def batch(offset: int, count: int = 1) -> bytes:
+    """A batch as a log holds it."""
+    records = [Record(offset + index, 0, None, b"x") for index in range(count)]
+    return encodeBatch(records, baseOffset=offset)
+
+
+class KafkaVerificationTests(SynchronousTestCase):
+    """Verification of today's format, beside 2011's in one directory."""
 
     def test_gaps(self) -> None:
         """Gaps are no fault, an overlap is; each partition is read in its own format."""
         root = self.mktemp()
         for partition, offset, data in (
-            ("a-0", 0, encodeBatch(b"x", 2, 0) + encodeBatch(b"y", 1, 5)),
-            ("a-0", 9, encodeBatch(b"z", 1, 12)),
-            ("a-0", 11, encodeBatch(b"z", 1, 14)),
+            ("a-0", 0, batch(0, 2) + batch(5)),
+            ("a-0", 9, batch(12)),
+            ("a-0", 11, batch(14)),
         ):
             folder = os.path.join(root, partition)
             os.makedirs(folder, exist_ok=True)
-            with open(os.path.join(folder, f"{offset:020}.counted"), "wb") as file:
+            with open(os.path.join(folder, f"{offset:020}.log"), "wb") as file:
                 file.write(data)
         os.makedirs(os.path.join(root, "b-0"))
         with open(os.path.join(root, "b-0", name(0)), "wb") as file:
             file.write(PLAIN)
-        formats: list[IRecordFormat] = [Kafka07Format(), CountedFormat()]
+        formats: list[IRecordFormat] = [Kafka07Format(), KafkaFormat(CHECKED_RULES)]
         reports = list(verify(RealFileSystem(), root, formats))
         self.assertEqual(
             [(each.baseOffset, each.messageCount, each.nextOffset, each.fault) for each in reports],
