@@ -1658,12 +1658,12 @@ class GapTests(LogCase):
 
     def placed(self, offset: int, count: int = 1) -> bytes:
         """A batch of 100 bytes as a log holds it."""
-        for size in range(100):
+
+        def made(size: int) -> bytes:
             records = [Record(offset + i, START_MS, None, b"v" * size) for i in range(count)]
-            data = encodeBatch(records, baseOffset=offset, leaderEpoch=0)
-            if len(data) >= 100:
-                break
-        return data
+            return encodeBatch(records, baseOffset=offset, leaderEpoch=0)
+
+        return next(data for data in map(made, range(100)) if len(data) >= 100)
 
     def start(self, **settings: Any) -> PartitionLog:
         """Two segments as compaction leaves them: 0, 1, 5, 6, 9 to 11; then 20, 21."""
