@@ -33,7 +33,7 @@ class TextTests(DumpCase):
         return text.replace("Dumping segment/", f"Dumping {SEGMENT}/").splitlines()
 
     def test_records(self) -> None:
-        """Headers, records, markers of a segment of Apache's: line for line what its tool prints."""
+        """Headers, records, markers of Apache's segment: line for line what its tool prints."""
         for flag in ("--records", "--deep", "--open"):
             found = self.dump(flag, f"{SEGMENT / NAME}.log")
             self.assertEqual(found, (0, self.expected("log.txt"), ""))

@@ -733,7 +733,7 @@ class StaticTests(GroupCase):
         self.assertEqual(self.state(), "Empty")
 
     def test_replacementOvertaken(self) -> None:
-        """If a rebalance begins while the new id is being appended, the new one takes part in it."""
+        """If a rebalance begins while the new id is appended, the new one takes part in it."""
         for error, code in (
             (ErrorCode.NONE, 0),
             (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
@@ -757,7 +757,7 @@ class StaticTests(GroupCase):
             self.log.isHeld = False
 
     def test_replacedAgain(self) -> None:
-        """If another one takes the place while the new id is being appended, only the last stays."""
+        """If another one takes the place while the new id is appended, only the last stays."""
         (old,) = self.static()
         self.sync(old)
         self.log.isHeld = True

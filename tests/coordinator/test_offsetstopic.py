@@ -59,7 +59,8 @@ MEMBERS = st.builds(
 )  # fmt: skip
 GROUPS = st.builds(
     StoredGroup,
-    TEXT, INT32, st.none() | TEXT, st.none() | TEXT, INT64, st.lists(MEMBERS, max_size=3).map(tuple),
+    TEXT, INT32, st.none() | TEXT, st.none() | TEXT, INT64,
+    st.lists(MEMBERS, max_size=3).map(tuple),
 )  # fmt: skip
 COMMITS = st.builds(
     CommittedOffset, INT64, INT32, TEXT, INT64, st.just(-1), st.binary(min_size=16, max_size=16)

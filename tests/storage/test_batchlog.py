@@ -240,7 +240,7 @@ class ReadTests(BatchLogCase):
     """Slices."""
 
     def test_range(self) -> None:
-        """Below the log start and above the log end is out of range; at the end there is nothing."""
+        """Below the log start and above the log end is out of range; at the end is nothing."""
         self.start()
         self.sequence(2)
         self.append(batch(b"2"))

@@ -74,7 +74,7 @@ class CheckpointTests(FileCase):
         self.assertRaises(CorruptLogError, readOffsets, self.files, "/d/empty")
 
     def test_corrupt(self) -> None:
-        """Another version, a wrong count, a line that is no offset: refused with the file's name."""
+        """Another version, a wrong count, a line without an offset: refused, with the file."""
         for text in (
             "1\n0\n",
             "0\n2\na 0 5\n",

@@ -315,7 +315,7 @@ class SnapshotTests(ProducerCase):
             self.assertRaises(CorruptLogError, decodeSnapshot, bad)
 
     def test_latestValid(self) -> None:
-        """The latest valid snapshot within the log is loaded; later and invalid ones are removed."""
+        """The latest valid snapshot in the log is loaded; later and invalid ones are removed."""
         self.assertIsNone(loadLatestSnapshot(self.files, "/p", 100))
         for offset in (3, 5, 8, 11):
             self.state.restore(-1, [], 0)

@@ -128,7 +128,7 @@ class ByHandTests(SynchronousTestCase):
     """The decoders by hand find what the general one finds."""
 
     def test_produce(self) -> None:
-        """Produce requests with random values, plain ones and ones that need the general decoder."""
+        """Produce requests with random values, plain ones and others for the general decoder."""
         random = Random(1)
         for version in range(3, 14):
             for countMax in (1, 3, 3, 6):

@@ -112,7 +112,7 @@ class ApiMessageTests(SynchronousTestCase):
         self.assertEqual(found.data, b"data")
 
     def test_malformedText(self) -> None:
-        """Bytes that are no UTF-8 become U+FFFD, and a lone surrogate a question mark, as in Java."""
+        """Bytes that are no UTF-8 become U+FFFD, a lone surrogate a question mark, as in Java."""
         self.assertEqual(Plain.decode(b"\0\0\0\1\0\1\xff", 0)[0].name, "\ufffd")
         self.assertEqual(Plain(name="\ud800").encode(0), b"\0\0\0\0\0\1?")
 
