@@ -66,7 +66,7 @@ TRANSIENT_ERRNOS = DISK_FULL | OUT_OF_DESCRIPTORS
 """Failures that may pass: nothing that was accepted is lost by them."""
 
 HOUR_MS = 3_600_000
-_NEVER = 1 << 63
+NEVER = 1 << 63
 
 WatermarkPolicy = Callable[["PartitionLog"], LogPosition]
 """Gives the position below which everything may be read."""
@@ -217,7 +217,7 @@ class PartitionLog:
         self._writtenWaiting = self._waiters[MarkKind.WRITTEN].waiting
         self._flushCountLeft = settings.flushCountMax
         firstMs = loaded.firstAppendMs
-        self._rollAtMs = _NEVER if firstMs is None else firstMs + settings.rollAgeMs
+        self._rollAtMs = NEVER if firstMs is None else firstMs + settings.rollAgeMs
         self.logStartOffset = segments[0].baseOffset
         self.logEndOffset = self.writtenOffset = logEndOffset
         self.flushed = LogPosition(logEndOffset, active.baseOffset, active.size)
@@ -331,7 +331,7 @@ class PartitionLog:
         if left <= 0:
             self.flushDueOffset = end
             self._flushDueByte = active.writtenSize + self.pendingSize
-        if self._rollAtMs == _NEVER and size:
+        if self._rollAtMs == NEVER and size:
             self._rollAtMs = nowMs + self.settings.rollAgeMs
         if self._endWaiting:
             self._endWaiters.advance(end)
@@ -643,7 +643,7 @@ class PartitionLog:
         self._active = Segment(job.position.offset, job.file, 0, nowMs, job.index)
         self._list = SegmentList((*self.segments, self._active))
         self.bytesUntilRoll = self.settings.segmentSizeMax
-        self._rollAtMs = _NEVER
+        self._rollAtMs = NEVER
         self.blocked = None
         self._onSaved(job.position.offset)
 
@@ -764,7 +764,7 @@ class PartitionLog:
         """Change the settings of a serving partition, from the next append on."""
         old, self.settings = self.settings, settings
         self.bytesUntilRoll += settings.segmentSizeMax - old.segmentSizeMax
-        if self._rollAtMs != _NEVER:
+        if self._rollAtMs != NEVER:
             self._rollAtMs += settings.rollAgeMs - old.rollAgeMs
         self._flushCountLeft += settings.flushCountMax - old.flushCountMax
 

@@ -45,6 +45,7 @@ from pylogbroker.storage.jobs import (
     FindLargestTimeJob,
     FindPositionJob,
     FindTimeJob,
+    RollJob,
 )
 from pylogbroker.storage.kafka.batchrecovery import LoadedBatches
 from pylogbroker.storage.kafka.producerstate import CompletedTransaction, snapshotPath
@@ -54,6 +55,7 @@ from pylogbroker.storage.kafka.transactionindex import (
     transactionPath,
 )
 from pylogbroker.storage.partitionlog import (
+    NEVER,
     MarkKind,
     PartitionLog,
     PartitionSettings,
@@ -108,7 +110,7 @@ class BatchLog(PartitionLog):
         self.leaderEpoch = max(self.epochs.latest, 0)
         self.logStartOffset = max(loaded.logStartOffset, self.logStartOffset)
         self._aborted = loaded.aborted
-        self._firstTimestampMs = loaded.firstTimestampMs
+        self._firstTimestampMs = loaded.firstTimestampMs if loaded.firstTimestampMs >= 0 else NEVER
         self._flushWaiting = self._waiters[MarkKind.FLUSHED].waiting
         self._readWaiting = (
             self._waiters[MarkKind.HIGH_WATERMARK].waiting,
@@ -138,17 +140,19 @@ class BatchLog(PartitionLog):
         """
         if batches is None:
             return False
-        active = self._active
-        if self.settings.segmentSizeMax < batches.size:
+        size = batches.size
+        if (
+            size <= self.bytesUntilRoll
+            and not self._active.index.isFull
+            and _timestampOf(batches, nowMs) - self._firstTimestampMs <= self.settings.rollAgeMs
+        ):
+            return False
+        if size > self.settings.segmentSizeMax:
             raise BatchSizeError(
-                f"{batches.size} bytes for {self.topicPartition}, whose segments have at most"
+                f"{size} bytes for {self.topicPartition}, whose segments have at most"
                 f" {self.settings.segmentSizeMax}"
             )
-        return not self._isActiveEmpty and (
-            self.bytesUntilRoll < batches.size
-            or _timestampOf(batches, nowMs) - self._firstTimestampMs > self.settings.rollAgeMs
-            or active.index.isFull
-        )
+        return not self._isActiveEmpty
 
     def append(self, batches: ValidatedBatches, nowMs: int) -> AppendResult:
         """
@@ -329,6 +333,10 @@ class BatchLog(PartitionLog):
 
     # -- roll
 
+    def _startSegment(self, job: RollJob, nowMs: int) -> None:
+        super()._startSegment(job, nowMs)
+        self._firstTimestampMs = NEVER
+
     def _stateToSave(self) -> Callable[[], None] | None:
         fileSystem, path = self._cache.fileSystem, self.path
         snapshot = self.producers.takeSnapshot(self.writtenOffset)
@@ -403,8 +411,8 @@ class BatchLog(PartitionLog):
 
 
 def _timestampOf(batches: ValidatedBatches, nowMs: int) -> int:
-    isAppendTime = batches.headers[0].isLogAppendTime
-    return nowMs if isAppendTime else batches.timestampMaxMs
+    timestampMs = batches.timestampMaxMs
+    return nowMs if timestampMs < 0 or batches.headers[0].isLogAppendTime else timestampMs
 
 
 def _endByte(segment: Segment, mark: LogPosition) -> int:
