@@ -246,29 +246,27 @@ class ClassicMembership:
         return self._table.storeGroup(
             group,
             {each.memberId: each.assignment for each in group.members.values()},
-            partial(self._staticReplaced, context, group, instanceId, old, new, leaderId),
+            partial(self._staticReplaced, context, group, new, leaderId),
         )
 
     def _staticReplaced(
         self,
         context: ClientContext,
         group: ClassicGroup,
-        instanceId: str,
-        old: ClassicMember,
         new: ClassicMember,
         oldLeaderId: str | None,
         error: ErrorCode,
     ) -> None:
         if group.members.get(new.memberId) is not new or new.joinReply is None:
             return
+        # Its session may have ended while it waited, which then did not count.
+        self.showedLife(group, new.memberId)
         if error:
             answer = JoinGroupAnswer(self._appendError(error), memberId=UNKNOWN_MEMBER_ID)
             self._answerJoin(group, new, answer)
             if group.state is _STABLE:
-                back = group.replaceStatic(instanceId, old.memberId)
-                group.update(back, partial(_restoreProtocols, old))
-                self._table.deadlines.cancel(_sessionKey(group, new.memberId))
-                self._expectHeartbeat(group, back.memberId, back.sessionTimeoutMs)
+                # The log has another id than memory: the next generation will be in both.
+                self._prepareRebalance(group)
             return
         if group.state is not _STABLE:
             # A rebalance has begun meanwhile, which the waiting join takes part in.
@@ -620,12 +618,6 @@ class ClassicMembership:
 
 def _assignTo(assignment: bytes, member: ClassicMember) -> None:
     member.assignment = assignment
-
-
-def _restoreProtocols(old: ClassicMember, member: ClassicMember) -> None:
-    member.protocols = old.protocols
-    member.rebalanceTimeoutMs = old.rebalanceTimeoutMs
-    member.sessionTimeoutMs = old.sessionTimeoutMs
 
 
 def _rebalanceTimeoutMs(context: ClientContext, request: JoinGroup) -> int:
