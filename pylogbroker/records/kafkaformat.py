@@ -10,7 +10,8 @@ the topic needs it (L{RecordRules.opensRecords}), since that costs more than all
 B{Rules are bound.} A L{KafkaFormat} is made for a topic's rules and given to its partitions, so
 that storage calls every format alike. It has no state: new settings make a new one.
 
-A batch's bytes are never rebuilt, but to recompress them for a topic's C{compression.type}.
+A batch's bytes are never rebuilt, but to recompress its records, unchanged, for a topic's
+C{compression.type}.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from pylogbroker.interfaces import (
     ValidatedBatches,
 )
 from pylogbroker.records.batchscan import BatchScan, checkCounts, markerIn, recordCountMax
-from pylogbroker.records.compression import ZSTD
+from pylogbroker.records.compression import ZSTD, compress
 from pylogbroker.records.recordbatch import (
     APPEND_TIME_ATTRIBUTE,
     BATCH_OVERHEAD,
@@ -48,13 +49,15 @@ from pylogbroker.records.recordbatch import (
     SIZE_HEAD_SIZE,
     TRANSACTIONAL_ATTRIBUTE,
     Record,
+    assembleBatch,
     checkCrc,
     checkMagic,
-    encodeBatch,
     iterateRecords,
+    openRecords,
     readHeader,
     stampBatch,
 )
+from pylogbroker.records.recordcheck import areOrdinary
 from pylogbroker.records.segmentindex import DEFAULT_INDEX_SETTINGS, IndexSettings, SegmentIndex
 
 ALWAYS_MS = (1 << 63) - 1
@@ -277,23 +280,35 @@ class KafkaFormat:
                     f"records of {len(batch) - BATCH_OVERHEAD} bytes,"
                     f" {limits.compressedSizeMax} are to be opened"
                 )
-            records = list(iterateRecords(batch, 0, header, limits))
-            self._checkEach(records, header, latestMs)
+            body = openRecords(batch, 0, header, limits)
+            self._checkBody(body, batch, header, limits, latestMs)
             if codec != header.codec:
-                batch = encodeBatch(
-                    records,
-                    codec=codec,
-                    level=rules.level,
-                    producerId=header.producerId,
-                    producerEpoch=header.producerEpoch,
-                    baseSequence=header.baseSequence,
-                    isTransactional=header.isTransactional,
-                )
+                attributes = header.attributes & ~CODEC_ATTRIBUTES | codec
+                packed = compress(codec, body, rules.level)
+                batch = assembleBatch(header._replace(attributes=attributes), packed)
                 header = readHeader(batch)
                 self._checkSize(header.size, 0, limits)
         if rules.isLogAppendTime and rules.isFromClient:
             header = header._replace(attributes=header.attributes | APPEND_TIME_ATTRIBUTE)
         return batch, header
+
+    def _checkBody(
+        self, body: bytes, batch: bytes, header: BatchHeader, limits: CheckLimits, latestMs: int
+    ) -> None:
+        """
+        @raise InvalidRecordError: a record is not as it must be.
+        """
+        baseMs = header.baseTimestampMs
+        isOrdinary = areOrdinary(
+            body,
+            header.recordCount,
+            self.rules.isCompacted and not header.isControl,
+            self._earliestMs() - baseMs,
+            latestMs - baseMs,
+        )
+        if not isOrdinary:
+            records = list(iterateRecords(batch, 0, header, limits))
+            self._checkEach(records, header, latestMs)
 
     def _checkEach(self, records: Sequence[Record], header: BatchHeader, latestMs: int) -> None:
         rules = self.rules

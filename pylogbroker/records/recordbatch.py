@@ -69,7 +69,6 @@ RECORD_SIZE_MIN = 7
 
 _VARINT_SIZE_MAX = 10
 _CRC = struct.Struct(">I")
-_TIMED = struct.Struct(">hiqq")
 
 
 class Record(NamedTuple):
@@ -190,21 +189,21 @@ def iterateRecords(
             number = body[at]
             at += 1
             if number > 127:
-                number, at = _readVarint(body, at - 1)
+                number, at = readVarint(body, at - 1)
             behind = at + (number >> 1 ^ -(number & 1))
             at += 1  # attributes, which are not used
             deltaMs = body[at]
             at += 1
             if deltaMs > 127:
-                deltaMs, at = _readVarint(body, at - 1)
+                deltaMs, at = readVarint(body, at - 1)
             delta = body[at]
             at += 1
             if delta > 127:
-                delta, at = _readVarint(body, at - 1)
+                delta, at = readVarint(body, at - 1)
             number = body[at]
             at += 1
             if number > 127:
-                number, at = _readVarint(body, at - 1)
+                number, at = readVarint(body, at - 1)
             key = value = None
             if not number & 1:
                 start = at
@@ -213,7 +212,7 @@ def iterateRecords(
             number = body[at]
             at += 1
             if number > 127:
-                number, at = _readVarint(body, at - 1)
+                number, at = readVarint(body, at - 1)
             if not number & 1:
                 start = at
                 at += number >> 1
@@ -238,8 +237,12 @@ def iterateRecords(
         raise InvalidRecordError(f"{end - at} bytes are behind the last record", position)
 
 
-def _readVarint(body: bytes, at: int) -> tuple[int, int]:
-    """(the number, before zigzag; the position behind)."""
+def readVarint(body: bytes, at: int) -> tuple[int, int]:
+    """
+    (the number, before zigzag; the position behind).
+
+    @raise ValueError: the number has no end.
+    """
     number = shift = 0
     for byte in body[at : at + _VARINT_SIZE_MAX]:
         at += 1
@@ -251,7 +254,7 @@ def _readVarint(body: bytes, at: int) -> tuple[int, int]:
 
 
 def _readSized(body: bytes, at: int) -> tuple[bytes | None, int]:
-    number, at = _readVarint(body, at)
+    number, at = readVarint(body, at)
     if number & 1:
         return None, at
     behind = at + (number >> 1)
@@ -261,7 +264,7 @@ def _readSized(body: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def _readHeaders(body: bytes, at: int) -> tuple[Headers, int]:
-    number, at = _readVarint(body, at)
+    number, at = readVarint(body, at)
     count = number >> 1
     if number & 1 or count > len(body) - at:
         raise ValueError(f"header count {number >> 1 ^ -(number & 1)}")
@@ -271,7 +274,7 @@ def _readHeaders(body: bytes, at: int) -> tuple[Headers, int]:
         if name is None:
             raise ValueError("a header without a name")
         value, at = _readSized(body, at)
-        headers.append((name.decode(), value))
+        headers.append((name.decode("utf-8", "replace"), value))  # as Java does
     return tuple(headers), at
 
 
@@ -406,7 +409,7 @@ def encodeBatch(
     )
 
 
-def assembleBatch(header: BatchHeader, packed: bytes) -> bytes:
+def assembleBatch(header: BatchHeader, packed: bytes | memoryview) -> bytes:
     """
     A batch of a header and the bytes of its records.
 
@@ -452,18 +455,10 @@ def stampBatch(
     @param header: of the batch; with C{isLogAppendTime} the batch gets C{timeMs}, and a new
         checksum.
     """
+    if header.attributes & APPEND_TIME_ATTRIBUTE:
+        timed = header._replace(
+            baseOffset=baseOffset, leaderEpoch=leaderEpoch, maxTimestampMs=timeMs
+        )
+        return assembleBatch(timed, memoryview(data)[BATCH_OVERHEAD:])
     stamp = STAMP.pack(baseOffset, header.size - SIZE_HEAD_SIZE, leaderEpoch)
-    if not header.attributes & APPEND_TIME_ATTRIBUTE:
-        return b"".join((stamp, memoryview(data)[STAMP.size :]))
-    timed = bytearray(data)
-    timed[: STAMP.size] = stamp
-    _TIMED.pack_into(
-        timed,
-        CHECKED_POSITION,
-        header.attributes,
-        header.lastOffsetDelta,
-        header.baseTimestampMs,
-        timeMs,
-    )
-    _CRC.pack_into(timed, CRC_POSITION, crc32c(memoryview(timed)[CHECKED_POSITION:]))
-    return bytes(timed)
+    return b"".join((stamp, memoryview(data)[STAMP.size :]))

@@ -116,9 +116,10 @@ class FaultTests(DumpCase):
         """A batch with a wrong checksum is shown as such, and the walk goes on."""
         bad = BATCHES["mixed"][:-1] + b"x"
         good = encodeBatch([Record(5, 0, None, b"v")], baseOffset=5)
-        code, lines, errors = self.dump("--records", self.segment(good + bad + good, "5.log"))
+        code, lines, errors = self.dump("--records", self.segment(good + bad + good + bad, "5.log"))
         self.assertEqual(
-            [line[-5:] for line in lines if line.startswith("base")], [" true", "false", " true"]
+            [line[-5:] for line in lines if line.startswith("base")],
+            [" true", "false", " true", "false"],
         )
         self.assertEqual(code, 1)
         self.assertIn(f"valid up to offset 6 (byte {len(good)}), and no further: checksum", errors)

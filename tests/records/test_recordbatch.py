@@ -247,10 +247,16 @@ class FaultTests(SynchronousTestCase):
             ("18000000026b02760302680278", "header count -2"),
             ("18000000026b0276fe7f680278", "header count 8191"),
             ("18000000026b02760201680278", "without a name"),
-            ("18000000026b02760202ff0278", "cannot be read"),
             ("18000000026b0276027e680278", "a header is cut"),
         ):
             self.assertIn(reason, self.refused(rebuilt(data, bytes.fromhex(bad))), bad)
+
+    def test_foreignNames(self) -> None:
+        """What is no UTF-8 in the name of a header is replaced, as by Java."""
+        data = encodeBatch([Record(0, START_MS, b"k", b"v", (("h", b"x"),))])
+        body = data[BATCH_OVERHEAD:].replace(b"h", b"\xff")
+        [record] = decode(rebuilt(data, body))
+        self.assertEqual(record.headers, (("\ufffd", b"x"),))
 
     def test_compression(self) -> None:
         """Records that cannot be decompressed, or to more than is allowed."""
