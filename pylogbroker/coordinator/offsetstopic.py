@@ -25,6 +25,13 @@ from pylogbroker.cluster.partitioner import defaultPartitioner
 from pylogbroker.errors import FormatError
 
 TOPIC = "__consumer_offsets"
+TOPIC_CONFIGS = {
+    "cleanup.policy": "compact",
+    "compression.type": "producer",
+    "segment.bytes": "104857600",
+}
+"""How the topic is created, as by Kafka with its default settings."""
+
 ZERO_ID = bytes(16)
 """Stands for an absent topic id."""
 
