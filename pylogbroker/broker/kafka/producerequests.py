@@ -3,8 +3,8 @@ Produce: appending batches, and acknowledging them.
 
 B{acks.} With 0 there is no response; an error closes the connection, as in Kafka. With 1 the
 response leaves when the batches are in the page cache, so that C{kill -9} loses nothing of what was
-acknowledged. With -1 (C{all}) it leaves when the batches are below the high watermark, which the
-topic's log moves when they are flushed (docs/decisions/0015); one C{fsync} serves all that wait.
+acknowledged. With -1 (C{all}) it leaves when they are flushed, unless a setting says otherwise
+(docs/decisions/0015); one C{fsync} serves all that wait.
 
 B{Order.} The requests of a connection are appended in the order in which they came, though a worker
 checks some of them; only the wait for acknowledgements overlaps. Otherwise an idempotent producer
@@ -13,6 +13,8 @@ would see its sequences out of order.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
@@ -36,7 +38,6 @@ from pylogbroker.protocol.kafka.produce import (
 )
 from pylogbroker.protocol.kafka.requests import RequestHeader
 from pylogbroker.protocol.kafka.responses import frameResponse
-from pylogbroker.storage.partitionlog import MarkKind
 
 ALL, NONE = -1, 0
 _ADMIN_CLIENT = "__admin_client"
@@ -178,66 +179,24 @@ class ProduceRequests:
     def _acknowledge(
         self, header: RequestHeader, request: ProduceRequest, done: list[Appended]
     ) -> Any:
-        acks = request.acks
-        if acks == NONE:
+        if request.acks == NONE:
             for each in done:
                 if each.response.errorCode:
                     raise InvalidRequestValueError(
                         f"produce to {each.topic.name}-{each.response.index} without"
-                        f" acknowledgement failed: {ErrorCode(each.response.errorCode).name}"
+                        f" acknowledgement failed with code {each.response.errorCode}"
                     )
             return None
-        if acks == ALL:
-            waiting = [each for each in done if each.partition is not None]
-            if any(not _isReached(each) for each in waiting):
-                return Deferred.fromCoroutine(self._acknowledgeAll(header, request, done))
-            return self._response(header, done)
-        self._logManager.writePending()
-        for each in done:
-            if each.partition is not None and not _isWritten(each):
-                return Deferred.fromCoroutine(self._acknowledgeWritten(header, done))
-        return self._response(header, done)
-
-    async def _acknowledgeWritten(self, header: RequestHeader, done: list[Appended]) -> list[bytes]:
-        """A full disk takes the bytes later, or the partition fails."""
+        if request.acks != ALL:
+            self._logManager.writePending()
+        wait = _Acknowledgement(done, partial(self._response, header))
         for at, each in enumerate(done):
-            partition = each.partition
-            while partition is not None and not _isWritten(each):
-                if partition.log.isOffline:
-                    error = partition.log.unavailableError("keep what was produced to")
-                    done[at] = Appended(each.topic, _refused(each.response.index, error))
-                    break
-                await self._logManager.awaitCapacity(partition)
-        return self._response(header, done)
-
-    async def _acknowledgeAll(
-        self, header: RequestHeader, request: ProduceRequest, done: list[Appended]
-    ) -> list[bytes]:
-        waiting: list[Deferred[StorageError | None]] = []
-        cancels = []
-        for each in done:
-            reached: Deferred[StorageError | None] = Deferred()
-            waiting.append(reached)
-            if each.partition is None or each.result is None:
-                reached.callback(None)
-                continue
-            offset = each.result.lastOffset + 1
-            cancels.append(
-                each.partition.log.whenReached(MarkKind.HIGH_WATERMARK, offset, reached.callback)
-            )
-            self._logManager.requestFlush(each.partition)
-        timeout = _Timeout(waiting)
+            if each.partition is not None and each.result is not None:
+                wait.begin(at, each.partition, each.result, request.acks == ALL)
+        if not wait.leftCount:
+            return self._response(header, done)
         timeoutMs = min(max(request.timeoutMs, 0), TIMEOUT_MS_MAX)
-        key = self._purgatory.wait(timeoutMs, timeout.expire)
-        for at, reached in enumerate(waiting):
-            error = await reached
-            if error is not None:
-                each = done[at]
-                done[at] = Appended(each.topic, _refused(each.response.index, error))
-        self._purgatory.cancel(key)
-        for cancel in cancels:
-            cancel()
-        return self._response(header, done)
+        return wait.wait(self._purgatory, timeoutMs)
 
     @staticmethod
     def _response(header: RequestHeader, done: list[Appended]) -> list[bytes]:
@@ -251,26 +210,57 @@ class ProduceRequests:
         return [frameResponse(header, encodeProduceResponse(header.apiVersion, topics))]
 
 
-class _Timeout:
-    """Ends waits whose time is over."""
+class _Acknowledgement:
+    """
+    The wait for the acknowledgement of one request.
 
-    def __init__(self, waiting: list[Deferred[StorageError | None]]) -> None:
-        self._waiting = waiting
+    @ivar leftCount: partitions that are not acknowledged yet.
+    """
 
-    def expire(self) -> None:
-        for each in self._waiting:
-            if not each.called:
-                each.callback(KafkaError(ErrorCode.REQUEST_TIMED_OUT))  # type: ignore[arg-type]
+    __slots__ = ("_cancels", "_done", "_fired", "_key", "_purgatory", "_response", "leftCount")
 
+    def __init__(
+        self, done: list[Appended], response: Callable[[list[Appended]], list[bytes]]
+    ) -> None:
+        self._done = done
+        self._response = response
+        self._cancels: list[Callable[[], object] | None] = [None] * len(done)
+        self._fired: Deferred[list[bytes]] | None = None
+        self.leftCount = 0
 
-def _isWritten(each: Appended) -> bool:
-    assert each.partition is not None and each.result is not None
-    return each.partition.log.writtenOffset > each.result.lastOffset
+    def begin(self, at: int, partition: Partition, result: AppendResult, isByAll: bool) -> None:
+        """Wait for the partition of one outcome; perhaps it is acknowledged at once."""
+        self.leftCount += 1
+        cancel = partition.whenAcknowledged(result, isByAll, partial(self._reached, at))
+        self._cancels[at] = cancel if self.leftCount else None
 
+    def _reached(self, at: int, error: StorageError | None) -> None:
+        if error is not None:
+            self._refuse(at, error)
+        self._cancels[at] = None
+        self.leftCount -= 1
+        if not self.leftCount and self._fired is not None:
+            self._purgatory.cancel(self._key)
+            self._fired.callback(self._response(self._done))
 
-def _isReached(each: Appended) -> bool:
-    assert each.partition is not None and each.result is not None
-    return each.partition.log.highWatermark > each.result.lastOffset
+    def _refuse(self, at: int, error: PylogbrokerError) -> None:
+        each = self._done[at]
+        self._done[at] = Appended(each.topic, _refused(each.response.index, error))
+
+    def wait(self, purgatory: Purgatory, timeoutMs: int) -> Deferred[list[bytes]]:
+        """@return: fires with the response when all are acknowledged, or the time is over."""
+        self._fired = Deferred()
+        self._purgatory = purgatory
+        self._key = purgatory.wait(timeoutMs, self._expire)
+        return self._fired
+
+    def _expire(self) -> None:
+        for at, cancel in enumerate(self._cancels):
+            if cancel is not None:
+                cancel()
+                self._refuse(at, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
+        assert self._fired is not None
+        self._fired.callback(self._response(self._done))
 
 
 def _refused(index: int, error: PylogbrokerError) -> PartitionProduceResponse:

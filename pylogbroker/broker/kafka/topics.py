@@ -30,7 +30,7 @@ from pylogbroker.cluster.metadataimage import (
     TopicImage,
     TopicRecord,
 )
-from pylogbroker.cluster.topicconfigs import EffectiveConfigs, checkTopicConfig
+from pylogbroker.config.topicconfigs import EffectiveConfigs, checkTopicConfig
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.net.deferreds import gatherInBatches
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
@@ -264,3 +264,42 @@ class TopicManager:
 
         await self.change(decide)
         return self.image.topics[name]
+
+
+def batchLogSettings(
+    configs: EffectiveConfigs, settings: BrokerSettings, random: Callable[[], float], nowMs: Callable[[], int]
+) -> BatchLogSettings:
+    """
+    The settings of a topic's partitions.
+
+    @param random: numbers from 0 up to, not including, 1; for C{segment.jitter.ms}.
+    @param nowMs: the broker's clock, with which timestamps are compared.
+    """
+    rollMs = configs.number("segment.ms")
+    jitterMs = min(configs.number("segment.jitter.ms"), rollMs - 1)
+    policies = configs["cleanup.policy"].split(",")
+    codec = configs["compression.type"]
+    levels = {"gzip": "compression.gzip.level", "lz4": "compression.lz4.level", "zstd": "compression.zstd.level"}
+    rules = RecordRules(
+        batchSizeMax=configs.number("max.message.bytes"),
+        isLogAppendTime=configs["message.timestamp.type"] == "LogAppendTime",
+        timestampBeforeMaxMs=configs.number("message.timestamp.before.max.ms"),
+        timestampAfterMaxMs=configs.number("message.timestamp.after.max.ms"),
+        codec=_CODECS.get(codec),
+        level=configs.number(levels[codec]) if codec in levels else None,
+        isCompacted="compact" in policies,
+        index=IndexSettings(configs.number("index.interval.bytes"), configs.number("segment.index.bytes")),
+    )
+    ageMs = configs.number("retention.ms") if "delete" in policies else -1
+    size = configs.number("retention.bytes") if "delete" in policies else -1
+    return BatchLogSettings(
+        segmentSizeMax=configs.number("segment.bytes"),
+        rollAgeMs=rollMs - int(random() * jitterMs),
+        flushCountMax=configs.number("flush.messages"),
+        flushIntervalMs=configs.number("flush.ms"),
+        retention=both(byAge(ageMs if ageMs >= 0 else _NEVER_MS), bySize(size)),
+        batchSizeMax=configs.number("max.message.bytes"),
+        producerExpirationMs=settings.producerIdExpirationMs,
+        isReadWhenFlushed=settings.logFlushBeforeRead,
+        format=KafkaFormat(rules, nowMs),
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cluster.topicconfigs import TOPIC_CONFIGS, EffectiveConfigs, checkTopicConfig
+from pylogbroker.config.topicconfigs import TOPIC_CONFIGS, EffectiveConfigs, checkTopicConfig
 
 
 class CheckTests(SynchronousTestCase):
