@@ -55,7 +55,13 @@ class PartitionCountRecord(NamedTuple):
 
 
 class RemoveTopicRecord(NamedTuple):
-    """A topic is gone, with its settings."""
+    """A topic is gone, with its settings; its partitions are still to be removed."""
+
+    topicId: str
+
+
+class TopicRemovedRecord(NamedTuple):
+    """The partitions of a removed topic are gone, too."""
 
     topicId: str
 
@@ -90,6 +96,7 @@ Record = (
     | TopicRecord
     | PartitionCountRecord
     | RemoveTopicRecord
+    | TopicRemovedRecord
     | ConfigRecord
     | ProducerIdsRecord
 )
@@ -99,6 +106,7 @@ _KINDS: dict[str, type[Any]] = {
     "topic": TopicRecord,
     "partitionCount": PartitionCountRecord,
     "removeTopic": RemoveTopicRecord,
+    "topicRemoved": TopicRemovedRecord,
     "config": ConfigRecord,
     "producerIds": ProducerIdsRecord,
 }
@@ -152,6 +160,7 @@ class MetadataImage:
     @ivar clusterId: C{""} before the first record.
     @ivar topics: by name.
     @ivar topicsById: the same topics.
+    @ivar removing: names of removed topics whose partitions may still be there, by id.
     @ivar brokerConfigs: settings by broker id, and C{""} for those of all brokers.
     @ivar nextProducerId: no producer id from here on was given away.
     """
@@ -160,6 +169,7 @@ class MetadataImage:
         self.clusterId = ""
         self.topics: dict[str, TopicImage] = {}
         self.topicsById: dict[UUID, TopicImage] = {}
+        self.removing: dict[UUID, str] = {}
         self.brokerConfigs: dict[str, dict[str, str]] = {}
         self.nextProducerId = 0
 
@@ -178,6 +188,10 @@ class MetadataImage:
         elif isinstance(record, RemoveTopicRecord):
             topic = self._topic(record.topicId)
             del self.topics[topic.name], self.topicsById[topic.topicId]
+            self.removing[topic.topicId] = topic.name
+        elif isinstance(record, TopicRemovedRecord):
+            if self.removing.pop(_uuid(record.topicId), None) is None:
+                raise MetadataError(f"topic {record.topicId} is not being removed")
         elif isinstance(record, ConfigRecord):
             self._setConfig(record)
         elif isinstance(record, ProducerIdsRecord):
@@ -225,6 +239,7 @@ class MetadataImage:
         made.clusterId = self.clusterId
         made.topics = self.topics.copy()
         made.topicsById = self.topicsById.copy()
+        made.removing = self.removing.copy()
         made.brokerConfigs = self.brokerConfigs.copy()
         made.nextProducerId = self.nextProducerId
         return made
@@ -238,6 +253,9 @@ class MetadataImage:
             yield TopicRecord(topic.name, topicId, topic.partitionCount)
             for name, value in topic.configs.items():
                 yield ConfigRecord(TOPIC, topicId, name, value)
+        for removedId, name in self.removing.items():
+            yield TopicRecord(name, str(removedId), 1)
+            yield RemoveTopicRecord(str(removedId))
         for owner, configs in self.brokerConfigs.items():
             resource = BROKER if owner else CLUSTER_DEFAULT
             for name, value in configs.items():

@@ -19,6 +19,7 @@ from pylogbroker.cluster.metadataimage import (
     Record,
     RemoveTopicRecord,
     TopicRecord,
+    TopicRemovedRecord,
     decodeRecords,
     encodeRecords,
 )
@@ -69,6 +70,9 @@ class ImageTests(SynchronousTestCase):
         again = imageOf(decodeRecords(encodeRecords(list(image.records()))))
         self.assertEqual(vars(again), vars(image))
         self.assertEqual(list(again.topics), ["orders"])
+        self.assertEqual(again.removing, {UUID(SECOND): "clicks"})
+        again.apply(TopicRemovedRecord(SECOND))
+        self.assertEqual(again.removing, {})
         self.assertEqual(again.topics["orders"].configs, {"segment.ms": "5"})
 
     def test_copy(self) -> None:
@@ -95,6 +99,7 @@ class ImageTests(SynchronousTestCase):
             (TopicRecord("new", "nonsense", 1), "no topic id"),
             (PartitionCountRecord(FIRST, 3), "cannot go on with 3"),
             (RemoveTopicRecord(str(UUID(int=3))), "no topic with the id"),
+            (TopicRemovedRecord(FIRST), "not being removed"),
             (ConfigRecord("planet", "", "x", "y"), "unknown resource"),
             (ProducerIdsRecord(1000), "not behind"),
         ):

@@ -29,12 +29,19 @@ from pylogbroker.cluster.metadataimage import (
     RemoveTopicRecord,
     TopicImage,
     TopicRecord,
+    TopicRemovedRecord,
 )
+from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.config.topicconfigs import EffectiveConfigs, checkTopicConfig
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.net.deferreds import gatherInBatches
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+from pylogbroker.records import compression
+from pylogbroker.records.kafkaformat import KafkaFormat, RecordRules
+from pylogbroker.records.segmentindex import IndexSettings
+from pylogbroker.storage.kafka.batchlog import BatchLog, BatchLogSettings
 from pylogbroker.storage.logdirectory import LogDirectory
+from pylogbroker.storage.segments import both, byAge, bySize
 from pylogbroker.types import TopicPartition
 
 NAME_LENGTH_MAX = 249
@@ -43,6 +50,9 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset((OFFSETS_TOPIC, TRANSACTIONS_TOPIC))
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+_NEVER_MS = (1 << 63) - 1
+_CODECS = {"uncompressed": compression.NONE, "gzip": compression.GZIP, "snappy": compression.SNAPPY, "lz4": compression.LZ4, "zstd": compression.ZSTD}
 
 log = Logger()
 
@@ -91,6 +101,7 @@ class TopicManager:
         self._logManager = logManager
         self._serverConfigs = serverConfigs
         self._partitionCountMax = partitionCountMax
+        self._format = KafkaFormat()
         self._byName: dict[tuple[str, int], Partition] = {}
         self._byId: dict[tuple[bytes, int], Partition] = {}
         self._creating: dict[TopicPartition, Deferred[Partition]] = {}
@@ -117,13 +128,39 @@ class TopicManager:
 
     # -- start
 
-    def start(self) -> Deferred[list[Partition]]:
+    def start(self) -> Deferred[None]:
         """
-        Create missing partitions. The log directory is open.
+        Serve what is there, at once; then remove what a crash left of removed topics, and create
+        missing partitions. The log directory is open.
 
         @return: fires when every partition of every topic is there, or is out of service.
         """
-        return Deferred.fromCoroutine(self._createMissing(self.image.topics.values()))
+        for topic in self.image.topics.values():
+            for index in range(topic.partitionCount):
+                found = self._directory.logs.get(TopicPartition(topic.name, index))
+                if found is not None:
+                    self._put(topic, index, self._logManager.partition(found))
+        return Deferred.fromCoroutine(self._start())
+
+    async def _start(self) -> None:
+        strays: dict[str, list[Partition]] = {}
+        for topicPartition, found in self._directory.logs.items():
+            if isinstance(found, BatchLog) and topicPartition.topic not in self.image.topics:
+                partition = self._logManager.partition(found)
+                strays.setdefault(topicPartition.topic, []).append(partition)
+        for topicId, name in list(self.image.removing.items()):
+            await self._removeAll(topicId, strays.pop(name, []))
+        for name in strays:
+            log.warn(
+                "The partitions of topic {topic} belong to no topic of the metadata: they are not"
+                " served",
+                topic=name,
+            )
+        await self._createMissing(list(self.image.topics.values()))
+
+    def _put(self, topic: TopicImage, index: int, partition: Partition) -> None:
+        self._byName[topic.name, index] = partition
+        self._byId[topic.topicId.bytes, index] = partition
 
     async def _createMissing(self, topics: Iterable[TopicImage]) -> list[Partition]:
         async def create(place: tuple[TopicImage, int]) -> Partition | None:
@@ -149,11 +186,11 @@ class TopicManager:
             return known
         found = self._directory.get(topic.name, index)
         if found is None:
-            job = self._directory.beginCreate(topic.name, index, topic.topicId)
+            job = self._directory.beginCreate(topic.name, index, self._format, topic.topicId)
             found = self._directory.finishCreate(job, await self._logManager.runJob(job))
         partition = self._logManager.partition(found)
-        self._byName[topic.name, index] = partition
-        self._byId[topic.topicId.bytes, index] = partition
+        if self.image.topicsById.get(topic.topicId) is not None:
+            self._put(topic, index, partition)
         return partition
 
     # -- changes
@@ -173,6 +210,155 @@ class TopicManager:
         checkName(name)
         if name in image.topics:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        if name in image.removing.values():
+            text = f"Topic '{name}' is marked for deletion."
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, text)
+        if name in self._directory.topics:
+            raise KafkaError(
+                ErrorCode.TOPIC_ALREADY_EXISTS,
+                f"Topic '{name}' already exists, for clients of Kafka 0.7.",
+            )
+        flat = name.replace(".", "_")
+        if "_" in flat:
+            for other in image.topics:
+                if other.replace(".", "_") == flat:
+                    raise KafkaError(
+                        ErrorCode.INVALID_TOPIC_EXCEPTION,
+                        f"Topic '{name}' collides with existing topic: {other}",
+                    )
+        if partitionCount < 1:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS,
+                "Number of partitions was set to an invalid non-positive value.",
+            )
+        self._checkRoom(image, partitionCount)
+        topicId = str(self.metadata.newTopicId())
+        records: list[Record] = [TopicRecord(name, topicId, partitionCount)]
+        for key, value in configs.items():
+            try:
+                checked = checkTopicConfig(key, value)
+            except ValueError as error:
+                raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+            records.append(ConfigRecord(TOPIC, topicId, key, checked))
+        return records
+
+    def _checkRoom(self, image: MetadataImage, count: int) -> None:
+        have = len(self._directory.logs)
+        if have + count > self._partitionCountMax:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{count} partitions more than {have} would exceed max.partitions,"
+                f" {self._partitionCountMax}",
+            )
+
+    async def change(self, decide: Callable[[MetadataImage], tuple[list[Record], Any]]) -> Any:
+        """
+        Change the metadata, then create and remove partitions.
+
+        @return: what C{decide} gave, when all is done.
+        """
+
+        def withRemoved(image: MetadataImage) -> tuple[list[Record], Any]:
+            records, result = decide(image)
+            topics = [
+                image.topicsById[UUID(each.topicId)]
+                for each in records
+                if isinstance(each, RemoveTopicRecord) and UUID(each.topicId) in image.topicsById
+            ]
+            touched = [
+                UUID(each.topicId)
+                for each in records
+                if isinstance(each, TopicRecord | PartitionCountRecord)
+            ]
+            touched += [
+                UUID(each.owner)
+                for each in records
+                if isinstance(each, ConfigRecord) and each.resource == TOPIC
+            ]
+            return records, (topics, touched, result)
+
+        removed, touched, result = await self.metadata.change(withRemoved)
+        for topic in removed:
+            await self._remove(topic)
+        image = self.image
+        for name in {
+            image.topicsById[topicId].name for topicId in touched if topicId in image.topicsById
+        }:
+            self._directory.configure(name)
+        await self._createMissing(
+            image.topicsById[topicId] for topicId in touched if topicId in image.topicsById
+        )
+        return result
+
+    async def _remove(self, topic: TopicImage) -> None:
+        partitions = []
+        for index in range(topic.partitionCount):
+            self._byId.pop((topic.topicId.bytes, index), None)
+            partition = self._byName.pop((topic.name, index), None)
+            if partition is not None:
+                partitions.append(partition)
+        await self._removeAll(topic.topicId, partitions)
+
+    async def _removeAll(self, topicId: UUID, partitions: list[Partition]) -> None:
+        """What cannot be removed is tried again by the next start."""
+        try:
+            for partition in partitions:
+                await self._logManager.remove(partition)
+            record = TopicRemovedRecord(str(topicId))
+            await self.metadata.change(lambda image: ([record], None))
+        except PylogbrokerError as error:
+            log.error("A removed topic's partitions are left: {error}", error=error)
+
+    async def create(place: tuple[TopicImage, int]) -> Partition | None:
+            topic, index = place
+            try:
+                return await self._partition(topic, index)
+            except PylogbrokerError as error:
+                log.error(
+                    "{topic}-{index} cannot be created: {error}",
+                    topic=topic.name,
+                    index=index,
+                    error=error,
+                )
+                return None
+
+        places = [(topic, index) for topic in topics for index in range(topic.partitionCount)]
+        found = await gatherInBatches(create, places)
+        return [each for each in found if each is not None]
+
+    async def _partition(self, topic: TopicImage, index: int) -> Partition:
+        known = self._byName.get((topic.name, index))
+        if known is not None:
+            return known
+        found = self._directory.get(topic.name, index)
+        if found is None:
+            job = self._directory.beginCreate(topic.name, index, self._format, topic.topicId)
+            found = self._directory.finishCreate(job, await self._logManager.runJob(job))
+        partition = self._logManager.partition(found)
+        if self.image.topicsById.get(topic.topicId) is not None:
+            self._put(topic, index, partition)
+        return partition
+
+    # -- changes
+
+    def newTopic(
+        self,
+        image: MetadataImage,
+        name: str,
+        partitionCount: int,
+        configs: Mapping[str, str | None],
+    ) -> list[Record]:
+        """
+        The records of a new topic.
+
+        @raise KafkaError: it cannot be created.
+        """
+        checkName(name)
+        if name in image.topics:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        if name in image.removing.values():
+            text = f"Topic '{name}' is marked for deletion."
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, text)
         if name in self._directory.topics:
             raise KafkaError(
                 ErrorCode.TOPIC_ALREADY_EXISTS,
