@@ -89,8 +89,12 @@ class IProtocolHandler(Protocol):
         """The L{IDecoder} of one connection."""
         ...
 
-    def newState(self) -> Any:
-        """The state of one connection, for C{handle}."""
+    def newState(self, transport: Any) -> Any:
+        """
+        The state of one connection, for C{handle}.
+
+        @param transport: L{None} before the connection is made.
+        """
         ...
 
     def handle(self, request: Any, state: Any) -> Any:
@@ -162,7 +166,7 @@ class ServerConnection(TwistedProtocol):
         self._chooseHandler = chooseHandler
         self._handler = handler
         self._decoder: IDecoder = self._handler.newDecoder()
-        self._state = self._handler.newState()
+        self._state = self._handler.newState(None)
         self._slots: deque[_Slot] | None = None
         self._sender: SendfileTransport | BufferedSender | None = None  # sends the first slot
         self._advancing = self._paused = self._finishing = self._orphaned = False
@@ -219,7 +223,7 @@ class ServerConnection(TwistedProtocol):
         self._handler = self._chooseHandler(self.transport, data)
         self._chooseHandler = None
         self._decoder = self._handler.newDecoder()
-        self._state = self._handler.newState()
+        self._state = self._handler.newState(self.transport)
         self._greeting = b""
         return data
 

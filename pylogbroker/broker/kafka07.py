@@ -193,7 +193,7 @@ class Kafka07Protocol:
     def newDecoder(self) -> RequestDecoder:
         return RequestDecoder(self._requestSizeMax, self._runs)
 
-    def newState(self) -> UnconfirmedPartitions:
+    def newState(self, transport: Any) -> UnconfirmedPartitions:
         return UnconfirmedPartitions()
 
     def handle(

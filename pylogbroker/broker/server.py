@@ -23,6 +23,7 @@ from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.errors import (
     DecompressionLimitError,
     InvalidRequestValueError,
+    InvalidTopicError,
     PartitionOutOfRangeError,
     PylogbrokerError,
     StorageError,
@@ -77,8 +78,13 @@ class Broker:
         readWorker: IWorker,
         counters: BrokerCounters,
         onCreate: Callable[[str], None] = lambda topic: None,
+        isCurrent: Callable[[str], bool] = lambda topic: False,
     ) -> None:
-        """@param onCreate: called with the topic of each created partition."""
+        """
+        @param onCreate: called with the topic of each created partition.
+        @param isCurrent: whether a topic is one of Kafka's current protocol, which that of 2011
+            neither reads nor creates.
+        """
         self._clock = clock
         self._directory = directory
         self._partitions: dict[tuple[str, int], Partition] = {}  # those that requests have named
@@ -96,6 +102,7 @@ class Broker:
         self._nowMs = logManager.nowMs
         self._counters = counters
         self._onCreate = onCreate
+        self._isCurrent = isCurrent
         self._creations: dict[TopicPartition, Waiters[Partition]] = {}
         self.pageCache = pageCache
         self.readWorker = readWorker
@@ -321,6 +328,8 @@ class Broker:
         if known is not None:
             return known
         self._directory.validateTopic(topic)
+        if self._isCurrent(topic):
+            raise InvalidTopicError(f"{topic} is a topic of Kafka's current protocol")
         count = self._directory.partitionCount(topic)
         if not 0 <= partition < count:
             raise PartitionOutOfRangeError(
@@ -456,7 +465,7 @@ class Broker:
         await self._logManager.awaitWritten(mayInclude, failedBefore)
 
 
-def _batchSize(head: bytes) -> int:
+def _batchSize(head: bytes | bytearray) -> int:
     return BATCH_HEAD_SIZE + int.from_bytes(head[8:BATCH_HEAD_SIZE], "big")
 
 

@@ -242,11 +242,13 @@ class LogDirectory:
         """Whether partitions may be L{BatchLog}s."""
         return self._forBatches is not None
 
-    def open(self, report: Reporter) -> None:
+    def open(self, report: Reporter, onLocked: Callable[[], None] = lambda: None) -> None:
         """
         Lock the directory, remove the marker, load every partition. Blocks; without a marker it
         also reads each partition's last segment.
 
+        @param onLocked: called when the directory is locked, before a partition is loaded; what it
+            raises ends the opening.
         @raise pylogbroker.errors.DirectoryLockedError: another broker has the directory.
         @raise StorageError: the directory itself cannot be created, read or synced.
         """
@@ -254,6 +256,7 @@ class LogDirectory:
         unlock = self._fileSystem.lock(f"{self.path}/{LOCK_NAME}")
         try:
             self._hadMarker = self._removeMarker()
+            onLocked()
             self._readCheckpoints(report)
             self._load(report)
             if not self._hadMarker:

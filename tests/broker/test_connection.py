@@ -807,7 +807,7 @@ class EchoDialect:
         self.waiting.append((request, answer))
         return answer
 
-    def newState(self) -> None:
+    def newState(self, transport: Any) -> None:
         return None
 
     def sniff(self, greeting: bytes) -> str | None:

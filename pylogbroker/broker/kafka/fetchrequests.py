@@ -229,10 +229,9 @@ class _Fetch:
         for read in self._reads:
             assert read.partition is not None
             log = read.partition.log
-            self._cancels.append(
-                log.whenReached(MarkKind.HIGH_WATERMARK, log.highWatermark + 1, self._moved)
-            )
-            self._broker.flushForReader(read.partition)
+            mark = MarkKind.LAST_STABLE if self._isCommitted else MarkKind.HIGH_WATERMARK
+            end = log.lastStableOffset if self._isCommitted else log.highWatermark
+            self._cancels.append(read.partition.whenReached(mark, end + 1, self._moved))
 
     def _expire(self) -> None:
         self._isOver = True
@@ -274,7 +273,7 @@ class _Fetch:
             writer.topic(topic.topic, topic.topicId, len(topic.partitions))
             for _ in topic.partitions:
                 self._putPartition(writer, next(reads))
-        return writer.finish()  # type: ignore[return-value]
+        return writer.finish()
 
     def _putPartition(self, writer: FetchResponseWriter, read: _Read) -> None:
         index = read.wanted.partition

@@ -38,6 +38,7 @@ from pylogbroker.protocol.kafka.produce import (
 )
 from pylogbroker.protocol.kafka.requests import RequestHeader
 from pylogbroker.protocol.kafka.responses import frameResponse
+from pylogbroker.records.kafkaformat import KafkaFormat
 
 ALL, NONE = -1, 0
 _ADMIN_CLIENT = "__admin_client"
@@ -146,7 +147,7 @@ class ProduceRequests:
         """L{None}: a worker must check the batch, or the partition admits nothing now."""
         try:
             partition = self._find(header, request, topic, part.index)
-            result = self._broker.tryAppend(partition, part.records or b"")
+            result = self._broker.tryAppend(partition, bytes(part.records or b""))
         except PylogbrokerError as error:
             return Appended(topic, _refused(part.index, error))
         return None if result is None else self._appended(topic, part.index, partition, result)
@@ -160,7 +161,7 @@ class ProduceRequests:
     ) -> Appended:
         try:
             partition = self._find(header, request, topic, part.index)
-            result = await self._broker.append(partition, part.records or b"")
+            result = await self._broker.append(partition, bytes(part.records or b""))
         except PylogbrokerError as error:
             return Appended(topic, _refused(part.index, error))
         return self._appended(topic, part.index, partition, result)
@@ -170,7 +171,8 @@ class ProduceRequests:
         topic: TopicProduceData, index: int, partition: Partition, result: AppendResult
     ) -> Appended:
         log = partition.log
-        timeMs = result.timeMs if log.format.isLogAppendTime else -1
+        assert isinstance(log.format, KafkaFormat)
+        timeMs = result.timeMs if log.format.rules.isLogAppendTime else -1
         response = PartitionProduceResponse(index, 0, result.baseOffset, timeMs, log.logStartOffset)
         return Appended(topic, response, partition, result)
 

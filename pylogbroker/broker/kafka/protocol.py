@@ -40,12 +40,23 @@ class ConnectionState:
     @ivar appending: fires when the produce request before is appended; L{None}: it is. Requests
         whose records a worker checks would else be overtaken.
     @ivar fetches: what ends each waiting fetch.
+    @ivar clientHost: the client's address, as Kafka shows it: C{/127.0.0.1}.
+    @ivar localHost: the address that the client has reached, and C{localPort} its port; C{""} and 0
+        where there is none.
     """
 
-    __slots__ = ("appending", "fetches")
+    __slots__ = ("appending", "clientHost", "fetches", "localHost", "localPort")
 
-    def __init__(self) -> None:
+    def __init__(self, transport: Any) -> None:
+        """@param transport: L{None}: not connected."""
         self.appending: Deferred[None] | None = None
+        self.clientHost = self.localHost = ""
+        self.localPort = 0
+        if transport is not None:
+            peer, local = transport.getPeer(), transport.getHost()
+            self.clientHost = f"/{getattr(peer, 'host', '')}"
+            self.localHost = getattr(local, "host", "")
+            self.localPort = getattr(local, "port", 0)
         self.fetches: dict[int, Callable[[], object]] = {}
 
 
@@ -105,8 +116,8 @@ class KafkaProtocol:
     def newDecoder(self) -> RequestDecoder:
         return RequestDecoder(self._requestSizeMax, self._handlers)
 
-    def newState(self) -> ConnectionState:
-        return ConnectionState()
+    def newState(self, transport: Any) -> ConnectionState:
+        return ConnectionState(transport)
 
     def handle(self, request: Request, state: ConnectionState) -> Any:
         header, body = request

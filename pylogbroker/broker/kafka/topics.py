@@ -52,7 +52,13 @@ INTERNAL_TOPICS = frozenset((OFFSETS_TOPIC, TRANSACTIONS_TOPIC))
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 _NEVER_MS = (1 << 63) - 1
-_CODECS = {"uncompressed": compression.NONE, "gzip": compression.GZIP, "snappy": compression.SNAPPY, "lz4": compression.LZ4, "zstd": compression.ZSTD}
+_CODECS = {
+    "uncompressed": compression.NONE,
+    "gzip": compression.GZIP,
+    "snappy": compression.SNAPPY,
+    "lz4": compression.LZ4,
+    "zstd": compression.ZSTD,
+}
 
 log = Logger()
 
@@ -309,131 +315,6 @@ class TopicManager:
         except PylogbrokerError as error:
             log.error("A removed topic's partitions are left: {error}", error=error)
 
-    async def create(place: tuple[TopicImage, int]) -> Partition | None:
-            topic, index = place
-            try:
-                return await self._partition(topic, index)
-            except PylogbrokerError as error:
-                log.error(
-                    "{topic}-{index} cannot be created: {error}",
-                    topic=topic.name,
-                    index=index,
-                    error=error,
-                )
-                return None
-
-        places = [(topic, index) for topic in topics for index in range(topic.partitionCount)]
-        found = await gatherInBatches(create, places)
-        return [each for each in found if each is not None]
-
-    async def _partition(self, topic: TopicImage, index: int) -> Partition:
-        known = self._byName.get((topic.name, index))
-        if known is not None:
-            return known
-        found = self._directory.get(topic.name, index)
-        if found is None:
-            job = self._directory.beginCreate(topic.name, index, self._format, topic.topicId)
-            found = self._directory.finishCreate(job, await self._logManager.runJob(job))
-        partition = self._logManager.partition(found)
-        if self.image.topicsById.get(topic.topicId) is not None:
-            self._put(topic, index, partition)
-        return partition
-
-    # -- changes
-
-    def newTopic(
-        self,
-        image: MetadataImage,
-        name: str,
-        partitionCount: int,
-        configs: Mapping[str, str | None],
-    ) -> list[Record]:
-        """
-        The records of a new topic.
-
-        @raise KafkaError: it cannot be created.
-        """
-        checkName(name)
-        if name in image.topics:
-            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        if name in image.removing.values():
-            text = f"Topic '{name}' is marked for deletion."
-            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, text)
-        if name in self._directory.topics:
-            raise KafkaError(
-                ErrorCode.TOPIC_ALREADY_EXISTS,
-                f"Topic '{name}' already exists, for clients of Kafka 0.7.",
-            )
-        flat = name.replace(".", "_")
-        if "_" in flat:
-            for other in image.topics:
-                if other.replace(".", "_") == flat:
-                    raise KafkaError(
-                        ErrorCode.INVALID_TOPIC_EXCEPTION,
-                        f"Topic '{name}' collides with existing topic: {other}",
-                    )
-        if partitionCount < 1:
-            raise KafkaError(
-                ErrorCode.INVALID_PARTITIONS,
-                "Number of partitions was set to an invalid non-positive value.",
-            )
-        self._checkRoom(image, partitionCount)
-        topicId = str(self.metadata.newTopicId())
-        records: list[Record] = [TopicRecord(name, topicId, partitionCount)]
-        for key, value in configs.items():
-            try:
-                checked = checkTopicConfig(key, value)
-            except ValueError as error:
-                raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
-            records.append(ConfigRecord(TOPIC, topicId, key, checked))
-        return records
-
-    def _checkRoom(self, image: MetadataImage, count: int) -> None:
-        have = len(self._directory.logs)
-        if have + count > self._partitionCountMax:
-            raise KafkaError(
-                ErrorCode.POLICY_VIOLATION,
-                f"{count} partitions more than {have} would exceed max.partitions,"
-                f" {self._partitionCountMax}",
-            )
-
-    async def change(self, decide: Callable[[MetadataImage], tuple[list[Record], Any]]) -> Any:
-        """
-        Change the metadata, then create and remove partitions.
-
-        @return: what C{decide} gave, when all is done.
-        """
-
-        def withRemoved(image: MetadataImage) -> tuple[list[Record], Any]:
-            records, result = decide(image)
-            topics = [
-                image.topicsById[UUID(each.topicId)]
-                for each in records
-                if isinstance(each, RemoveTopicRecord) and UUID(each.topicId) in image.topicsById
-            ]
-            touched = [
-                UUID(each.topicId)
-                for each in records
-                if isinstance(each, TopicRecord | PartitionCountRecord)
-            ]
-            return records, (topics, touched, result)
-
-        removed, touched, result = await self.metadata.change(withRemoved)
-        for topic in removed:
-            await self._remove(topic)
-        image = self.image
-        await self._createMissing(
-            image.topicsById[topicId] for topicId in touched if topicId in image.topicsById
-        )
-        return result
-
-    async def _remove(self, topic: TopicImage) -> None:
-        for index in range(topic.partitionCount):
-            self._byId.pop((topic.topicId.bytes, index), None)
-            partition = self._byName.pop((topic.name, index), None)
-            if partition is not None:
-                await self._logManager.remove(partition)
-
     async def create(
         self, name: str, partitionCount: int, configs: Mapping[str, str | None] | None = None
     ) -> TopicImage:
@@ -453,7 +334,10 @@ class TopicManager:
 
 
 def batchLogSettings(
-    configs: EffectiveConfigs, settings: BrokerSettings, random: Callable[[], float], nowMs: Callable[[], int]
+    configs: EffectiveConfigs,
+    settings: BrokerSettings,
+    random: Callable[[], float],
+    nowMs: Callable[[], int],
 ) -> BatchLogSettings:
     """
     The settings of a topic's partitions.
@@ -465,7 +349,11 @@ def batchLogSettings(
     jitterMs = min(configs.number("segment.jitter.ms"), rollMs - 1)
     policies = configs["cleanup.policy"].split(",")
     codec = configs["compression.type"]
-    levels = {"gzip": "compression.gzip.level", "lz4": "compression.lz4.level", "zstd": "compression.zstd.level"}
+    levels = {
+        "gzip": "compression.gzip.level",
+        "lz4": "compression.lz4.level",
+        "zstd": "compression.zstd.level",
+    }
     rules = RecordRules(
         batchSizeMax=configs.number("max.message.bytes"),
         isLogAppendTime=configs["message.timestamp.type"] == "LogAppendTime",
@@ -474,7 +362,9 @@ def batchLogSettings(
         codec=_CODECS.get(codec),
         level=configs.number(levels[codec]) if codec in levels else None,
         isCompacted="compact" in policies,
-        index=IndexSettings(configs.number("index.interval.bytes"), configs.number("segment.index.bytes")),
+        index=IndexSettings(
+            configs.number("index.interval.bytes"), configs.number("segment.index.bytes")
+        ),
     )
     ageMs = configs.number("retention.ms") if "delete" in policies else -1
     size = configs.number("retention.bytes") if "delete" in policies else -1

@@ -42,7 +42,7 @@ class ProtocolTests(SynchronousTestCase):
     def handled(self, data: bytes) -> Any:
         decoder = self.protocol.newDecoder()
         decoder.feed(data)
-        return self.protocol.handle(decoder.takeRequest(), self.protocol.newState())
+        return self.protocol.handle(decoder.takeRequest(), self.protocol.newState(None))
 
     def test_apiVersions(self) -> None:
         """Requests that have a handler are advertised, and no others."""
@@ -116,7 +116,7 @@ class ProtocolTests(SynchronousTestCase):
 
     def test_connectionLost(self) -> None:
         """The waits of a connection end with it."""
-        state = self.protocol.newState()
+        state = self.protocol.newState(None)
         ended: list[int] = []
         state.fetches = {1: lambda: ended.append(1), 2: lambda: ended.append(2)}
         self.protocol.connectionLost(state)
