@@ -34,7 +34,6 @@ from pylogbroker.interfaces import (
     CheckLimits,
     IRecordFormat,
     Slice,
-    TimestampOffset,
     ValidatedBatches,
 )
 from pylogbroker.limits import MemoryBudget
@@ -236,76 +235,41 @@ class Broker:
         return result
 
     def readBatches(
-        self, log: PartitionLog, offset: int, sizeMax: int, isFirst: bool
+        self, log: BatchLog, offset: int, sizeMax: int, isFirst: bool, isCommitted: bool
     ) -> Slice | Deferred[Slice]:
         """
-        Find a range of whole and perhaps a cut batch.
+        Find a range of batches, of which the last may be cut.
 
         @param isFirst: give one whole batch, however large, if there is any.
+        @param isCommitted: end at the last stable offset.
         @return: a slice, now or later. It is pinned: the receiver must unpin it.
         @raise PylogbrokerError: L{OffsetOutOfRangeError}, L{PartitionOfflineError}; from the
             Deferred, too.
         """
-        sizeMax = max(sizeMax, 1)
-        found = self._read(log, offset, sizeMax)
-        if isinstance(found, Slice) and (found.file is None or found.file.pin()):
-            if not isFirst or found.size < sizeMax or found.file is None:
+        if isFirst:
+            sizeMax = max(sizeMax, 1)
+        found = log.read(offset, sizeMax, None, isCommitted)
+        if isinstance(found, Slice):
+            if found.file is None:
                 return found
-            size = _batchSizeNow(found)
-            if 0 < size <= found.size:
-                return found
-            found.file.unpin()
-        return Deferred.fromCoroutine(self._readBatchesLater(log, offset, sizeMax, isFirst))
+            if found.file.pin():
+                if not isFirst or found.size < sizeMax or 0 < _batchSizeNow(found) <= found.size:
+                    return found
+                found.file.unpin()
+        return Deferred.fromCoroutine(
+            self._readBatchesLater(log, offset, sizeMax, isFirst, isCommitted)
+        )
 
     async def _readBatchesLater(
-        self, log: PartitionLog, offset: int, sizeMax: int, isFirst: bool
+        self, log: BatchLog, offset: int, sizeMax: int, isFirst: bool, isCommitted: bool
     ) -> Slice:
-        found = await self._fetchLater(log, offset, sizeMax, False)
-        file, position = found.file, found.position
-        if not isFirst or found.size < sizeMax or file is None:
-            return found
-        head = await self.readWorker.submit(
-            lambda: os.pread(file.fileno(), BATCH_HEAD_SIZE, position)
-        )
-        size = _batchSize(head)
-        if size <= found.size:
-            return found
-        file.unpin()
-        return await self._fetchLater(log, offset, size, False)
-
-    def flushForReader(self, partition: Partition) -> None:
-        """Start the flush that a waiting fetch needs, if readers see only what is flushed."""
-        if partition.log.wantsFlush:
-            self._logManager.requestFlush(partition)
-
-    async def offsetForTime(
-        self, partition: Partition, timestampMs: int | None
-    ) -> TimestampOffset | None:
-        """
-        The first record that is not older than a time, or, with L{None}, the first that has the
-        largest timestamp. Readers may not see it yet: compare it with their mark.
-
-        @return: L{None}: there is none.
-        @raise FormatError: the batch that must hold it cannot be read.
-        @raise StorageError: a file cannot be read, or the partition is out of service.
-        """
-        log = partition.log
-        assert isinstance(log, BatchLog)
-        job = log.findLargestTime() if timestampMs is None else log.findTime(timestampMs)
-        if job.segments:
-            await self.readWorker.submit(job.run)
-        return job.found
-
-    async def deleteRecords(self, partition: Partition, offset: int) -> int:
-        """
-        Move the log start, durably.
-
-        @param offset: -1: the high watermark.
-        @return: the log start.
-        @raise OffsetOutOfRangeError: above the high watermark.
-        @raise StorageError: the partition is out of service, or the checkpoint cannot be written.
-        """
-        return await self._logManager.deleteRecords(partition, offset)
+        found = log.read(offset, sizeMax, None, isCommitted, isFirst)
+        while isinstance(found, FindPositionJob):
+            await self.readWorker.submit(found.run)
+            found = log.read(offset, sizeMax, found, isCommitted, isFirst)
+        if found.file is not None and not found.file.pin():
+            await self.readWorker.submit(found.file.openPinned)
+        return found
 
     # -- partitions
 
@@ -465,10 +429,6 @@ class Broker:
         await self._logManager.awaitWritten(mayInclude, failedBefore)
 
 
-def _batchSize(head: bytes | bytearray) -> int:
-    return BATCH_HEAD_SIZE + int.from_bytes(head[8:BATCH_HEAD_SIZE], "big")
-
-
 def _batchSizeNow(found: Slice) -> int:
     """The size of a slice's first batch, if that can be read without waiting; 0: it cannot."""
     assert found.file is not None
@@ -477,4 +437,4 @@ def _batchSizeNow(found: Slice) -> int:
         size = os.preadv(found.file.fileno(), (head,), found.position, os.RWF_NOWAIT)
     except OSError:  # not cached, or the file system cannot tell
         return 0
-    return _batchSize(head) if size == BATCH_HEAD_SIZE else 0
+    return BATCH_HEAD_SIZE + int.from_bytes(head[8:], "big") if size == BATCH_HEAD_SIZE else 0

@@ -22,7 +22,7 @@ from twisted.internet.defer import Deferred
 from pylogbroker.broker.kafka.errors import KafkaError, errorOf
 from pylogbroker.broker.kafka.protocol import ConnectionState
 from pylogbroker.broker.kafka.purgatory import Purgatory
-from pylogbroker.broker.kafka.topics import TopicManager
+from pylogbroker.broker.kafka.topics import TopicManager, batchLog
 from pylogbroker.broker.logmanager import Partition
 from pylogbroker.broker.server import Broker
 from pylogbroker.errors import PylogbrokerError
@@ -32,6 +32,7 @@ from pylogbroker.net.sendfile import ResponsePart, releaseSlices
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.fetch import FetchPartition, FetchRequest, FetchResponseWriter
 from pylogbroker.protocol.kafka.requests import RequestHeader
+from pylogbroker.storage.kafka.batchlog import BatchLog
 from pylogbroker.storage.partitionlog import MarkKind
 
 WAIT_MS_MAX = 600_000
@@ -39,7 +40,7 @@ RESPONSE_SIZE_MAX = 64 << 20
 """Bytes of records in a response; a client may ask for more."""
 
 _NO_SESSION = 0
-_CLOSE_EPOCH = -1
+_READ_COMMITTED = 1
 
 
 class _Read:
@@ -176,16 +177,14 @@ class _Fetch:
     def _read(self, read: _Read) -> Slice | Deferred[Slice]:
         """Sets C{read.error} if the partition refuses."""
         assert read.partition is not None
-        log, offset = read.partition.log, read.wanted.fetchOffset
+        log, offset = batchLog(read.partition), read.wanted.fetchOffset
         isFirst = not any(each.slice.size for each in self._reads)
         left = self._sizeLeft()
         if left <= 0 and not isFirst:
             return EMPTY_SLICE
         sizeMax = min(read.wanted.partitionMaxBytes, left)
         try:
-            if log.highWatermark < offset <= log.logEndOffset and not log.isOffline:
-                return EMPTY_SLICE
-            return self._broker.readBatches(log, offset, sizeMax, isFirst)
+            return self._broker.readBatches(log, offset, sizeMax, isFirst, self._isCommitted)
         except PylogbrokerError as error:
             read.error = errorOf(error)
             return EMPTY_SLICE
@@ -282,7 +281,7 @@ class _Fetch:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if read.error is None else read.error.code
             writer.partition(index, errorCode=code)
             return
-        log = read.partition.log
+        log = batchLog(read.partition)
         if read.slice.size:
             topic = read.partition.topicPartition.topic
             self._counters.topic(topic).fetchedSize += read.slice.size
@@ -294,10 +293,17 @@ class _Fetch:
             highWatermark=log.highWatermark,
             lastStableOffset=log.lastStableOffset,
             logStartOffset=log.logStartOffset,
-            abortedTransactions=[] if _isReadCommitted(self._request) else None,
+            abortedTransactions=self._aborted(log, read) if self._isCommitted else None,
         )
 
+    @property
+    def _isCommitted(self) -> bool:
+        """Whether the client reads committed records only."""
+        return self._request.isolationLevel == _READ_COMMITTED
 
-def _isReadCommitted(request: FetchRequest) -> bool:
-    """Whether the client reads committed records only."""
-    return request.isolationLevel == 1
+    @staticmethod
+    def _aborted(log: BatchLog, read: _Read) -> list[tuple[int, int]]:
+        if not read.slice.size:
+            return []
+        found = log.abortedIn(read.wanted.fetchOffset, log.lastStableOffset)
+        return [(each.producerId, each.firstOffset) for each in found]

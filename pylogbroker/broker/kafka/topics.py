@@ -83,6 +83,13 @@ def checkName(name: str | None) -> str:
     return name
 
 
+def batchLog(partition: Partition) -> BatchLog:
+    """The log of a partition of today's protocol."""
+    found = partition.log
+    assert isinstance(found, BatchLog)
+    return found
+
+
 class TopicManager:
     """
     Topics and partitions; the module states the rules.

@@ -1,0 +1,118 @@
+"""
+L{KafkaBroker}: everything that a broker adds for Kafka's current protocol, put together.
+
+The metadata are read when the log directory is locked, before its partitions are loaded, since they
+hold the topics' settings. Topics are served from the moment the broker serves.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from pylogbroker.broker.kafka.fetchrequests import FetchRequests
+from pylogbroker.broker.kafka.producerequests import ProduceRequests
+from pylogbroker.broker.kafka.protocol import ConnectionState, Handler, KafkaProtocol
+from pylogbroker.broker.kafka.purgatory import Purgatory
+from pylogbroker.broker.kafka.topics import TopicManager, batchLogSettings
+from pylogbroker.broker.logmanager import LogManager
+from pylogbroker.broker.metadatamanager import MetadataManager
+from pylogbroker.broker.server import Broker
+from pylogbroker.config.brokersettings import BrokerSettings
+from pylogbroker.config.topicconfigs import EffectiveConfigs
+from pylogbroker.interfaces import IFileSystem
+from pylogbroker.metrics.counters import BrokerCounters
+from pylogbroker.net.workers import IWorker
+from pylogbroker.protocol.kafka.apikeys import ApiKey
+from pylogbroker.storage.kafka.batchlog import BatchLogSettings
+from pylogbroker.storage.logdirectory import LogDirectory
+from pylogbroker.storage.metadatastore import MetadataStore
+
+log = Logger()
+
+
+class KafkaBroker:
+    """
+    The parts of a broker for Kafka's current protocol.
+
+    @ivar metadata: of the cluster.
+    @ivar topics: and their partitions here.
+    @ivar protocol: handles the requests of all its connections.
+    """
+
+    def __init__(
+        self,
+        clock: Any,
+        settings: BrokerSettings,
+        fileSystem: IFileSystem,
+        worker: IWorker,
+        random: Random,
+        counters: BrokerCounters,
+        requestLog: Logger | None = None,
+    ) -> None:
+        """@param worker: writes the metadata."""
+        self._clock = clock
+        self._settings = settings
+        self._random = random
+        self._counters = counters
+        self._requestLog = requestLog
+        self.metadata = MetadataManager(
+            MetadataStore(fileSystem, settings.logDir), worker, random.randbytes
+        )
+        self.topics: TopicManager
+        self.protocol: KafkaProtocol
+        self.purgatory = Purgatory(clock)
+
+    def batchLogSettings(self, topic: str) -> BatchLogSettings:
+        """The settings of a topic's partitions, once the metadata are open."""
+        found = self.metadata.image.topics.get(topic)
+        return batchLogSettings(
+            EffectiveConfigs({} if found is None else found.configs, {}),
+            self._settings,
+            self._random.random,
+            lambda: int(self._clock.seconds() * 1000),
+        )
+
+    def isTopic(self, name: str) -> bool:
+        """Whether a name is that of a topic of this protocol."""
+        return name in self.metadata.image.topics
+
+    def serve(self, broker: Broker, directory: LogDirectory, logManager: LogManager) -> None:
+        """Make the handlers, over what both protocols share."""
+        self.topics = TopicManager(
+            self.metadata, directory, logManager, {}, self._settings.maxPartitions
+        )
+        produce = ProduceRequests(broker, self.topics, logManager, self.purgatory)
+        fetch = FetchRequests(broker, self.topics, self.purgatory, self._counters)
+        handlers: dict[ApiKey, Handler] = {
+            ApiKey.PRODUCE: produce.produce,
+            ApiKey.FETCH: fetch.fetch,
+        }
+        self.protocol = KafkaProtocol(
+            handlers,
+            self._settings.maxSocketRequestBytes,
+            self._counters,
+            self._clock.seconds,
+            self._requestLog,
+        )
+
+    def advertised(self, state: ConnectionState) -> tuple[str, int]:
+        """Host and port at which the broker tells a client to find it."""
+        settings = self._settings
+        host = settings.hostName or state.localHost or "localhost"
+        return host, state.localPort or settings.port
+
+    def start(self) -> Deferred[None]:
+        """
+        Serve the topics.
+
+        @return: fires when all partitions are there; those that exist are served at once.
+        """
+        return self.topics.start()
+
+    def stop(self) -> None:
+        """The waits are over; to be called when no request is under way."""
+        self.purgatory.stop()
