@@ -202,10 +202,10 @@ class ServerConnection(TwistedProtocol):
         counters.readCount += 1
         if self._finishing:
             return
-        if self._chooseHandler is not None and not (data := self._choose(data)):
-            return
-        if self._greeting == b"":
-            self._greeting = data[:GREETING_SIZE]
+        if self._chooseHandler is not None:
+            data = self._choose(data)
+        if self._greeting is not None and len(self._greeting) < CHOICE_SIZE:
+            self._greeting += data[:GREETING_SIZE]
         self._decoder.feed(data)
         if not self.busy:
             self._advance()
@@ -213,19 +213,20 @@ class ServerConnection(TwistedProtocol):
             self._pause()
 
     def _choose(self, data: bytes) -> bytes:
-        """Returns all bytes so far, once they are enough for the choice; before, none."""
+        """
+        Choose the protocol, once there are bytes enough; until then the first one has them, to
+        refuse a frame of an impossible size. Returns the bytes that the decoder has not had.
+        """
         assert self._chooseHandler is not None
-        assert self._greeting is not None
-        data = self._greeting + data
-        if len(data) < CHOICE_SIZE:
-            self._greeting = data
-            return b""
-        self._handler = self._chooseHandler(self.transport, data)
+        greeting = (self._greeting or b"") + data
+        if len(greeting) < CHOICE_SIZE:
+            return data
+        self._handler = self._chooseHandler(self.transport, greeting)
         self._chooseHandler = None
         self._decoder = self._handler.newDecoder()
         self._state = self._handler.newState(self.transport)
         self._greeting = b""
-        return data
+        return greeting
 
     def readConnectionLost(self) -> None:
         self._finishing = True

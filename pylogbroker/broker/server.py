@@ -34,6 +34,7 @@ from pylogbroker.interfaces import (
     CheckLimits,
     IRecordFormat,
     Slice,
+    TimestampOffset,
     ValidatedBatches,
 )
 from pylogbroker.limits import MemoryBudget
@@ -270,6 +271,35 @@ class Broker:
         if found.file is not None and not found.file.pin():
             await self.readWorker.submit(found.file.openPinned)
         return found
+
+    async def offsetForTime(
+        self, partition: Partition, timestampMs: int | None
+    ) -> TimestampOffset | None:
+        """
+        The first record that is not older than a time, or, with L{None}, the first that has the
+        largest timestamp. Readers may not see it yet: compare it with their mark.
+
+        @return: L{None}: there is none.
+        @raise FormatError: the batch that must hold it cannot be read.
+        @raise StorageError: a file cannot be read, or the partition is out of service.
+        """
+        log = partition.log
+        assert isinstance(log, BatchLog)
+        job = log.findLargestTime() if timestampMs is None else log.findTime(timestampMs)
+        if job.segments:
+            await self.readWorker.submit(job.run)
+        return job.found
+
+    async def deleteRecords(self, partition: Partition, offset: int) -> int:
+        """
+        Move the log start, durably.
+
+        @param offset: -1: the high watermark.
+        @return: the log start.
+        @raise OffsetOutOfRangeError: above the high watermark.
+        @raise StorageError: the partition is out of service, or the checkpoint cannot be written.
+        """
+        return await self._logManager.deleteRecords(partition, offset)
 
     # -- partitions
 

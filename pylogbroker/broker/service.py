@@ -36,9 +36,10 @@ from pylogbroker.broker.authorization import Authorizer
 from pylogbroker.broker.connection import (
     BrokerConnections,
     BrokerFactory,
-    ChooseHandler,
     IProtocolHandler,
 )
+from pylogbroker.broker.kafka.broker import KafkaBroker
+from pylogbroker.broker.kafka.protocol import isCurrentProtocol
 from pylogbroker.broker.kafka07 import REQUEST_LOG, Kafka07Protocol, offsetsBefore
 from pylogbroker.broker.logmanager import LogManager
 from pylogbroker.broker.registration import Registration, advertisedHost
@@ -66,7 +67,9 @@ from pylogbroker.net.sendfile import SendfileTransport
 from pylogbroker.net.workers import IWorker, ThreadPoolWorker
 from pylogbroker.protocol.kafka07.requests import Offsets
 from pylogbroker.records.kafka07format import Kafka07Format
+from pylogbroker.records.kafkaformat import KafkaFormat
 from pylogbroker.storage.files import RealFileSystem
+from pylogbroker.storage.kafka.batchlog import BatchLogSettings
 from pylogbroker.storage.logdirectory import LogDirectory, LogSettings
 from pylogbroker.storage.partitionlog import HOUR_MS, PartitionSettings
 from pylogbroker.storage.segments import both, byAge, bySize
@@ -86,8 +89,14 @@ _SEGMENT_COUNT_LEAST = 4
 _HEAP_BLOCK_SIZE = 8 << 20
 
 
-def logSettings(settings: BrokerSettings) -> LogSettings:
-    """The settings of the log directory."""
+def logSettings(
+    settings: BrokerSettings, forBatches: Callable[[str], BatchLogSettings]
+) -> LogSettings:
+    """
+    The settings of the log directory.
+
+    @param forBatches: gives those of a topic of Kafka's current protocol.
+    """
 
     def forTopic(topic: str) -> PartitionSettings:
         rollHours = settings.topicLogRollHours.get(topic, settings.logRollHours)
@@ -106,6 +115,7 @@ def logSettings(settings: BrokerSettings) -> LogSettings:
         lambda topic: settings.topicPartitionCountMap.get(topic, settings.numPartitions),
         settings.maxTopicNameLength,
         settings.maxOpenSegments,
+        forBatches,
     )
 
 
@@ -164,7 +174,7 @@ class BrokerService(Service):
         random: Random | None = None,
         worker: Callable[[Any, str, int], IWorker] = ThreadPoolWorker,
         zookeeper: Callable[[], IZookeeper] | None = None,
-        formats: Sequence[IRecordFormat] = (Kafka07Format(),),
+        formats: Sequence[IRecordFormat] = (Kafka07Format(), KafkaFormat()),
     ) -> None:
         """
         @param fileSystem: by default the machine's.
@@ -188,11 +198,23 @@ class BrokerService(Service):
         self.logManager = LogManager(
             reactor, self._flushWorker, settings, pageCache, self.counters.flushes
         )
+        self._random = random or SystemRandom()
+        fileSystem = fileSystem or RealFileSystem()
+        requestLog = Logger(REQUEST_LOG) if settings.logRequests else None
+        self.kafka = KafkaBroker(
+            reactor,
+            settings,
+            fileSystem,
+            self._flushWorker,
+            self._random,
+            self.counters,
+            requestLog,
+        )
         self.directory = LogDirectory(
             settings.logDir,
             formats,
-            fileSystem or RealFileSystem(),
-            logSettings(settings),
+            fileSystem,
+            logSettings(settings, self.kafka.batchLogSettings),
             self.logManager.nowMs,
         )
         self._broker = Broker(
@@ -204,8 +226,9 @@ class BrokerService(Service):
             self._readWorker,
             self.counters,
             self._topicCreated,
+            self.kafka.isTopic,
         )
-        self._random = random or SystemRandom()
+        self.kafka.serve(self._broker, self.directory, self.logManager)
         self._memory = RequestMemory(
             reactor, settings.maxRequestMemoryBytes, settings.frameDeadlineMs
         )
@@ -216,7 +239,7 @@ class BrokerService(Service):
             log,
             settings.maxConnections,
         )
-        self.factory = self._kafka07Factory(log)
+        self.factory = self._makeFactory(log, requestLog)
         self._status = BrokerStatus(
             settings,
             self.counters,
@@ -228,7 +251,7 @@ class BrokerService(Service):
         self._wasStopped = False
         self._turn = DeferredLock()  # starting and stopping, one after the other
 
-    def _kafka07Factory(self, log: RateLimitedLogger) -> BrokerFactory:
+    def _makeFactory(self, log: RateLimitedLogger, requestLog: Logger | None) -> BrokerFactory:
         settings = self._settings
 
         def report(message: str, error: PylogbrokerError) -> None:
@@ -243,19 +266,22 @@ class BrokerService(Service):
                 report,
                 self._random,
                 self._reactor.seconds,
-                Logger(REQUEST_LOG) if settings.logRequests else None,
+                requestLog,
             )
 
-        choose: ChooseHandler | None = None
+        kafka07, kafka = makeHandler(self._broker), self.kafka.protocol
+        authorizer = None
         if settings.allowFile:
             authorizer = Authorizer(
                 self._broker, readAllowList(settings.allowFile), makeHandler, log
             )
 
-            def choose(transport: Any, greeting: bytes) -> IProtocolHandler:
+        def choose(transport: Any, greeting: bytes) -> IProtocolHandler:
+            if authorizer is not None:  # its rules know nothing of today's requests
                 return authorizer.handlerFor(transport)
+            return kafka if isCurrentProtocol(greeting) else kafka07
 
-        return BrokerFactory(self.connections, makeHandler(self._broker), choose)
+        return BrokerFactory(self.connections, kafka07, choose)
 
     # -- inspection
 
@@ -330,7 +356,7 @@ class BrokerService(Service):
         self.connections.countMax = min(self.connections.countMax or room, room)
         try:
             self._listenNow()
-            self.directory.open(self.logManager.report)
+            self._openDirectory()
         except BaseException:
             self._turnUntil(Deferred.fromCoroutine(self._closePorts()))
             raise
@@ -352,6 +378,9 @@ class BrokerService(Service):
                 "twistd cannot wait"
             )
         self._turnUntil(listening)
+
+    def _openDirectory(self) -> None:
+        self.directory.open(self.logManager.report, self.kafka.metadata.open)
 
     def _turnUntil(self, waiting: Deferred[None]) -> None:
         outcomes: list[Any] = []
@@ -404,7 +433,7 @@ class BrokerService(Service):
             raise
         self._flushWorker.start()
         try:
-            await self._flushWorker.submit(lambda: self.directory.open(self.logManager.report))
+            await self._flushWorker.submit(self._openDirectory)
         except Exception:  # not GeneratorExit: an abandoned start must not wait
             self._flushWorker.stop()
             self.directory.close()  # a cancelled start may have opened it
@@ -450,7 +479,8 @@ class BrokerService(Service):
         )
         await zookeeper.connect(settings.zkConnectionTimeoutMs)
         self.registration = registration
-        await registration.start(sorted(self.directory.topics))
+        topics = [topic for topic in self.directory.topics if not self.kafka.isTopic(topic)]
+        await registration.start(sorted(topics))
         self._log.info(
             "Broker {brokerId} is registered as {host}:{port}",
             brokerId=settings.brokerId,
@@ -537,6 +567,9 @@ class BrokerService(Service):
         self._flushWorker.start()
         self._readWorker.start()
         self.logManager.start(self.directory)
+        self.kafka.start().addErrback(
+            lambda failure: self._log.failure("Starting topics failed: this is a bug", failure)
+        )
         idleMs, repeat = self._settings.readerIdleMs, self.logManager.repeat
         repeat(idleMs, self.connections.dropStalled)
         repeat(min(LINGER_MS, idleMs), self.connections.dropUnclosed)
@@ -575,6 +608,7 @@ class BrokerService(Service):
         for log in list(self.directory.logs.values()):
             await self.logManager.close(log)
         self.logManager.stop()
+        self.kafka.stop()
         try:
             marked = await self._flushWorker.submit(self._closeDirectory)
             if not marked:
@@ -597,6 +631,7 @@ class BrokerService(Service):
         try:
             return self.directory.writeCleanShutdownMarker()
         finally:
+            self.kafka.metadata.close()
             self.directory.close()
 
     async def _endConnections(self) -> None:

@@ -14,6 +14,9 @@ import re
 from pylogbroker.errors import InvalidTopicError
 from pylogbroker.types import TopicPartition
 
+BATCH_SUFFIX = ".log"
+"""Of segments of record batches."""
+
 DELETED_SUFFIX = ".deleted"
 """Behind the whole name of a deleted segment file; 0.7.2 does not load such names, nor do we."""
 

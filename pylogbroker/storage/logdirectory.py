@@ -47,6 +47,7 @@ from pylogbroker.storage.events import (
     UnexpectedFileInLogDirectory,
 )
 from pylogbroker.storage.filenames import (
+    BATCH_SUFFIX,
     directoryName,
     isRemovedName,
     parseDirectoryName,
@@ -339,7 +340,7 @@ class LogDirectory:
         """Load a partition, or make its first segment. Blocks; on any thread."""
         path = f"{self.path}/{topicPartition}"
         chosen = formatOf(path, self._fileSystem.list(path), formats) or formats[0]
-        if self._forBatches is None or not chosen.isStamped:
+        if self._forBatches is None or chosen.suffix != BATCH_SUFFIX:
             return loadPartition(self.cache, path, formats, recover, report)
         settings = self._forBatches(topicPartition.topic)
         recoveryPoint = self._saved[RECOVERY_POINT].get(topicPartition, 0)

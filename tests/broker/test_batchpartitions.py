@@ -225,16 +225,13 @@ class AcknowledgeTests(SynchronousTestCase):
         self.bench.settle()
         self.assertEqual((self.bench.log().highWatermark, len(self.acks)), (2, 4))
 
-    def test_flushForReader(self) -> None:
-        """The broker starts the flush that a reader needs, if one does."""
+    def test_waitingReader(self) -> None:
+        """A reader that waits for more starts the flush that it needs."""
         partition = self.bench.partition()
         self.bench.send(batch(b"a"), self.acks, False)
         self.bench.settle()
-        self.bench.broker.flushForReader(partition)
-        self.bench.settle()
         self.assertEqual(self.bench.log().highWatermark, 0)
-        partition.log.whenReached(MarkKind.HIGH_WATERMARK, 1, self.acks.append)
-        self.bench.broker.flushForReader(partition)
+        partition.whenReached(MarkKind.HIGH_WATERMARK, 1, self.acks.append)
         self.bench.settle()
         self.assertEqual(self.bench.log().highWatermark, 1)
 

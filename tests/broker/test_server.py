@@ -673,7 +673,7 @@ class DueTests(BrokerTestCase):
         self.assertEqual(self.take(self.successResultOf(across)), (self.first * 2)[:50])
         self.assertEqual(self.lead.pinCounts(), [0])
         self.assertEqual(
-            len(self.lead.reactor.getDelayedCalls()), 4
+            len(self.lead.reactor.getDelayedCalls()), 6
         )  # the ticks of upkeep, and the looks for stalled readers and for who does not close
 
     def test_doesNotReach(self) -> None:

@@ -111,7 +111,7 @@ class SettingsTests(LeadTestCase):
             },
             lambda sentence: self.fail(sentence),
         )
-        found = logSettings(settings)
+        found = logSettings(settings, lambda topic: self.fail(topic))
         hour = 3_600_000
         self.assertEqual((found.topicLengthMax, found.descriptorCountMax), (14, 15))
         for topic, expected, keepHours, keepSize in (
@@ -542,7 +542,7 @@ class PortTests(TestCase):
         self.assertEqual(
             (broker.running, broker.ports, broker.directory.isOpen), (False, [], False)
         )
-        self.assertEqual(set(os.listdir(self.directory)), {MARK, ".lock"})
+        self.assertEqual(set(os.listdir(self.directory)), {MARK, ".lock", "metadata.journal"})
 
     async def test_startCancelled(self) -> None:
         """

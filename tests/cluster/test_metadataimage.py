@@ -91,7 +91,7 @@ class ImageTests(SynchronousTestCase):
         """A record that contradicts an earlier one is refused, and changes nothing."""
         image = imageOf(RECORDS)
         before = list(image.records())
-        for record, text in (
+        contradictions: list[tuple[Record, str]] = [
             (ClusterRecord("B"), "second cluster id"),
             (TopicRecord("orders", str(UUID(int=3)), 1), "there already"),
             (TopicRecord("new", FIRST, 1), "there already"),
@@ -102,7 +102,8 @@ class ImageTests(SynchronousTestCase):
             (TopicRemovedRecord(FIRST), "not being removed"),
             (ConfigRecord("planet", "", "x", "y"), "unknown resource"),
             (ProducerIdsRecord(1000), "not behind"),
-        ):
+        ]
+        for record, text in contradictions:
             error = self.assertRaises(MetadataError, image.apply, record)
             self.assertIn(text, str(error))
         self.assertEqual(list(image.records()), before)
@@ -127,14 +128,11 @@ class ImageTests(SynchronousTestCase):
                 continue
             topic = random.choice(topics)
             topicId = str(topic.topicId)
-            image.apply(
-                random.choice(
-                    [
-                        RemoveTopicRecord(topicId),
-                        PartitionCountRecord(topicId, topic.partitionCount + 1),
-                        ConfigRecord(TOPIC, topicId, random.choice("ab"), random.choice("xy")),
-                        ConfigRecord(TOPIC, topicId, random.choice("ab"), None),
-                    ]
-                )
-            )
+            changes: list[Record] = [
+                RemoveTopicRecord(topicId),
+                PartitionCountRecord(topicId, topic.partitionCount + 1),
+                ConfigRecord(TOPIC, topicId, random.choice("ab"), random.choice("xy")),
+                ConfigRecord(TOPIC, topicId, random.choice("ab"), None),
+            ]
+            image.apply(random.choice(changes))
         self.assertEqual(vars(imageOf(list(image.records()))), vars(image))

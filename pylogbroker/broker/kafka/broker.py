@@ -102,8 +102,8 @@ class KafkaBroker:
     def advertised(self, state: ConnectionState) -> tuple[str, int]:
         """Host and port at which the broker tells a client to find it."""
         settings = self._settings
-        host = settings.hostName or state.localHost or "localhost"
-        return host, state.localPort or settings.port
+        host, port = state.local
+        return settings.hostName or host or "localhost", port or settings.port
 
     def start(self) -> Deferred[None]:
         """

@@ -40,24 +40,26 @@ class ConnectionState:
     @ivar appending: fires when the produce request before is appended; L{None}: it is. Requests
         whose records a worker checks would else be overtaken.
     @ivar fetches: what ends each waiting fetch.
-    @ivar clientHost: the client's address, as Kafka shows it: C{/127.0.0.1}.
-    @ivar localHost: the address that the client has reached, and C{localPort} its port; C{""} and 0
-        where there is none.
     """
 
-    __slots__ = ("appending", "clientHost", "fetches", "localHost", "localPort")
+    __slots__ = ("_transport", "appending", "fetches")
 
     def __init__(self, transport: Any) -> None:
         """@param transport: L{None}: not connected."""
+        self._transport = transport
         self.appending: Deferred[None] | None = None
-        self.clientHost = self.localHost = ""
-        self.localPort = 0
-        if transport is not None:
-            peer, local = transport.getPeer(), transport.getHost()
-            self.clientHost = f"/{getattr(peer, 'host', '')}"
-            self.localHost = getattr(local, "host", "")
-            self.localPort = getattr(local, "port", 0)
         self.fetches: dict[int, Callable[[], object]] = {}
+
+    @property
+    def clientHost(self) -> str:
+        """The client's address, as Kafka shows it: C{/127.0.0.1}."""
+        return f"/{getattr(self._transport.getPeer(), 'host', '')}"
+
+    @property
+    def local(self) -> tuple[str, int]:
+        """The address and port that the client has reached; C{("", 0)} where there is none."""
+        found = self._transport.getHost()
+        return getattr(found, "host", ""), getattr(found, "port", 0)
 
 
 Handler = Callable[[RequestHeader, Any, ConnectionState], Any]
@@ -187,8 +189,7 @@ def isCurrentProtocol(greeting: bytes) -> bool:
     Whether a connection that begins so speaks Kafka's current protocol. Requests 0 to 4 exist in
     both, with other layouts, and mean 2011's.
 
-    @param greeting: at least six bytes.
+    @param greeting: at least six bytes, or fewer that are no request.
     """
-    return int.from_bytes(greeting[4:6], "big") > _KEY_2011_MAX and (
-        int.from_bytes(greeting[4:6], "big") in _KEYS
-    )
+    key = int.from_bytes(greeting[4:6], "big")
+    return key > _KEY_2011_MAX and key in _KEYS

@@ -42,7 +42,9 @@ class ProtocolTests(SynchronousTestCase):
     def handled(self, data: bytes) -> Any:
         decoder = self.protocol.newDecoder()
         decoder.feed(data)
-        return self.protocol.handle(decoder.takeRequest(), self.protocol.newState(None))
+        request = decoder.takeRequest()
+        assert request is not None
+        return self.protocol.handle(request, self.protocol.newState(None))
 
     def test_apiVersions(self) -> None:
         """Requests that have a handler are advertised, and no others."""

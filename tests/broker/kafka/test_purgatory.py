@@ -75,7 +75,7 @@ class PurgatoryTests(SynchronousTestCase):
         due: dict[int, float] = {}
         for number in range(500):
             ms = random.randrange(1, 3_000)
-            key = self.purgatory.wait(ms, lambda number=number: self.called.append(number))
+            key = self.wait(ms, number)
             if random.random() < 0.5:
                 self.purgatory.cancel(key)
             else:
