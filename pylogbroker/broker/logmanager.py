@@ -231,9 +231,8 @@ class LogManager:
         self._directory = directory
         self._logs = lambda: list(directory.logs.values())
         settings = self._settings
-        if directory.takesBatches:
-            self.repeat(settings.logFlushOffsetCheckpointIntervalMs, self._writeCheckpoints)
-            self.repeat(settings.producerIdExpirationCheckIntervalMs, self._expireProducers)
+        self.repeat(settings.logFlushOffsetCheckpointIntervalMs, self._writeCheckpoints)
+        self.repeat(settings.producerIdExpirationCheckIntervalMs, self._expireProducers)
         self.repeat(self._settings.logDefaultFlushSchedulerIntervalMs, self._flushByTime)
         self._firstRetention.start(
             RETENTION_DELAY_MS,

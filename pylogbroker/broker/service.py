@@ -90,12 +90,12 @@ _HEAP_BLOCK_SIZE = 8 << 20
 
 
 def logSettings(
-    settings: BrokerSettings, forBatches: Callable[[str], BatchLogSettings]
+    settings: BrokerSettings, forBatches: Callable[[str], BatchLogSettings | None]
 ) -> LogSettings:
     """
     The settings of the log directory.
 
-    @param forBatches: gives those of a topic of Kafka's current protocol.
+    @param forBatches: gives those of a topic of Kafka's current protocol, L{None} of another.
     """
 
     def forTopic(topic: str) -> PartitionSettings:

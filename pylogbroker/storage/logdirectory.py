@@ -97,7 +97,8 @@ class LogSettings:
     Settings of a broker's partitions.
 
     @ivar forTopic: gives the settings of a topic's partitions; called once for each topic.
-    @ivar forBatches: the same for topics of record batches. It is called again by C{configure}.
+    @ivar forBatches: the same for topics of record batches; L{None} for one that nobody manages,
+        whose log is a plain one. It is called again by C{configure}.
     @ivar partitionCount: gives the number of partitions of a topic (C{num.partitions}).
     @ivar topicLengthMax: UTF-16 code units (C{max.topic.name.length}).
     @ivar descriptorCountMax: segment files that may be open without need.
@@ -107,7 +108,7 @@ class LogSettings:
     partitionCount: Callable[[str], int]
     topicLengthMax: int
     descriptorCountMax: int
-    forBatches: Callable[[str], BatchLogSettings] | None = None
+    forBatches: Callable[[str], BatchLogSettings | None] = lambda topic: None
 
 
 LoadedLog = LoadedPartition | LoadedBatches
@@ -238,11 +239,6 @@ class LogDirectory:
     def isOpen(self) -> bool:
         return self._unlock is not None
 
-    @property
-    def takesBatches(self) -> bool:
-        """Whether partitions may be L{BatchLog}s."""
-        return self._forBatches is not None
-
     def open(self, report: Reporter, onLocked: Callable[[], None] = lambda: None) -> None:
         """
         Lock the directory, remove the marker, load every partition. Blocks; without a marker it
@@ -340,9 +336,9 @@ class LogDirectory:
         """Load a partition, or make its first segment. Blocks; on any thread."""
         path = f"{self.path}/{topicPartition}"
         chosen = formatOf(path, self._fileSystem.list(path), formats) or formats[0]
-        if self._forBatches is None or chosen.suffix != BATCH_SUFFIX:
-            return loadPartition(self.cache, path, formats, recover, report)
         settings = self._forBatches(topicPartition.topic)
+        if settings is None or chosen.suffix != BATCH_SUFFIX:
+            return loadPartition(self.cache, path, formats, recover, report)
         recoveryPoint = self._saved[RECOVERY_POINT].get(topicPartition, 0)
         request = LoadRequest(
             topicPartition,
@@ -356,8 +352,8 @@ class LogDirectory:
     def _take(self, topicPartition: TopicPartition, loaded: LoadedLog) -> PartitionLog:
         log: PartitionLog
         if isinstance(loaded, LoadedBatches):
-            assert self._forBatches is not None
             batchSettings = self._forBatches(topicPartition.topic)
+            assert batchSettings is not None
             log = BatchLog(topicPartition, loaded, self.cache, batchSettings, self._clock)
         else:
             settings = self._settingsFor(topicPartition.topic)
@@ -368,10 +364,10 @@ class LogDirectory:
 
     def configure(self, topic: str) -> None:
         """The settings of a topic of record batches have changed; its partitions take them."""
-        assert self._forBatches is not None
         settings = self._forBatches(topic)
         for topicPartition, log in self.logs.items():
             if topicPartition.topic == topic and isinstance(log, BatchLog):
+                assert settings is not None
                 log.configure(settings)
 
     def validateTopic(self, name: str) -> None:
@@ -519,8 +515,6 @@ class LogDirectory:
         @param names: of the files.
         @return: L{None}: they are up to date.
         """
-        if self._forBatches is None:
-            return None
         offsets = self._offsets()
         changed = {name: offsets[name] for name in names if offsets[name] != self._saved[name]}
         return CheckpointJob(self._fileSystem, self.path, changed) if changed else None

@@ -33,7 +33,6 @@ from pylogbroker.protocol.kafka07.responses import encodeOffsets as offsetsAnswe
 from pylogbroker.protocol.kafka07.responses import fetchHeader
 from pylogbroker.records.messageset import encodeSet
 from tests.broker.manualbroker import LeadBroker, LeadTestCase, Peer, capture, plainServer
-from tests.broker.test_protocolsniffer import API_VERSIONS
 
 MIB = 1 << 20
 
@@ -452,13 +451,12 @@ class StrangerTests(LeadTestCase):
 
     def test_named(self) -> None:
         """
-        HTTP, TLS, today's Kafka and Redis are cut, and a log line names what they look like, one
+        HTTP, TLS and Redis are cut, and a log line names what they look like, one
         for many of them.
         """
         for greeting, name in (
             (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP"),
             (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500), "TLS"),
-            (API_VERSIONS, "the protocol of Kafka 0.8 or later"),
             (b"*1\r\n$4\r\nPING\r\n", "Redis"),
         ):
             broker = self.broker()

@@ -66,11 +66,13 @@ class KafkaBroker:
         self.protocol: KafkaProtocol
         self.purgatory = Purgatory(clock)
 
-    def batchLogSettings(self, topic: str) -> BatchLogSettings:
-        """The settings of a topic's partitions, once the metadata are open."""
+    def batchLogSettings(self, topic: str) -> BatchLogSettings | None:
+        """The settings of a topic's partitions; L{None}: it is no topic of this protocol."""
         found = self.metadata.image.topics.get(topic)
+        if found is None:
+            return None
         return batchLogSettings(
-            EffectiveConfigs({} if found is None else found.configs, {}),
+            EffectiveConfigs(found.configs, {}),
             self._settings,
             self._random.random,
             lambda: int(self._clock.seconds() * 1000),

@@ -158,7 +158,7 @@ class TopicManager:
     async def _start(self) -> None:
         strays: dict[str, list[Partition]] = {}
         for topicPartition, found in self._directory.logs.items():
-            if isinstance(found, BatchLog) and topicPartition.topic not in self.image.topics:
+            if found.format.isStamped and topicPartition.topic not in self.image.topics:
                 partition = self._logManager.partition(found)
                 strays.setdefault(topicPartition.topic, []).append(partition)
         for topicId, name in list(self.image.removing.items()):
