@@ -113,10 +113,13 @@ class EndMarker(NamedTuple):
 
     @ivar isCommit: otherwise it was aborted.
     @ivar coordinatorEpoch: of the transaction coordinator that decided it.
+    @ivar transactionVersion: when it is appended: from 2 on, its producer epoch is newer than that
+        of the transaction.
     """
 
     isCommit: bool
     coordinatorEpoch: int
+    transactionVersion: int = 0
 
 
 class ValidatedBatches(NamedTuple):

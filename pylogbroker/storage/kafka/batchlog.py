@@ -20,9 +20,10 @@ first batch and the one to be appended (C{segment.ms}).
 B{Deleting.} A segment goes by the time of its newest record, and when it is below the log start,
 which C{deleteRecords} moves. It never goes before all of it is below the high watermark.
 
-B{Files beside the segments.} Rolls and the orderly close write a snapshot of the producers and the
-aborted transactions, behind the sync of the segment: neither is ever ahead of the flushed log. What
-is missing after a crash is found again by a scan (L{pylogbroker.storage.kafka.batchrecovery}).
+B{Files beside the segments.} Rolls and the orderly close write a snapshot of the producers, the
+aborted transactions and the epochs, behind the sync of the segment: none is ever ahead of the
+flushed log. What is missing after a crash is found again by a scan
+(L{pylogbroker.storage.kafka.batchrecovery}).
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from pylogbroker.storage.jobs import (
     RollJob,
 )
 from pylogbroker.storage.kafka.batchrecovery import LoadedBatches
+from pylogbroker.storage.kafka.epochs import writeEpochs
 from pylogbroker.storage.kafka.producerstate import CompletedTransaction, snapshotPath
 from pylogbroker.storage.kafka.transactionindex import (
     AbortedTransaction,
@@ -107,6 +109,7 @@ class BatchLog(PartitionLog):
         self.topicId = loaded.topicId
         self.producers = loaded.producers
         self.epochs = loaded.epochs
+        self._savedEpochs = loaded.epochs.entries
         self.leaderEpoch = max(self.epochs.latest, 0)
         self.logStartOffset = max(loaded.logStartOffset, self.logStartOffset)
         self._aborted = loaded.aborted
@@ -129,6 +132,14 @@ class BatchLog(PartitionLog):
         if settings.format is not None:
             self.format = settings.format
             self._stamp = settings.format.stamp
+
+    def assignEpoch(self, epoch: int) -> None:
+        """
+        The leader's epoch from the next append on. The file is written with the next roll; until
+        then a crash finds the epoch in the batches.
+        """
+        self.leaderEpoch = epoch
+        self.epochs.assign(epoch, self.logEndOffset)
 
     # -- append
 
@@ -206,7 +217,9 @@ class BatchLog(PartitionLog):
     def lastStableOffset(self) -> int:
         """Everything below is committed or aborted, or has no transaction."""
         unstable = self.producers.firstUnstableOffset
-        return self.highWatermark if unstable < 0 else min(unstable, self.highWatermark)
+        if unstable < 0:
+            return self.highWatermark
+        return max(min(unstable, self.highWatermark), self.logStartOffset)
 
     @property
     def stable(self) -> LogPosition:
@@ -341,12 +354,16 @@ class BatchLog(PartitionLog):
         fileSystem, path = self._cache.fileSystem, self.path
         snapshot = self.producers.takeSnapshot(self.writtenOffset)
         aborted = self._aborted.get(self._active.baseOffset)
+        epochs = self.epochs.entries
 
         def save() -> None:
             if snapshot is not None:
                 snapshot.write(fileSystem, path)
             if aborted is not None:
                 aborted.save(fileSystem)
+            if epochs != self._savedEpochs:
+                writeEpochs(fileSystem, path, epochs)
+                self._savedEpochs = epochs
 
         return save
 

@@ -120,7 +120,7 @@ def loadBatches(
         loading.producers,
         loading.epochs,
         {base: index for base, index in loading.aborted.items() if index.entries},
-        max(request.logStartOffset, segments[0].baseOffset),
+        loading.startOffset,
         loading.firstTimestamp(),
         readTopicId(fileSystem, path),
     )
@@ -337,11 +337,15 @@ class _Loading:
 
     # -- the end
 
+    @property
+    def startOffset(self) -> int:
+        return max(self._request.logStartOffset, self.opened[0].baseOffset)
+
     def _finish(self) -> None:
         end = self.endOffset
         before = self.epochs.entries
         self.epochs.truncateFromEnd(end)
-        self.epochs.truncateFromStart(self._request.logStartOffset)
+        self.epochs.truncateFromStart(self.startOffset)
         if not self.epochs.entries:
             self.epochs.assign(before[-1].epoch if before else 0, end)
         if self.epochs.entries != self._savedEpochs:
@@ -350,6 +354,7 @@ class _Loading:
             if not self.aborted[segment.baseOffset].isSaved:
                 self.aborted[segment.baseOffset].save(self._fileSystem)
         self.producers.onHighWatermark(end)
+        self.producers.expire(self._request.nowMs)
         self._locateTransactions()
         self._removeStrays()
 

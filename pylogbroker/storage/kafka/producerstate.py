@@ -48,6 +48,10 @@ SUFFIX = ".snapshot"
 BATCH_COUNT = 5
 PRODUCER_COUNT_MAX = 100_000
 
+EPOCH_BUMP_VERSION = 2
+"""The transaction version in which each transaction has an epoch of its own."""
+
+EPOCH_MAX = 2**15 - 1
 SEQUENCE_MASK = 0x7FFFFFFF
 NO_EPOCH = -1
 NO_OFFSET = -1
@@ -197,6 +201,16 @@ class ProducerStateManager:
         if entry is None:
             return
         self._checkEpoch(entry, header)
+        if (
+            marker.transactionVersion >= EPOCH_BUMP_VERSION
+            and header.producerEpoch == entry.epoch
+            and entry.transactionStart >= 0  # otherwise the marker is a repetition
+            and header.producerEpoch != EPOCH_MAX
+        ):
+            raise InvalidProducerEpochError(
+                f"the end of a transaction of producer {header.producerId} in {self._name} has its"
+                f" epoch, {entry.epoch}, not a newer one"
+            )
         if marker.coordinatorEpoch < entry.coordinatorEpoch:
             raise CoordinatorFencedError(
                 f"coordinator epoch {marker.coordinatorEpoch} for producer {header.producerId} in"
