@@ -603,6 +603,7 @@ class BrokerService(Service):
         self._wasStopped = True
         self.logManager.stopTimers()
         self._status.startedMs = 0
+        self.kafka.endWaits()
         await self._endConnections()
         await self.logManager.drain()
         for log in list(self.directory.logs.values()):

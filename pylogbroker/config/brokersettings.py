@@ -343,6 +343,61 @@ class BrokerSettings(Settings):
         "The interval in milliseconds at which the broker retries a write that a full disk "
         "refused. Producers wait; no accepted message is lost.",
     )
+    # -- groups of Kafka's current protocol
+    groupMinSessionTimeoutMs = ownKey(
+        "group.min.session.timeout.ms",
+        POSITIVE,
+        "6000",
+        "The shortest session time-out that a group member may ask for. Shorter ones find dead "
+        "members sooner, and cost more heartbeats.",
+    )
+    groupMaxSessionTimeoutMs = ownKey(
+        "group.max.session.timeout.ms",
+        POSITIVE,
+        "1800000",
+        "The longest session time-out that a group member may ask for. At least "
+        "`group.min.session.timeout.ms`.",
+        least=groupMinSessionTimeoutMs,
+    )
+    groupInitialRebalanceDelayMs = ownKey(
+        "group.initial.rebalance.delay.ms",
+        NOT_NEGATIVE,
+        "3000",
+        "How long a new group waits for more members before its first rebalance, in milliseconds, "
+        "each time one joins. 0 for tests.",
+    )
+    groupMaxSize = ownKey(
+        "group.max.size",
+        POSITIVE,
+        "2147483647",
+        "The largest number of members of a group; further ones are refused.",
+    )
+    offsetsTopicNumPartitions = ownKey(
+        "offsets.topic.num.partitions",
+        POSITIVE,
+        "50",
+        "The number of partitions with which the topic of committed offsets is created, when the "
+        "first group needs it.",
+    )
+    offsetsRetentionMinutes = ownKey(
+        "offsets.retention.minutes",
+        POSITIVE,
+        "10080",
+        "How long, in minutes, committed offsets are kept after their group has lost its last "
+        "member; without members, after the commit.",
+    )
+    offsetsRetentionCheckIntervalMs = ownKey(
+        "offsets.retention.check.interval.ms",
+        POSITIVE,
+        "600000",
+        "How often expired offsets are looked for.",
+    )
+    offsetMetadataMaxBytes = ownKey(
+        "offset.metadata.max.bytes",
+        NOT_NEGATIVE,
+        "4096",
+        "The longest text that a client may store with a committed offset.",
+    )
     # -- reading
     coldReadThreads = ownKey(
         "cold.read.threads",

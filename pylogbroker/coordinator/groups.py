@@ -1,6 +1,7 @@
 """
 The coordinator of consumer groups, as a pure state machine: requests in; answers, records to append
-and deadlines out. No Twisted, no sockets, no clock of its own.
+and deadlines out. No Twisted, no sockets, no clock of its own: a module of its own, so that
+simulations can drive it.
 
 The caller
 

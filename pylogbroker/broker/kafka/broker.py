@@ -13,6 +13,8 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from pylogbroker.broker.kafka.coordinators.grouprequests import GroupRequests
+from pylogbroker.broker.kafka.coordinators.groupservice import GroupService
 from pylogbroker.broker.kafka.fetchrequests import FetchRequests
 from pylogbroker.broker.kafka.producerequests import ProduceRequests
 from pylogbroker.broker.kafka.protocol import ConnectionState, Handler, KafkaProtocol
@@ -40,6 +42,7 @@ class KafkaBroker:
 
     @ivar metadata: of the cluster.
     @ivar topics: and their partitions here.
+    @ivar groups: of consumers.
     @ivar protocol: handles the requests of all its connections.
     """
 
@@ -63,6 +66,7 @@ class KafkaBroker:
             MetadataStore(fileSystem, settings.logDir), worker, random.randbytes
         )
         self.topics: TopicManager
+        self.groups: GroupService
         self.protocol: KafkaProtocol
         self.purgatory = Purgatory(clock)
 
@@ -89,9 +93,14 @@ class KafkaBroker:
         )
         produce = ProduceRequests(broker, self.topics, logManager, self.purgatory)
         fetch = FetchRequests(broker, self.topics, self.purgatory, self._counters)
+        self.groups = GroupService(
+            self._clock, self.topics, broker.readWorker, self._settings, self._random
+        )
+        groups = GroupRequests(self.groups, self.topics, self._settings.brokerId, self.advertised)
         handlers: dict[ApiKey, Handler] = {
             ApiKey.PRODUCE: produce.produce,
             ApiKey.FETCH: fetch.fetch,
+            **groups.handlers,
         }
         self.protocol = KafkaProtocol(
             handlers,
@@ -109,11 +118,16 @@ class KafkaBroker:
 
     def start(self) -> Deferred[None]:
         """
-        Serve the topics.
+        Serve the topics, then the groups.
 
-        @return: fires when all partitions are there; those that exist are served at once.
+        @return: fires when all partitions are there, and the groups are loaded; what is ready
+            sooner is served at once.
         """
-        return self.topics.start()
+        return self.topics.start().addCallback(lambda _none: self.groups.start())
+
+    def endWaits(self) -> None:
+        """Answer the requests that wait for other clients, since no more requests come."""
+        self.groups.stop()
 
     def stop(self) -> None:
         """The waits are over; to be called when no request is under way."""

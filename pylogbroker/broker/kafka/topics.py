@@ -288,7 +288,7 @@ class TopicManager:
                 for each in records
                 if isinstance(each, ConfigRecord) and each.resource == TOPIC
             ]
-            return records, (topics, touched, result)
+            return records, (topics, list(dict.fromkeys(touched)), result)
 
         removed, touched, result = await self.metadata.change(withRemoved)
         for topic in removed:

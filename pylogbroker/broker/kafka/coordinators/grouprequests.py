@@ -1,0 +1,346 @@
+"""
+The handlers of requests to the coordinator of consumer groups. A module of its own, since it alone
+knows versions and topics.
+
+The coordinator decides about groups; what depends on topics is decided here, as Kafka does: topic
+ids become names, and unknown topics and partitions are left out of what the coordinator sees. Their
+errors stand before its answers.
+
+Each answer is a Deferred, since it may have to wait: for other members, or for an append.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from ipaddress import IPv6Address, ip_address
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from pylogbroker.broker.kafka.coordinators.groupservice import GroupService
+from pylogbroker.broker.kafka.protocol import ConnectionState, Handler
+from pylogbroker.broker.kafka.topics import TopicManager
+from pylogbroker.coordinator.groupmessages import (
+    ClientContext,
+    CommitPartition,
+    CommitTopic,
+    DeletePartition,
+    DeleteTopic,
+    FetchedPartition,
+    FetchedTopic,
+    OffsetCommit,
+    OffsetDelete,
+    OffsetFetchGroup,
+    OffsetFetchGroupAnswer,
+    OffsetFetchTopic,
+    PartitionResult,
+    TopicResults,
+)
+from pylogbroker.coordinator.offsetstopic import ZERO_ID
+from pylogbroker.net.deferreds import gatherAll
+from pylogbroker.protocol.kafka import messages
+from pylogbroker.protocol.kafka.apikeys import ApiKey
+from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+from pylogbroker.protocol.kafka.requests import RequestHeader
+
+GROUP, TRANSACTION = 0, 1
+"""What a coordinator is looked for. There is a third type, which needs share groups."""
+
+GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+"""Read, delete, describe, describe and alter settings: everything that can be done to a group."""
+
+_NO_OPERATIONS = -(2**31)
+_BATCHED_FIND_VERSION = 4
+_BATCHED_FETCH_VERSION = 8
+_COMMIT_IDS_VERSION = 10
+_FETCH_IDS_VERSION = 10
+
+
+_NOWHERE = {"nodeId": -1, "host": "", "port": -1}
+
+
+class GroupRequests:
+    """The handlers of the requests of group members, and of those about groups."""
+
+    def __init__(
+        self,
+        groups: GroupService,
+        topics: TopicManager,
+        brokerId: int,
+        advertised: Callable[[ConnectionState], tuple[str, int]],
+    ) -> None:
+        """
+        @param advertised: gives the host and port at which clients of a connection's listener
+            reach this broker.
+        """
+        self._groups = groups
+        self._topics = topics
+        self._brokerId = brokerId
+        self._advertised = advertised
+
+    @property
+    def handlers(self) -> dict[ApiKey, Handler]:
+        return {
+            ApiKey.FIND_COORDINATOR: self.findCoordinator,
+            ApiKey.JOIN_GROUP: self.joinGroup,
+            ApiKey.SYNC_GROUP: self.syncGroup,
+            ApiKey.HEARTBEAT: self.heartbeat,
+            ApiKey.LEAVE_GROUP: self.leaveGroup,
+            ApiKey.OFFSET_COMMIT: self.offsetCommit,
+            ApiKey.OFFSET_FETCH: self.offsetFetch,
+            ApiKey.OFFSET_DELETE: self.offsetDelete,
+            ApiKey.DESCRIBE_GROUPS: self.describeGroups,
+            ApiKey.LIST_GROUPS: self.listGroups,
+            ApiKey.DELETE_GROUPS: self.deleteGroups,
+        }
+
+    # -- where the coordinator is
+
+    def findCoordinator(self, header: RequestHeader, body: Any, state: ConnectionState) -> Any:
+        return Deferred.fromCoroutine(self._findCoordinator(header, body, state))
+
+    async def _findCoordinator(
+        self, header: RequestHeader, body: Any, state: ConnectionState
+    ) -> Any:
+        response = messages.FindCoordinatorResponse
+        if header.apiVersion < _BATCHED_FIND_VERSION:
+            error, address = await self._find(body.keyType, body.key, state)
+            text = error.message or error.name
+            return response(errorCode=error, errorMessage=text, **address)
+        coordinators = []
+        for key in body.coordinatorKeys:
+            error, address = await self._find(body.keyType, key, state)
+            coordinators.append(response.Coordinator(key=key, errorCode=error, **address))
+        return response(coordinators=coordinators)
+
+    async def _find(
+        self, keyType: int, key: str, state: ConnectionState
+    ) -> tuple[ErrorCode, dict[str, Any]]:
+        if keyType == GROUP and await self._groups.findCoordinator(key):
+            host, port = self._advertised(state)
+            return ErrorCode.NONE, {"nodeId": self._brokerId, "host": host, "port": port}
+        isKnown = keyType in (GROUP, TRANSACTION)
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE if isKnown else ErrorCode.INVALID_REQUEST
+        return error, _NOWHERE
+
+    # -- membership
+
+    def joinGroup(self, header: RequestHeader, body: Any, state: ConnectionState) -> Any:
+        context = _context(header, state)
+        return self._ask(
+            messages.JoinGroupResponse,
+            lambda reply: self._groups.coordinator.joinGroup(context, body, reply),
+        )
+
+    def syncGroup(self, header: RequestHeader, body: Any, state: ConnectionState) -> Any:
+        context = _context(header, state)
+        return self._ask(
+            messages.SyncGroupResponse,
+            lambda reply: self._groups.coordinator.syncGroup(context, body, reply),
+        )
+
+    def heartbeat(self, header: RequestHeader, body: Any, state: ConnectionState) -> Any:
+        answer = self._groups.coordinator.heartbeat(body)
+        self._groups.schedule()
+        return messages.HeartbeatResponse(**answer._asdict())
+
+    def leaveGroup(self, header: RequestHeader, body: Any, state: ConnectionState) -> Any:
+        context = _context(header, state)
+        return self._ask(
+            messages.LeaveGroupResponse,
+            lambda reply: self._groups.coordinator.leaveGroup(context, body, reply),
+        )
+
+    def _ask(
+        self, response: Any, ask: Callable[[Callable[[Any], object]], object]
+    ) -> Deferred[Any]:
+        """
+        @param response: the class of the response, whose fields the answer has.
+        @param ask: called with what takes the answer.
+        """
+        return self._asked(ask).addCallback(lambda answer: response(**answer._asdict()))
+
+    def _asked(self, ask: Callable[[Callable[[Any], object]], object]) -> Deferred[Any]:
+        waiting: Deferred[Any] = Deferred()
+        ask(waiting.callback)
+        self._groups.schedule()
+        return waiting
+
+    # -- committed offsets
+
+    def offsetCommit(self, header: RequestHeader, body: Any, state: ConnectionState) -> Any:
+        refused: list[TopicResults] = []
+        accepted: list[CommitTopic] = []
+        hasIds = header.apiVersion >= _COMMIT_IDS_VERSION
+        for topic in body.topics:
+            name = self._nameOf(topic.topicId) if hasIds else topic.name
+            if name is None:
+                error = ErrorCode.UNKNOWN_TOPIC_ID
+                results = [PartitionResult(each.partitionIndex, error) for each in topic.partitions]
+                refused.append(TopicResults("", results, topic.topicId))
+                continue
+            topicId = self._idOf(name)
+            known: list[CommitPartition] = []
+            self._divide(name, topicId, topic.partitions, known, refused)
+            if known:
+                accepted.append(CommitTopic(name, known, topicId))
+        response = messages.OffsetCommitResponse
+        if not accepted:
+            return response(topics=refused)
+        request = OffsetCommit(
+            body.groupId,
+            accepted,
+            body.generationIdOrMemberEpoch,
+            body.memberId,
+            body.groupInstanceId,
+            body.retentionTimeMs,
+        )
+        context = _context(header, state)
+        return self._asked(
+            lambda reply: self._groups.coordinator.offsetCommit(context, request, reply)
+        ).addCallback(lambda answer: response(topics=_joined(refused, answer.topics)))
+
+    def _divide(
+        self,
+        name: str,
+        topicId: bytes,
+        partitions: Sequence[Any],
+        known: list[Any],
+        refused: list[TopicResults],
+    ) -> None:
+        """Sort out partitions that do not exist."""
+        found = self._topics.image.topics.get(name)
+        count = 0 if found is None else found.partitionCount
+        unknown = []
+        for each in partitions:
+            if 0 <= each.partitionIndex < count:
+                known.append(each)
+            else:
+                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                unknown.append(PartitionResult(each.partitionIndex, error))
+        if unknown:
+            refused.append(TopicResults(name, unknown, topicId))
+
+    def _nameOf(self, topicId: bytes) -> str | None:
+        found = self._topics.topicById(topicId)
+        return None if found is None else found.name
+
+    def _idOf(self, name: str) -> bytes:
+        found = self._topics.image.topics.get(name)
+        return ZERO_ID if found is None else found.topicId.bytes
+
+    def offsetFetch(self, header: RequestHeader, body: Any, state: ConnectionState) -> Any:
+        return Deferred.fromCoroutine(self._offsetFetch(header, body, state))
+
+    async def _offsetFetch(self, header: RequestHeader, body: Any, state: ConnectionState) -> Any:
+        response = messages.OffsetFetchResponse
+        context = _context(header, state)
+        if header.apiVersion < _BATCHED_FETCH_VERSION:
+            found = await self._fetchGroup(context, body, body.requireStable)
+            return response(topics=found.topics, errorCode=found.errorCode)
+        asked = [self._fetchGroup(context, each, body.requireStable) for each in body.groups]
+        return response(groups=await gatherAll(asked))
+
+    async def _fetchGroup(
+        self, context: ClientContext, group: Any, requireStable: bool
+    ) -> OffsetFetchGroupAnswer:
+        hasIds = context.apiVersion >= _FETCH_IDS_VERSION
+        topics: list[OffsetFetchTopic] | None = None
+        unknown: list[FetchedTopic] = []
+        if group.topics is not None:
+            topics = []
+            for topic in group.topics:
+                name = self._nameOf(topic.topicId) if hasIds else topic.name
+                if name is None:
+                    partitions = [
+                        FetchedPartition(index, errorCode=ErrorCode.UNKNOWN_TOPIC_ID)
+                        for index in topic.partitionIndexes
+                    ]
+                    unknown.append(FetchedTopic("", partitions, topic.topicId))
+                else:
+                    topics.append(OffsetFetchTopic(name, topic.partitionIndexes, self._idOf(name)))
+        request = OffsetFetchGroup(group.groupId, topics)
+        answer: OffsetFetchGroupAnswer = await self._asked(
+            lambda reply: self._groups.coordinator.offsetFetch(
+                context, request, requireStable, reply
+            )
+        )
+        if answer.errorCode:
+            return answer
+        fetched = list(answer.topics)
+        if topics is None and hasIds:
+            fetched = [each._replace(topicId=self._idOf(each.name)) for each in fetched]
+            fetched = [each for each in fetched if each.topicId != ZERO_ID]
+        return answer._replace(topics=fetched + unknown)
+
+    def offsetDelete(self, header: RequestHeader, body: Any, state: ConnectionState) -> Any:
+        refused: list[TopicResults] = []
+        accepted: list[DeleteTopic] = []
+        for topic in body.topics:
+            known: list[DeletePartition] = []
+            self._divide(topic.name, ZERO_ID, topic.partitions, known, refused)
+            if known:
+                accepted.append(DeleteTopic(topic.name, known))
+        response = messages.OffsetDeleteResponse
+        if not accepted:
+            return response(topics=refused)
+        request = OffsetDelete(body.groupId, accepted)
+
+        def answered(answer: Any) -> Any:
+            if answer.errorCode:
+                return response(errorCode=answer.errorCode)
+            return response(topics=_joined(refused, answer.topics))
+
+        return self._asked(
+            lambda reply: self._groups.coordinator.offsetDelete(request, reply)
+        ).addCallback(answered)
+
+    # -- administration
+
+    def describeGroups(self, header: RequestHeader, body: Any, state: ConnectionState) -> Any:
+        groups = self._groups.coordinator.describeGroups(_context(header, state), body.groups)
+        operations = GROUP_OPERATIONS if body.includeAuthorizedOperations else _NO_OPERATIONS
+        return messages.DescribeGroupsResponse(
+            groups=[
+                each if each.errorCode else each._replace(authorizedOperations=operations)
+                for each in groups
+            ]
+        )
+
+    def listGroups(self, header: RequestHeader, body: Any, state: ConnectionState) -> Any:
+        answer = self._groups.coordinator.listGroups(body.statesFilter, body.typesFilter)
+        return messages.ListGroupsResponse(**answer._asdict())
+
+    def deleteGroups(self, header: RequestHeader, body: Any, state: ConnectionState) -> Any:
+        return self._asked(
+            lambda reply: self._groups.coordinator.deleteGroups(body.groupsNames, reply)
+        ).addCallback(lambda results: messages.DeleteGroupsResponse(results=results))
+
+
+def _context(header: RequestHeader, state: ConnectionState) -> ClientContext:
+    return ClientContext(header.apiVersion, header.clientId or "", javaHost(state.clientHost))
+
+
+def javaHost(host: str) -> str:
+    """
+    A client's address as Java prints it, which is how Kafka shows it.
+
+    @param host: a slash and the address.
+    """
+    if ":" in host:
+        address = ip_address(host[1:].partition("%")[0])
+        assert isinstance(address, IPv6Address)
+        parts = address.exploded.split(":")
+        return f"/{address.ipv4_mapped or ':'.join(f'{int(part, 16):x}' for part in parts)}"
+    return host
+
+
+def _joined(refused: list[TopicResults], results: Sequence[TopicResults]) -> list[TopicResults]:
+    """Results of the coordinator behind errors; those of a topic together."""
+    joined = {(each.name, each.topicId): each for each in refused}
+    for each in results:
+        before = joined.get((each.name, each.topicId))
+        if before is not None:
+            each = each._replace(partitions=[*before.partitions, *each.partitions])
+        joined[each.name, each.topicId] = each
+    return list(joined.values())

@@ -1,0 +1,191 @@
+"""The records of a coordinator in its topic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from pylogbroker.broker.kafka.coordinators import coordinatorlog
+from pylogbroker.broker.kafka.coordinators.coordinatorlog import (
+    Appender,
+    Loader,
+    encodeRecords,
+)
+from pylogbroker.broker.kafka.errors import KafkaError
+from pylogbroker.coordinator.effects import Record
+from pylogbroker.errors import FormatError, StorageError
+from pylogbroker.interfaces import CheckLimits
+from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+from pylogbroker.records import recordbatch
+from pylogbroker.records.kafkaformat import LOG_RULES, KafkaFormat
+from tests.broker.kafka.groupcase import GroupCase
+
+
+class CoordinatorLogCase(GroupCase):
+    """A partition of a topic."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.partition = self.lead.partition("t")
+        self.outcomes: list[Any] = []
+        self.appender = Appender(
+            self.partition, self.lead.logManager.nowMs, lambda: self.outcomes.append("failed")
+        )
+
+    def append(self, *records: Record) -> None:
+        number = len(self.outcomes)
+        self.outcomes.append(None)
+
+        def done(error: ErrorCode) -> None:
+            self.outcomes[number] = error
+
+        self.appender.append(records, done)
+
+    def put(self, data: bytes) -> None:
+        """Append what a coordinator does not write."""
+        batches = KafkaFormat(LOG_RULES).validate(data, CheckLimits())
+        self.assertIsNotNone(self.partition.append(batches, self.lead.logManager.nowMs()))
+
+    def load(self) -> list[Record]:
+        """All records."""
+        loader = Loader(self.partition, self.lead.readWorker)
+        found: list[Record] = []
+        while True:
+            loading = nextRecords(loader)
+            self.lead.settle()
+            records = self.successResultOf(loading)
+            if records is None:
+                return found
+            found += records
+
+
+def nextRecords(loader: Loader) -> Any:
+    """The next records."""
+    return Deferred.fromCoroutine(loader.nextRecords())
+
+
+class AppendTests(CoordinatorLogCase):
+    """L{Appender}."""
+
+    def test_batches(self) -> None:
+        """Records are one batch, or as many as the topic's limit asks for."""
+        records = [(b"%d" % index, bytes(100)) for index in range(10)]
+        one = encodeRecords(records, 5, 1 << 20)
+        self.assertEqual((len(one.buffers), one.messageCount, one.timestampMaxMs), (1, 10, 5))
+        several = encodeRecords(records, 5, 500)
+        self.assertEqual([each.recordCount for each in several.headers], [3, 3, 3, 1])
+        self.assertTrue(all(len(each) <= 500 for each in several.buffers))
+        self.assertEqual(several.size, sum(map(len, several.buffers)))
+
+    def test_read(self) -> None:
+        """What was appended is read."""
+        self.append((b"a", b"1"), (b"b", None))
+        self.append((b"a", b"2"))
+        self.lead.settle()
+        self.assertEqual(self.outcomes, [ErrorCode.NONE] * 2)
+        self.assertEqual(self.load(), [(b"a", b"1"), (b"b", None), (b"a", b"2")])
+
+    def test_tooLarge(self) -> None:
+        """A record that no batch can hold is refused; the others are not hurt."""
+        self.append((b"a", bytes(2 << 20)))
+        self.append((b"a", b"1"))
+        self.lead.settle()
+        self.assertEqual(self.outcomes, [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.NONE])
+        with self.assertRaises(KafkaError):
+            encodeRecords([(b"a", bytes(400))], 5, 400)
+
+    def test_queueFull(self) -> None:
+        """Beyond a limit of bytes, what waits is refused, in its turn."""
+        self.patch(coordinatorlog, "QUEUED_SIZE_MAX", 100)
+        self.append((b"a", b"1"))
+        self.lead.settle()
+        self.lead.logManager.roll(self.partition)
+        for index in range(3):
+            self.append((b"%d" % index, bytes(20)))
+        self.assertEqual(self.outcomes, [ErrorCode.NONE, None, None, None])
+        self.lead.settle()
+        refused = [ErrorCode.REQUEST_TIMED_OUT] * 2
+        self.assertEqual(self.outcomes, [ErrorCode.NONE, ErrorCode.NONE, *refused])
+        self.append((b"9", bytes(20)))
+        self.lead.settle()
+        self.assertEqual(self.outcomes[4], ErrorCode.NONE)
+
+
+class LoadTests(CoordinatorLogCase):
+    """L{Loader}."""
+
+    def test_transactions(self) -> None:
+        """Records of a transaction count when it is committed, and not if it is aborted."""
+
+        nowMs = self.lead.logManager.nowMs()
+
+        def transactional(producer: int, sequence: int, *records: Record) -> bytes:
+            found = [recordbatch.Record(at, nowMs, *each) for at, each in enumerate(records)]
+            return recordbatch.encodeBatch(
+                found,
+                producerId=producer,
+                producerEpoch=0,
+                baseSequence=sequence,
+                isTransactional=True,
+            )
+
+        self.put(transactional(1, 0, (b"a", b"1"), (b"b", b"1")))
+        self.put(transactional(2, 0, (b"c", b"1")))
+        self.append((b"d", b"1"))
+        self.put(transactional(1, 2, (b"a", b"2")))
+        self.put(recordbatch.controlBatch(True, 1, 0, 0, nowMs))
+        self.put(recordbatch.controlBatch(False, 2, 0, 0, nowMs))
+        self.put(transactional(3, 0, (b"e", b"1")))
+        self.lead.settle()
+        self.assertEqual(self.load(), [(b"d", b"1"), (b"a", b"2"), (b"b", b"1")])
+
+    def test_withoutKey(self) -> None:
+        """A record without a key, which somebody may have produced, is left out."""
+        self.put(recordbatch.encodeBatch([recordbatch.Record(0, -1, None, b"x")]))
+        self.append((b"a", b"1"))
+        self.lead.settle()
+        self.assertEqual(self.load(), [(b"a", b"1")])
+
+    def test_unflushed(self) -> None:
+        """What is not flushed when reading begins is waited for."""
+        self.append((b"a", b"1"))
+        loading = nextRecords(Loader(self.partition, self.lead.readWorker))
+        self.lead.turn()
+        self.assertNoResult(loading)
+        self.lead.settle()
+        self.assertEqual(self.successResultOf(loading), [(b"a", b"1")])
+
+    def test_largeBatch(self) -> None:
+        """A batch is read whole, though it is larger than a piece."""
+        self.append((b"a", bytes(500_000)), (b"b", b"1"))
+        self.append((b"c", b"1"))
+        self.lead.settle()
+        self.assertEqual([key for key, _ in self.load()], [b"a", b"b", b"c"])
+
+    def test_failed(self) -> None:
+        """A partition that fails meanwhile, or a file that is cut, is an error."""
+        self.append((b"a", b"1"))
+        loading = nextRecords(Loader(self.partition, self.lead.readWorker))
+        self.lead.turn()
+        self.lead.fileSystem.fail("fsync", ".log", 5)
+        self.lead.settle()
+        self.failureResultOf(loading, StorageError)
+
+    def test_cut(self) -> None:
+        """A file that is shorter than it was is an error."""
+        self.append((b"a", b"1"))
+        self.lead.settle()
+        self.lead.fileSystem.open(self.partition.log.segments[0].path).truncate(65)
+        loading = nextRecords(Loader(self.partition, self.lead.readWorker))
+        self.lead.settle()
+        self.failureResultOf(loading, FormatError)
+
+    def test_coldFile(self) -> None:
+        """A file that is not open is opened on the worker."""
+        self.append((b"a", b"1"))
+        self.lead.settle()
+        self.lead.logManager.roll(self.partition)
+        self.lead.settle()
+        self.lead.directory.cache.closeIdle()
+        self.assertEqual(self.load(), [(b"a", b"1")])
