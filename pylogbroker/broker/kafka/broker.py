@@ -1,5 +1,6 @@
 """
-L{KafkaBroker}: everything that a broker adds for Kafka's current protocol, put together.
+L{KafkaBroker}: everything that a broker adds for Kafka's current protocol, put together. A module
+of its own, so that the service need not know these parts.
 
 The metadata are read when the log directory is locked, before its partitions are loaded, since they
 hold the topics' settings. Topics are served from the moment the broker serves.

@@ -1,5 +1,6 @@
 """
-Fetch: slices of segment files, now or when there is enough.
+Fetch: slices of segment files, now or when there is enough. A module of its own, since no other
+request waits for data.
 
 A response that has fewer than C{min.bytes} waits: for the high watermark of any of its partitions
 to move, or for its time, C{max.wait}. Then everything is read anew. All waits share one timer
@@ -8,8 +9,8 @@ to move, or for its time, C{max.wait}. Then everything is read anew. All waits s
 Sizes are limits, but for one batch: the first partition that has data gives a whole batch, however
 large, or its reader would never go on.
 
-Rejected: full sessions on request only. A client without a session (id 0 in each response) sends
-all of its partitions each time, which is what one broker without followers sees anyway.
+There are no fetch sessions yet: each response has session id 0, and so a client sends all of its
+partitions each time.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """
-Produce: appending batches, and acknowledging them.
+Produce: appending batches, and acknowledging them. A module of its own, since order and
+acknowledgement have rules that no other request has.
 
 B{acks.} With 0 there is no response; an error closes the connection, as in Kafka. With 1 the
 response leaves when the batches are in the page cache, so that C{kill -9} loses nothing of what was

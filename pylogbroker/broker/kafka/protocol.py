@@ -68,7 +68,7 @@ C{handle(header, body, state)}: a response body, a frame in parts, L{None}, or a
 """
 
 
-class RequestDecoder(FrameDecoder):
+class KafkaRequestDecoder(FrameDecoder):
     """Bytes in, requests out."""
 
     __slots__ = ("_keys",)
@@ -115,8 +115,8 @@ class KafkaProtocol:
         self._seconds = seconds
         self._requestLog = requestLog
 
-    def newDecoder(self) -> RequestDecoder:
-        return RequestDecoder(self._requestSizeMax, self._handlers)
+    def newDecoder(self) -> KafkaRequestDecoder:
+        return KafkaRequestDecoder(self._requestSizeMax, self._handlers)
 
     def newState(self, transport: Any) -> ConnectionState:
         return ConnectionState(transport)
