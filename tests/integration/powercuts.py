@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from random import Random
 
+from pylogbroker.errors import StorageError
 from pylogbroker.protocol.kafka07.requests import (
     encodeFetch,
     encodeMultiFetch,
@@ -130,6 +131,8 @@ class PowerCutLife:
             except PowerLostError:
                 self.log.append("cut while starting")
                 self._cut()
+            except StorageError as error:
+                raise LostError(f"it cannot start: {error}; {self.log}") from error
         else:
             raise AssertionError("it never comes up")
         self.fileSystem.cutAt = None

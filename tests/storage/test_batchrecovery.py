@@ -12,8 +12,10 @@ from uuid import UUID
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import OutOfOrderSequenceError, StorageError
+from pylogbroker.records.kafkaformat import KafkaFormat
 from pylogbroker.storage.events import DamagedFileIgnored, SegmentTruncated
 from pylogbroker.storage.kafka.batchlog import BatchLog
+from pylogbroker.storage.kafka.batchrecovery import LoadRequest, loadBatches
 from pylogbroker.storage.kafka.checkpoints import readOffsets, readTopicId
 from pylogbroker.storage.kafka.producerstate import encodeSnapshot
 from pylogbroker.testing.powercut import PowerLostError
@@ -188,6 +190,31 @@ class DamageTests(RecoveryCase):
                         self.site.write(f"t-0/{name}", data)
                     self.assertSame(before, self.site.reopen())
 
+    def test_earlierSnapshot(self) -> None:
+        """Without its last snapshot, a partition scans from the one before, inside of a segment."""
+        log = self.fill()
+        self.site.close()
+        log = self.site.reopen()
+        append(log, batch(b"g", producer=1, sequence=9))
+        flush(log)
+        before = state(log)
+        self.site.close()
+        self.damage(self.segment(23, "snapshot"))
+        self.assertSame(before, self.site.reopen())
+
+    def test_vanished(self) -> None:
+        """A directory that vanishes while it is loaded is no partition."""
+        self.fill()
+        self.site.close()
+        path = self.site.path("t-0")
+        request = LoadRequest("t-0", None, 0, 1, START_MS)
+        for name in self.site.files.list(path):
+            self.site.files.remove(f"{path}/{name}")
+        self.site.files.removeDirectory(path)
+        cache = self.site.directory.cache
+        with self.assertRaises(StorageError):
+            loadBatches(cache, path, KafkaFormat(), request, lambda report: None)
+
     def test_reported(self) -> None:
         """A damaged file is reported, with its name."""
         self.fill()
@@ -337,6 +364,8 @@ class DirectoryTests(RecoveryCase):
         self.site.double.cutPower()
         self.assertEqual(self.site.reopen().topicId, ID)
         self.assertEqual(readTopicId(self.site.files, self.site.path("t-0")), ID)
+        remove = self.site.directory.beginRemove(TopicPartition("t", 0))
+        self.assertEqual(remove.removedPath, self.site.path(f"t-0.{ID.hex}-delete"))
 
     def test_remove(self) -> None:
         """A removed partition is gone, and another of its name begins at 0."""

@@ -103,9 +103,6 @@ def loadBatches(
     """
     fileSystem = cache.fileSystem
     names = fileSystem.list(path)
-    directory = fileSystem.status(path)
-    if directory is None:
-        raise CorruptLogError(path, "load", "the directory has vanished")
     found = statSegments(fileSystem, path, names, format)
     for name in names:
         if name.endswith((DELETED_SUFFIX, ".tmp")):
@@ -114,9 +111,9 @@ def loadBatches(
         found = [createSegment(fileSystem, path, request.logStartOffset, format)]
     loading = _Loading(cache, path, format, request, report, found, set(names))
     loading.load()
-    segments = loading.opened
     return LoadedBatches(
-        LoadedPartition(path, format, tuple(segments), loading.endOffset, directory.modifiedMs),
+        # BatchLog rolls by record times: the directory's time is not needed.
+        LoadedPartition(path, format, tuple(loading.opened), loading.endOffset, request.nowMs),
         loading.producers,
         loading.epochs,
         {base: index for base, index in loading.aborted.items() if index.entries},
