@@ -160,6 +160,7 @@ class MetadataImage:
     @ivar clusterId: C{""} before the first record.
     @ivar topics: by name.
     @ivar topicsById: the same topics.
+    @ivar partitionCount: of all topics together.
     @ivar removing: names of removed topics whose partitions may still be there, by id.
     @ivar brokerConfigs: settings by broker id, and C{""} for those of all brokers.
     @ivar nextProducerId: no producer id from here on was given away.
@@ -169,6 +170,7 @@ class MetadataImage:
         self.clusterId = ""
         self.topics: dict[str, TopicImage] = {}
         self.topicsById: dict[UUID, TopicImage] = {}
+        self.partitionCount = 0
         self.removing: dict[UUID, str] = {}
         self.brokerConfigs: dict[str, dict[str, str]] = {}
         self.nextProducerId = 0
@@ -184,9 +186,11 @@ class MetadataImage:
                     f"topic {topic.name} has {topic.partitionCount} partitions,"
                     f" and cannot go on with {record.partitionCount}"
                 )
+            self.partitionCount += record.partitionCount - topic.partitionCount
             self._put(topic._replace(partitionCount=record.partitionCount))
         elif isinstance(record, RemoveTopicRecord):
             topic = self._topic(record.topicId)
+            self.partitionCount -= topic.partitionCount
             del self.topics[topic.name], self.topicsById[topic.topicId]
             self.removing[topic.topicId] = topic.name
         elif isinstance(record, TopicRemovedRecord):
@@ -212,6 +216,7 @@ class MetadataImage:
             raise MetadataError(f"topic {record.name} ({topicId}) is there already")
         if record.partitionCount < 1:
             raise MetadataError(f"topic {record.name} with {record.partitionCount} partitions")
+        self.partitionCount += record.partitionCount
         self._put(TopicImage(record.name, topicId, record.partitionCount, {}))
 
     def _put(self, topic: TopicImage) -> None:
@@ -239,6 +244,7 @@ class MetadataImage:
         made.clusterId = self.clusterId
         made.topics = self.topics.copy()
         made.topicsById = self.topicsById.copy()
+        made.partitionCount = self.partitionCount
         made.removing = self.removing.copy()
         made.brokerConfigs = self.brokerConfigs.copy()
         made.nextProducerId = self.nextProducerId

@@ -86,6 +86,7 @@ class ImageTests(SynchronousTestCase):
         made.apply(PartitionCountRecord(FIRST, 9))
         self.assertEqual(list(image.records()), before)
         self.assertEqual(made.topics["orders"].partitionCount, 9)
+        self.assertEqual((image.partitionCount, made.partitionCount), (4, 9))
 
     def test_contradictions(self) -> None:
         """A record that contradicts an earlier one is refused, and changes nothing."""

@@ -20,7 +20,7 @@ from pylogbroker.broker.kafka.fetchrequests import FetchRequests
 from pylogbroker.broker.kafka.producerequests import ProduceRequests
 from pylogbroker.broker.kafka.protocol import ConnectionState, Handler, KafkaProtocol
 from pylogbroker.broker.kafka.purgatory import Purgatory
-from pylogbroker.broker.kafka.topics import TopicManager, batchLogSettings
+from pylogbroker.broker.kafka.topics import TopicManager, batchLogSettings, currentConfigs
 from pylogbroker.broker.logmanager import LogManager
 from pylogbroker.broker.metadatamanager import MetadataManager
 from pylogbroker.broker.server import Broker
@@ -63,6 +63,7 @@ class KafkaBroker:
         self._random = random
         self._counters = counters
         self._requestLog = requestLog
+        self._serverConfigs: dict[str, str] = {}
         self.metadata = MetadataManager(
             MetadataStore(fileSystem, settings.logDir), worker, random.randbytes
         )
@@ -73,11 +74,12 @@ class KafkaBroker:
 
     def batchLogSettings(self, topic: str) -> BatchLogSettings | None:
         """The settings of a topic's partitions; L{None}: it is no topic of this protocol."""
-        found = self.metadata.image.topics.get(topic)
+        image = self.metadata.image
+        found = image.topics.get(topic)
         if found is None:
             return None
         return batchLogSettings(
-            EffectiveConfigs(found.configs, {}),
+            EffectiveConfigs(found.configs, currentConfigs(image, self._serverConfigs)),
             self._settings,
             self._random.random,
             lambda: int(self._clock.seconds() * 1000),
@@ -90,7 +92,7 @@ class KafkaBroker:
     def serve(self, broker: Broker, directory: LogDirectory, logManager: LogManager) -> None:
         """Make the handlers, over what both protocols share."""
         self.topics = TopicManager(
-            self.metadata, directory, logManager, {}, self._settings.maxPartitions
+            self.metadata, directory, logManager, self._serverConfigs, self._settings.maxPartitions
         )
         produce = ProduceRequests(broker, self.topics, logManager, self.purgatory)
         fetch = FetchRequests(broker, self.topics, self.purgatory, self._counters)

@@ -32,7 +32,7 @@ from pylogbroker.cluster.metadataimage import (
     TopicRemovedRecord,
 )
 from pylogbroker.config.brokersettings import BrokerSettings
-from pylogbroker.config.topicconfigs import EffectiveConfigs, checkTopicConfig
+from pylogbroker.config.topicconfigs import TOPIC_CONFIGS, EffectiveConfigs, checkTopicConfig
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.net.deferreds import gatherInBatches
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
@@ -125,8 +125,18 @@ class TopicManager:
     def image(self) -> MetadataImage:
         return self.metadata.image
 
+    @property
+    def staticConfigs(self) -> Mapping[str, str]:
+        """The broker's settings at its start, by the names of topic settings."""
+        return self._serverConfigs
+
+    @property
+    def serverConfigs(self) -> Mapping[str, str]:
+        """The broker's settings as of now, by the names of topic settings."""
+        return currentConfigs(self.image, self._serverConfigs)
+
     def configs(self, topic: TopicImage) -> EffectiveConfigs:
-        return EffectiveConfigs(topic.configs, self._serverConfigs)
+        return EffectiveConfigs(topic.configs, self.serverConfigs)
 
     def find(self, name: str, index: int) -> Partition | None:
         """A partition that is there; L{None}: it is not, or not yet."""
@@ -208,16 +218,13 @@ class TopicManager:
 
     # -- changes
 
-    def newTopic(
-        self,
-        image: MetadataImage,
-        name: str,
-        partitionCount: int,
-        configs: Mapping[str, str | None],
-    ) -> list[Record]:
+    def checkNewTopic(
+        self, image: MetadataImage, name: str, configs: Mapping[str, str | None]
+    ) -> dict[str, str]:
         """
-        The records of a new topic.
+        Check the name and the settings of a new topic.
 
+        @return: the settings in their usual form.
         @raise KafkaError: it cannot be created.
         """
         checkName(name)
@@ -239,24 +246,38 @@ class TopicManager:
                         ErrorCode.INVALID_TOPIC_EXCEPTION,
                         f"Topic '{name}' collides with existing topic: {other}",
                     )
+        try:
+            return {key: checkTopicConfig(key, value) for key, value in configs.items()}
+        except ValueError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+    def newTopic(
+        self,
+        image: MetadataImage,
+        name: str,
+        partitionCount: int,
+        configs: Mapping[str, str | None],
+    ) -> list[Record]:
+        """
+        The records of a new topic.
+
+        @raise KafkaError: it cannot be created.
+        """
+        checked = self.checkNewTopic(image, name, configs)
         if partitionCount < 1:
             raise KafkaError(
                 ErrorCode.INVALID_PARTITIONS,
                 "Number of partitions was set to an invalid non-positive value.",
             )
-        self._checkRoom(image, partitionCount)
+        self.checkRoom(image, partitionCount)
         topicId = str(self.metadata.newTopicId())
         records: list[Record] = [TopicRecord(name, topicId, partitionCount)]
-        for key, value in configs.items():
-            try:
-                checked = checkTopicConfig(key, value)
-            except ValueError as error:
-                raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
-            records.append(ConfigRecord(TOPIC, topicId, key, checked))
+        records += [ConfigRecord(TOPIC, topicId, key, value) for key, value in checked.items()]
         return records
 
-    def _checkRoom(self, image: MetadataImage, count: int) -> None:
-        have = len(self._directory.logs)
+    def checkRoom(self, image: MetadataImage, count: int) -> None:
+        """@raise KafkaError: there would be too many partitions."""
+        have = image.partitionCount + len(self._directory.logs) - len(self._byName)
         if have + count > self._partitionCountMax:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
@@ -283,21 +304,14 @@ class TopicManager:
                 for each in records
                 if isinstance(each, TopicRecord | PartitionCountRecord)
             ]
-            touched += [
-                UUID(each.owner)
-                for each in records
-                if isinstance(each, ConfigRecord) and each.resource == TOPIC
-            ]
-            return records, (topics, list(dict.fromkeys(touched)), result)
+            return records, (topics, touched, _configured(records, image), result)
 
-        removed, touched, result = await self.metadata.change(withRemoved)
+        removed, touched, configured, result = await self.metadata.change(withRemoved)
         for topic in removed:
             await self._remove(topic)
         image = self.image
-        for name in {
-            image.topicsById[topicId].name for topicId in touched if topicId in image.topicsById
-        }:
-            self._directory.configure(name)
+        for topicId in configured & image.topicsById.keys():
+            self._directory.configure(image.topicsById[topicId].name)
         await self._createMissing(
             image.topicsById[topicId] for topicId in touched if topicId in image.topicsById
         )
@@ -338,6 +352,30 @@ class TopicManager:
 
         await self.change(decide)
         return self.image.topics[name]
+
+
+def _configured(records: Iterable[Record], image: MetadataImage) -> set[UUID]:
+    """The topics whose settings change with records."""
+    found = [each for each in records if isinstance(each, ConfigRecord)]
+    if any(each.resource != TOPIC for each in found):
+        return set(image.topicsById)
+    return {UUID(each.owner) for each in found}
+
+
+def currentConfigs(image: MetadataImage, static: Mapping[str, str]) -> Mapping[str, str]:
+    """
+    The broker's settings, with those that were changed while it ran.
+
+    @param static: those at its start, by the names of topic settings.
+    """
+    if not image.brokerConfigs:
+        return static
+    made = dict(static)
+    for _owner, configs in sorted(image.brokerConfigs.items()):  # those of all brokers come first
+        for name, config in TOPIC_CONFIGS.items():
+            if config.serverKey in configs:
+                made[name] = configs[config.serverKey]
+    return made
 
 
 def batchLogSettings(

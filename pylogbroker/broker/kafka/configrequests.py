@@ -1,0 +1,452 @@
+"""
+Settings of topics and of the broker for clients; a module of its own, since settings have rules
+that other requests do not need.
+
+A setting's source is the most special one that has it: the topic, the broker while it runs, all
+brokers while they run, the broker's file, the default. The others are its synonyms, in this order.
+The broker's settings that can be changed while it runs are the defaults of topic settings
+(C{log.retention.ms} for C{retention.ms}); all others are shown, and refused by name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from twisted.internet.defer import Deferred
+
+from pylogbroker.broker.kafka.errors import KafkaError, errorOf
+from pylogbroker.broker.kafka.protocol import ConnectionState, Handler
+from pylogbroker.broker.kafka.topics import TopicManager, checkName
+from pylogbroker.cluster.metadataimage import (
+    BROKER,
+    CLUSTER_DEFAULT,
+    TOPIC,
+    ConfigRecord,
+    MetadataImage,
+    Record,
+)
+from pylogbroker.config.topicconfigs import (
+    TOPIC_CONFIGS,
+    ConfigType,
+    EffectiveConfigs,
+    TopicConfig,
+    checkTopicConfig,
+)
+from pylogbroker.errors import PylogbrokerError
+from pylogbroker.net.deferreds import gatherInBatches
+from pylogbroker.protocol.kafka import messages
+from pylogbroker.protocol.kafka.apikeys import ApiKey
+from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+from pylogbroker.protocol.kafka.requests import RequestHeader
+
+
+class ResourceType(IntEnum):
+    """Whose settings; as on the wire."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from; as on the wire."""
+
+    DYNAMIC_TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+class ConfigOperation(IntEnum):
+    """What IncrementalAlterConfigs does to a setting; as on the wire."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class BrokerConfig(NamedTuple):
+    """
+    A setting of the broker, as Kafka calls it.
+
+    @ivar value: of its file; L{None}: it has none, and the default holds.
+    @ivar doc: one sentence.
+    """
+
+    type: ConfigType
+    default: str | None
+    doc: str
+    value: str | None = None
+
+
+_UNSET = frozenset(
+    ("log.retention.ms", "log.roll.ms", "log.roll.jitter.ms", "log.flush.interval.ms")
+)
+"""Keys without a default: Kafka's defaults are those of keys with other units."""
+
+_DYNAMIC: Mapping[str, TopicConfig] = {
+    each.serverKey: replace(each, name=each.serverKey)
+    for each in TOPIC_CONFIGS.values()
+    if each.serverKey and each.isHonoured
+}
+"""The settings of the broker that can be changed while it runs."""
+
+Synonym = tuple[str, str, ConfigSource]
+
+
+def configSource(
+    topics: TopicManager, configs: Mapping[str, str], name: str
+) -> tuple[ConfigSource, list[Synonym]]:
+    """
+    The source of a topic's setting, and its synonyms.
+
+    @param configs: of the topic itself.
+    """
+    found: list[Synonym] = []
+    if name in configs:
+        found.append((name, configs[name], ConfigSource.DYNAMIC_TOPIC))
+    key = TOPIC_CONFIGS[name].serverKey
+    if key:
+        static = topics.staticConfigs.get(name)
+        default = None if key in _UNSET else TOPIC_CONFIGS[name].default
+        found += _serverSynonyms(topics.image, key, static, default)
+    return found[0][2] if found else ConfigSource.DEFAULT, found
+
+
+def _serverSynonyms(
+    image: MetadataImage, key: str, static: str | None, default: str | None
+) -> list[Synonym]:
+    configs = image.brokerConfigs
+    owners = sorted(owner for owner in configs if owner and key in configs[owner])
+    found = [(key, configs[owner][key], ConfigSource.DYNAMIC_BROKER) for owner in owners]
+    if key in configs.get("", {}):
+        found.append((key, configs[""][key], ConfigSource.DYNAMIC_DEFAULT_BROKER))
+    if static is not None:
+        found.append((key, static, ConfigSource.STATIC_BROKER))
+    if default is not None:
+        found.append((key, default, ConfigSource.DEFAULT))
+    return found
+
+
+def _invalid(text: str | None = None) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, text)
+
+
+def _unknownType(number: int) -> KafkaError:
+    return _invalid(f"Unknown resource type {number}")
+
+
+class ConfigRequests:
+    """The handlers that show and change settings."""
+
+    def __init__(
+        self, topics: TopicManager, brokerId: int, brokerConfigs: Mapping[str, BrokerConfig]
+    ) -> None:
+        """@param brokerConfigs: by Kafka's names, without the defaults of topic settings."""
+        self._topics = topics
+        self._brokerId = brokerId
+        self._brokerConfigs = brokerConfigs
+
+    @property
+    def handlers(self) -> dict[ApiKey, Handler]:
+        return {
+            ApiKey.DESCRIBE_CONFIGS: self.describeConfigs,
+            ApiKey.ALTER_CONFIGS: self.alterConfigs,
+            ApiKey.INCREMENTAL_ALTER_CONFIGS: self.incrementalAlterConfigs,
+            ApiKey.LIST_CONFIG_RESOURCES: self.listConfigResources,
+        }
+
+    # -- DescribeConfigs
+
+    def describeConfigs(self, header: RequestHeader, request: Any, state: ConnectionState) -> Any:
+        """Handle DescribeConfigs; as L{Handler}."""
+        cls = messages.DescribeConfigsResponse
+        isValid = all(each.resourceType in _TYPES for each in request.resources)
+        results = []
+        for each in request.resources:
+            result = cls.DescribeConfigsResult(
+                errorMessage=None,
+                resourceType=each.resourceType,
+                resourceName=each.resourceName,
+            )
+            try:
+                if not isValid:
+                    raise _invalid()
+                result.configs = self._describe(each, request)
+            except KafkaError as error:
+                result.errorCode, result.errorMessage = error.code, error.text
+            results.append(result)
+        return cls(results=results)
+
+    def _describe(self, resource: Any, request: Any) -> list[Any]:
+        name = resource.resourceName
+        if resource.resourceType == ResourceType.TOPIC:
+            checkName(name)
+            topic = self._topics.image.topics.get(name)
+            if topic is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            effective = self._topics.configs(topic)
+            wanted = _wanted(resource, effective)
+            return [self._topicConfig(effective, each, request) for each in wanted]
+        if resource.resourceType == ResourceType.BROKER:
+            if name:
+                self._checkBroker(name, "Broker", " or empty string, but")
+                wanted = _wanted(resource, sorted((*self._brokerConfigs, *_DYNAMIC)))
+            else:
+                current = self._topics.image.brokerConfigs.get("", {})
+                wanted = _wanted(resource, (each for each in _DYNAMIC if each in current))
+            return [self._brokerConfig(each, request, bool(name)) for each in wanted]
+        kind = ResourceType(resource.resourceType).name
+        raise _invalid(f"Unsupported resource type: {kind}")
+
+    def _checkBroker(self, name: str, kind: str, expected: str) -> None:
+        try:
+            brokerId = int(name)
+        except ValueError:
+            raise _invalid(f"{kind} id must be an integer, but it is: {name}") from None
+        if brokerId != self._brokerId:
+            raise _invalid(
+                f"Unexpected broker id, expected {self._brokerId}{expected} received {name}"
+            )
+
+    def _topicConfig(self, effective: EffectiveConfigs, name: str, request: Any) -> Any:
+        config = TOPIC_CONFIGS[name]
+        _, synonyms = configSource(self._topics, effective.topic, name)
+        return _result(name, effective[name], config.type, config.doc, synonyms, request)
+
+    def _brokerConfig(self, name: str, request: Any, isOfBroker: bool) -> Any:
+        image = self._topics.image
+        config = _DYNAMIC.get(name)
+        if config is not None:
+            topicName = _TOPIC_NAMES[name]
+            default = None if name in _UNSET else config.default
+            static = self._topics.staticConfigs.get(topicName)
+            synonyms = _serverSynonyms(image, name, static, default)
+            if not isOfBroker:
+                synonyms = [
+                    each for each in synonyms if each[2] >= ConfigSource.DYNAMIC_DEFAULT_BROKER
+                ]
+            value = synonyms[0][1] if synonyms else None
+            return _result(name, value, config.type, config.doc, synonyms, request)
+        known = self._brokerConfigs[name]
+        synonyms = _serverSynonyms(image, name, known.value, known.default)
+        value = synonyms[0][1] if synonyms else None
+        result = _result(name, value, known.type, known.doc, synonyms, request)
+        result.readOnly = True
+        return result
+
+    # -- AlterConfigs
+
+    def alterConfigs(
+        self, header: RequestHeader, request: Any, state: ConnectionState
+    ) -> Deferred[Any]:
+        """Handle AlterConfigs, which replaces all settings of a resource; as L{Handler}."""
+
+        def changed(
+            resource: Any, current: Mapping[str, str], default: Callable[[str], str]
+        ) -> dict[str, str | None]:
+            made: dict[str, str | None] = dict.fromkeys(current)
+            return {**made, **{each.name: each.value for each in resource.configs}}
+
+        cls = messages.AlterConfigsResponse
+        return Deferred.fromCoroutine(self._alter(request, cls, changed))
+
+    def incrementalAlterConfigs(
+        self, header: RequestHeader, request: Any, state: ConnectionState
+    ) -> Deferred[Any]:
+        """Handle IncrementalAlterConfigs; as L{Handler}."""
+        cls = messages.IncrementalAlterConfigsResponse
+        return Deferred.fromCoroutine(self._alter(request, cls, _incrementallyChanged))
+
+    async def _alter(self, request: Any, cls: Any, changed: Changed) -> Any:
+        counts = Counter((each.resourceType, each.resourceName) for each in request.resources)
+
+        async def alter(resource: Any) -> Any:
+            result = cls.AlterConfigsResourceResponse(
+                errorMessage=None,
+                resourceType=resource.resourceType,
+                resourceName=resource.resourceName,
+            )
+            try:
+                if counts[resource.resourceType, resource.resourceName] > 1:
+                    raise _invalid("Each resource must appear at most once.")
+                self._check(resource)
+                await self._topics.change(
+                    lambda image: (
+                        self._decide(image, resource, changed, request.validateOnly),
+                        None,
+                    )
+                )
+            except PylogbrokerError as error:
+                found = errorOf(error)
+                result.errorCode, result.errorMessage = found.code, found.text
+            return result
+
+        return cls(responses=await gatherInBatches(alter, request.resources))
+
+    def _check(self, resource: Any) -> None:
+        names = [each.name for each in resource.configs]
+        if len(set(names)) < len(names):
+            raise _invalid("Error due to duplicate config keys")
+        missing = [
+            each.name
+            for each in resource.configs
+            if each.value is None
+            and getattr(each, "configOperation", None) != ConfigOperation.DELETE
+        ]
+        if missing:
+            raise _invalid(f"Null value not supported for : {', '.join(missing)}")
+        if resource.resourceType == ResourceType.BROKER:
+            if resource.resourceName:
+                self._checkBroker(resource.resourceName, "Node", ", but")
+            unknown = [name for name in names if name not in _DYNAMIC]
+            if unknown:
+                text = f"Cannot update these configs dynamically: {', '.join(unknown)}"
+                raise _invalid(text)
+        elif resource.resourceType != ResourceType.TOPIC:
+            raise _unknownType(resource.resourceType)
+
+    def _decide(
+        self, image: MetadataImage, resource: Any, changed: Changed, validateOnly: bool
+    ) -> list[Record]:
+        name = resource.resourceName
+        if resource.resourceType == ResourceType.TOPIC:
+            if not name:
+                raise _invalid("Default topic resources are not allowed.")
+            checkName(name)
+            topic = image.topics.get(name)
+            current = {} if topic is None else topic.configs
+            changes = changed(resource, current, self._topicDefault)
+            checked = _checked(changes, checkTopicConfig)
+            if topic is None:
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
+                )
+            kind, owner = TOPIC, str(topic.topicId)
+        else:
+            kind, owner = (BROKER if name else CLUSTER_DEFAULT), name
+            current = image.brokerConfigs.get(name, {})
+            changes = changed(resource, current, self._brokerDefault)
+            checked = _checked(changes, lambda key, value: _DYNAMIC[key].check(value))
+        if validateOnly:
+            return []
+        return [
+            ConfigRecord(kind, owner, key, value)
+            for key, value in checked.items()
+            if current.get(key) != value
+        ]
+
+    def _topicDefault(self, name: str) -> str:
+        return EffectiveConfigs({}, self._topics.serverConfigs)[name]
+
+    def _brokerDefault(self, name: str) -> str:
+        return EffectiveConfigs({}, self._topics.staticConfigs)[_TOPIC_NAMES[name]]
+
+    # -- ListConfigResources
+
+    def listConfigResources(
+        self, header: RequestHeader, request: Any, state: ConnectionState
+    ) -> Any:
+        """Handle ListConfigResources; as L{Handler}. Version 0 asks for client metrics alone."""
+        cls = messages.ListConfigResourcesResponse
+        wanted = request.resourceTypes
+        if header.apiVersion == 0:
+            wanted = [ResourceType.CLIENT_METRICS]
+        elif any(each not in _TYPES for each in wanted):
+            return cls(errorCode=ErrorCode.UNSUPPORTED_VERSION)
+        names = {
+            ResourceType.TOPIC: self._topics.image.topics,
+            ResourceType.BROKER: (str(self._brokerId),),
+            ResourceType.BROKER_LOGGER: (str(self._brokerId),),
+        }
+        return cls(
+            configResources=[
+                cls.ConfigResource(resourceName=name, resourceType=kind)
+                for kind in dict.fromkeys(wanted or ResourceType)
+                for name in names.get(kind, ())
+            ]
+        )
+
+
+Changed = Callable[[Any, Mapping[str, str], Callable[[str], str]], dict[str, str | None]]
+"""
+C{changed(resource, current, default)}: new values by name, where L{None} removes one.
+"""
+
+_TYPES = frozenset(map(int, ResourceType))
+_TOPIC_NAMES = {each.serverKey: each.name for each in TOPIC_CONFIGS.values() if each.serverKey}
+
+
+def _wanted(resource: Any, names: Iterable[str]) -> list[str]:
+    keys = resource.configurationKeys
+    return [name for name in names if not keys or name in keys]
+
+
+def _result(
+    name: str,
+    value: str | None,
+    type: ConfigType,
+    doc: str,
+    synonyms: list[Synonym],
+    request: Any,
+) -> Any:
+    cls = messages.DescribeConfigsResponse
+    shown = synonyms if request.includeSynonyms else []
+    return cls.DescribeConfigsResourceResult(
+        name=name,
+        value=value,
+        configSource=synonyms[0][2] if synonyms else ConfigSource.DEFAULT,
+        synonyms=[
+            cls.DescribeConfigsSynonym(name=key, value=text, source=source)
+            for key, text, source in shown
+        ],
+        configType=type,
+        documentation=doc if request.includeDocumentation else None,
+    )
+
+
+def _incrementallyChanged(
+    resource: Any, current: Mapping[str, str], default: Callable[[str], str]
+) -> dict[str, str | None]:
+    made: dict[str, str | None] = {}
+    for each in resource.configs:
+        name, value, operation = each.name, each.value, each.configOperation
+        if operation == ConfigOperation.DELETE:
+            value = None
+        elif operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
+            config = TOPIC_CONFIGS.get(name) or _DYNAMIC.get(name)
+            if config is None or config.type is not ConfigType.LIST:
+                raise KafkaError(
+                    ErrorCode.INVALID_CONFIG,
+                    f"Can't {ConfigOperation(operation).name} to key {name} because its type is"
+                    " not LIST.",
+                )
+            text = current[name] if name in current else default(name)
+            parts = text.split(",") if text else []
+            named = value.split(",")
+            if operation == ConfigOperation.APPEND:
+                parts += [part for part in dict.fromkeys(named) if part not in parts]
+            else:
+                parts = [part for part in parts if part not in named]
+            value = ",".join(parts)
+        elif operation != ConfigOperation.SET:
+            raise _invalid("Unknown operations type")
+        made[name] = value
+    return made
+
+
+def _checked(
+    changes: Mapping[str, str | None], check: Callable[[str, str], str]
+) -> dict[str, str | None]:
+    try:
+        return {key: None if value is None else check(key, value) for key, value in changes.items()}
+    except ValueError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error

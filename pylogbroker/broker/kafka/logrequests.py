@@ -1,0 +1,376 @@
+"""
+What clients ask of the logs of partitions: offsets by time and by epoch, deleting records, sizes on
+the disk, producers; a module of its own, since these requests neither read nor append records.
+
+Readers see up to the high watermark, which a flush moves. So that a client finds what it was
+acknowledged before, a request for offsets first waits until the watermark reaches what was the end
+of the log when it came, with the flush that this needs; at most L{WAIT_MS_MAX}.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from pylogbroker.broker.kafka.errors import KafkaError, errorOf
+from pylogbroker.broker.kafka.protocol import ConnectionState, Handler
+from pylogbroker.broker.kafka.purgatory import Purgatory
+from pylogbroker.broker.kafka.topics import INTERNAL_TOPICS, TopicManager, checkName
+from pylogbroker.broker.logmanager import Partition
+from pylogbroker.broker.server import Broker
+from pylogbroker.errors import PylogbrokerError, StorageError
+from pylogbroker.net.deferreds import gatherInBatches
+from pylogbroker.protocol.kafka import messages
+from pylogbroker.protocol.kafka.apikeys import ApiKey
+from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+from pylogbroker.protocol.kafka.requests import RequestHeader
+from pylogbroker.storage.kafka.batchlog import BatchLog
+from pylogbroker.storage.partitionlog import MarkKind
+
+WAIT_MS_MAX = 5_000
+
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
+_FIRST_VERSIONS = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+"""The first version of ListOffsets with each time that is none."""
+
+_CONSUMER = -1
+_READ_COMMITTED = 1
+_HIGH_WATERMARK = -1
+
+NO_PRODUCER_ID, NO_PRODUCER_EPOCH = -1, -1
+
+
+def checkEpoch(log: BatchLog, epoch: int) -> None:
+    """
+    @param epoch: of the leader, as the client knows it; -1: it does not.
+    @raise KafkaError: it is another one.
+    """
+    if 0 <= epoch < log.leaderEpoch:
+        raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
+    if epoch > log.leaderEpoch:
+        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+
+class LogRequests:
+    """The handlers that ask the logs of partitions."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        topics: TopicManager,
+        purgatory: Purgatory,
+        logDirectory: str,
+        diskSpace: Callable[[str], tuple[int, int]],
+    ) -> None:
+        """
+        @param logDirectory: the absolute path of C{log.dir}.
+        @param diskSpace: gives the bytes of the file system of a path, and those that are free. May
+            block, and raise L{OSError}.
+        """
+        self._broker = broker
+        self._topics = topics
+        self._purgatory = purgatory
+        self._logDirectory = logDirectory
+        self._diskSpace = diskSpace
+
+    @property
+    def handlers(self) -> dict[ApiKey, Handler]:
+        return {
+            ApiKey.LIST_OFFSETS: self.listOffsets,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: self.offsetForLeaderEpoch,
+            ApiKey.DELETE_RECORDS: self.deleteRecords,
+            ApiKey.DESCRIBE_LOG_DIRS: self.describeLogDirs,
+            ApiKey.DESCRIBE_PRODUCERS: self.describeProducers,
+        }
+
+    def _find(self, topic: str, index: int) -> tuple[Partition, BatchLog]:
+        """@raise KafkaError: there is none in service."""
+        found = self._topics.find(topic, index)
+        if found is None or not isinstance(found.log, BatchLog):
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if found.log.isOffline:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+        return found, found.log
+
+    async def _awaitReadable(self, partition: Partition, log: BatchLog) -> None:
+        """@raise StorageError: the partition has failed."""
+        end = log.logEndOffset
+        if log.highWatermark >= end:
+            return
+        reached: Deferred[StorageError | None] = Deferred()
+        cancel = partition.whenReached(MarkKind.HIGH_WATERMARK, end, reached.callback)
+        key = self._purgatory.wait(WAIT_MS_MAX, lambda: reached.callback(None))
+        error = await reached
+        self._purgatory.cancel(key)
+        cancel()
+        if error is not None:
+            raise error
+
+    # -- ListOffsets
+
+    def listOffsets(
+        self, header: RequestHeader, request: Any, state: ConnectionState
+    ) -> Deferred[Any]:
+        """Handle ListOffsets; as L{Handler}."""
+        cls = messages.ListOffsetsResponse
+        version = header.apiVersion
+        counts = Counter(
+            (topic.name, part.partitionIndex)
+            for topic in request.topics
+            for part in topic.partitions
+        )
+
+        async def answer(name: str, part: Any) -> Any:
+            result = cls.ListOffsetsPartitionResponse(partitionIndex=part.partitionIndex)
+            try:
+                if counts[name, part.partitionIndex] > 1:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST)
+                if part.timestamp < 0:
+                    first = _FIRST_VERSIONS.get(part.timestamp)
+                    if first is None or version < first:
+                        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+                await self._putOffset(name, part, request, result, version)
+            except PylogbrokerError as error:
+                result.errorCode = errorOf(error).code
+            return result
+
+        async def answerAll() -> Any:
+            return cls(
+                topics=[
+                    cls.ListOffsetsTopicResponse(name=name, partitions=parts)
+                    for name, parts in await _forEach(request.topics, "name", answer)
+                ]
+            )
+
+        return Deferred.fromCoroutine(answerAll())
+
+    async def _putOffset(
+        self, name: str, part: Any, request: Any, result: Any, version: int
+    ) -> None:
+        partition, log = self._find(name, part.partitionIndex)
+        checkEpoch(log, part.currentLeaderEpoch)
+        timestamp, epoch = part.timestamp, -1
+        if timestamp in (EARLIEST, EARLIEST_LOCAL):
+            result.offset = log.logStartOffset
+            epoch = log.epochs.epochOf(log.logStartOffset)
+        elif timestamp not in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+            end = log.logEndOffset
+            if request.replicaId == _CONSUMER:
+                await self._awaitReadable(partition, log)
+                isCommitted = request.isolationLevel == _READ_COMMITTED
+                end = log.lastStableOffset if isCommitted else log.highWatermark
+            if timestamp == LATEST:
+                result.offset, epoch = end, log.leaderEpoch
+            else:
+                sought = None if timestamp == MAX_TIMESTAMP else timestamp
+                found = await self._broker.offsetForTime(partition, sought)
+                if found is not None and found.offset < end:
+                    result.offset, result.timestamp = found.offset, found.timestampMs
+                    epoch = found.leaderEpoch
+        if version >= 4:
+            result.leaderEpoch = epoch
+
+    # -- OffsetForLeaderEpoch
+
+    def offsetForLeaderEpoch(
+        self, header: RequestHeader, request: Any, state: ConnectionState
+    ) -> Any:
+        """Handle OffsetForLeaderEpoch; as L{Handler}."""
+        cls = messages.OffsetForLeaderEpochResponse
+
+        def answer(name: str, part: Any) -> Any:
+            result = cls.EpochEndOffset(partition=part.partition)
+            try:
+                _, log = self._find(name, part.partition)
+                checkEpoch(log, part.currentLeaderEpoch)
+                found = log.epochs.endOffsetFor(part.leaderEpoch, log.logEndOffset)
+                result.leaderEpoch, result.endOffset = found
+            except KafkaError as error:
+                result.errorCode = error.code
+            return result
+
+        return cls(
+            topics=[
+                cls.OffsetForLeaderTopicResult(
+                    topic=topic.topic,
+                    partitions=[answer(topic.topic, part) for part in topic.partitions],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    # -- DeleteRecords
+
+    def deleteRecords(
+        self, header: RequestHeader, request: Any, state: ConnectionState
+    ) -> Deferred[Any]:
+        """Handle DeleteRecords; as L{Handler}."""
+        cls = messages.DeleteRecordsResponse
+
+        async def delete(name: str, part: Any) -> Any:
+            result = cls.DeleteRecordsPartitionResult(
+                partitionIndex=part.partitionIndex, lowWatermark=-1
+            )
+            try:
+                result.lowWatermark = await self._delete(name, part)
+            except PylogbrokerError as error:
+                result.errorCode = errorOf(error).code
+            return result
+
+        async def deleteAll() -> Any:
+            return cls(
+                topics=[
+                    cls.DeleteRecordsTopicResult(name=name, partitions=parts)
+                    for name, parts in await _forEach(request.topics, "name", delete)
+                ]
+            )
+
+        return Deferred.fromCoroutine(deleteAll())
+
+    async def _delete(self, name: str, part: Any) -> int:
+        partition, log = self._find(name, part.partitionIndex)
+        if name in INTERNAL_TOPICS:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        topic = self._topics.image.topics[name]
+        if "delete" not in self._topics.configs(topic)["cleanup.policy"].split(","):
+            raise KafkaError(ErrorCode.POLICY_VIOLATION)
+        if part.offset < _HIGH_WATERMARK:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if part.offset == _HIGH_WATERMARK or part.offset > log.highWatermark:
+            await self._awaitReadable(partition, log)
+        return await self._broker.deleteRecords(partition, part.offset)
+
+    # -- DescribeLogDirs
+
+    def describeLogDirs(
+        self, header: RequestHeader, request: Any, state: ConnectionState
+    ) -> Deferred[Any]:
+        """Handle DescribeLogDirs; as L{Handler}."""
+        return Deferred.fromCoroutine(self._describeLogDirs(request))
+
+    async def _describeLogDirs(self, request: Any) -> Any:
+        cls = messages.DescribeLogDirsResponse
+        topics = self._topics.image.topics
+        wanted = {name: list(range(topic.partitionCount)) for name, topic in topics.items()}
+        if request.topics is not None:
+            wanted = {}
+            for topic in request.topics:
+                wanted.setdefault(topic.topic, []).extend(topic.partitions)
+        found = []
+        for name, indexes in wanted.items():
+            parts = []
+            for index in dict.fromkeys(indexes):
+                partition = self._topics.find(name, index)
+                if partition is not None and not partition.log.isOffline:
+                    size = partition.log.size
+                    parts.append(
+                        cls.DescribeLogDirsPartition(partitionIndex=index, partitionSize=size)
+                    )
+            if parts:
+                found.append(cls.DescribeLogDirsTopic(name=name, partitions=parts))
+        result = cls.DescribeLogDirsResult(logDir=self._logDirectory, topics=found)
+        try:
+            result.totalBytes, result.usableBytes = await self._broker.readWorker.submit(
+                lambda: self._diskSpace(self._logDirectory)
+            )
+        except OSError:  # the sizes of the partitions are an answer, too
+            pass
+        return cls(results=[result])
+
+    # -- DescribeProducers
+
+    def describeProducers(self, header: RequestHeader, request: Any, state: ConnectionState) -> Any:
+        """Handle DescribeProducers; as L{Handler}."""
+        cls = messages.DescribeProducersResponse
+
+        def answer(name: str, index: int) -> Any:
+            result = cls.PartitionResponse(partitionIndex=index)
+            try:
+                checkName(name)
+                _, log = self._find(name, index)
+                result.activeProducers = [
+                    cls.ProducerState(
+                        producerId=each.producerId,
+                        producerEpoch=each.epoch,
+                        lastSequence=each.lastSequence,
+                        lastTimestamp=each.timestampMs,
+                        coordinatorEpoch=each.coordinatorEpoch,
+                        currentTxnStartOffset=each.transactionStart,
+                    )
+                    for each in log.producers.producers.values()
+                ]
+            except KafkaError as error:
+                result.errorCode, result.errorMessage = error.code, error.text
+            return result
+
+        return cls(
+            topics=[
+                cls.TopicResponse(
+                    name=topic.name,
+                    partitions=[answer(topic.name, index) for index in topic.partitionIndexes],
+                )
+                for topic in request.topics
+            ]
+        )
+
+
+class ProducerIdRequests:
+    """The handler that gives ids to producers without transactions."""
+
+    def __init__(self, topics: TopicManager) -> None:
+        self._topics = topics
+
+    @property
+    def handlers(self) -> dict[ApiKey, Handler]:
+        return {ApiKey.INIT_PRODUCER_ID: self.initProducerId}
+
+    def initProducerId(
+        self, header: RequestHeader, request: Any, state: ConnectionState
+    ) -> Deferred[Any]:
+        """
+        Handle InitProducerId; as L{Handler}. A producer without transactions gets a new id, even if
+        it has one: only a transactional id keeps the producer's. Transactions do not exist here
+        yet: INVALID_REQUEST, which ends the producer, where a code of coordinators would be tried
+        again for ever.
+        """
+        return Deferred.fromCoroutine(self._initProducerId(request))
+
+    async def _initProducerId(self, request: Any) -> Any:
+        response = messages.InitProducerIdResponse(
+            producerId=NO_PRODUCER_ID, producerEpoch=NO_PRODUCER_EPOCH
+        )
+        hasId = request.producerId != NO_PRODUCER_ID
+        hasEpoch = request.producerEpoch != NO_PRODUCER_EPOCH
+        if request.transactionalId is not None or hasId != hasEpoch:
+            response.errorCode = ErrorCode.INVALID_REQUEST
+            return response
+        try:
+            response.producerId = await self._topics.metadata.newProducerId()
+            response.producerEpoch = 0
+        except PylogbrokerError as error:
+            response.errorCode = errorOf(error).code
+        return response
+
+
+async def _forEach(
+    topics: list[Any], key: str, answer: Callable[[str, Any], Awaitable[Any]]
+) -> list[tuple[str, list[Any]]]:
+    """Answer for all partitions of a request, many at a time."""
+    places = [(getattr(topic, key), part) for topic in topics for part in topic.partitions]
+
+    async def one(place: tuple[str, Any]) -> Any:
+        return await answer(*place)
+
+    answers = iter(await gatherInBatches(one, places))
+    return [(getattr(topic, key), [next(answers) for _ in topic.partitions]) for topic in topics]

@@ -1,0 +1,289 @@
+"""
+The cluster and its topics for clients: which there are, and who serves them; a module of its own,
+since every client asks this, and few change topics.
+
+One broker leads every partition and is the controller. A partition without a log in service has no
+leader, with an error that clients try again on. A Metadata request that creates its topics is
+answered when their partitions are there, so that the client can produce at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pylogbroker.broker.kafka.errors import KafkaError, errorOf
+from pylogbroker.broker.kafka.protocol import ConnectionState, Handler
+from pylogbroker.broker.kafka.topicrequests import TopicDefaults
+from pylogbroker.broker.kafka.topics import INTERNAL_TOPICS, TopicManager, checkName
+from pylogbroker.cluster.metadataimage import TopicImage
+from pylogbroker.errors import PylogbrokerError
+from pylogbroker.net.deferreds import asDeferred, gatherInBatches
+from pylogbroker.protocol.kafka import messages
+from pylogbroker.protocol.kafka.apikeys import ApiKey
+from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+from pylogbroker.protocol.kafka.requests import RequestHeader
+from pylogbroker.protocol.kafka.responses import MetadataResponsePartition
+from pylogbroker.protocol.kafka.schemas import ZERO_UUID
+
+TOPIC_OPERATIONS = 3576
+"""Read, write, create, delete, alter, describe, describe and alter configurations, as bits."""
+CLUSTER_OPERATIONS = 8096
+"""Create, alter, describe, cluster action, both configuration operations, idempotent write."""
+
+DESCRIBED_COUNT_MAX = 2_000
+"""Partitions in a DescribeTopicPartitions response (C{max.request.partition.size.limit})."""
+
+_BROKER, _CONTROLLER = 1, 2
+_ENDPOINTS = {_BROKER: "BROKER", _CONTROLLER: "CONTROLLER"}
+
+
+def notFound(name: str | None) -> ErrorCode:
+    """The code for a topic that is not there."""
+    try:
+        checkName(name)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class MetadataRequests:
+    """The handlers that describe the cluster and its topics."""
+
+    def __init__(
+        self,
+        topics: TopicManager,
+        brokerId: int,
+        advertised: Callable[[ConnectionState], tuple[str, int]],
+        defaults: TopicDefaults,
+    ) -> None:
+        """
+        @param advertised: gives the host and port at which clients of a connection's listener
+            reach this broker.
+        """
+        self._topics = topics
+        self._brokerId = brokerId
+        self._advertised = advertised
+        self._defaults = defaults
+
+    @property
+    def handlers(self) -> dict[ApiKey, Handler]:
+        return {
+            ApiKey.METADATA: self.metadata,
+            ApiKey.DESCRIBE_CLUSTER: self.describeCluster,
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS: self.describeTopicPartitions,
+        }
+
+    # -- Metadata
+
+    def metadata(self, header: RequestHeader, request: Any, state: ConnectionState) -> Any:
+        """
+        Handle Metadata; as L{Handler}. Missing topics are created first, where client and broker
+        allow it.
+        """
+        version, wanted = header.apiVersion, request.topics
+        image = self._topics.image
+        if wanted is None or (version == 0 and not wanted):
+            found = [self._topic(topic, request) for topic in image.topics.values()]
+            return self._response(version, request, state, found)
+        if any(
+            (each.name is None and each.topicId == ZERO_UUID)
+            or (version < 12 and (each.name is None or each.topicId != ZERO_UUID))
+            for each in wanted
+        ):
+            return self._invalid(version, request, state)
+        ids = dict.fromkeys(each.topicId for each in wanted if each.topicId != ZERO_UUID)
+        if ids:
+            found = [self._byId(topicId, request) for topicId in ids]
+            return self._response(version, request, state, found)
+        names = list(dict.fromkeys(each.name for each in wanted))
+        missing = [name for name in names if name not in image.topics]
+        if missing and request.allowAutoTopicCreation and self._defaults.isAutoCreating:
+            return self._create(missing).addCallback(
+                lambda refused: self._named(version, request, state, names, refused)
+            )
+        return self._named(version, request, state, names, {})
+
+    @asDeferred
+    async def _create(self, names: list[str]) -> dict[str, ErrorCode]:
+        """The names that are refused."""
+        refused: dict[str, ErrorCode] = {}
+
+        async def create(name: str) -> None:
+            defaults = self._defaults
+            count, configs = defaults.internal.get(name, (defaults.partitionCount, {}))
+            try:
+                await self._topics.create(name, count, configs)
+            except PylogbrokerError as error:
+                code = errorOf(error).code
+                # A topic of 2011 is none that such a client can use, now or later.
+                isTaken = code is ErrorCode.TOPIC_ALREADY_EXISTS
+                refused[name] = ErrorCode.INVALID_TOPIC_EXCEPTION if isTaken else code
+
+        await gatherInBatches(create, names)
+        return refused
+
+    def _named(
+        self,
+        version: int,
+        request: Any,
+        state: ConnectionState,
+        names: list[str],
+        refused: dict[str, ErrorCode],
+    ) -> Any:
+        found = []
+        for name in names:
+            topic = self._topics.image.topics.get(name)
+            if topic is not None:
+                found.append(self._topic(topic, request))
+            else:
+                found.append(self._unknown(refused.get(name) or notFound(name), name))
+        return self._response(version, request, state, found)
+
+    def _byId(self, topicId: bytes, request: Any) -> Any:
+        topic = self._topics.topicById(topicId)
+        if topic is None:
+            return self._unknown(ErrorCode.UNKNOWN_TOPIC_ID, None, topicId)
+        return self._topic(topic, request)
+
+    @staticmethod
+    def _unknown(code: ErrorCode, name: str | None, topicId: bytes = ZERO_UUID) -> Any:
+        return messages.MetadataResponse.MetadataResponseTopic(
+            errorCode=code, name=name, topicId=topicId, isInternal=name in INTERNAL_TOPICS
+        )
+
+    def _topic(self, topic: TopicImage, request: Any) -> Any:
+        made = messages.MetadataResponse.MetadataResponseTopic(
+            name=topic.name,
+            topicId=topic.topicId.bytes,
+            isInternal=topic.name in INTERNAL_TOPICS,
+            partitions=[self._partition(topic, index) for index in range(topic.partitionCount)],
+        )
+        if request.includeTopicAuthorizedOperations:
+            made.topicAuthorizedOperations = TOPIC_OPERATIONS
+        return made
+
+    def _partition(self, topic: TopicImage, index: int) -> MetadataResponsePartition:
+        mine = (self._brokerId,)
+        found = self._topics.find(topic.name, index)
+        if found is None or found.log.isOffline:
+            code = ErrorCode.LEADER_NOT_AVAILABLE
+            return MetadataResponsePartition(code, index, -1, 0, mine, mine, mine)
+        epoch = found.log.leaderEpoch
+        return MetadataResponsePartition(0, index, self._brokerId, epoch, mine, mine)
+
+    def _response(
+        self, version: int, request: Any, state: ConnectionState, topics: list[Any]
+    ) -> Any:
+        cls = messages.MetadataResponse
+        host, port = self._advertised(state)
+        made = cls(
+            brokers=[cls.MetadataResponseBroker(nodeId=self._brokerId, host=host, port=port)],
+            clusterId=self._topics.image.clusterId,
+            controllerId=self._brokerId,
+            topics=topics,
+        )
+        if request.includeClusterAuthorizedOperations and 8 <= version <= 10:
+            made.clusterAuthorizedOperations = CLUSTER_OPERATIONS
+        return made
+
+    def _invalid(self, version: int, request: Any, state: ConnectionState) -> Any:
+        code = ErrorCode.INVALID_REQUEST
+        topics = [self._unknown(code, each.name or "", each.topicId) for each in request.topics]
+        return messages.MetadataResponse(errorCode=code, topics=topics)
+
+    # -- DescribeCluster
+
+    def describeCluster(self, header: RequestHeader, request: Any, state: ConnectionState) -> Any:
+        """Handle DescribeCluster; as L{Handler}."""
+        cls = messages.DescribeClusterResponse
+        wanted = request.endpointType
+        if wanted not in _ENDPOINTS:
+            code, text = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {wanted}"
+            return cls(errorCode=code, errorMessage=text)
+        if wanted != _BROKER:
+            text = (
+                f"The request was sent to an endpoint of type {_ENDPOINTS[_BROKER]}, but we wanted"
+                f" an endpoint of type {_ENDPOINTS[wanted]}"
+            )
+            return cls(errorCode=ErrorCode.MISMATCHED_ENDPOINT_TYPE, errorMessage=text)
+        host, port = self._advertised(state)
+        made = cls(
+            clusterId=self._topics.image.clusterId,
+            controllerId=self._brokerId,
+            brokers=[cls.DescribeClusterBroker(brokerId=self._brokerId, host=host, port=port)],
+        )
+        if request.includeClusterAuthorizedOperations:
+            made.clusterAuthorizedOperations = CLUSTER_OPERATIONS
+        return made
+
+    # -- DescribeTopicPartitions
+
+    def describeTopicPartitions(
+        self, header: RequestHeader, request: Any, state: ConnectionState
+    ) -> Any:
+        """
+        Handle DescribeTopicPartitions; as L{Handler}. Topics come in the order of their names; a
+        cursor says where the next request goes on.
+        """
+        cls = messages.DescribeTopicPartitionsResponse
+        image, cursor = self._topics.image, request.cursor
+        start = "" if cursor is None else cursor.topicName
+        isAll = not request.topics
+        asked = image.topics if isAll else {each.name for each in request.topics}
+        names = sorted(name for name in asked if name >= start)
+        if cursor is not None and ((not isAll and start not in asked) or cursor.partitionIndex < 0):
+            code = ErrorCode.INVALID_REQUEST
+            made = cls.DescribeTopicPartitionsResponseTopic
+            return cls(topics=[made(errorCode=code, name=each.name) for each in request.topics])
+        left = max(min(request.responsePartitionLimit, DESCRIBED_COUNT_MAX), 1)
+        response = cls()
+        for name in names:
+            first = cursor.partitionIndex if cursor is not None and name == start else 0
+            if left == 0:
+                response.nextCursor = cls.Cursor(topicName=name, partitionIndex=0)
+                break
+            topic = image.topics.get(name)
+            if topic is None:
+                response.topics.append(
+                    cls.DescribeTopicPartitionsResponseTopic(
+                        errorCode=notFound(name),
+                        name=name,
+                        isInternal=name in INTERNAL_TOPICS,
+                        topicAuthorizedOperations=TOPIC_OPERATIONS,
+                    )
+                )
+                continue
+            end = min(topic.partitionCount, first + left)
+            response.topics.append(self._described(topic, range(first, end)))
+            if end < topic.partitionCount:
+                response.nextCursor = cls.Cursor(topicName=name, partitionIndex=end)
+                break
+            left -= max(end - first, 0)
+        return response
+
+    def _described(self, topic: TopicImage, indexes: range) -> Any:
+        cls = messages.DescribeTopicPartitionsResponse
+        partitions = []
+        for index in indexes:
+            part = self._partition(topic, index)
+            partitions.append(
+                cls.DescribeTopicPartitionsResponsePartition(
+                    errorCode=part.errorCode,
+                    partitionIndex=index,
+                    leaderId=part.leaderId,
+                    leaderEpoch=part.leaderEpoch,
+                    replicaNodes=list(part.replicaNodes),
+                    isrNodes=list(part.isrNodes),
+                    eligibleLeaderReplicas=[],  # clients of Spark need a list
+                    lastKnownElr=[],
+                    offlineReplicas=list(part.offlineReplicas),
+                )
+            )
+        return cls.DescribeTopicPartitionsResponseTopic(
+            name=topic.name,
+            topicId=topic.topicId.bytes,
+            isInternal=topic.name in INTERNAL_TOPICS,
+            partitions=partitions,
+            topicAuthorizedOperations=TOPIC_OPERATIONS,
+        )

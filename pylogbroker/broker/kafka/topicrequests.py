@@ -1,0 +1,331 @@
+"""
+Creating, growing and deleting topics for clients; a module of its own, since administrators alone
+send these requests.
+
+A change is answered when it is durable and its partitions are there, so that a client can produce
+at once. Texts of errors are Kafka's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from twisted.internet.defer import Deferred
+
+from pylogbroker.broker.kafka.configrequests import configSource
+from pylogbroker.broker.kafka.errors import KafkaError, errorOf
+from pylogbroker.broker.kafka.protocol import ConnectionState, Handler
+from pylogbroker.broker.kafka.topics import TopicManager
+from pylogbroker.cluster.metadataimage import (
+    MetadataImage,
+    PartitionCountRecord,
+    Record,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from pylogbroker.config.topicconfigs import EffectiveConfigs
+from pylogbroker.errors import PylogbrokerError
+from pylogbroker.net.deferreds import gatherInBatches
+from pylogbroker.protocol.kafka import messages
+from pylogbroker.protocol.kafka.apikeys import ApiKey
+from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+from pylogbroker.protocol.kafka.requests import RequestHeader
+from pylogbroker.protocol.kafka.schemas import ZERO_UUID
+
+CREATED_COUNT_MAX = 10_000
+"""Partitions that one request may create, as in Kafka."""
+
+
+class TopicDefaults(NamedTuple):
+    """
+    What holds where a client leaves a new topic open.
+
+    @ivar isAutoCreating: whether Metadata requests create topics (C{auto.create.topics.enable}).
+    @ivar partitionCount: C{num.partitions}.
+    @ivar internal: partition count and settings of internal topics.
+    """
+
+    isAutoCreating: bool = True
+    partitionCount: int = 1
+    internal: Mapping[str, tuple[int, Mapping[str, str]]] = {}
+
+
+class TopicRequests:
+    """The handlers that create, grow and delete topics."""
+
+    def __init__(self, topics: TopicManager, brokerId: int, defaults: TopicDefaults) -> None:
+        self._topics = topics
+        self._brokerId = brokerId
+        self._defaults = defaults
+
+    @property
+    def handlers(self) -> dict[ApiKey, Handler]:
+        return {
+            ApiKey.CREATE_TOPICS: self.createTopics,
+            ApiKey.DELETE_TOPICS: self.deleteTopics,
+            ApiKey.CREATE_PARTITIONS: self.createPartitions,
+        }
+
+    # -- CreateTopics
+
+    def createTopics(
+        self, header: RequestHeader, request: Any, state: ConnectionState
+    ) -> Deferred[Any]:
+        """Handle CreateTopics; as L{Handler}. Topics are created independently of each other."""
+        return Deferred.fromCoroutine(self._createTopics(request))
+
+    async def _createTopics(self, request: Any) -> Any:
+        cls = messages.CreateTopicsResponse
+        counts = Counter(each.name for each in request.topics)
+        wanted = [each for each in request.topics if counts[each.name] == 1]
+        excess = None
+        if sum(max(self._countOf(each), 0) for each in wanted) > CREATED_COUNT_MAX:
+            text = "Excessively large number of partitions per request."
+            excess = KafkaError(ErrorCode.POLICY_VIOLATION, text)
+
+        async def create(topic: Any) -> Any:
+            try:
+                if excess is not None:
+                    raise excess
+                return await self._topics.change(
+                    lambda image: self._decideTopic(image, topic, request.validateOnly)
+                )
+            except PylogbrokerError as error:
+                found = errorOf(error)
+                return cls.CreatableTopicResult(
+                    name=topic.name, errorCode=found.code, errorMessage=found.text
+                )
+
+        results = await gatherInBatches(create, wanted)
+        results += [
+            cls.CreatableTopicResult(
+                name=name,
+                errorCode=ErrorCode.INVALID_REQUEST,
+                errorMessage="Duplicate topic name.",
+            )
+            for name, count in counts.items()
+            if count > 1
+        ]
+        return cls(topics=results)
+
+    def _countOf(self, topic: Any) -> int:
+        """The partitions that a topic in a request would have."""
+        if topic.assignments:
+            return len(topic.assignments)
+        return self._defaults.partitionCount if topic.numPartitions == -1 else topic.numPartitions
+
+    def _decideTopic(
+        self, image: MetadataImage, topic: Any, validateOnly: bool
+    ) -> tuple[list[Record], Any]:
+        configs = {each.name: each.value for each in topic.configs}
+        checked = self._topics.checkNewTopic(image, topic.name, configs)
+        if topic.assignments:
+            self._checkAssignments(topic)
+        elif topic.replicationFactor < -1 or topic.replicationFactor == 0:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                "Replication factor must be larger than 0, or -1 to use the default value.",
+            )
+        elif topic.replicationFactor > 1 and self._countOf(topic) > 0:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"Unable to replicate the partition {topic.replicationFactor} time(s): The target"
+                f" replication factor of {topic.replicationFactor} cannot be reached because only"
+                " 1 broker(s) are registered.",
+            )
+        count = self._countOf(topic)
+        records = self._topics.newTopic(image, topic.name, count, checked)
+        assert isinstance(records[0], TopicRecord)
+        result = self._created(topic.name, UUID(records[0].topicId), count, checked)
+        return [] if validateOnly else records, result
+
+    def _checkAssignments(self, topic: Any) -> None:
+        for value, name in (
+            (topic.replicationFactor, "replication factor"),
+            (topic.numPartitions, "numPartitions"),
+        ):
+            if value != -1:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"A manual partition assignment was specified, but {name} was not set to -1.",
+                )
+        seen: set[int] = set()
+        for each in topic.assignments:
+            if each.partitionIndex in seen:
+                raise KafkaError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    "Found multiple manual partition assignments for partition"
+                    f" {each.partitionIndex}",
+                )
+            seen.add(each.partitionIndex)
+            self._checkReplicas(each.brokerIds)
+        if seen != set(range(len(seen))):
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                "partitions should be a consecutive 0-based integer sequence",
+            )
+
+    def _checkReplicas(self, brokerIds: list[int]) -> None:
+        text = ""
+        if not brokerIds:
+            text = "includes an empty replica list."
+        for brokerId in sorted(brokerIds):
+            if brokerId != self._brokerId:
+                text = f"includes broker {brokerId}, but no such broker is registered."
+                break
+        else:
+            if len(brokerIds) > 1:
+                text = f"includes the broker {self._brokerId} more than once."
+        if text:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment {text}"
+            )
+
+    def _created(self, name: str, topicId: UUID, count: int, configs: dict[str, str]) -> Any:
+        cls = messages.CreateTopicsResponse
+        effective = EffectiveConfigs(configs, self._topics.serverConfigs)
+        return cls.CreatableTopicResult(
+            name=name,
+            topicId=topicId.bytes,
+            errorMessage=None,
+            numPartitions=count,
+            replicationFactor=1,
+            configs=[
+                cls.CreatableTopicConfigs(
+                    name=key, value=value, configSource=configSource(self._topics, configs, key)[0]
+                )
+                for key, value in effective.items()
+            ],
+        )
+
+    # -- DeleteTopics
+
+    def deleteTopics(
+        self, header: RequestHeader, request: Any, state: ConnectionState
+    ) -> Deferred[Any]:
+        """Handle DeleteTopics; as L{Handler}."""
+        return Deferred.fromCoroutine(self._deleteTopics(request))
+
+    async def _deleteTopics(self, request: Any) -> Any:
+        cls = messages.DeleteTopicsResponse
+        wanted = [(name, ZERO_UUID) for name in request.topicNames]
+        wanted += [(each.name, each.topicId) for each in request.topics]
+        if any((name is None) == (topicId == ZERO_UUID) for name, topicId in wanted):
+            error = KafkaError(ErrorCode.INVALID_REQUEST)
+        else:
+            try:
+                return await self._topics.change(lambda image: self._decideDeletion(image, wanted))
+            except PylogbrokerError as problem:
+                error = errorOf(problem)
+        return cls(
+            responses=[
+                cls.DeletableTopicResult(name=name, topicId=topicId, errorCode=error.code)
+                for name, topicId in wanted
+            ]
+        )
+
+    def _decideDeletion(
+        self, image: MetadataImage, wanted: list[tuple[str | None, bytes]]
+    ) -> tuple[list[Record], Any]:
+        cls = messages.DeleteTopicsResponse
+        response = cls()
+
+        def answer(
+            name: str | None, topicId: bytes, code: ErrorCode, text: str | None = None
+        ) -> None:
+            response.responses.append(
+                cls.DeletableTopicResult(
+                    name=name, topicId=topicId, errorCode=code, errorMessage=text
+                )
+            )
+
+        invalid = ErrorCode.INVALID_REQUEST
+        removed: dict[UUID, Record] = {}
+        byId = Counter(wanted)
+        for (name, topicId), count in sorted(byId.items(), key=lambda item: item[0][0] is not None):
+            if count > 1:
+                kind = "name" if name is not None else "id"
+                answer(name, topicId, invalid, f"Duplicate topic {kind}.")
+                continue
+            if name is None:
+                topic, code = image.topicsById.get(UUID(bytes=topicId)), ErrorCode.UNKNOWN_TOPIC_ID
+            else:
+                topic, code = image.topics.get(name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if topic is None:
+                answer(name, topicId, code, code.message)
+            elif topic.topicId in removed:
+                text = "The provided topic name maps to an ID that was already supplied."
+                answer(topic.name, topic.topicId.bytes, invalid, text)
+            else:
+                removed[topic.topicId] = RemoveTopicRecord(str(topic.topicId))
+                answer(topic.name, topic.topicId.bytes, ErrorCode.NONE)
+        return list(removed.values()), response
+
+    # -- CreatePartitions
+
+    def createPartitions(
+        self, header: RequestHeader, request: Any, state: ConnectionState
+    ) -> Deferred[Any]:
+        """Handle CreatePartitions; as L{Handler}."""
+        return Deferred.fromCoroutine(self._createPartitions(request))
+
+    async def _createPartitions(self, request: Any) -> Any:
+        cls = messages.CreatePartitionsResponse
+        counts = Counter(each.name for each in request.topics)
+        results = [
+            cls.CreatePartitionsTopicResult(
+                name=name,
+                errorCode=ErrorCode.INVALID_REQUEST,
+                errorMessage="Duplicate topic name.",
+            )
+            for name, count in counts.items()
+            if count > 1
+        ]
+
+        async def grow(topic: Any) -> Any:
+            result = cls.CreatePartitionsTopicResult(name=topic.name)
+            try:
+                await self._topics.change(
+                    lambda image: (self._decideGrowth(image, topic, request.validateOnly), None)
+                )
+            except PylogbrokerError as error:
+                found = errorOf(error)
+                result.errorCode = found.code
+                result.errorMessage = None if found.text == found.code.message else found.text
+            return result
+
+        wanted = [each for each in request.topics if counts[each.name] == 1]
+        results += await gatherInBatches(grow, wanted)
+        return cls(results=results)
+
+    def _decideGrowth(self, image: MetadataImage, wanted: Any, validateOnly: bool) -> list[Record]:
+        topic = image.topics.get(wanted.name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        have, count = topic.partitionCount, wanted.count
+        if count == have:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS, f"Topic already has {have} partition(s)."
+            )
+        if count < have:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"The topic {topic.name} currently has {have} partition(s); {count} would not be"
+                " an increase.",
+            )
+        if wanted.assignments is not None:
+            if len(wanted.assignments) != count - have:
+                raise KafkaError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"Attempted to add {count - have} additional partition(s), but only"
+                    f" {len(wanted.assignments)} assignment(s) were specified.",
+                )
+            for each in wanted.assignments:
+                self._checkReplicas(each.brokerIds)
+        self._topics.checkRoom(image, count - have)
+        if validateOnly:
+            return []
+        return [PartitionCountRecord(str(topic.topicId), count)]
