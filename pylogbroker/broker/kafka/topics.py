@@ -34,7 +34,7 @@ from pylogbroker.cluster.metadataimage import (
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.config.topicconfigs import TOPIC_CONFIGS, EffectiveConfigs, checkTopicConfig
 from pylogbroker.errors import PylogbrokerError
-from pylogbroker.net.deferreds import gatherInBatches
+from pylogbroker.net.deferreds import Waiters, gatherInBatches
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.records import compression
 from pylogbroker.records.kafkaformat import KafkaFormat, RecordRules
@@ -117,7 +117,7 @@ class TopicManager:
         self._format = KafkaFormat()
         self._byName: dict[tuple[str, int], Partition] = {}
         self._byId: dict[tuple[bytes, int], Partition] = {}
-        self._creating: dict[TopicPartition, Deferred[Partition]] = {}
+        self._creating: dict[tuple[str, int], Waiters[None]] = {}
 
     # -- looking up
 
@@ -204,9 +204,20 @@ class TopicManager:
         return [each for each in found if each is not None]
 
     async def _partition(self, topic: TopicImage, index: int) -> Partition:
-        known = self._byName.get((topic.name, index))
+        place = (topic.name, index)
+        while (underWay := self._creating.get(place)) is not None:
+            await underWay.wait()
+        known = self._byName.get(place)
         if known is not None:
             return known
+        underWay = self._creating[place] = Waiters()
+        try:
+            return await self._createOne(topic, index)
+        finally:
+            del self._creating[place]
+            underWay.fire(None)
+
+    async def _createOne(self, topic: TopicImage, index: int) -> Partition:
         found = self._directory.get(topic.name, index)
         if found is None:
             job = self._directory.beginCreate(topic.name, index, self._format, topic.topicId)
@@ -318,12 +329,17 @@ class TopicManager:
         return result
 
     async def _remove(self, topic: TopicImage) -> None:
+        places = [(topic.name, index) for index in range(topic.partitionCount)]
+        for place in places:
+            self._byName.pop(place, None)
+            self._byId.pop((topic.topicId.bytes, place[1]), None)
         partitions = []
-        for index in range(topic.partitionCount):
-            self._byId.pop((topic.topicId.bytes, index), None)
-            partition = self._byName.pop((topic.name, index), None)
-            if partition is not None:
-                partitions.append(partition)
+        for place in places:
+            while (underWay := self._creating.get(place)) is not None:
+                await underWay.wait()
+            found = self._directory.logs.get(TopicPartition(*place))
+            if found is not None:
+                partitions.append(self._logManager.partition(found))
         await self._removeAll(topic.topicId, partitions)
 
     async def _removeAll(self, topicId: UUID, partitions: list[Partition]) -> None:
@@ -340,18 +356,23 @@ class TopicManager:
         self, name: str, partitionCount: int, configs: Mapping[str, str | None] | None = None
     ) -> TopicImage:
         """
-        Create a topic, unless it is there.
+        Create a topic, unless it is there; in any case wait for its partitions.
 
-        @raise KafkaError: it cannot be created.
+        @raise KafkaError: it cannot be created, or was removed meanwhile.
         """
 
-        def decide(image: MetadataImage) -> tuple[list[Record], None]:
+        def decide(image: MetadataImage) -> tuple[list[Record], bool]:
             if name in image.topics:
-                return [], None
-            return self.newTopic(image, name, partitionCount, configs or {}), None
+                return [], False
+            return self.newTopic(image, name, partitionCount, configs or {}), True
 
-        await self.change(decide)
-        return self.image.topics[name]
+        isNew = await self.change(decide)
+        topic = self.image.topics.get(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if not isNew:
+            await self._createMissing([topic])
+        return topic
 
 
 def _configured(records: Iterable[Record], image: MetadataImage) -> set[UUID]:

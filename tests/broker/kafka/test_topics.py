@@ -1,0 +1,89 @@
+"""Topics and their partitions, when several changes are under way."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import capturedLogs, formatEvent
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.broker.kafka.errors import KafkaError
+from pylogbroker.cluster.metadataimage import (
+    MetadataImage,
+    PartitionCountRecord,
+    Record,
+    RemoveTopicRecord,
+)
+from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+from tests.broker.kafka.requestbench import ROOT, RequestBench
+
+
+class TopicTests(SynchronousTestCase):
+    """L{pylogbroker.broker.kafka.topics.TopicManager}."""
+
+    def setUp(self) -> None:
+        self.bench = RequestBench()
+        self.topics = self.bench.topics
+
+    def begin(self, name: str, count: int = 1) -> Deferred[Any]:
+        return Deferred.fromCoroutine(self.topics.create(name, count))
+
+    def change(self, *records: Any) -> Deferred[Any]:
+        """Records of classes that take a topic's id first; the topic is called C{a}."""
+
+        def decide(image: MetadataImage) -> tuple[list[Record], None]:
+            topicId = str(image.topics["a"].topicId)
+            return [kind(topicId, *fields) for kind, *fields in records], None
+
+        return Deferred.fromCoroutine(self.topics.change(decide))
+
+    def test_createdTwiceAtOnce(self) -> None:
+        """Whoever asks for a topic that is just created waits for its partitions, too."""
+        first, second = self.begin("a", 2), self.begin("a", 5)
+        self.bench.worker.perform()
+        self.bench.worker.perform()
+        third = self.begin("a")
+        for waiting in (first, second, third):
+            self.assertNoResult(waiting)
+        for waiting in (first, second, third):
+            self.assertEqual(self.bench.do(waiting).partitionCount, 2)
+        self.assertIsNotNone(self.topics.find("a", 1))
+
+    def test_grownWhileCreated(self) -> None:
+        """Partitions that are added while others are created are there in the end."""
+        first = self.begin("a", 2)
+        self.bench.worker.perform()
+        second = self.change((PartitionCountRecord, 4))
+        self.bench.do(first)
+        self.bench.do(second)
+        found = [self.topics.find("a", index) for index in range(4)]
+        self.assertNotIn(None, found)
+
+    def test_removedWhileCreated(self) -> None:
+        """A topic that is removed while it is created leaves nothing behind."""
+        creating = self.begin("a", 2)
+        self.bench.worker.perform()
+        self.assertEqual(list(self.topics.image.topics), ["a"])
+        removing = self.change((RemoveTopicRecord,))
+        self.bench.worker.jobs.rotate(1)  # the metadata are written first
+        self.bench.settle()
+        self.successResultOf(removing)
+        error = self.failureResultOf(creating, KafkaError).value
+        self.assertEqual(error.code, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        self.assertEqual((dict(self.bench.directory.logs), self.topics.image.removing), ({}, {}))
+        self.assertFalse([name for name in self.bench.files.list(ROOT) if name.startswith("a-")])
+        self.bench.do(self.begin("a"))
+        self.bench.append(b"x", name="a")
+
+    def test_failedCreation(self) -> None:
+        """A partition that cannot be created is told to operators, and is tried again."""
+        self.bench.files.fail("create", ".log", errno.EIO)
+        with capturedLogs() as events:
+            self.bench.do(self.begin("a"))
+        texts = [formatEvent(event) for event in events]
+        self.assertTrue([each for each in texts if "a-0 cannot be created" in each], texts)
+        self.assertIsNone(self.topics.find("a", 0))
+        self.bench.do(self.begin("a"))
+        self.assertIsNotNone(self.topics.find("a", 0))
