@@ -242,6 +242,9 @@ class _Fetch:
         if not self._cancels:
             return
         self._stopWaiting()
+        for read in self._reads:  # there may be more now
+            releaseSlices((read.slice,))
+            read.slice = EMPTY_SLICE
         if self._readNow():
             if self._isEnough():
                 self._end()

@@ -41,7 +41,7 @@ from pylogbroker.records.kafkaformat import KafkaFormat, RecordRules
 from pylogbroker.records.segmentindex import IndexSettings
 from pylogbroker.storage.kafka.batchlog import BatchLog, BatchLogSettings
 from pylogbroker.storage.logdirectory import LogDirectory
-from pylogbroker.storage.segments import both, byAge, bySize
+from pylogbroker.storage.segments import both, byRecordTime, bySize
 from pylogbroker.types import TopicPartition
 
 NAME_LENGTH_MAX = 249
@@ -51,7 +51,6 @@ INTERNAL_TOPICS = frozenset((OFFSETS_TOPIC, TRANSACTIONS_TOPIC))
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
-_NEVER_MS = (1 << 63) - 1
 _CODECS = {
     "uncompressed": compression.NONE,
     "gzip": compression.GZIP,
@@ -439,7 +438,7 @@ def batchLogSettings(
         rollAgeMs=rollMs - int(random() * jitterMs),
         flushCountMax=configs.number("flush.messages"),
         flushIntervalMs=configs.number("flush.ms"),
-        retention=both(byAge(ageMs if ageMs >= 0 else _NEVER_MS), bySize(size)),
+        retention=both(byRecordTime(ageMs), bySize(size)),
         batchSizeMax=configs.number("max.message.bytes"),
         producerExpirationMs=settings.producerIdExpirationMs,
         isReadWhenFlushed=settings.logFlushBeforeRead,

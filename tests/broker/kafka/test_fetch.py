@@ -1,0 +1,228 @@
+"""Fetch requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pylogbroker.interfaces import CheckLimits
+from pylogbroker.protocol.kafka.apikeys import ApiKey
+from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+from pylogbroker.protocol.kafka.messages import MESSAGES
+from pylogbroker.records.recordbatch import iterateRecords, readHeader
+from tests.broker.kafka.kafkacase import KafkaCase, batchOf, frameOf
+
+Request = MESSAGES["FetchRequest"]
+VERSIONS = range(4, 19)
+ANY_SIZE = 1 << 20
+
+
+class FetchCase(KafkaCase):
+    """What the cases below share."""
+
+    def put(self, *values: bytes, index: int = 0) -> None:
+        """A batch for each value, flushed."""
+        partition = self.lead.service.kafka.topics.find("t", index)
+        assert partition is not None
+        for value in values:
+            self.assertIsNotNone(self.lead.service._broker.tryAppend(partition, batchOf(value)))
+        self.lead.logManager.requestFlush(partition)
+        self.lead.logManager.writePending()
+        self.lead.logManager.flush(partition)
+        self.lead.settle()
+
+    def request(
+        self,
+        *wanted: tuple[int, int],
+        version: int = 12,
+        topic: str = "t",
+        sizeMax: int = ANY_SIZE,
+        partSizeMax: int = ANY_SIZE,
+        waitMs: int = 0,
+        minSize: int = 1,
+        isolation: int = 0,
+        epoch: int = -1,
+        **more: Any,
+    ) -> Any:
+        """@param wanted: (partition, offset)."""
+        topicId = self.topicId() if topic == "t" else b"x" * 16
+        parts = [
+            Request.FetchPartition(
+                partition=index,
+                fetchOffset=offset,
+                partitionMaxBytes=partSizeMax,
+                currentLeaderEpoch=epoch if version >= 9 else -1,
+            )
+            for index, offset in wanted
+        ]
+        asked = Request.FetchTopic(
+            topic="" if version >= 13 else topic,
+            topicId=topicId if version >= 13 else bytes(16),
+            partitions=parts,
+        )
+        return Request(
+            maxWaitMs=waitMs,
+            minBytes=minSize,
+            maxBytes=sizeMax,
+            isolationLevel=isolation,
+            topics=[asked],
+            **more,
+        )
+
+    def fetch(self, *wanted: tuple[int, int], version: int = 12, **more: Any) -> list[Any]:
+        found = self.ask(ApiKey.FETCH, version, self.request(*wanted, version=version, **more))
+        return [part for topic in found.responses for part in topic.partitions]
+
+    def values(self, records: Any) -> list[bytes | None]:
+        """Of the whole batches."""
+        data, found, position = bytes(records or b""), [], 0
+        while position + 61 <= len(data):
+            header = readHeader(data, position)
+            if position + header.size > len(data):
+                break
+            found += [each.value for each in iterateRecords(data, position, header, CheckLimits())]
+            position += header.size
+        return found
+
+
+class ReadTests(FetchCase):
+    """What is read."""
+
+    def test_everyVersion(self) -> None:
+        """Each version gets the batches from its offset on, and the partition's marks."""
+        self.put(b"a", b"b", b"c")
+        for version in VERSIONS:
+            (part,) = self.fetch((0, 1), version=version)
+            self.assertEqual(self.values(part.records), [b"b", b"c"], version)
+            self.assertEqual((part.errorCode, part.highWatermark), (0, 3))
+            self.assertEqual(part.lastStableOffset, 3)
+
+    def test_severalPartitions(self) -> None:
+        """Each partition has its own outcome, in the order of the request."""
+        self.put(b"a")
+        self.put(b"b", index=1)
+        found = self.fetch((1, 0), (7, 0), (0, 0), (0, 9))
+        self.assertEqual(
+            [(part.partitionIndex, part.errorCode, self.values(part.records)) for part in found],
+            [
+                (1, 0, [b"b"]),
+                (7, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, []),
+                (0, 0, [b"a"]),
+                (0, ErrorCode.OFFSET_OUT_OF_RANGE, []),
+            ],
+        )
+
+    def test_unknown(self) -> None:
+        """Topics and ids that are not there have the codes that Kafka gives."""
+        (part,) = self.fetch((0, 0), topic="v")
+        self.assertEqual(part.errorCode, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        (part,) = self.fetch((0, 0), topic="v", version=13)
+        self.assertEqual(part.errorCode, ErrorCode.UNKNOWN_TOPIC_ID)
+        (part,) = self.fetch((9, 0), version=13)
+        self.assertEqual(part.errorCode, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def test_epochs(self) -> None:
+        """A leader epoch that is not ours is refused."""
+        for epoch, code in ((0, 0), (1, ErrorCode.UNKNOWN_LEADER_EPOCH)):
+            (part,) = self.fetch((0, 0), epoch=epoch)
+            self.assertEqual(part.errorCode, code)
+
+    def test_sizes(self) -> None:
+        """
+        Sizes limit the response, but for the first batch, which comes whole; a partition behind it
+        has what is left.
+        """
+        self.put(b"a" * 1000, b"b" * 1000)
+        self.put(b"c" * 1000, index=1)
+        for sizeMax in (1, 500, 1070):
+            (part,) = self.fetch((0, 0), partSizeMax=sizeMax)
+            self.assertEqual(self.values(part.records), [b"a" * 1000], sizeMax)
+        first, second = self.fetch((0, 0), (1, 0), sizeMax=1)
+        self.assertEqual(self.values(first.records), [b"a" * 1000])
+        self.assertEqual(second.records or b"", b"")
+        first, second = self.fetch((0, 2), (1, 0), sizeMax=1)
+        self.assertEqual(self.values(second.records), [b"c" * 1000])
+
+    def test_end(self) -> None:
+        """At the end there is nothing, and behind it the offset is out of range."""
+        self.put(b"a")
+        for offset, code in ((1, 0), (2, ErrorCode.OFFSET_OUT_OF_RANGE)):
+            (part,) = self.fetch((0, offset))
+            self.assertEqual((part.errorCode, part.records or b""), (code, b""))
+
+    def test_sessions(self) -> None:
+        """There are no sessions: a response has id 0, and a request of another is refused."""
+        found = self.ask(ApiKey.FETCH, 12, self.request((0, 0)))
+        self.assertEqual((found.sessionId, found.errorCode), (0, 0))
+        found = self.ask(ApiKey.FETCH, 12, self.request((0, 0), sessionId=5, sessionEpoch=1))
+        self.assertEqual(found.errorCode, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+
+    def test_committed(self) -> None:
+        """Readers of committed records get an empty list of aborted transactions."""
+        self.put(b"a")
+        (part,) = self.fetch((0, 0), isolation=1)
+        self.assertEqual((self.values(part.records), part.abortedTransactions), ([b"a"], []))
+        (part,) = self.fetch((0, 0))
+        self.assertIsNone(part.abortedTransactions)
+
+
+class WaitTests(FetchCase):
+    """A fetch that waits."""
+
+    def wait(self, *wanted: tuple[int, int], **more: Any) -> None:
+        request = self.request(*wanted, **{"waitMs": 500, **more})
+        self.peer.send(frameOf(ApiKey.FETCH, 12, request))
+        self.lead.settle()
+        self.assertEqual(self.peer.frames(), [])
+
+    def now(self) -> list[Any] | None:
+        found = self.answer(ApiKey.FETCH, 12)
+        if found is None:
+            return None
+        return [self.values(part.records) for part in found.responses[0].partitions]
+
+    def test_untilData(self) -> None:
+        """It is answered when there is data in any of its partitions."""
+        self.wait((0, 0), (1, 0))
+        self.put(b"a", index=1)
+        self.assertEqual(self.now(), [[], [b"a"]])
+        self.lead.advance(1)
+        self.assertIsNone(self.now())
+
+    def test_untilItsTime(self) -> None:
+        """Without data it is answered when its time is over."""
+        self.wait((0, 0))
+        self.lead.advance(0.4)
+        self.assertIsNone(self.now())
+        self.lead.advance(0.2)
+        self.assertEqual(self.now(), [[]])
+
+    def test_minBytes(self) -> None:
+        """It waits for as many bytes as it asks for."""
+        self.wait((0, 0), minSize=150)
+        self.put(b"a")
+        self.assertIsNone(self.now())
+        self.put(b"b", b"c")
+        self.assertEqual(self.now(), [[b"a", b"b", b"c"]])
+
+    def test_errorsDoNotWait(self) -> None:
+        """A partition that is refused answers the fetch at once."""
+        (part,) = self.fetch((5, 0), waitMs=500)
+        self.assertEqual(part.errorCode, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def test_connectionLost(self) -> None:
+        """The wait ends with its connection, and leaves nothing."""
+        self.wait((0, 0), waitMs=2**31 - 1)
+        purgatory = self.lead.service.kafka.purgatory
+        self.assertEqual(len(purgatory), 1)
+        self.peer.vanish()
+        self.lead.settle()
+        self.assertEqual((len(purgatory), len(self.lead.service.connections.orphaned)), (0, 0))
+
+    def test_flush(self) -> None:
+        """A reader that waits has the flush started that lets it see what is written."""
+        self.wait((0, 0))
+        partition = self.lead.service.kafka.topics.find("t", 0)
+        assert partition is not None
+        self.lead.service._broker.tryAppend(partition, batchOf(b"a"))
+        self.lead.settle()
+        self.assertEqual(self.now(), [[b"a"]])

@@ -1,0 +1,200 @@
+"""Produce requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pylogbroker.protocol.kafka.apikeys import ApiKey
+from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+from pylogbroker.protocol.kafka.messages import MESSAGES
+from tests.broker.kafka.kafkacase import NOW_MS, KafkaCase, batchOf, frameOf
+
+Request = MESSAGES["ProduceRequest"]
+VERSIONS = range(3, 14)
+
+
+class ProduceCase(KafkaCase):
+    """What the cases below share."""
+
+    def request(self, *parts: Any, acks: int = -1, timeoutMs: int = 1000, **more: Any) -> Any:
+        """
+        @param parts: (topic, index, records), each topic once.
+        """
+        topics = []
+        for topic, index, records in parts:
+            topicId = self.topicId(topic) if topic in ("t", "u") else b"x" * 16
+            part = Request.PartitionProduceData(index=index, records=records)
+            topics.append(
+                Request.TopicProduceData(name=topic, topicId=topicId, partitionData=[part])
+            )
+        return Request(acks=acks, timeoutMs=timeoutMs, topicData=topics, **more)
+
+    def fitted(self, request: Any, version: int) -> Any:
+        for topic in request.topicData:
+            if version >= 13:
+                topic.name = ""
+            else:
+                topic.topicId = bytes(16)
+        return request
+
+    def produce(self, *parts: Any, version: int = 9, **more: Any) -> list[Any]:
+        """The partitions' responses, in order."""
+        clientId = more.pop("clientId", "c")
+        request = self.fitted(self.request(*parts, **more), version)
+        found = self.ask(ApiKey.PRODUCE, version, request, clientId=clientId)
+        return [part for topic in found.responses for part in topic.partitionResponses]
+
+    def codes(self, *parts: Any, **more: Any) -> list[int]:
+        return [part.errorCode for part in self.produce(*parts, **more)]
+
+
+class AppendTests(ProduceCase):
+    """What is appended, and what is refused."""
+
+    def test_everyVersion(self) -> None:
+        """Each version gets the offset of its batch, with every kind of acknowledgement."""
+        offset = 0
+        for version in VERSIONS:
+            for acks in (1, -1):
+                (part,) = self.produce(("t", 0, batchOf(b"a", b"b")), version=version, acks=acks)
+                self.assertEqual((part.errorCode, part.baseOffset), (0, offset))
+                self.assertEqual(part.logAppendTimeMs, -1)
+                offset += 2
+        self.assertEqual(self.lead.log("t").logEndOffset, offset)
+
+    def test_severalPartitions(self) -> None:
+        """Each partition has its own outcome; a refused one does not touch the others."""
+        self.create("u")
+        found = self.produce(
+            ("t", 1, batchOf(b"a")),
+            ("u", 0, b"garbage" * 20),
+            ("v", 0, batchOf(b"b")),
+        )
+        self.assertEqual(
+            [(part.errorCode, part.baseOffset) for part in found],
+            [(0, 0), (ErrorCode.CORRUPT_MESSAGE, -1), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)],
+        )
+
+    def test_unknown(self) -> None:
+        """Topics, ids and partitions that are not there have the codes that Kafka gives."""
+        records = batchOf(b"a")
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        self.assertEqual(self.codes(("t", 2, records)), [unknown])
+        self.assertEqual(self.codes(("t", 2, records), version=13), [unknown])
+        self.assertEqual(self.codes(("v", 0, records), version=13), [ErrorCode.UNKNOWN_TOPIC_ID])
+
+    def test_acksThatDoNotExist(self) -> None:
+        """Other acknowledgements than 0, 1 and all are refused, and nothing is appended."""
+        for acks in (2, -2):
+            self.assertEqual(
+                self.codes(("t", 0, batchOf(b"a")), acks=acks), [ErrorCode.INVALID_REQUIRED_ACKS]
+            )
+        self.assertEqual(self.lead.log("t").logEndOffset, 0)
+
+    def test_internalTopics(self) -> None:
+        """Only an administrator's client writes to internal topics."""
+        self.create("__consumer_offsets")
+        for clientId, code in (("c", ErrorCode.INVALID_TOPIC_EXCEPTION), ("__admin_client", 0)):
+            self.assertEqual(
+                self.codes(("__consumer_offsets", 0, batchOf(b"a")), clientId=clientId), [code]
+            )
+
+    def test_reasons(self) -> None:
+        """The client is told what was wrong, and with which record."""
+        future = NOW_MS + 7_200_000
+        (part,) = self.produce(("t", 0, batchOf(b"a", timestampMs=future)))
+        self.assertEqual(part.errorCode, ErrorCode.INVALID_TIMESTAMP)
+        self.assertEqual([each.batchIndex for each in part.recordErrors], [0])
+        self.assertIn("timestamp", part.errorMessage)
+
+    def test_idempotent(self) -> None:
+        """A batch that comes again has its first offset; one out of order is refused."""
+        first = batchOf(b"a", b"b", producerId=9, producerEpoch=0, baseSequence=0)
+        second = batchOf(b"c", producerId=9, producerEpoch=0, baseSequence=2)
+        gap = batchOf(b"d", producerId=9, producerEpoch=0, baseSequence=9)
+        for records, expected in (
+            (first, (0, 0)),
+            (second, (0, 2)),
+            (first, (0, 0)),
+            (gap, (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)),
+        ):
+            (part,) = self.produce(("t", 0, records))
+            self.assertEqual((part.errorCode, part.baseOffset), expected)
+        self.assertEqual(self.lead.log("t").logEndOffset, 3)
+
+
+class AppendTimeTests(ProduceCase):
+    """A topic with the time of the append."""
+
+    topicConfigs = {"message.timestamp.type": "LogAppendTime"}
+
+    def test_logAppendTime(self) -> None:
+        """The time of the append is told and stored."""
+        (part,) = self.produce(("t", 0, batchOf(b"a", timestampMs=5)))
+        self.assertEqual((part.errorCode, part.logAppendTimeMs), (0, NOW_MS))
+
+
+class AcknowledgementTests(ProduceCase):
+    """When a response leaves."""
+
+    def send(self, records: bytes, acks: int, timeoutMs: int = 1000) -> None:
+        request = self.fitted(self.request(("t", 0, records), acks=acks, timeoutMs=timeoutMs), 9)
+        self.peer.send(frameOf(ApiKey.PRODUCE, 9, request))
+
+    def codeNow(self) -> int | None:
+        found = self.answer(ApiKey.PRODUCE, 9)
+        return None if found is None else found.responses[0].partitionResponses[0].errorCode
+
+    def test_all(self) -> None:
+        """With all it leaves behind the flush; one flush serves all that wait."""
+        for _ in range(3):
+            self.send(batchOf(b"a"), -1)
+        self.assertEqual(self.peer.frames(), [])
+        self.assertEqual(len(self.lead.flushWorker.jobs), 1)
+        self.lead.settle()
+        self.assertEqual(len(self.peer.frames()), 3)
+
+    def test_one(self) -> None:
+        """With 1 it leaves when the page cache has the batch."""
+        self.send(batchOf(b"a"), 1)
+        self.assertEqual(self.codeNow(), 0)
+        self.assertEqual(self.lead.log("t").flushedOffset, 0)
+        self.assertEqual(self.lead.log("t").writtenOffset, 1)
+
+    def test_none(self) -> None:
+        """With 0 there is no response; what is refused closes the connection."""
+        self.send(batchOf(b"a"), 0)
+        self.lead.settle()
+        self.assertEqual(self.peer.frames(), [])
+        self.assertEqual(self.lead.log("t").logEndOffset, 1)
+        self.send(b"garbage" * 20, 0)
+        self.assertTrue(self.peer.isClosed)
+
+    def test_timeout(self) -> None:
+        """A flush that takes longer than the producer waits is error 7; the batch stays."""
+        self.send(batchOf(b"a"), -1, 200)
+        self.lead.advance(0.3)
+        self.assertEqual(self.codeNow(), ErrorCode.REQUEST_TIMED_OUT)
+        self.lead.settle()
+        self.assertEqual((self.codeNow(), self.lead.log("t").highWatermark), (None, 1))
+
+    def test_order(self) -> None:
+        """A batch that a worker checks is appended before the one that came behind it."""
+        large = batchOf(*[bytes([at % 251]) * 5_000 for at in range(60)], codec=1)
+        self.send(large, 1)
+        self.send(batchOf(b"b"), 1)
+        self.assertEqual(self.lead.log("t").logEndOffset, 0 if self.lead.readWorker.jobs else 61)
+        self.lead.settle()
+        self.assertEqual(len(self.peer.frames()), 2)
+        self.assertEqual(self.lead.log("t").logEndOffset, 61)
+
+    def test_restart(self) -> None:
+        """After a stop topics, records and offsets are there again."""
+        self.produce(("t", 0, batchOf(b"a")))
+        topicId = self.topicId()
+        files = self.lead.fileSystem
+        self.lead.stop()
+        self.begin(fileSystem=files)
+        self.assertEqual(self.topicId(), topicId)
+        (part,) = self.produce(("t", 0, batchOf(b"b")))
+        self.assertEqual(part.baseOffset, 1)
