@@ -11,7 +11,7 @@ from pylogbroker.protocol.kafka.messages import MESSAGES
 from pylogbroker.records.recordbatch import iterateRecords, readHeader
 from tests.broker.kafka.kafkacase import KafkaCase, batchOf, frameOf
 
-Request = MESSAGES["FetchRequest"]
+Request: Any = MESSAGES["FetchRequest"]
 VERSIONS = range(4, 19)
 ANY_SIZE = 1 << 20
 

@@ -9,7 +9,7 @@ from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.messages import MESSAGES
 from tests.broker.kafka.kafkacase import NOW_MS, KafkaCase, batchOf, frameOf
 
-Request = MESSAGES["ProduceRequest"]
+Request: Any = MESSAGES["ProduceRequest"]
 VERSIONS = range(3, 14)
 
 
