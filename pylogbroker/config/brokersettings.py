@@ -227,6 +227,13 @@ class BrokerSettings(Settings):
         "",
         "`num.partitions` for some topics: `topic1:3,topic2:4`.",
     )
+    autoCreateTopicsEnable = ownKey(
+        "auto.create.topics.enable",
+        BOOLEAN,
+        "true",
+        "Whether a client of Kafka's current protocol creates a topic by asking for it. Clients of "
+        "0.7 always create topics by producing.",
+    )
     maxPartitions = ownKey(
         "max.partitions",
         POSITIVE,

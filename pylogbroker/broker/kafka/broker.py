@@ -8,24 +8,30 @@ hold the topics' settings. Topics are served from the moment the broker serves.
 
 from __future__ import annotations
 
+import os
+import shutil
 from random import Random
 from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from pylogbroker.broker.kafka.configrequests import BrokerConfig, ConfigRequests
 from pylogbroker.broker.kafka.coordinators.grouprequests import GroupRequests
 from pylogbroker.broker.kafka.coordinators.groupservice import GroupService
 from pylogbroker.broker.kafka.fetchrequests import FetchRequests
+from pylogbroker.broker.kafka.logrequests import LogRequests, ProducerIdRequests
+from pylogbroker.broker.kafka.metadatarequests import MetadataRequests
 from pylogbroker.broker.kafka.producerequests import ProduceRequests
 from pylogbroker.broker.kafka.protocol import ConnectionState, Handler, KafkaProtocol
 from pylogbroker.broker.kafka.purgatory import Purgatory
+from pylogbroker.broker.kafka.topicrequests import TopicDefaults, TopicRequests
 from pylogbroker.broker.kafka.topics import TopicManager, batchLogSettings, currentConfigs
 from pylogbroker.broker.logmanager import LogManager
 from pylogbroker.broker.metadatamanager import MetadataManager
 from pylogbroker.broker.server import Broker
 from pylogbroker.config.brokersettings import BrokerSettings
-from pylogbroker.config.topicconfigs import EffectiveConfigs
+from pylogbroker.config.topicconfigs import ConfigType, EffectiveConfigs
 from pylogbroker.interfaces import IFileSystem
 from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.net.workers import IWorker
@@ -100,9 +106,19 @@ class KafkaBroker:
             self._clock, self.topics, broker.readWorker, self._settings, self._random
         )
         groups = GroupRequests(self.groups, self.topics, self._settings.brokerId, self.advertised)
+        settings, topics = self._settings, self.topics
+        defaults = TopicDefaults(settings.autoCreateTopicsEnable, settings.numPartitions)
+        logs = LogRequests(
+            broker, topics, self.purgatory, os.path.abspath(settings.logDir), _diskSpace
+        )
         handlers: dict[ApiKey, Handler] = {
             ApiKey.PRODUCE: produce.produce,
             ApiKey.FETCH: fetch.fetch,
+            **MetadataRequests(topics, settings.brokerId, self.advertised, defaults).handlers,
+            **TopicRequests(topics, settings.brokerId, defaults).handlers,
+            **ConfigRequests(topics, settings.brokerId, self._brokerConfigs()).handlers,
+            **logs.handlers,
+            **ProducerIdRequests(topics).handlers,
             **groups.handlers,
         }
         self.protocol = KafkaProtocol(
@@ -112,6 +128,23 @@ class KafkaBroker:
             self._clock.seconds,
             self._requestLog,
         )
+
+    def _brokerConfigs(self) -> dict[str, BrokerConfig]:
+        """The settings that Kafka has, too, by its names."""
+        settings = self._settings
+        text, number = ConfigType.STRING, ConfigType.INT
+        own = str(settings.brokerId)
+        partitions = str(settings.numPartitions)
+        isAuto = str(settings.autoCreateTopicsEnable).lower()
+        return {
+            "broker.id": BrokerConfig(number, "-1", "The number of the broker.", own),
+            "node.id": BrokerConfig(number, None, "The number of the broker.", own),
+            "log.dirs": BrokerConfig(text, None, "The log directory.", settings.logDir),
+            "num.partitions": BrokerConfig(number, "1", "Partitions of new topics.", partitions),
+            "auto.create.topics.enable": BrokerConfig(
+                ConfigType.BOOLEAN, "true", "Whether clients' lookups create topics.", isAuto
+            ),
+        }
 
     def advertised(self, state: ConnectionState) -> tuple[str, int]:
         """Host and port at which the broker tells a client to find it."""
@@ -135,3 +168,9 @@ class KafkaBroker:
     def stop(self) -> None:
         """The waits are over; to be called when no request is under way."""
         self.purgatory.stop()
+
+
+def _diskSpace(path: str) -> tuple[int, int]:
+    """Bytes of the file system of a path, and free ones. Blocks."""
+    found = shutil.disk_usage(path)
+    return found.total, found.free
