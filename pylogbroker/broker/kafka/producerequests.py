@@ -40,9 +40,13 @@ from pylogbroker.protocol.kafka.produce import (
 from pylogbroker.protocol.kafka.requests import RequestHeader
 from pylogbroker.protocol.kafka.responses import frameResponse
 from pylogbroker.records.kafkaformat import KafkaFormat
+from pylogbroker.records.recordbatch import TRANSACTIONAL_ATTRIBUTE
 
 ALL, NONE = -1, 0
 _ADMIN_CLIENT = "__admin_client"
+_ATTRIBUTES = 22
+"""The lower byte of a batch's attributes."""
+
 TIMEOUT_MS_MAX = 3_600_000
 
 
@@ -75,22 +79,24 @@ class ProduceRequests:
         self, header: RequestHeader, request: ProduceRequest, state: ConnectionState
     ) -> Any:
         """Handle a request; as L{pylogbroker.broker.kafka.protocol.Handler}."""
+        parts = [(topic, part) for topic in request.topicData for part in topic.partitionData]
+        done: list[Appended] = []
         if state.appending is None:
-            done: list[Appended] = []
-            for topic in request.topicData:
-                for part in topic.partitionData:
-                    appended = self._tryAppend(header, request, topic, part)
-                    if appended is None:
-                        return self._produceLater(header, request, state, done)
-                    done.append(appended)
-            return self._acknowledge(header, request, done)
-        return self._produceLater(header, request, state, [])
+            for topic, part in parts:
+                appended = self._tryAppend(header, request, topic, part)
+                if appended is None:
+                    break
+                done.append(appended)
+            else:
+                return self._acknowledge(header, request, done)
+        return self._produceLater(header, request, state, parts, done)
 
     def _produceLater(
         self,
         header: RequestHeader,
         request: ProduceRequest,
         state: ConnectionState,
+        parts: list[tuple[TopicProduceData, PartitionProduceData]],
         done: list[Appended],
     ) -> Deferred[Any]:
         before, mine = state.appending, Deferred[None]()
@@ -100,13 +106,8 @@ class ProduceRequests:
             try:
                 if before is not None:
                     await before
-                for topic in request.topicData:
-                    for part in topic.partitionData:
-                        if not any(
-                            each.topic is topic and each.response.index == part.index
-                            for each in done
-                        ):
-                            done.append(await self._append(header, request, topic, part))
+                for topic, part in parts[len(done) :]:
+                    done.append(await self._append(header, request, topic, part))
             finally:
                 if state.appending is mine:
                     state.appending = None
@@ -119,9 +120,14 @@ class ProduceRequests:
     # -- appending
 
     def _find(
-        self, header: RequestHeader, request: ProduceRequest, topic: TopicProduceData, index: int
+        self,
+        header: RequestHeader,
+        request: ProduceRequest,
+        topic: TopicProduceData,
+        part: PartitionProduceData,
     ) -> Partition:
         """@raise KafkaError: nothing may be appended there."""
+        index, records = part
         if not -1 <= request.acks <= 1:
             raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
         if header.apiVersion >= 13:
@@ -136,6 +142,12 @@ class ProduceRequests:
             raise KafkaError(unknown)
         if found.topicPartition.topic in INTERNAL_TOPICS and header.clientId != _ADMIN_CLIENT:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        if (
+            records is not None
+            and len(records) > _ATTRIBUTES
+            and (records[_ATTRIBUTES] & TRANSACTIONAL_ATTRIBUTE)
+        ):  # without a coordinator nobody could end the transaction
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE)
         return found
 
     def _tryAppend(
@@ -147,7 +159,7 @@ class ProduceRequests:
     ) -> Appended | None:
         """L{None}: a worker must check the batch, or the partition admits nothing now."""
         try:
-            partition = self._find(header, request, topic, part.index)
+            partition = self._find(header, request, topic, part)
             result = self._broker.tryAppend(partition, bytes(part.records or b""))
         except PylogbrokerError as error:
             return Appended(topic, _refused(part.index, error))
@@ -161,7 +173,7 @@ class ProduceRequests:
         part: PartitionProduceData,
     ) -> Appended:
         try:
-            partition = self._find(header, request, topic, part.index)
+            partition = self._find(header, request, topic, part)
             result = await self._broker.append(partition, bytes(part.records or b""))
         except PylogbrokerError as error:
             return Appended(topic, _refused(part.index, error))

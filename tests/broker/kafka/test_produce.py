@@ -122,6 +122,12 @@ class AppendTests(ProduceCase):
             self.assertEqual((part.errorCode, part.baseOffset), expected)
         self.assertEqual(self.lead.log("t").logEndOffset, 3)
 
+    def test_transactional(self) -> None:
+        """There is no coordinator yet that could end a transaction, so that none can begin."""
+        records = batchOf(b"a", producerId=9, producerEpoch=0, baseSequence=0, isTransactional=True)
+        self.assertEqual(self.codes(("t", 0, records)), [ErrorCode.INVALID_TXN_STATE])
+        self.assertEqual(self.lead.log("t").logEndOffset, 0)
+
 
 class AppendTimeTests(ProduceCase):
     """A topic with the time of the append."""
