@@ -318,6 +318,7 @@ class LeadBroker:
             return None
         server = transport(near, protocol, address, None, number, self.reactor)
         server.repstr = f"<peer {number}>"
+        server.getHost = lambda: IPv4Address("TCP", "192.0.2.9", 9092)  # a pair has no addresses
         peer = Peer(self.reactor, far, protocol, server)
         protocol.makeConnection(server)
         self.peers.append(peer)

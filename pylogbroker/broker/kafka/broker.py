@@ -18,7 +18,7 @@ from twisted.logger import Logger
 
 from pylogbroker.broker.kafka.configrequests import BrokerConfig, ConfigRequests
 from pylogbroker.broker.kafka.coordinators.grouprequests import GroupRequests
-from pylogbroker.broker.kafka.coordinators.groupservice import GroupService
+from pylogbroker.broker.kafka.coordinators.groupservice import OFFSETS_TOPIC_CONFIGS, GroupService
 from pylogbroker.broker.kafka.fetchrequests import FetchRequests
 from pylogbroker.broker.kafka.logrequests import LogRequests, ProducerIdRequests
 from pylogbroker.broker.kafka.metadatarequests import MetadataRequests
@@ -26,7 +26,12 @@ from pylogbroker.broker.kafka.producerequests import ProduceRequests
 from pylogbroker.broker.kafka.protocol import ConnectionState, Handler, KafkaProtocol
 from pylogbroker.broker.kafka.purgatory import Purgatory
 from pylogbroker.broker.kafka.topicrequests import TopicDefaults, TopicRequests
-from pylogbroker.broker.kafka.topics import TopicManager, batchLogSettings, currentConfigs
+from pylogbroker.broker.kafka.topics import (
+    OFFSETS_TOPIC,
+    TopicManager,
+    batchLogSettings,
+    currentConfigs,
+)
 from pylogbroker.broker.logmanager import LogManager
 from pylogbroker.broker.metadatamanager import MetadataManager
 from pylogbroker.broker.server import Broker
@@ -107,7 +112,11 @@ class KafkaBroker:
         )
         groups = GroupRequests(self.groups, self.topics, self._settings.brokerId, self.advertised)
         settings, topics = self._settings, self.topics
-        defaults = TopicDefaults(settings.autoCreateTopicsEnable, settings.numPartitions)
+        defaults = TopicDefaults(
+            settings.autoCreateTopicsEnable,
+            settings.numPartitions,
+            {OFFSETS_TOPIC: (settings.offsetsTopicNumPartitions, OFFSETS_TOPIC_CONFIGS)},
+        )
         logs = LogRequests(
             broker, topics, self.purgatory, os.path.abspath(settings.logDir), _diskSpace
         )
