@@ -29,6 +29,20 @@ class TopicTests(GroupCase):
         self.assertEqual(topic.partitionCount, 2)
         self.assertEqual(topic.configs["cleanup.policy"], "compact")
 
+    def test_createdByMetadata(self) -> None:
+        """A client that asks for the topic creates it the same way; it serves groups then, too."""
+        cls = ApiKey.METADATA.requestClass
+        asked = [cls.MetadataRequestTopic(name=OFFSETS_TOPIC)]
+        (topic,) = self.ask(ApiKey.METADATA, 9, topics=asked).topics
+        self.assertEqual((topic.errorCode, topic.isInternal, len(topic.partitions)), (0, True, 2))
+        configs = self.lead.service.kafka.topics.image.topics[OFFSETS_TOPIC].configs
+        self.assertEqual(configs["cleanup.policy"], "compact")
+        self.assertEqual(self.committed(self.commit(1)), [ErrorCode.NOT_COORDINATOR])
+        self.assertEqual(self.find().errorCode, 0)
+        self.commit(2)
+        self.lead.settle()
+        self.assertEqual(self.position(), 2)
+
     def test_notCreated(self) -> None:
         """If the topic cannot be created, clients are told to try again."""
         self.createTopic("__consumer.offsets")
