@@ -229,11 +229,16 @@ class TopicManager:
     # -- changes
 
     def checkNewTopic(
-        self, image: MetadataImage, name: str, configs: Mapping[str, str | None]
+        self,
+        image: MetadataImage,
+        name: str,
+        configs: Mapping[str, str | None],
+        isOwn: bool = False,
     ) -> dict[str, str]:
         """
         Check the name and the settings of a new topic.
 
+        @param isOwn: the settings are the broker's own, not a client's.
         @return: the settings in their usual form.
         @raise KafkaError: it cannot be created.
         """
@@ -257,7 +262,7 @@ class TopicManager:
                         f"Topic '{name}' collides with existing topic: {other}",
                     )
         try:
-            return {key: checkTopicConfig(key, value) for key, value in configs.items()}
+            return {key: checkTopicConfig(key, value, isOwn) for key, value in configs.items()}
         except ValueError as error:
             raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
 
@@ -267,13 +272,15 @@ class TopicManager:
         name: str,
         partitionCount: int,
         configs: Mapping[str, str | None],
+        isOwn: bool = False,
     ) -> list[Record]:
         """
         The records of a new topic.
 
+        @param isOwn: as for C{checkNewTopic}.
         @raise KafkaError: it cannot be created.
         """
-        checked = self.checkNewTopic(image, name, configs)
+        checked = self.checkNewTopic(image, name, configs, isOwn)
         if partitionCount < 1:
             raise KafkaError(
                 ErrorCode.INVALID_PARTITIONS,
@@ -357,13 +364,14 @@ class TopicManager:
         """
         Create a topic, unless it is there; in any case wait for its partitions.
 
+        @param configs: the broker's own choice; a client's go through L{newTopic}.
         @raise KafkaError: it cannot be created, or was removed meanwhile.
         """
 
         def decide(image: MetadataImage) -> tuple[list[Record], bool]:
             if name in image.topics:
                 return [], False
-            return self.newTopic(image, name, partitionCount, configs or {}), True
+            return self.newTopic(image, name, partitionCount, configs or {}, isOwn=True), True
 
         isNew = await self.change(decide)
         topic = self.image.topics.get(name)
