@@ -40,7 +40,7 @@ class KafkaError(PylogbrokerError):
 
 
 _CODES: tuple[tuple[type[PylogbrokerError], ErrorCode], ...] = (
-    (UnsupportedForMessageFormatError, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+    (UnsupportedForMessageFormatError, ErrorCode.INVALID_RECORD),
     (InvalidTimestampError, ErrorCode.INVALID_TIMESTAMP),
     (InvalidRecordError, ErrorCode.INVALID_RECORD),
     (MessageTooLargeError, ErrorCode.MESSAGE_TOO_LARGE),

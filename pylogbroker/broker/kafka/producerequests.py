@@ -26,7 +26,13 @@ from pylogbroker.broker.kafka.purgatory import Purgatory
 from pylogbroker.broker.kafka.topics import INTERNAL_TOPICS, TopicManager
 from pylogbroker.broker.logmanager import LogManager, Partition
 from pylogbroker.broker.server import Broker
-from pylogbroker.errors import InvalidRequestValueError, PylogbrokerError, StorageError
+from pylogbroker.errors import (
+    InvalidProducerEpochError,
+    InvalidRequestValueError,
+    OutOfOrderSequenceError,
+    PylogbrokerError,
+    StorageError,
+)
 from pylogbroker.interfaces import AppendResult
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.produce import (
@@ -39,13 +45,25 @@ from pylogbroker.protocol.kafka.produce import (
 )
 from pylogbroker.protocol.kafka.requests import RequestHeader
 from pylogbroker.protocol.kafka.responses import frameResponse
+from pylogbroker.records.compression import ZSTD
 from pylogbroker.records.kafkaformat import KafkaFormat
-from pylogbroker.records.recordbatch import TRANSACTIONAL_ATTRIBUTE
+from pylogbroker.records.recordbatch import (
+    CODEC_ATTRIBUTES,
+    CONTROL_ATTRIBUTE,
+    MAGIC,
+    MAGIC_POSITION,
+    TRANSACTIONAL_ATTRIBUTE,
+)
 
 ALL, NONE = -1, 0
 _ADMIN_CLIENT = "__admin_client"
 _ATTRIBUTES = 22
 """The lower byte of a batch's attributes."""
+
+_LOG_REFUSALS = (OutOfOrderSequenceError, InvalidProducerEpochError)
+
+ZSTD_VERSION = 7
+"""The first version in which clients may use zstd."""
 
 TIMEOUT_MS_MAX = 3_600_000
 
@@ -79,7 +97,12 @@ class ProduceRequests:
         self, header: RequestHeader, request: ProduceRequest, state: ConnectionState
     ) -> Any:
         """Handle a request; as L{pylogbroker.broker.kafka.protocol.Handler}."""
-        parts = [(topic, part) for topic in request.topicData for part in topic.partitionData]
+        parts = [
+            (topic, part)
+            for topic in request.topicData
+            # of a partition that comes twice the last counts, as by Apache
+            for part in {each.index: each for each in topic.partitionData}.values()
+        ]
         done: list[Appended] = []
         if state.appending is None:
             for topic, part in parts:
@@ -142,12 +165,14 @@ class ProduceRequests:
             raise KafkaError(unknown)
         if found.topicPartition.topic in INTERNAL_TOPICS and header.clientId != _ADMIN_CLIENT:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-        if (
-            records is not None
-            and len(records) > _ATTRIBUTES
-            and (records[_ATTRIBUTES] & TRANSACTIONAL_ATTRIBUTE)
-        ):  # without a coordinator nobody could end the transaction
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE)
+        attributes = 0
+        if records is not None and len(records) > _ATTRIBUTES and records[MAGIC_POSITION] == MAGIC:
+            attributes = records[_ATTRIBUTES]
+        if attributes & (TRANSACTIONAL_ATTRIBUTE | CONTROL_ATTRIBUTE):
+            # There is no coordinator yet that could end a transaction.
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        if attributes & CODEC_ATTRIBUTES == ZSTD and header.apiVersion < ZSTD_VERSION:
+            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         return found
 
     def _tryAppend(
@@ -158,11 +183,12 @@ class ProduceRequests:
         part: PartitionProduceData,
     ) -> Appended | None:
         """L{None}: a worker must check the batch, or the partition admits nothing now."""
+        partition = None
         try:
             partition = self._find(header, request, topic, part)
             result = self._broker.tryAppend(partition, bytes(part.records or b""))
         except PylogbrokerError as error:
-            return Appended(topic, _refused(part.index, error))
+            return Appended(topic, _refused(part.index, error, _startOf(partition)))
         return None if result is None else self._appended(topic, part.index, partition, result)
 
     async def _append(
@@ -172,11 +198,12 @@ class ProduceRequests:
         topic: TopicProduceData,
         part: PartitionProduceData,
     ) -> Appended:
+        partition = None
         try:
             partition = self._find(header, request, topic, part)
             result = await self._broker.append(partition, bytes(part.records or b""))
         except PylogbrokerError as error:
-            return Appended(topic, _refused(part.index, error))
+            return Appended(topic, _refused(part.index, error, _startOf(partition)))
         return self._appended(topic, part.index, partition, result)
 
     @staticmethod
@@ -185,7 +212,8 @@ class ProduceRequests:
     ) -> Appended:
         log = partition.log
         assert isinstance(log.format, KafkaFormat)
-        timeMs = result.timeMs if log.format.rules.isLogAppendTime else -1
+        isTimeTold = log.format.rules.isLogAppendTime or result.isDuplicate  # as by Apache
+        timeMs = result.timeMs if isTimeTold else -1
         response = PartitionProduceResponse(index, 0, result.baseOffset, timeMs, log.logStartOffset)
         return Appended(topic, response, partition, result)
 
@@ -278,8 +306,21 @@ class _Acknowledgement:
         self._fired.callback(self._response(self._done))
 
 
-def _refused(index: int, error: PylogbrokerError) -> PartitionProduceResponse:
-    found = errorOf(error)
+def _startOf(partition: Partition | None) -> int:
+    return -1 if partition is None else partition.log.logStartOffset
+
+
+def _refused(
+    index: int, error: PylogbrokerError, logStartOffset: int = -1
+) -> PartitionProduceResponse:
+    """
+    As by Apache, a text is given where records are named, and the log start where the log refused.
+    """
     records = getattr(error, "recordErrors", ())
-    text = found.text if found.text != found.code.message or records else None
-    return PartitionProduceResponse(index, found.code, recordErrors=records, errorMessage=text)
+    return PartitionProduceResponse(
+        index,
+        errorOf(error).code,
+        logStartOffset=logStartOffset if records or isinstance(error, _LOG_REFUSALS) else -1,
+        recordErrors=records,
+        errorMessage=str(getattr(error, "reason", error)) if records else None,
+    )

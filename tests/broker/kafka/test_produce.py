@@ -125,8 +125,25 @@ class AppendTests(ProduceCase):
     def test_transactional(self) -> None:
         """There is no coordinator yet that could end a transaction, so that none can begin."""
         records = batchOf(b"a", producerId=9, producerEpoch=0, baseSequence=0, isTransactional=True)
-        self.assertEqual(self.codes(("t", 0, records)), [ErrorCode.INVALID_TXN_STATE])
+        self.assertEqual(
+            self.codes(("t", 0, records)), [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED]
+        )
         self.assertEqual(self.lead.log("t").logEndOffset, 0)
+
+    def test_zstd(self) -> None:
+        """Clients may use zstd from version 7 on."""
+        records = batchOf(b"a", codec=4)
+        for version, code in ((6, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), (7, 0)):
+            self.assertEqual(self.codes(("t", 0, records), version=version), [code])
+
+    def test_partitionTwice(self) -> None:
+        """Of a partition that comes twice in a request the last counts."""
+        request = self.fitted(self.request(("t", 0, batchOf(b"a"))), 9)
+        again = Request.PartitionProduceData(index=0, records=batchOf(b"b", b"c"))
+        request.topicData[0].partitionData.append(again)
+        found = self.ask(ApiKey.PRODUCE, 9, request)
+        self.assertEqual(len(found.responses[0].partitionResponses), 1)
+        self.assertEqual(self.lead.log("t").logEndOffset, 2)
 
 
 class AppendTimeTests(ProduceCase):
