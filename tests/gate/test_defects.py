@@ -53,7 +53,7 @@ class DefectTests(SynchronousTestCase):
             self.assertLess(len(found), 150)
 
     def test_complete(self) -> None:
-        """Each probe is listed once; each defect has a row in C{docs/results/defects.md}."""
+        """Each probe is listed once; C{docs/results/defects.md} has its defect in a table."""
         written = [
             f"{path.stem.removeprefix('probe_')}.{case.name}.{test.name}"
             for path in PROBES.glob("probe_*.py")
@@ -66,5 +66,6 @@ class DefectTests(SynchronousTestCase):
         listed = [probe.name for probes in DEFECTS.values() for probe in probes]
         self.assertEqual(sorted(written), sorted(listed))
         page = (ROOT / "docs" / "results" / "defects.md").read_text(encoding="utf-8")
+        page, _, _ = page.partition("Later finds, seen by hand")
         rows = [line.split(" | ")[0] for line in page.splitlines() if line.startswith("| ")]
         self.assertEqual(rows[1:], [f"| {defect}" for defect in DEFECTS])

@@ -117,6 +117,7 @@ class DescribeTests(ConfigCase):
 
     def test_topic(self) -> None:
         """A topic has every setting, with its source, type and, on request, documentation."""
+        own: Any = None
         for version in (1, 4):
             found = self.describe(TOPIC, "t", version=version)
             self.assertEqual(found.keys(), TOPIC_CONFIGS.keys())
@@ -262,7 +263,7 @@ class AlterTests(ConfigCase):
         ):
             expected = (ErrorCode.INVALID_CONFIG, refused.format(key))
             self.assertEqual(self.change(kind, resource, (key, SET, "compact")), expected)
-            found = self.replace(kind, resource, **{key.replace(".", "_"): "compact"})
+            found = self.replace(kind, resource, 2, False, **{key.replace(".", "_"): "compact"})
             self.assertEqual(found, expected)
         self.bench.create("own", cleanup_policy="compact")
         self.assertEqual(self.replace(TOPIC, "own", cleanup_policy="compact"), (0, None))

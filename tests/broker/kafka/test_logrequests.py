@@ -22,6 +22,7 @@ from pylogbroker.errors import StorageError
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+from pylogbroker.storage.kafka.batchlog import BatchLog
 from tests.broker.kafka.requestbench import ROOT, START_MS, RequestBench
 
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -45,7 +46,7 @@ class LogCase(SynchronousTestCase):
         if isinstance(self.space, OSError):
             raise self.space
         assert path == ROOT
-        return self.space  # type: ignore[no-any-return]
+        return self.space
 
     def takeOffline(self) -> None:
         """The first partition has failed."""
@@ -94,7 +95,9 @@ class ListOffsetsTests(LogCase):
         for version, epoch in ((1, -1), (4, 0), (11, 0)):
             self.assertEqual(self.ask(LATEST, version), (0, -1, 3, epoch))
             self.assertEqual(self.ask(EARLIEST, version), (0, -1, 0, epoch))
-        self.bench.partition().log.deleteRecords(2)
+        log = self.bench.partition().log
+        assert isinstance(log, BatchLog)
+        log.deleteRecords(2)
         self.assertEqual(self.ask(EARLIEST), (0, -1, 2, 0))
         self.assertEqual(self.ask(EARLIEST_LOCAL), (0, -1, 2, 0))
 
@@ -295,6 +298,7 @@ class LogDirsTests(LogCase):
         self.bench.settle()
         self.bench.logManager.flush(self.bench.partition())
         self.bench.settle()
+        found: Any = None
         for version in (1, 5):
             found = self.ask(None, version)
             self.assertEqual(self.sizes, {("t", 0): self.bench.partition().log.size, ("t", 1): 0})

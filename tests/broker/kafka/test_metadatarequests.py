@@ -55,6 +55,7 @@ class MetadataTests(MetadataCase):
         """Version 0 asks for all topics with an empty list, later ones with null."""
         self.bench.create("a", 2)
         self.bench.create("__consumer_offsets")
+        response: Any = None
         for version, request in (
             (0, wanted()),
             (1, messages.MetadataRequest(topics=None)),

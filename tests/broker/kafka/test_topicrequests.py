@@ -63,6 +63,7 @@ class CreateTests(TopicCase):
 
     def test_create(self) -> None:
         """Topics that are answered have partitions, with one replica each."""
+        found: list[Any] = []
         for version, names in ((2, "ab"), (7, "cd")):
             found = self.create(
                 topic(names[0], 2, retention_ms="5"), topic(names[1], -1, -1), version=version
