@@ -39,6 +39,7 @@ BESIDE_THE_ROOMS = {
     "gate",
     "golden",
     "fuzz",
+    "oracle",
 }
 WITHOUT_TESTS = {"__init__", "__main__", "interfaces"}
 """Modules beside the rooms that do nothing by themselves."""

@@ -1,0 +1,189 @@
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pylogbroker.protocol.kafka import messages
+from pylogbroker.protocol.kafka.apikeys import ApiKey
+from tests.oracle.scenarios.pieces import makeTopic, versionsOf
+from tests.oracle.steps import Ask, Setting, Steps, Until, scenario
+
+TOPIC = 2
+BROKER = 4
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+def _describe(*resources: tuple[int, str, list[str] | None], **fields: Any) -> Any:
+    cls = messages.DescribeConfigsRequest
+    return cls(
+        resources=[
+            cls.DescribeConfigsResource(
+                resourceType=kind, resourceName=name, configurationKeys=keys
+            )
+            for kind, name, keys in resources
+        ],
+        **fields,
+    )
+
+
+def _alter(
+    name: str, configs: Iterable[tuple[str, str | None]], kind: int = TOPIC, dry: bool = False
+) -> Any:
+    cls = messages.AlterConfigsRequest
+    made = [cls.AlterableConfig(name=key, value=value) for key, value in configs]
+    resource = cls.AlterConfigsResource(resourceType=kind, resourceName=name, configs=made)
+    return cls(resources=[resource], validateOnly=dry)
+
+
+def _increment(
+    name: str, configs: Iterable[tuple[str, int, str | None]], kind: int = TOPIC, dry: bool = False
+) -> Any:
+    cls = messages.IncrementalAlterConfigsRequest
+    made = [
+        cls.AlterableConfig(name=key, configOperation=operation, value=value)
+        for key, operation, value in configs
+    ]
+    resource = cls.AlterConfigsResource(resourceType=kind, resourceName=name, configs=made)
+    return cls(resources=[resource], validateOnly=dry)
+
+
+def _settled(label: str, name: str, keys: list[str], values: list[str]) -> Until:
+    """What is described of a topic, once it has the values."""
+
+    def done(body: Any) -> bool:
+        found = {config.name: config.value for config in body.results[0].configs}
+        return [found.get(key) for key in keys] == values
+
+    body = _describe((TOPIC, name, keys), includeSynonyms=True)
+    return Until(Ask(label, ApiKey.DESCRIBE_CONFIGS, 4, body), done)
+
+
+@scenario()
+def describeConfigs(setting: Setting) -> Steps:
+    """Topics, brokers, unknown resources and keys."""
+    key = ApiKey.DESCRIBE_CONFIGS
+    yield from makeTopic("described", 1, ("retention.ms", "12345"), ("cleanup.policy", "compact"))
+    node = str(setting.nodeId)
+    some = ["retention.ms", "cleanup.policy", "segment.bytes"]
+    for version in versionsOf(key):
+        yield Ask("all of a topic", key, version, _describe((TOPIC, "described", None)))
+        for label, asked in (
+            ("some of a topic", _describe((TOPIC, "described", some))),
+            ("with synonyms", _describe((TOPIC, "described", some), includeSynonyms=True)),
+            ("no keys", _describe((TOPIC, "described", []))),
+            ("an unknown key", _describe((TOPIC, "described", ["no.such", "retention.ms"]))),
+            ("an unknown topic", _describe((TOPIC, "described-none", None))),
+            ("an invalid topic", _describe((TOPIC, "a/b", None))),
+            ("an empty topic", _describe((TOPIC, "", None))),
+            ("two resources", _describe((TOPIC, "described", some), (TOPIC, "described-none", some))),
+            ("a resource twice", _describe((TOPIC, "described", some), (TOPIC, "described", some))),
+            ("of the broker", _describe((BROKER, node, ["num.partitions", "node.id", "log.retention.ms", "log.retention.hours", "message.max.bytes"]), includeSynonyms=True)),
+            ("of all brokers", _describe((BROKER, "", ["num.partitions", "log.retention.ms"]))),
+            ("of another broker", _describe((BROKER, str(setting.nodeId + 7), ["num.partitions"]))),
+            ("of a broker that is no number", _describe((BROKER, "abc", ["num.partitions"]))),
+            ("type 0", _describe((0, "described", None))),
+            ("type 3", _describe((3, "described", None))),
+            ("type 99", _describe((99, "described", None))),
+            ("nothing", _describe()),
+        ):  # fmt: skip
+            yield Ask(label, key, version, asked)
+    body = _describe((TOPIC, "described", None), includeSynonyms=True)
+    yield Ask("all with synonyms", key, 4, body)
+    body = _describe((TOPIC, "described", some), includeDocumentation=True)
+    yield Ask("with documentation", key, 4, body)
+
+
+@scenario()
+def alterConfigs(setting: Setting) -> Steps:
+    """The form that replaces everything."""
+    key = ApiKey.ALTER_CONFIGS
+    for version in versionsOf(key):
+        name = f"alter-{version}"
+        yield from makeTopic(name, 1, ("retention.ms", "12345"))
+        dry = _alter(name, [("retention.bytes", "777")], dry=True)
+        yield Ask("validate only", key, version, dry)
+        yield Ask("one setting", key, version, _alter(name, [("retention.bytes", "777")]))
+        yield _settled("then", name, ["retention.bytes", "retention.ms"], ["777", "604800000"])
+        for label, asked in (
+            ("bad value", _alter(name, [("retention.bytes", "x")])),
+            ("null", _alter(name, [("retention.bytes", None)])),
+            ("unknown setting", _alter(name, [("no.such", "x")])),
+            ("a setting twice", _alter(name, [("retention.ms", "1"), ("retention.ms", "2")])),
+            ("unknown topic", _alter("alter-none", [("retention.ms", "1")])),
+            ("invalid topic", _alter("a/b", [("retention.ms", "1")])),
+            ("empty topic", _alter("", [("retention.ms", "1")])),
+            ("unknown type", _alter(name, [("retention.ms", "1")], kind=0)),
+            ("type 99", _alter(name, [("retention.ms", "1")], kind=99)),
+            ("segments too small", _alter(name, [("segment.bytes", "10")])),
+        ):
+            yield Ask(label, key, version, asked)
+        yield Ask("no settings", key, version, _alter(name, []))
+        yield _settled("then none", name, ["retention.bytes"], ["-1"])
+        twice = _alter(name, [("retention.bytes", "1")])
+        twice.resources = [*twice.resources, *_alter(name, [("retention.ms", "1")]).resources]
+        yield Ask("a resource twice", key, version, twice)
+
+
+@scenario()
+def incrementalAlterConfigs(setting: Setting) -> Steps:
+    """Set, delete, append, subtract."""
+    key = ApiKey.INCREMENTAL_ALTER_CONFIGS
+    for version in versionsOf(key):
+        name = f"increment-{version}"
+        yield from makeTopic(name, 1, ("retention.ms", "12345"))
+        dry = _increment(name, [("retention.ms", SET, "5")], dry=True)
+        yield Ask("validate only", key, version, dry)
+        yield Ask("set", key, version, _increment(name, [("retention.bytes", SET, "777")]))
+        yield _settled("then", name, ["retention.bytes", "retention.ms"], ["777", "12345"])
+        yield Ask("append", key, version, _increment(name, [("cleanup.policy", APPEND, "compact")]))
+        yield _settled("then", name, ["cleanup.policy"], ["delete,compact"])
+        yield Ask(
+            "append again", key, version, _increment(name, [("cleanup.policy", APPEND, "compact")])
+        )
+        yield Ask(
+            "subtract", key, version, _increment(name, [("cleanup.policy", SUBTRACT, "delete")])
+        )
+        yield _settled("then", name, ["cleanup.policy"], ["compact"])
+        yield Ask("delete", key, version, _increment(name, [("retention.ms", DELETE, None)]))
+        yield _settled("then", name, ["retention.ms"], ["604800000"])
+        for label, asked in (
+            ("delete what is not set", _increment(name, [("segment.ms", DELETE, None)])),
+            ("delete with a value", _increment(name, [("segment.ms", DELETE, "3")])),
+            ("delete what is unknown", _increment(name, [("no.such", DELETE, None)])),
+            ("set null", _increment(name, [("retention.ms", SET, None)])),
+            ("set a bad value", _increment(name, [("retention.ms", SET, "x")])),
+            ("set an unknown setting", _increment(name, [("no.such", SET, "x")])),
+            ("append to no list", _increment(name, [("retention.ms", APPEND, "1")])),
+            ("subtract from no list", _increment(name, [("retention.ms", SUBTRACT, "1")])),
+            ("subtract what is not there", _increment(name, [("cleanup.policy", SUBTRACT, "delete")])),
+            ("subtract all", _increment(name, [("cleanup.policy", SUBTRACT, "compact")])),
+            ("operation 4", _increment(name, [("retention.ms", 4, "1")])),
+            ("operation -1", _increment(name, [("retention.ms", -1, "1")])),
+            ("a setting twice", _increment(name, [("retention.ms", SET, "1"), ("retention.ms", DELETE, None)])),
+            ("good and bad", _increment(name, [("retention.ms", SET, "1"), ("segment.ms", SET, "x")])),
+            ("unknown topic", _increment("increment-none", [("retention.ms", SET, "1")])),
+            ("invalid topic", _increment("a/b", [("retention.ms", SET, "1")])),
+            ("empty topic", _increment("", [("retention.ms", SET, "1")])),
+            ("type 0", _increment(name, [("retention.ms", SET, "1")], kind=0)),
+            ("type 99", _increment(name, [("retention.ms", SET, "1")], kind=99)),
+            ("no settings", _increment(name, [])),
+            ("another broker", _increment(str(setting.nodeId + 7), [("log.cleaner.threads", SET, "2")], kind=BROKER)),
+            ("a broker's static setting", _increment(str(setting.nodeId), [("broker.id", SET, "2")], kind=BROKER)),
+            ("a broker that is no number", _increment("abc", [("log.cleaner.threads", SET, "2")], kind=BROKER)),
+        ):  # fmt: skip
+            yield Ask(label, key, version, asked)
+        twice = _increment(name, [("retention.ms", SET, "1")])
+        twice.resources = [*twice.resources, *twice.resources]
+        yield Ask("a resource twice", key, version, twice)
+        yield Ask("nothing", key, version, messages.IncrementalAlterConfigsRequest())
+
+
+@scenario()
+def listConfigResources(setting: Setting) -> Steps:
+    """Of each type."""
+    key, cls = ApiKey.LIST_CONFIG_RESOURCES, messages.ListConfigResourcesRequest
+    yield Ask("version 0", key, 0, cls())
+    for kinds in ([4], [8], [16], [32], [0], [99], [4, 8]):
+        yield Ask(f"types {kinds}", key, 1, cls(resourceTypes=kinds))
