@@ -11,23 +11,12 @@ from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
-from tests.oracle.answers import asRecorded, readAnswers, writeAnswers
+from tests.oracle.answers import readAnswers, writeAnswers
 from tests.oracle.apachebroker import apacheBroker, fetchKafka, jarFolder
-from tests.oracle.comparer import Difference, Rules, compareLines
+from tests.oracle.comparer import Rules, compareScenario
 from tests.oracle.conversation import Conversation
 from tests.oracle.scenarios import scenarios
 from tests.oracle.steps import SETTINGS, Scenario
-
-
-def compareScenario(host: str, port: int, scenario: Scenario) -> list[Difference]:
-    """
-    All differences between a broker and the record, the deliberate ones included. Blocks.
-
-    @param port: of a new broker with L{SETTINGS} and the scenario's, or one that has seen other
-        scenarios with the same settings.
-    """
-    lines = [asRecorded(line) for line in Conversation(host, port).run(scenario)]
-    return list(compareLines(scenario.name, readAnswers(scenario.name), lines))
 
 
 def _record(chosen: Iterable[Scenario], kafka: Path | None) -> int:
@@ -37,7 +26,7 @@ def _record(chosen: Iterable[Scenario], kafka: Path | None) -> int:
     for settings, together in groupby(ordered, key=lambda scenario: sorted(scenario.settings)):
         with apacheBroker(jars, dict((*SETTINGS, *settings))) as (host, port):
             for scenario in together:
-                lines = list(Conversation(host, port).run(scenario))
+                lines = list(Conversation(host, port, timeoutSeconds=8).run(scenario))
                 writeAnswers(scenario.name, lines)
                 _say(f"{scenario.name}: {len(lines)} answers")
                 if lines and lines[-1].label == "the scenario":

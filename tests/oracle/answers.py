@@ -1,5 +1,6 @@
 """
-The recorded answers: a file of JSON lines for each scenario, C{[label, request, answer]}.
+The recorded answers: a file of JSON lines for each scenario, C{[label, request, answer]}. A number
+in the place of an answer is that of the line, from 1, that has the same answer.
 """
 
 from __future__ import annotations
@@ -23,17 +24,32 @@ def readAnswers(name: str) -> list[Line]:
     """
     @raise FileNotFoundError: the scenario has not been recorded.
     """
-    with answersPath(name).open(encoding="utf-8") as lines:
-        return [Line(*json.loads(line)) for line in lines]
+    lines: list[Line] = []
+    for text in answersPath(name).read_text(encoding="utf-8").splitlines():
+        label, request, answer = json.loads(text)
+        if isinstance(answer, int):
+            answer = lines[answer - 1].answer
+        lines.append(Line(label, request, answer))
+    return lines
 
 
 def writeAnswers(name: str, lines: Iterable[Line]) -> None:
     """Replace what was recorded of a scenario."""
     ANSWERS.mkdir(parents=True, exist_ok=True)
-    text = "".join(
-        json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines
-    )
+    numbers: dict[str, int] = {}
+    text = ""
+    for number, line in enumerate(lines, 1):
+        answer = _dump(line.answer)
+        if answer in numbers:
+            answer = str(numbers[answer])
+        else:
+            numbers[answer] = number
+        text += f"[{_dump(line.label)},{_dump(line.request)},{answer}]\n"
     answersPath(name).write_text(text, encoding="utf-8")
+
+
+def _dump(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def asRecorded(line: Line) -> Line:

@@ -16,7 +16,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.oracle.conversation import Line
+from tests.oracle.answers import asRecorded, readAnswers
+from tests.oracle.conversation import Conversation, Line
+from tests.oracle.steps import Scenario
 
 DIFFERENCES = Path(__file__).parent / "differences.json"
 ABSENT = "<absent>"
@@ -79,6 +81,17 @@ def _matches(rule: dict[str, Any], difference: Difference) -> bool:
     return all(
         rule[name] == getattr(difference, name) for name in ("apache", "ours") if name in rule
     )
+
+
+def compareScenario(host: str, port: int, scenario: Scenario) -> list[Difference]:
+    """
+    All differences between a broker and the record, the deliberate ones included. Blocks.
+
+    @param port: of a new broker with L{SETTINGS} and the scenario's, or one that has seen other
+        scenarios with the same settings.
+    """
+    lines = [asRecorded(line) for line in Conversation(host, port).run(scenario)]
+    return list(compareLines(scenario.name, readAnswers(scenario.name), lines))
 
 
 def compareLines(scenario: str, apache: list[Line], ours: list[Line]) -> Iterator[Difference]:

@@ -88,6 +88,9 @@ class _Connection:
             got += more
         return bytes(got)
 
+    def waitAtMost(self, seconds: float) -> None:
+        self._socket.settimeout(seconds)
+
     def close(self) -> None:
         self._socket.close()
 
@@ -216,15 +219,13 @@ class Conversation:
             time.sleep(0.02)
 
     def _rawAnswer(self, step: Raw, connection: _Connection) -> tuple[Any, Line]:
-        connection._socket.settimeout(self._silenceSeconds)
-        try:
-            answer: Any = {"bytes": connection.receive().hex(" ")}
-        except _ClosedError:
-            answer = "closed"
-        except TimeoutError:
-            answer = "silent"
-        self._connections.pop(step.on).close()
-        return None, Line(step.label, "bytes", answer)
+        asked = _Asked(int(step.key), step.version, 1)
+        connection.asked.append(asked)
+        connection.waitAtMost(self._silenceSeconds)
+        body, answer = self._read(asked, step, connection)
+        if step.on in self._connections:
+            self._connections.pop(step.on).close()
+        return body, Line(step.label, "bytes", answer)
 
     def _answer(self, step: Ask | Receive, connection: _Connection) -> tuple[Any, Line | None]:
         if isinstance(step, Ask):
@@ -238,7 +239,9 @@ class Conversation:
         name = key.apiName if key is not None else f"key {asked.key}"
         return body, Line(step.label, f"{name} v{asked.version}", answer)
 
-    def _read(self, asked: _Asked, step: Ask | Receive, connection: _Connection) -> tuple[Any, Any]:
+    def _read(
+        self, asked: _Asked, step: Ask | Receive | Raw, connection: _Connection
+    ) -> tuple[Any, Any]:
         """The body, and what is recorded; answers of requests that nobody waits for are passed over."""
         try:
             while True:

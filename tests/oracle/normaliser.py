@@ -25,10 +25,19 @@ _COUNTED = {
     "producerId": "producer",
     "sessionId": "session",
 }
+_KEYED = {
+    "apiKeys": "apiKey",
+    "supportedFeatures": "name",
+    "finalizedFeatures": "name",
+    "configs": "name",
+}
+"""Long lists that are shown as objects, so that an item that is missing is one difference."""
+
 _BYTES = {"totalBytes", "usableBytes"}
 _TEXTS = {"errorMessage", "batchIndexErrorMessage"}
-_TIME_DIGITS = re.compile(r"\b\d{13}\b")
+_TIME_DIGITS = re.compile(r"(?<!\d)-?\d{13,19}(?!\d)")
 _UUID = re.compile(r"(?<![\w-])[\w-]{22}(?![\w-])")
+_MEMBER_ID = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 _CLIENT_TIMES_MS = 30 * 60_000
 _NOW_AFTER_MS = 50 * 60_000
 _DAY_MS = 86_400_000
@@ -57,7 +66,8 @@ class Normaliser:
         is not recorded needs it.
         """
         name, topicId = getattr(body, "name", None), getattr(body, "topicId", None)
-        if name and topicId and topicId != ZERO_UUID:
+        isGood = not getattr(body, "errorCode", 0)
+        if name and topicId and topicId != ZERO_UUID and isGood:
             self._topics[topicId] = name
         for field in body._fields:
             value = getattr(body, field)
@@ -101,11 +111,14 @@ class Normaliser:
             made["resourceName"] = made["resourceName"].replace(str(self.nodeId), "<node>")
         return made
 
-    def _list(self, name: str, items: list[Any], version: int, own: str | None) -> list[Any]:
+    def _list(self, name: str, items: list[Any], version: int, own: str | None) -> Any:
         if own is not None:
             items = [item for item in items if _isOwn(item, own)]
         made = [self._value(name, item, version, own) for item in items]
-        return sorted(made, key=lambda item: json.dumps(item, sort_keys=True))
+        made.sort(key=lambda item: json.dumps(item, sort_keys=True))
+        key = _KEYED.get(name)
+        keyed = {str(item[key]): item for item in made} if key is not None else {}
+        return keyed if len(keyed) == len(made) > 0 else made
 
     def _value(self, name: str, value: Any, version: int, own: str | None) -> Any:
         if isinstance(value, ApiMessage):
@@ -131,6 +144,10 @@ class Normaliser:
             return self.time(value)
         if name in _BYTES and value >= 0:
             return "<bytes>"
+        if name == "finalizedFeaturesEpoch" and value >= 0:
+            return "<epoch>"
+        if name == "memberId" and value and _MEMBER_ID.search(value):
+            return "<new member>"
         if name in ("host", "port", "clusterId", "logDir") and value not in (None, "", -1):
             return f"<{name}>"
         if name in _TEXTS and value:

@@ -73,14 +73,19 @@ class Until(NamedTuple):
 
 class Raw(NamedTuple):
     """
-    Send bytes as they are, and note whether the broker answers with a frame or closes.
+    Send bytes as they are, and note whether the broker answers or closes. The connection is new, and
+    is closed afterwards.
 
-    @ivar data: size field included.
+    @ivar data: size field included; its correlation id is 1.
+    @ivar key: of the request whose answer is expected, with its version.
     """
 
     label: str
     data: bytes
-    on: str = MAIN
+    key: ApiKey = ApiKey.API_VERSIONS
+    version: int = 0
+    on: str = "raw"
+    own: str | None = None
 
 
 class Close(NamedTuple):

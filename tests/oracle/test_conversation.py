@@ -146,10 +146,11 @@ class ConversationTests(SynchronousTestCase):
 
         def steps(setting: Setting) -> Steps:
             for generation in (5, -1, -2):
-                yield Raw("raw", encodeRequest(heartbeat("", generation, 0), 1))
+                data = encodeRequest(heartbeat("", generation, 0), 1)
+                yield Raw("raw", data, ApiKey.HEARTBEAT, 0)
 
         answers = [line.answer for line in self.run_(steps)]
-        self.assertEqual(answers, [{"bytes": "00 00 00 01 00 05"}, "closed", "silent"])
+        self.assertEqual(answers, [{"errorCode": 5}, "closed", "silent"])
 
     def test_scenarioThatEnds(self) -> None:
         """An exception of the scenario is its last line."""

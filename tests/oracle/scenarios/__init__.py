@@ -16,6 +16,9 @@ _MODULES = (
     "offsets",
     "groups",
     "positions",
+    "transactions",
+    "security",
+    "consumergroups",
     "malformed",
 )
 

@@ -121,9 +121,6 @@ def alterConfigs(setting: Setting) -> Steps:
             yield Ask(label, key, version, asked)
         yield Ask("no settings", key, version, _alter(name, []))
         yield _settled("then none", name, ["retention.bytes"], ["-1"])
-        twice = _alter(name, [("retention.bytes", "1")])
-        twice.resources = [*twice.resources, *_alter(name, [("retention.ms", "1")]).resources]
-        yield Ask("a resource twice", key, version, twice)
 
 
 @scenario()

@@ -7,13 +7,14 @@ from typing import Any
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from tests.oracle.scenarios.pieces import batch, fetch, makeTopic, produce, produceBody, versionsOf
-from tests.oracle.steps import Ask, Setting, Steps, scenario
+from tests.oracle.steps import Ask, Setting, Steps, Until, scenario
 
 
 @scenario()
 def initProducerId(setting: Setting) -> Steps:
     """New ids, ids with epochs, and requests that make no sense; without transactions."""
     key, cls = ApiKey.INIT_PRODUCER_ID, messages.InitProducerIdRequest
+    yield from _newProducer()
     for version in versionsOf(key):
         first = yield Ask(
             "first", key, version, cls(transactionalId=None, transactionTimeoutMs=60_000)
@@ -38,7 +39,10 @@ def initProducerId(setting: Setting) -> Steps:
 
 def _newProducer() -> Steps:
     body = messages.InitProducerIdRequest(transactionalId=None, transactionTimeoutMs=60_000)
-    made = yield Ask("producer", ApiKey.INIT_PRODUCER_ID, 4, body, isRecorded=False)
+    made = yield Until(
+        Ask("producer", ApiKey.INIT_PRODUCER_ID, 4, body, isRecorded=False),
+        lambda found: found.errorCode == 0,
+    )
     return made.producerId
 
 

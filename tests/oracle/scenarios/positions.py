@@ -204,7 +204,6 @@ def positionFetches(setting: Setting) -> Steps:
             yield Ask(
                 "all of an unknown group", key, version, _fetch(version, f"{group}-none", None)
             )
-            yield Ask("all of no group", key, version, _fetch(version, "", None))
         if version >= 7:
             for wanted in (None, [("position-a", first, [0])]):
                 label = "stable, all" if wanted is None else "stable"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import Any
 
 from crc32c import crc32c
 
@@ -12,10 +11,12 @@ from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.schemas import ZERO_UUID
 from pylogbroker.records.recordbatch import Record, controlBatch, encodeBatch
+from tests.oracle.scenarios.groups import awaitCoordinator
 from tests.oracle.scenarios.pieces import (
     EARLIEST,
     LATEST,
     NO_TOPIC_ID,
+    awaitTopic,
     batch,
     fetch,
     listOffsetsBody,
@@ -74,7 +75,6 @@ def produceVersions(setting: Setting) -> Steps:
         yield Ask("nothing", key, version, cls(acks=-1, timeoutMs=1000))
         yield Ask("no partitions", key, version, produceBody(version, name, topicId, []))
         yield produce("no records", version, name, topicId, b"")
-        yield produce("null records", version, name, topicId, None)
         yield produce("unknown topic, zero", version, "produce-none", NO_TOPIC_ID, good, acks=0)
         yield Ask("after an error of zero", ApiKey.API_VERSIONS, 0, messages.ApiVersionsRequest())
         bad = _changed(good, 17, "I", 1, isSealed=False)
@@ -261,8 +261,8 @@ def produceToTopics(setting: Setting) -> Steps:
 @scenario()
 def produceToInternalTopics(setting: Setting) -> Steps:
     """Topics that the broker keeps for itself, by name."""
-    body: Any = messages.FindCoordinatorRequest(key="produce-internal")
-    yield Ask("makes the topic", ApiKey.FIND_COORDINATOR, 0, body, isRecorded=False)
+    yield from awaitCoordinator()
+    yield from awaitTopic("__consumer_offsets")
     for version in (3, 9, 12):
         for acks in (-1, 1):
             records = batch(setting.baseMs, b"a", key=b"k")
