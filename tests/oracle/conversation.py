@@ -96,7 +96,7 @@ class _Connection:
 
 
 def encodeRequest(ask: Ask, correlationId: int) -> bytes:
-    """A frame, its size included. A key or version that does not exist gets a header of version 1."""
+    """A frame, its size included. A key or version that does not exist gets the old header."""
     body = ask.body if isinstance(ask.body, bytes) else ask.body.encode(ask.version)
     clientId = ask.clientId
     head = struct.pack(">hhi", int(ask.key), ask.version, correlationId)
@@ -242,7 +242,7 @@ class Conversation:
     def _read(
         self, asked: _Asked, step: Ask | Receive | Raw, connection: _Connection
     ) -> tuple[Any, Any]:
-        """The body, and what is recorded; answers of requests that nobody waits for are passed over."""
+        """The body, and what is recorded; answers that nobody waits for are passed over."""
         try:
             while True:
                 frame = connection.receive()

@@ -73,8 +73,8 @@ class Until(NamedTuple):
 
 class Raw(NamedTuple):
     """
-    Send bytes as they are, and note whether the broker answers or closes. The connection is new, and
-    is closed afterwards.
+    Send bytes as they are, and note whether the broker answers or closes. The connection is new,
+    and is closed afterwards.
 
     @ivar data: size field included; its correlation id is 1.
     @ivar key: of the request whose answer is expected, with its version.
@@ -125,7 +125,7 @@ REGISTERED: dict[str, Scenario] = {}
 def scenario(
     *settings: tuple[str, str],
 ) -> Callable[[Callable[[Setting], Steps]], Callable[[Setting], Steps]]:
-    """Register a generator function as the scenario of its name: C{offsetsByTime} is C{offsets-by-time}."""
+    """Register a generator function: C{offsetsByTime} is the scenario C{offsets-by-time}."""
 
     def register(run: Callable[[Setting], Steps]) -> Callable[[Setting], Steps]:
         name = re.sub("(?=[A-Z])", "-", run.__name__).lower()

@@ -83,7 +83,7 @@ class NormaliserTests(SynchronousTestCase):
         self.assertEqual(batch["producer"], ["<producer 1>", 0, 4])
 
     def test_batches(self) -> None:
-        """Records are shown with their times; a cut batch at the end is left out; others are not."""
+        """Records are shown with their times; a cut batch at the end is left out."""
         data = encodeBatch([Record(4, BASE_MS + 7, b"k", b"\0", (("h", None),))], baseOffset=4)
         (batch,) = self.names.batches(data + data[:-1])
         self.assertEqual(

@@ -77,9 +77,28 @@ def describeConfigs(setting: Setting) -> Steps:
             ("an unknown topic", _describe((TOPIC, "described-none", None))),
             ("an invalid topic", _describe((TOPIC, "a/b", None))),
             ("an empty topic", _describe((TOPIC, "", None))),
-            ("two resources", _describe((TOPIC, "described", some), (TOPIC, "described-none", some))),
+            (
+                "two resources",
+                _describe((TOPIC, "described", some), (TOPIC, "described-none", some)),
+            ),
             ("a resource twice", _describe((TOPIC, "described", some), (TOPIC, "described", some))),
-            ("of the broker", _describe((BROKER, node, ["num.partitions", "node.id", "log.retention.ms", "log.retention.hours", "message.max.bytes"]), includeSynonyms=True)),
+            (
+                "of the broker",
+                _describe(
+                    (
+                        BROKER,
+                        node,
+                        [
+                            "num.partitions",
+                            "node.id",
+                            "log.retention.ms",
+                            "log.retention.hours",
+                            "message.max.bytes",
+                        ],
+                    ),
+                    includeSynonyms=True,
+                ),
+            ),
             ("of all brokers", _describe((BROKER, "", ["num.partitions", "log.retention.ms"]))),
             ("of another broker", _describe((BROKER, str(setting.nodeId + 7), ["num.partitions"]))),
             ("of a broker that is no number", _describe((BROKER, "abc", ["num.partitions"]))),
@@ -87,7 +106,7 @@ def describeConfigs(setting: Setting) -> Steps:
             ("type 3", _describe((3, "described", None))),
             ("type 99", _describe((99, "described", None))),
             ("nothing", _describe()),
-        ):  # fmt: skip
+        ):
             yield Ask(label, key, version, asked)
     body = _describe((TOPIC, "described", None), includeSynonyms=True)
     yield Ask("all with synonyms", key, 4, body)
@@ -154,22 +173,42 @@ def incrementalAlterConfigs(setting: Setting) -> Steps:
             ("set an unknown setting", _increment(name, [("no.such", SET, "x")])),
             ("append to no list", _increment(name, [("retention.ms", APPEND, "1")])),
             ("subtract from no list", _increment(name, [("retention.ms", SUBTRACT, "1")])),
-            ("subtract what is not there", _increment(name, [("cleanup.policy", SUBTRACT, "delete")])),
+            (
+                "subtract what is not there",
+                _increment(name, [("cleanup.policy", SUBTRACT, "delete")]),
+            ),
             ("subtract all", _increment(name, [("cleanup.policy", SUBTRACT, "compact")])),
             ("operation 4", _increment(name, [("retention.ms", 4, "1")])),
             ("operation -1", _increment(name, [("retention.ms", -1, "1")])),
-            ("a setting twice", _increment(name, [("retention.ms", SET, "1"), ("retention.ms", DELETE, None)])),
-            ("good and bad", _increment(name, [("retention.ms", SET, "1"), ("segment.ms", SET, "x")])),
+            (
+                "a setting twice",
+                _increment(name, [("retention.ms", SET, "1"), ("retention.ms", DELETE, None)]),
+            ),
+            (
+                "good and bad",
+                _increment(name, [("retention.ms", SET, "1"), ("segment.ms", SET, "x")]),
+            ),
             ("unknown topic", _increment("increment-none", [("retention.ms", SET, "1")])),
             ("invalid topic", _increment("a/b", [("retention.ms", SET, "1")])),
             ("empty topic", _increment("", [("retention.ms", SET, "1")])),
             ("type 0", _increment(name, [("retention.ms", SET, "1")], kind=0)),
             ("type 99", _increment(name, [("retention.ms", SET, "1")], kind=99)),
             ("no settings", _increment(name, [])),
-            ("another broker", _increment(str(setting.nodeId + 7), [("log.cleaner.threads", SET, "2")], kind=BROKER)),
-            ("a broker's static setting", _increment(str(setting.nodeId), [("broker.id", SET, "2")], kind=BROKER)),
-            ("a broker that is no number", _increment("abc", [("log.cleaner.threads", SET, "2")], kind=BROKER)),
-        ):  # fmt: skip
+            (
+                "another broker",
+                _increment(
+                    str(setting.nodeId + 7), [("log.cleaner.threads", SET, "2")], kind=BROKER
+                ),
+            ),
+            (
+                "a broker's static setting",
+                _increment(str(setting.nodeId), [("broker.id", SET, "2")], kind=BROKER),
+            ),
+            (
+                "a broker that is no number",
+                _increment("abc", [("log.cleaner.threads", SET, "2")], kind=BROKER),
+            ),
+        ):
             yield Ask(label, key, version, asked)
         twice = _increment(name, [("retention.ms", SET, "1")])
         twice.resources = [*twice.resources, *twice.resources]

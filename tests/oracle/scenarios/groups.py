@@ -109,7 +109,7 @@ def awaitRebalance(
 def leave(
     label: str, version: int, group: str, *members: tuple[str, str | None], **fields: Any
 ) -> Ask:
-    """A LeaveGroup request; C{version} of JoinGroup, and the first member alone below LeaveGroup 3."""
+    """A LeaveGroup request; C{version} of JoinGroup; below 3, of the first member alone."""
     cls = messages.LeaveGroupRequest
     version = min(version, 5)
     if version < 3:
@@ -267,9 +267,14 @@ def joinErrors(setting: Setting) -> Steps:
         yield join("unknown member, as second", version, group, "nobody", on="b")
         again = yield join("other metadata", version, group, first.memberId, [("sticky", b"new")])
         yield sync(
-            "sync again", version, group, first.memberId, again.generationId,
-            [(first.memberId, b"y")], protocolName="sticky",
-        )  # fmt: skip
+            "sync again",
+            version,
+            group,
+            first.memberId,
+            again.generationId,
+            [(first.memberId, b"y")],
+            protocolName="sticky",
+        )
         yield describe("described", version, group)
         yield leave("leave", version, group, (first.memberId, None))
         other = yield from enter("another type when empty", version, group, protocolType="connect")
@@ -340,11 +345,13 @@ def lateMembers(setting: Setting) -> Steps:
 def protocolsOfGroups(setting: Setting) -> Steps:
     """Which protocol is chosen when members prefer different ones."""
     yield from awaitCoordinator()
-    for number, (left, right) in enumerate((
-        ([("range", b"1"), ("sticky", b"2")], [("sticky", b"3"), ("range", b"4")]),
-        ([("range", b"1"), ("sticky", b"2")], [("sticky", b"3")]),
-        ([("x", b"1"), ("y", b"2"), ("z", b"")], [("z", b"3"), ("y", b"4")]),
-    )):  # fmt: skip
+    for number, (left, right) in enumerate(
+        (
+            ([("range", b"1"), ("sticky", b"2")], [("sticky", b"3"), ("range", b"4")]),
+            ([("range", b"1"), ("sticky", b"2")], [("sticky", b"3")]),
+            ([("x", b"1"), ("y", b"2"), ("z", b"")], [("z", b"3"), ("y", b"4")]),
+        )
+    ):
         group = f"protocols-of-groups-{number}"
         first = yield from enter("first", 3, group, protocols=left)
         yield join("second", 3, group, protocols=right, on="b", isAnswered=False)

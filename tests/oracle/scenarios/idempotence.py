@@ -64,9 +64,13 @@ def sequences(setting: Setting) -> Steps:
             **fields: Any,
         ) -> Ask:
             records = batch(
-                setting.baseMs, *[b"v"] * count, producerId=producer if who is None else who,  # noqa: B023
-                producerEpoch=epoch, baseSequence=sequence, **fields,
-            )  # fmt: skip
+                setting.baseMs,
+                *[b"v"] * count,
+                producerId=producer if who is None else who,  # noqa: B023
+                producerEpoch=epoch,
+                baseSequence=sequence,
+                **fields,
+            )
             return produce(label, version, name, topicId, records, partition=partition)  # noqa: B023
 
         yield send("first 0-1", 0, 2)
@@ -126,12 +130,14 @@ def sequencesAtTheirEnd(setting: Setting) -> Steps:
         name = f"wrap-{version}"
         topicId = yield from makeTopic(name)
         # A producer that the partition does not know may begin anywhere.
-        for number, (label, sequence, count, epoch) in enumerate((
-            ("the last", last, 1, 0),
-            ("the last two", last - 1, 2, 0),
-            ("over the end", last, 2, 0),
-            ("epoch 32767", 0, 1, 32767),
-        )):  # fmt: skip
+        for number, (label, sequence, count, epoch) in enumerate(
+            (
+                ("the last", last, 1, 0),
+                ("the last two", last - 1, 2, 0),
+                ("over the end", last, 2, 0),
+                ("epoch 32767", 0, 1, 32767),
+            )
+        ):
             who = 1_000_000_000 + version * 100 + number
             fields: dict[str, Any] = {"producerId": who, "producerEpoch": epoch}
             records = batch(setting.baseMs, *[b"v"] * count, baseSequence=sequence, **fields)

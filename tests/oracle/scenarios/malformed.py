@@ -13,7 +13,7 @@ _UNSENT = {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 
 
 def _isSent(key: ApiKey, version: int) -> bool:
-    """To an AddPartitionsToTxn request of version 4 or 5 without transactions Apache never answers."""
+    """Apache never answers AddPartitionsToTxn of version 4 or 5 without transactions."""
     return key not in _UNSENT and not (key is ApiKey.ADD_PARTITIONS_TO_TXN and version >= 4)
 
 
@@ -125,12 +125,16 @@ def randomBytes(setting: Setting) -> Steps:
     bodies = (
         (ApiKey.METADATA, 1, messages.MetadataRequest(topics=[])),
         (ApiKey.METADATA, 12, messages.MetadataRequest(topics=[])),
-        (ApiKey.API_VERSIONS, 3, messages.ApiVersionsRequest(clientSoftwareName="a", clientSoftwareVersion="b")),
+        (
+            ApiKey.API_VERSIONS,
+            3,
+            messages.ApiVersionsRequest(clientSoftwareName="a", clientSoftwareVersion="b"),
+        ),
         (ApiKey.FIND_COORDINATOR, 3, messages.FindCoordinatorRequest(key="random", keyType=9)),
         (ApiKey.DESCRIBE_GROUPS, 5, messages.DescribeGroupsRequest(groups=["random-bytes"])),
         (ApiKey.HEARTBEAT, 4, messages.HeartbeatRequest(groupId="random-bytes", memberId="m")),
         (ApiKey.LIST_OFFSETS, 5, messages.ListOffsetsRequest()),
-    )  # fmt: skip
+    )
     for key, version, body in bodies:
         whole = body.encode(version)
         for number in range(12):

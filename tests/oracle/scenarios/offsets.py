@@ -28,11 +28,13 @@ def listOffsets(setting: Setting) -> Steps:
     key, base = ApiKey.LIST_OFFSETS, setting.baseMs
     topicId = yield from makeTopic("offsets", 4)
     yield from fill(
-        "offsets", topicId, batch(base, b"a", b"b", b"c", stepMs=100),
+        "offsets",
+        topicId,
+        batch(base, b"a", b"b", b"c", stepMs=100),
         batch(base + 1000, b"d", b"e", stepMs=100, codec=1),
         encodeBatch([Record(0, base + 5000, None, b"f"), Record(1, base + 2000, None, b"g")]),
         batch(base + 3000, b"h"),
-    )  # fmt: skip
+    )
     yield from fill("offsets", topicId, batch(-1, b"x"), partition=2)
     appended = yield from makeTopic(
         "offsets-appended", 1, ("message.timestamp.type", "LogAppendTime")

@@ -90,23 +90,38 @@ def commits(setting: Setting) -> Steps:
             ("a partition twice", _commit(group, "commits", topicId, (0, 1, None), (0, 2, None))),
             ("unknown partition", _commit(group, "commits", topicId, (3, 5, None))),
             ("partition -1", _commit(group, "commits", topicId, (-1, 5, None))),
-            ("good and unknown partition", _commit(group, "commits", topicId, (2, 8, None), (3, 5, None))),
+            (
+                "good and unknown partition",
+                _commit(group, "commits", topicId, (2, 8, None), (3, 5, None)),
+            ),
             ("unknown topic", _commit(group, "commits-none", NO_TOPIC_ID, (0, 5, None))),
             ("no topic", _commit(group, "", ZERO_UUID, (0, 5, None))),
             ("long text", _commit(group, "commits", topicId, (1, 5, "x" * 4096))),
             ("text too long", _commit(group, "commits", topicId, (1, 6, "x" * 4097))),
-            ("text too long and good", _commit(group, "commits", topicId, (1, 6, "x" * 4097), (2, 9, "y"))),
+            (
+                "text too long and good",
+                _commit(group, "commits", topicId, (1, 6, "x" * 4097), (2, 9, "y")),
+            ),
             ("leader epoch", _commit(group, "commits", topicId, (2, 9, "y"), epoch=0)),
             ("leader epoch -5", _commit(group, "commits", topicId, (2, 9, "y"), epoch=-5)),
             ("no partitions", _commit(group, "commits", topicId)),
             ("no group", _commit("", "commits", topicId, (0, 5, None))),
             ("unknown member", _commit(group, "commits", topicId, (0, 5, None), memberId="nobody")),
             ("a generation", _commit(group, "commits", topicId, (0, 5, None), generation=1)),
-            ("member and generation", _commit(group, "commits", topicId, (0, 5, None), memberId="nobody", generation=1)),
-            ("new group, generation", _commit(f"{group}-none", "commits", topicId, (0, 5, None), generation=1)),
-            ("new group, member", _commit(f"{group}-none", "commits", topicId, (0, 5, None), memberId="nobody")),
+            (
+                "member and generation",
+                _commit(group, "commits", topicId, (0, 5, None), memberId="nobody", generation=1),
+            ),
+            (
+                "new group, generation",
+                _commit(f"{group}-none", "commits", topicId, (0, 5, None), generation=1),
+            ),
+            (
+                "new group, member",
+                _commit(f"{group}-none", "commits", topicId, (0, 5, None), memberId="nobody"),
+            ),
             ("generation -2", _commit(group, "commits", topicId, (0, 5, None), generation=-2)),
-        ):  # fmt: skip
+        ):
             yield Ask(label, key, version, body)
             if label in ("two", "leader epoch", "offset -1"):
                 stored = _fetch(7, group, wanted)
@@ -134,9 +149,14 @@ def commitsOfMembers(setting: Setting) -> Steps:
 
         def ask(label: str, memberId: str, generation: int, instanceId: str | None = None) -> Ask:
             body = _commit(
-                group, "commits-of-members", topicId, (0, 5, None),  # noqa: B023
-                memberId=memberId, generation=generation, instanceId=instanceId,
-            )  # fmt: skip
+                group,  # noqa: B023
+                "commits-of-members",
+                topicId,
+                (0, 5, None),
+                memberId=memberId,
+                generation=generation,
+                instanceId=instanceId,
+            )
             return Ask(label, key, version, body)  # noqa: B023
 
         instance = "one" if version >= 7 else None
@@ -191,13 +211,17 @@ def positionFetches(setting: Setting) -> Steps:
             ("a topic twice", group, [("position-a", first, [0]), ("position-a", first, [1])]),
             ("unknown partition", group, [("position-a", first, [5, -1])]),
             ("unknown topic", group, [("position-none", NO_TOPIC_ID, [0])]),
-            ("unknown and known topic", group, [("position-none", NO_TOPIC_ID, [0]), ("position-a", first, [0])]),
+            (
+                "unknown and known topic",
+                group,
+                [("position-none", NO_TOPIC_ID, [0]), ("position-a", first, [0])],
+            ),
             ("no topic", group, [("", ZERO_UUID, [0])]),
             ("no partitions", group, [("position-a", first, [])]),
             ("unknown group", f"{group}-none", [("position-a", first, [0])]),
             ("no group", "", [("position-a", first, [0])]),
             ("no topics", group, []),
-        ):  # fmt: skip
+        ):
             yield Ask(label, key, version, _fetch(version, who, topics))
         if version >= 2:
             yield Ask("all", key, version, _fetch(version, group, None))
@@ -260,9 +284,13 @@ def offsetDelete(setting: Setting) -> Steps:
     member = yield from enter("subscribed", 3, group, protocols=[("range", data)])
     yield sync("sync", 3, group, member.memberId, member.generationId, [(member.memberId, b"")])
     body = _commit(
-        group, "offset-delete", topicId, (0, 1, None),
-        memberId=member.memberId, generation=member.generationId,
-    )  # fmt: skip
+        group,
+        "offset-delete",
+        topicId,
+        (0, 1, None),
+        memberId=member.memberId,
+        generation=member.generationId,
+    )
     yield Ask("commit of the member", ApiKey.OFFSET_COMMIT, 6, body)
     yield Ask("subscribed topic", key, 0, asked(group, "offset-delete", 0))
     yield Ask("another topic", key, 0, asked(group, "offset-delete-none", 0))

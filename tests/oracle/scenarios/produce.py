@@ -33,7 +33,7 @@ _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 def _changed(data: bytes, position: int, layout: str, value: int, isSealed: bool = True) -> bytes:
-    """A batch with another number at a position of its header, and a checksum that fits if sealed."""
+    """A batch with another number in its header, and a checksum that fits if sealed."""
     made = bytearray(data)
     struct.pack_into(f">{layout}", made, position, value)
     if isSealed:
@@ -137,7 +137,12 @@ def produceBatches(setting: Setting) -> Steps:
         ("last offset delta too large", _changed(good, 23, "i", 5)),
         ("last offset delta too small", _changed(good, 23, "i", 1)),
         ("last offset delta -1", _changed(good, 23, "i", -1)),
-        ("offsets with a gap", encodeBatch([Record(0, setting.baseMs, None, b"a"), Record(2, setting.baseMs, None, b"b")])),
+        (
+            "offsets with a gap",
+            encodeBatch(
+                [Record(0, setting.baseMs, None, b"a"), Record(2, setting.baseMs, None, b"b")]
+            ),
+        ),
         ("max timestamp wrong", _changed(one, 35, "q", setting.baseMs + 50)),
         ("max timestamp -1", _changed(one, 35, "q", -1)),
         ("timestamp -1", batch(-1, b"a")),
@@ -153,12 +158,18 @@ def produceBatches(setting: Setting) -> Steps:
         ("packed: count too small", _changed(packed, _COUNT_POSITION, "i", 1)),
         ("packed: count too large", _changed(packed, _COUNT_POSITION, "i", 3)),
         ("packed: bad checksum", _changed(packed, 17, "I", 1, isSealed=False)),
-        ("packed: offsets with a gap", encodeBatch([Record(0, setting.baseMs, None, b"a"), Record(2, setting.baseMs, None, b"b")], codec=1)),
+        (
+            "packed: offsets with a gap",
+            encodeBatch(
+                [Record(0, setting.baseMs, None, b"a"), Record(2, setting.baseMs, None, b"b")],
+                codec=1,
+            ),
+        ),
         ("packed: last offset delta too large", _changed(packed, 23, "i", 5)),
         ("sequence without a producer", _changed(one, 53, "i", 4)),
         ("epoch without a producer", _changed(one, 51, "h", 4)),
         ("producer -2", _changed(one, 43, "q", -2)),
-    )  # fmt: skip
+    )
     for version in (3, 8, 9, 12, 13):
         name = f"batches-{version}"
         topicId = yield from makeTopic(name)
@@ -226,10 +237,18 @@ def produceToTopics(setting: Setting) -> Steps:
             ("in range", good),
             ("too old", batch(setting.baseMs - _DAY_MS, b"a")),
             ("too new", batch(setting.baseMs + _DAY_MS, b"a")),
-            ("one too old", encodeBatch([Record(0, setting.baseMs, None, b"a"), Record(1, setting.baseMs - _DAY_MS, None, b"b")])),
+            (
+                "one too old",
+                encodeBatch(
+                    [
+                        Record(0, setting.baseMs, None, b"a"),
+                        Record(1, setting.baseMs - _DAY_MS, None, b"b"),
+                    ]
+                ),
+            ),
             ("too old, packed", batch(setting.baseMs - _DAY_MS, b"a", codec=2)),
             ("none", batch(-1, b"a")),
-        ):  # fmt: skip
+        ):
             yield produce(f"times: {label}", version, name, topicId, records)
 
         name, topicId = yield from make("small", ("max.message.bytes", "200"))

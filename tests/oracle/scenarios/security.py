@@ -21,17 +21,27 @@ _DENY, _ALLOW = 2, 3
 
 def _creation(**fields: Any) -> Any:
     values = {
-        "resourceType": _TOPIC, "resourceName": "acls", "resourcePatternType": _LITERAL,
-        "principal": "User:alice", "host": "*", "operation": _READ, "permissionType": _ALLOW,
-    }  # fmt: skip
+        "resourceType": _TOPIC,
+        "resourceName": "acls",
+        "resourcePatternType": _LITERAL,
+        "principal": "User:alice",
+        "host": "*",
+        "operation": _READ,
+        "permissionType": _ALLOW,
+    }
     return messages.CreateAclsRequest.AclCreation(**{**values, **fields})
 
 
 def _filter(cls: Any, **fields: Any) -> Any:
     values = {
-        "resourceTypeFilter": _TOPIC, "resourceNameFilter": "acls", "patternTypeFilter": _LITERAL,
-        "principalFilter": None, "hostFilter": None, "operation": 1, "permissionType": 1,
-    }  # fmt: skip
+        "resourceTypeFilter": _TOPIC,
+        "resourceNameFilter": "acls",
+        "patternTypeFilter": _LITERAL,
+        "principalFilter": None,
+        "hostFilter": None,
+        "operation": 1,
+        "permissionType": 1,
+    }
     return cls(**{**values, **fields})
 
 
@@ -45,11 +55,30 @@ def acls(setting: Setting) -> Steps:
         for label, creations in (
             ("one", [_creation(resourceName=name)]),
             ("again", [_creation(resourceName=name)]),
-            ("prefixed and denied", [_creation(resourceName="acl", resourcePatternType=_PREFIXED, permissionType=_DENY)]),
-            ("two", [_creation(resourceName=name, operation=_WRITE), _creation(resourceType=_GROUP, resourceName=name)]),
-            ("cluster", [_creation(resourceType=_CLUSTER, resourceName="kafka-cluster", operation=_ALL)]),
+            (
+                "prefixed and denied",
+                [
+                    _creation(
+                        resourceName="acl", resourcePatternType=_PREFIXED, permissionType=_DENY
+                    )
+                ],
+            ),
+            (
+                "two",
+                [
+                    _creation(resourceName=name, operation=_WRITE),
+                    _creation(resourceType=_GROUP, resourceName=name),
+                ],
+            ),
+            (
+                "cluster",
+                [_creation(resourceType=_CLUSTER, resourceName="kafka-cluster", operation=_ALL)],
+            ),
             ("another cluster", [_creation(resourceType=_CLUSTER, resourceName="other")]),
-            ("good and bad", [_creation(resourceName=name, host="10.0.0.1"), _creation(resourceName="")]),
+            (
+                "good and bad",
+                [_creation(resourceName=name, host="10.0.0.1"), _creation(resourceName="")],
+            ),
             ("no name", [_creation(resourceName="")]),
             ("any type", [_creation(resourceType=1)]),
             ("type 0", [_creation(resourceType=0)]),
@@ -66,7 +95,7 @@ def acls(setting: Setting) -> Steps:
             ("no host", [_creation(host="")]),
             ("a host that is a name", [_creation(resourceName=name, host="localhost")]),
             ("nothing", []),
-        ):  # fmt: skip
+        ):
             yield Ask(label, ApiKey.CREATE_ACLS, version, cls(creations=creations))
 
         def settled(label: str, count: int) -> Until:
@@ -78,7 +107,15 @@ def acls(setting: Setting) -> Steps:
 
         yield settled("of a topic", 4)
         for label, fields in (
-            ("all of alice", {"resourceTypeFilter": 1, "resourceNameFilter": name, "patternTypeFilter": 1, "principalFilter": "User:alice"}),
+            (
+                "all of alice",
+                {
+                    "resourceTypeFilter": 1,
+                    "resourceNameFilter": name,
+                    "patternTypeFilter": 1,
+                    "principalFilter": "User:alice",
+                },
+            ),
             ("matching", {"resourceNameFilter": name, "patternTypeFilter": 2}),
             ("prefixed", {"resourceNameFilter": "acl", "patternTypeFilter": _PREFIXED}),
             ("a host", {"resourceNameFilter": name, "hostFilter": "10.0.0.1"}),
@@ -89,18 +126,27 @@ def acls(setting: Setting) -> Steps:
             ("pattern 0", {"patternTypeFilter": 0}),
             ("operation 0", {"operation": 0}),
             ("permission 0", {"permissionType": 0}),
-        ):  # fmt: skip
+        ):
             yield Ask(label, ApiKey.DESCRIBE_ACLS, version, _filter(described, **fields))
         deleted = messages.DeleteAclsRequest
         one = deleted.DeleteAclsFilter
         for label, filters in (
             ("one", [_filter(one, resourceNameFilter=name, hostFilter="10.0.0.1")]),
             ("unknown", [_filter(one, resourceNameFilter="none")]),
-            ("two filters", [_filter(one, resourceNameFilter=name, operation=_WRITE), _filter(one, resourceNameFilter="none")]),
+            (
+                "two filters",
+                [
+                    _filter(one, resourceNameFilter=name, operation=_WRITE),
+                    _filter(one, resourceNameFilter="none"),
+                ],
+            ),
             ("type 0", [_filter(one, resourceTypeFilter=0)]),
-            ("all of a name", [_filter(one, resourceNameFilter=name, resourceTypeFilter=1, patternTypeFilter=1)]),
+            (
+                "all of a name",
+                [_filter(one, resourceNameFilter=name, resourceTypeFilter=1, patternTypeFilter=1)],
+            ),
             ("nothing", []),
-        ):  # fmt: skip
+        ):
             yield Ask(label, ApiKey.DELETE_ACLS, version, deleted(filters=filters))
         body = _filter(described, resourceNameFilter=name)
         yield Until(
@@ -198,11 +244,26 @@ def clientQuotas(setting: Setting) -> Steps:
         user = f"user-{version}"
         for label, entries in (
             ("a user", [entry([("user", user)], rate)]),
-            ("a user's client", [entry([("user", user), ("client-id", "c")], rate, ("request_percentage", 150.0, False))]),
+            (
+                "a user's client",
+                [
+                    entry(
+                        [("user", user), ("client-id", "c")],
+                        rate,
+                        ("request_percentage", 150.0, False),
+                    )
+                ],
+            ),
             ("default user", [entry([("user", None)], ("consumer_byte_rate", 1e9, False))]),
-            ("an address", [entry([("ip", "10.1.2.3")], ("connection_creation_rate", 100.0, False))]),
+            (
+                "an address",
+                [entry([("ip", "10.1.2.3")], ("connection_creation_rate", 100.0, False))],
+            ),
             ("a wrong key for an address", [entry([("ip", "10.1.2.3")], rate)]),
-            ("no address", [entry([("ip", "not an address !")], ("connection_creation_rate", 1.0, False))]),
+            (
+                "no address",
+                [entry([("ip", "not an address !")], ("connection_creation_rate", 1.0, False))],
+            ),
             ("address and user", [entry([("ip", "10.1.2.3"), ("user", "u")], rate)]),
             ("unknown key", [entry([("user", user)], ("nonsense", 1.0, False))]),
             ("unknown entity", [entry([("nonsense", "x")], rate)]),
@@ -211,13 +272,22 @@ def clientQuotas(setting: Setting) -> Steps:
             ("zero", [entry([("user", user)], ("producer_byte_rate", 0.0, False))]),
             ("negative", [entry([("user", user)], ("producer_byte_rate", -1.0, False))]),
             ("a fraction of a byte", [entry([("user", user)], ("producer_byte_rate", 1.5, False))]),
-            ("remove", [entry([("user", user), ("client-id", "c")], ("request_percentage", 0.0, True))]),
-            ("remove what is not there", [entry([("user", "none")], ("request_percentage", 0.0, True))]),
-            ("an entity twice", [entry([("user", "twice")], rate), entry([("user", "twice")], rate)]),
+            (
+                "remove",
+                [entry([("user", user), ("client-id", "c")], ("request_percentage", 0.0, True))],
+            ),
+            (
+                "remove what is not there",
+                [entry([("user", "none")], ("request_percentage", 0.0, True))],
+            ),
+            (
+                "an entity twice",
+                [entry([("user", "twice")], rate), entry([("user", "twice")], rate)],
+            ),
             ("an entity type twice", [entry([("user", "a"), ("user", "b")], rate)]),
             ("good and bad", [entry([("user", "good")], rate), entry([("user", "")], rate)]),
             ("nothing", []),
-        ):  # fmt: skip
+        ):
             yield Ask(label, key, version, cls(entries=entries))
         yield Ask(
             "validate only",

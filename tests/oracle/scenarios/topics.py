@@ -123,7 +123,14 @@ def createTopics(setting: Setting) -> Steps:
             ("a negative partition", -1, -1, [(-1, [node])]),
             ("factors that differ", -1, -1, [(0, [node]), (1, [node, node + 1])]),
         ):
-            asked = body(topic(f"{name}-{label.replace(' ', '-').replace(',', '')}", count, factor, assignments=assignments))  # fmt: skip
+            asked = body(
+                topic(
+                    f"{name}-{label.replace(' ', '-').replace(',', '')}",
+                    count,
+                    factor,
+                    assignments=assignments,
+                )
+            )
             yield Ask(label, key, version, asked)
         twice = body(topic(f"{name}-twice"), topic(f"{name}-twice"))
         yield Ask("a topic twice in a request", key, version, twice)

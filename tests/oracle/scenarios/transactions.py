@@ -29,22 +29,33 @@ def _init(
 
 
 def _add(
-    label: str, version: int, name: str, producerId: int, epoch: int, topicName: str, *partitions: int,
+    label: str,
+    version: int,
+    name: str,
+    producerId: int,
+    epoch: int,
+    topicName: str,
+    *partitions: int,
     isVerification: bool = False,
-) -> Ask:  # fmt: skip
+) -> Ask:
     cls = messages.AddPartitionsToTxnRequest
     topics = [cls.AddPartitionsToTxnTopic(name=topicName, partitions=list(partitions))]
     if version >= 4:
         one = cls.AddPartitionsToTxnTransaction(
-            transactionalId=name, producerId=producerId, producerEpoch=epoch,
-            verifyOnly=isVerification, topics=topics,
-        )  # fmt: skip
+            transactionalId=name,
+            producerId=producerId,
+            producerEpoch=epoch,
+            verifyOnly=isVerification,
+            topics=topics,
+        )
         body = cls(transactions=[one])
     else:
         body = cls(
-            v3AndBelowTransactionalId=name, v3AndBelowProducerId=producerId,
-            v3AndBelowProducerEpoch=epoch, v3AndBelowTopics=topics,
-        )  # fmt: skip
+            v3AndBelowTransactionalId=name,
+            v3AndBelowProducerId=producerId,
+            v3AndBelowProducerEpoch=epoch,
+            v3AndBelowTopics=topics,
+        )
     return Ask(label, ApiKey.ADD_PARTITIONS_TO_TXN, version, body)
 
 
@@ -58,17 +69,28 @@ def _addPosition(
 
 
 def _commitPosition(
-    label: str, version: int, name: str, producerId: int, epoch: int, group: str, topicName: str,
-    partition: int = 0, memberId: str = "", generation: int = -1,
-) -> Ask:  # fmt: skip
+    label: str,
+    version: int,
+    name: str,
+    producerId: int,
+    epoch: int,
+    group: str,
+    topicName: str,
+    partition: int = 0,
+    memberId: str = "",
+    generation: int = -1,
+) -> Ask:
     cls = messages.TxnOffsetCommitRequest
     part = cls.TxnOffsetCommitRequestPartition(
         partitionIndex=partition, committedOffset=5, committedMetadata="m"
     )
     body = cls(
-        transactionalId=name, groupId=group, producerId=producerId, producerEpoch=epoch,
+        transactionalId=name,
+        groupId=group,
+        producerId=producerId,
+        producerEpoch=epoch,
         topics=[cls.TxnOffsetCommitRequestTopic(name=topicName, partitions=[part])],
-    )  # fmt: skip
+    )
     if version >= 3:
         body.memberId, body.generationId = memberId, generation
     return Ask(label, ApiKey.TXN_OFFSET_COMMIT, version, body)
@@ -82,13 +104,25 @@ def _end(label: str, version: int, name: str, producerId: int, epoch: int, isCom
 
 
 def _send(
-    label: str, version: int, setting: Setting, name: str, topicName: str, topicId: bytes,
-    producerId: int, epoch: int, sequence: int, partition: int = 0,
-) -> Ask:  # fmt: skip
+    label: str,
+    version: int,
+    setting: Setting,
+    name: str,
+    topicName: str,
+    topicId: bytes,
+    producerId: int,
+    epoch: int,
+    sequence: int,
+    partition: int = 0,
+) -> Ask:
     records = batch(
-        setting.baseMs, b"v", producerId=producerId, producerEpoch=epoch,
-        baseSequence=sequence, isTransactional=True,
-    )  # fmt: skip
+        setting.baseMs,
+        b"v",
+        producerId=producerId,
+        producerEpoch=epoch,
+        baseSequence=sequence,
+        isTransactional=True,
+    )
     body = produceBody(version, topicName, topicId, [(partition, records)], transactionalId=name)
     return Ask(label, ApiKey.PRODUCE, version, body)
 
@@ -301,7 +335,7 @@ def transactionLists(setting: Setting) -> Steps:
 
 @scenario()
 def writeTxnMarkers(setting: Setting) -> Steps:
-    """Markers as a coordinator sends them, and as an operator does who ends a hanging transaction."""
+    """Markers as a coordinator sends them, and an operator who ends a hanging transaction."""
     yield from awaitTransactions()
     cls, key = messages.WriteTxnMarkersRequest, ApiKey.WRITE_TXN_MARKERS
 
@@ -316,9 +350,12 @@ def writeTxnMarkers(setting: Setting) -> Steps:
     ) -> Any:
         topic = cls.WritableTxnMarkerTopic(name=name, partitionIndexes=list(partitions))
         marker = cls.WritableTxnMarker(
-            producerId=producerId, producerEpoch=epoch, transactionResult=isCommit, topics=[topic],
+            producerId=producerId,
+            producerEpoch=epoch,
+            transactionResult=isCommit,
+            topics=[topic],
             coordinatorEpoch=coordinator,
-        )  # fmt: skip
+        )
         return cls(markers=[marker])
 
     for version in (1, 2):

@@ -149,12 +149,15 @@ def describeTopicPartitions(setting: Setting) -> Steps:
         ("limit 0", body(["partitions-a", "partitions-b"], responsePartitionLimit=0)),
         ("limit -1", body(["partitions-a", "partitions-b"], responsePartitionLimit=-1)),
         ("from a cursor", body(["partitions-a", "partitions-b"], cursor=cursor("partitions-b", 1))),
-        ("a cursor behind", body(["partitions-a", "partitions-b"], cursor=cursor("partitions-c", 0))),
+        (
+            "a cursor behind",
+            body(["partitions-a", "partitions-b"], cursor=cursor("partitions-c", 0)),
+        ),
         ("a cursor's partition behind", body(["partitions-a"], cursor=cursor("partitions-a", 9))),
         ("a cursor of -1", body(["partitions-a"], cursor=cursor("partitions-a", -1))),
         ("a cursor of an unknown topic", body(["partitions-a"], cursor=cursor("partitions-aa", 0))),
         ("a cursor, no topics", body([], cursor=cursor("partitions-b", 2))),
-    ):  # fmt: skip
+    ):
         yield Ask(label, key, 0, asked, own=own)
     yield Ask("all topics", key, 0, body([]), own=own)
 
