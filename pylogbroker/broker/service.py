@@ -47,7 +47,7 @@ from pylogbroker.broker.requestmemory import RequestMemory
 from pylogbroker.broker.server import Broker
 from pylogbroker.broker.status import BrokerStatus
 from pylogbroker.config.allowlist import readAllowList
-from pylogbroker.config.brokersettings import BrokerSettings
+from pylogbroker.config.brokersettings import AUTO, KAFKA, BrokerSettings
 from pylogbroker.errors import (
     ClosedError,
     ConfigurationError,
@@ -276,10 +276,13 @@ class BrokerService(Service):
                 self._broker, readAllowList(settings.allowFile), makeHandler, log
             )
 
+        dialect = settings.listenerDialect
+
         def choose(transport: Any, greeting: bytes) -> IProtocolHandler:
             if authorizer is not None:  # its rules know nothing of today's requests
                 return authorizer.handlerFor(transport)
-            return kafka if isCurrentProtocol(greeting) else kafka07
+            isKafka = isCurrentProtocol(greeting) if dialect == AUTO else dialect == KAFKA
+            return kafka if isKafka else kafka07
 
         return BrokerFactory(self.connections, kafka07, choose)
 

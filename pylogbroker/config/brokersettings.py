@@ -28,6 +28,7 @@ from pylogbroker.config.propertytypes import (
     TEXT,
     TOPIC_MAP,
     EndpointTemplate,
+    Enum,
     Host,
     Integer,
     Nullable,
@@ -37,6 +38,9 @@ from pylogbroker.config.propertytypes import (
 )
 from pylogbroker.config.securitysettings import ZK_ACL, ZK_DIGEST
 from pylogbroker.errors import ConfigurationError
+
+AUTO, KAFKA07, KAFKA = "auto", "kafka07", "kafka"
+"""Values of C{listener.dialect}."""
 
 SAMPLE_NAME = "broker.properties"
 
@@ -89,6 +93,14 @@ class BrokerSettings(Settings):
         "`tcp:9092:interface=127.0.0.1 | tls:9093:privateKey=key.pem:clientCAs=ca.pem`. "
         "Double each backslash in the file.",
         derived="made of `port` and `listen.interface`",
+    )
+    listenerDialect = ownKey(
+        "listener.dialect",
+        Enum({AUTO: AUTO, KAFKA07: KAFKA07, KAFKA: KAFKA}),
+        AUTO,
+        "The protocol of clients: `kafka07`, `kafka` (the current one), or `auto`, by a "
+        "connection's first request. Clients of the current protocol that do not begin with "
+        "ApiVersions need `kafka`.",
     )
     # -- ZooKeeper
     enableZookeeper = ConfigKey(

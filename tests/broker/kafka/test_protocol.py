@@ -16,6 +16,8 @@ from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+from pylogbroker.protocol.kafka07.requests import encodeFetch
+from tests.broker.manualbroker import LeadTestCase
 
 
 def frame(key: int, version: int, body: bytes = b"", flexible: bool = False) -> bytes:
@@ -130,3 +132,32 @@ class ProtocolTests(SynchronousTestCase):
             self.assertIs(isCurrentProtocol(frame(key, 0)), expected)
         self.assertFalse(isCurrentProtocol(b"GET / HTTP/1.1"))
         self.assertFalse(isCurrentProtocol(b"\0\0\0\x10\xff\xff"))
+
+
+class DialectTests(LeadTestCase):
+    """C{listener.dialect}."""
+
+    def answered(self, dialect: str, data: bytes) -> bool | None:
+        """Whether a request is answered; L{None}: its connection is closed."""
+        peer = self.broker({"listener.dialect": dialect}).connect()
+        peer.send(data)
+        found = bool(peer.frames())
+        return None if peer.closed else found
+
+    def test_dialects(self) -> None:
+        """
+        By default the first request chooses; a listener of one protocol speaks no other, and takes
+        requests that exist in both as its own.
+        """
+        apiVersions, old = frame(18, 0), encodeFetch("t", 0, 0, 100)
+        metadata = frame(3, 1, b"\0\0\0\0")
+        for dialect, data, expected in (
+            ("auto", apiVersions, True),
+            ("auto", old, True),
+            ("auto", metadata, None),
+            ("kafka", metadata, True),
+            ("kafka", apiVersions, True),
+            ("kafka07", apiVersions, None),
+            ("kafka07", old, True),
+        ):
+            self.assertIs(self.answered(dialect, data), expected, (dialect, data))
