@@ -78,6 +78,9 @@ TXZOOKEEPERS = {
 }  # fmt: skip
 """Names that applications written for txzookeeper know, and what stands beside them."""
 
+PYTEST_FIXTURES = {"kafka_broker_properties", "kafka_broker_session"}
+"""pytest passes fixtures to parameters of their names, which are snake_case by its custom."""
+
 
 MODULE_COUNT_MAX = 12
 """Of a folder, without C{__init__} and C{__main__}."""
@@ -177,7 +180,7 @@ class NameTests(SynchronousTestCase):
                     "_" in bare
                     and not isPythons
                     and not isinstance(node, ast.ClassDef)
-                    and name not in TXZOOKEEPERS | OVERRIDDEN
+                    and name not in TXZOOKEEPERS | OVERRIDDEN | PYTEST_FIXTURES
                 ):
                     found.append(f"{path.relative_to(ROOT)}:{line} {name}")
         self.assertEqual(found, [])

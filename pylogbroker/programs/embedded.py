@@ -23,7 +23,7 @@ from twisted.logger import Logger
 from pylogbroker.broker.service import BrokerService
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.console.service import ConsoleService, brokerConsole
-from pylogbroker.interfaces import IZookeeper
+from pylogbroker.interfaces import IFileSystem, IZookeeper
 from pylogbroker.net.deferreds import asDeferred
 
 
@@ -42,12 +42,14 @@ class EmbeddedBroker:
         reactor: Any,
         properties: Mapping[str, str],
         zookeeper: Callable[[], IZookeeper] | None = None,
+        fileSystem: IFileSystem | None = None,
     ) -> None:
         """
         @param reactor: the application's.
         @param properties: as in a property file, with Kafka's keys.
         @param zookeeper: makes the client for C{enable.zookeeper}, not connected; by default one
             of C{zk.connect}.
+        @param fileSystem: of the data; by default the machine's.
         @raise ConfigurationError: a property is wrong.
         """
         self._reactor = reactor
@@ -55,7 +57,9 @@ class EmbeddedBroker:
         self.settings = BrokerSettings.fromProperties(
             properties, lambda sentence: self._log.warn("{sentence}", sentence=sentence)
         )
-        self.service = BrokerService(reactor, self.settings, zookeeper=zookeeper)
+        self.service = BrokerService(
+            reactor, self.settings, fileSystem=fileSystem, zookeeper=zookeeper
+        )
         self.console: ConsoleService | None = brokerConsole(reactor, self.settings, self.service)
 
     @asDeferred

@@ -115,14 +115,20 @@ class RealFile:
 
 
 class RealFileSystem:
-    """The files of this machine, provider of L{pylogbroker.interfaces.IFileSystem}."""
+    """
+    The files of this machine, provider of L{pylogbroker.interfaces.IFileSystem}.
+
+    @cvar fileClass: of what L{open} returns.
+    """
+
+    fileClass = RealFile
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> IFile:
         flags = os.O_RDWR if write or create else os.O_RDONLY
         if create:
             flags |= os.O_CREAT | os.O_EXCL
         with _storageErrors(path, "create" if create else "open"):
-            return RealFile(path, os.open(path, flags | os.O_CLOEXEC, _FILE_MODE))
+            return self.fileClass(path, os.open(path, flags | os.O_CLOEXEC, _FILE_MODE))
 
     def list(self, path: str) -> list[str]:
         with _storageErrors(path, "list"):

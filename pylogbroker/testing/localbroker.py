@@ -12,8 +12,13 @@ In trial::
 The end of the reactor stops it, too. (trial with C{-j} ends its reactor after each test: a broker
 cannot outlive a test there.)
 
-It listens on real sockets and writes real files. A message is visible to the next request
-(C{log.flush.interval=1}).
+It listens on real sockets and writes real files, for clients of Kafka 0.7 and of today: a
+connection's first bytes tell which protocol it speaks. A message is visible to the next request.
+
+Nothing is synced to the disk: no C{fsync} in the process, whatever the settings say. The page cache
+survives a C{kill -9}, so a test that ends a broker that way loses nothing; only a power cut would.
+For power cuts there is L{pylogbroker.testing.powercut.PowerCutFileSystem}. C{fsync} would be most
+of the time that a test spends on creating a topic.
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ from twisted.internet.defer import Deferred
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.net.deferreds import asDeferred
 from pylogbroker.programs.embedded import EmbeddedBroker
+from pylogbroker.storage.files import RealFile, RealFileSystem
 
 DEFAULTS = {
     "brokerid": "0",
@@ -35,7 +41,27 @@ DEFAULTS = {
     "listen.interface": "127.0.0.1",
     "enable.zookeeper": "false",
     "log.flush.interval": "1",
+    "log.flush.acks.all": "false",
+    "log.flush.before.read": "false",
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "1",
 }
+
+
+class _UnsyncedFile(RealFile):
+    """Its bytes stay in the page cache until the kernel writes them."""
+
+    def sync(self) -> None:
+        """Nothing."""
+
+
+class UnsyncedFileSystem(RealFileSystem):
+    """The files of this machine, without C{fsync}: what a power cut leaves is anything."""
+
+    fileClass = _UnsyncedFile
+
+    def syncDirectory(self, path: str) -> None:
+        """Nothing."""
 
 
 class LocalBroker:
@@ -65,7 +91,10 @@ class LocalBroker:
         self._trigger: Any = None
         self.directory = directory or tempfile.mkdtemp(prefix="pylogbroker-")
         self.broker = EmbeddedBroker(
-            reactor, {**DEFAULTS, "log.dir": self.directory, **(properties or {})}, zookeeper
+            reactor,
+            {**DEFAULTS, "log.dir": self.directory, **(properties or {})},
+            zookeeper,
+            UnsyncedFileSystem(),
         )
 
     def start(self) -> Deferred[None]:
@@ -88,6 +117,11 @@ class LocalBroker:
                 self._reactor.removeSystemEventTrigger(self._trigger)
             self._remove()
 
+    def cutConnections(self) -> None:
+        """Cut all connections of clients, at once. They may connect again."""
+        for connection in list(self.broker.service.connections.open):
+            connection.abort()
+
     def _remove(self) -> None:
         self._trigger = None
         if self._owned:
@@ -104,6 +138,11 @@ class LocalBroker:
         return self.broker.port
 
     @property
+    def bootstrapServers(self) -> str:
+        """C{127.0.0.1:PORT}, as Kafka's clients of today take it for C{bootstrap.servers}."""
+        return f"{self.host}:{self.port}"
+
+    @property
     def endpoint(self) -> str:
-        """C{host:port}, as a client endpoint string."""
+        """C{tcp:127.0.0.1:PORT}, a client endpoint string for our clients of Kafka 0.7."""
         return self.broker.endpoint

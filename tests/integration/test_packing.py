@@ -64,6 +64,13 @@ class WheelTests(SynchronousTestCase):
         self.assertIn("Requires-Dist: zlib-ng>=0.5", needed)
         self.assertNotIn("Provides-Extra: fast", lines)
 
+    def test_entryPoints(self) -> None:
+        """The command, and the plugin that pytest finds by itself."""
+        (found,) = self.unpacked.glob("*.dist-info/entry_points.txt")
+        text = found.read_text(encoding="utf-8")
+        self.assertIn("[console_scripts]\npylogbroker = pylogbroker.cli.main:main\n", text)
+        self.assertIn("[pytest11]\npylogbroker = pylogbroker.testing.pytestplugin\n", text)
+
     def runWheel(self, code: str) -> str:
         """Run code that finds the wheel's contents and not this tree."""
         code = WITHOUT_THE_TREE.format(wheel=str(self.unpacked), root=str(ROOT)) + code
