@@ -185,7 +185,7 @@ class JsonTests(DumpCase):
         _, lines, _ = self.dump("--json", self.segment(BATCHES["commit"] + bad, "42.log"))
         self.assertEqual(
             [json.loads(line)["markers"] for line in lines],
-            [[{"isCommit": True, "coordinatorEpoch": 12}], [None]],
+            [[{"isCommit": True, "coordinatorEpoch": 12, "transactionVersion": 0}], [None]],
         )
 
     def test_indexes(self) -> None:

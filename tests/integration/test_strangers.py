@@ -1,6 +1,6 @@
 """
-Clients of another kind on the broker's port: today's Kafka, a browser, TLS. Each is sent away with
-one line in the log that names it.
+Clients of another kind on the broker's port: Kafka of the years between, a browser, TLS. Each is
+sent away with one line in the log that names it. Today's Kafka is answered on the same port.
 """
 
 from __future__ import annotations
@@ -73,12 +73,22 @@ class StrangerTests(SynchronousTestCase):
             self.assertTrue(client.isClosed())
 
     def test_todaysKafka(self) -> None:
-        """A client of today's Kafka asks for the versions, and is closed."""
-        self.assertSentAway(apiVersions())
-        self.assertNamed("the protocol of Kafka 0.8 or later")
+        """
+        A client of today's Kafka asks for the versions, and has its answer; those of 0.7 are served
+        on.
+        """
+        with self.broker.client(SECONDS_MAX) as client:
+            client.send(apiVersions())
+            answer = client.receive(10)
+        size, correlation, code = struct.unpack(">iih", answer)
+        self.assertGreater(size, 10)
+        self.assertEqual((correlation, code), (1, 0))
+        self.friend.roundTrip("friends", b"old connection")
+        self.assertNotIn("seems to speak", self.broker.log)
+        self.assertNotIn("Traceback", self.broker.log)
 
     def test_olderKafka(self) -> None:
-        """One of Kafka 0.10 asks for metadata, and is closed."""
+        """One of Kafka 0.9 asks for metadata without asking for versions, and is closed."""
         self.assertSentAway(metadata())
         self.assertNamed("the protocol of Kafka 0.8 or later")
 
@@ -107,5 +117,5 @@ class StrangerTests(SynchronousTestCase):
     def test_manyTimes(self) -> None:
         """A scanner that comes a hundred times fills no log: one line, for now."""
         for _time in range(100):
-            self.assertSentAway(apiVersions())
+            self.assertSentAway(metadata())
         self.assertNamed("the protocol of Kafka 0.8 or later")

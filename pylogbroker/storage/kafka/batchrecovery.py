@@ -52,6 +52,8 @@ from pylogbroker.storage.recovery import (
 from pylogbroker.storage.segments import Segment
 from pylogbroker.types import LogPosition
 
+BEHIND_END = "the log ends before it"
+
 
 class LoadedBatches(NamedTuple):
     """
@@ -308,7 +310,7 @@ class _Loading:
         """Delete the newest segments, the newest first."""
         for segment in reversed(segments):
             size = segment.size
-            self._report(SegmentTruncated(segment.path, size, 0, "the log ends before it"))
+            self._report(SegmentTruncated(segment.path, size, 0, BEHIND_END))
             self._format.openIndex(
                 self._fileSystem, segment.path, segment.baseOffset, 0, True
             ).remove()
