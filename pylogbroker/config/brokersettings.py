@@ -307,6 +307,13 @@ class BrokerSettings(Settings):
         "Threads that flush, roll and delete segment files: the number of partitions that "
         "can wait for the disk at the same time.",
     )
+    logCheckRecords = ownKey(
+        "log.check.records",
+        BOOLEAN,
+        "false",
+        "Whether every record in a producer's batch is checked, as Kafka does, at many times the "
+        "cost. Header and checksum of a batch are always checked.",
+    )
     logFlushAcksAll = ownKey(
         "log.flush.acks.all",
         BOOLEAN,

@@ -250,8 +250,6 @@ class KafkaFormat:
             raise InvalidRecordError(
                 f"sequence {header.baseSequence} of producer {header.producerId}", position
             )
-        if header.isLogAppendTime:
-            raise InvalidTimestampError("LogAppendTime is the broker's to set", position)
 
     def _checkHeader(
         self, data: bytes, position: int, header: BatchHeader, limits: CheckLimits
@@ -290,6 +288,10 @@ class KafkaFormat:
                 self._checkSize(header.size, 0, limits)
         if rules.isLogAppendTime and rules.isFromClient:
             header = header._replace(attributes=header.attributes | APPEND_TIME_ATTRIBUTE)
+        elif header.isLogAppendTime and rules.isFromClient:  # as by Apache: it is not theirs to say
+            plain = header._replace(attributes=header.attributes & ~APPEND_TIME_ATTRIBUTE)
+            batch = assembleBatch(plain, memoryview(batch)[BATCH_OVERHEAD:])
+            header = readHeader(batch)
         return batch, header
 
     def _checkBody(

@@ -19,6 +19,7 @@ from pylogbroker.errors import (
     OutOfOrderSequenceError,
     PylogbrokerError,
     StorageError,
+    UnknownCodecError,
     UnknownPartitionError,
     UnsupportedForMessageFormatError,
 )
@@ -46,6 +47,7 @@ _CODES: tuple[tuple[type[PylogbrokerError], ErrorCode], ...] = (
     (MessageTooLargeError, ErrorCode.MESSAGE_TOO_LARGE),
     (DecompressionLimitError, ErrorCode.MESSAGE_TOO_LARGE),
     (CorruptCompressionError, ErrorCode.CORRUPT_MESSAGE),
+    (UnknownCodecError, ErrorCode.UNKNOWN_SERVER_ERROR),
     (FormatError, ErrorCode.CORRUPT_MESSAGE),
     (BatchSizeError, ErrorCode.RECORD_LIST_TOO_LARGE),
     (OutOfOrderSequenceError, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),

@@ -28,10 +28,12 @@ from pylogbroker.broker.logmanager import LogManager, Partition
 from pylogbroker.broker.server import Broker
 from pylogbroker.errors import (
     InvalidProducerEpochError,
+    InvalidRecordError,
     InvalidRequestValueError,
     OutOfOrderSequenceError,
     PylogbrokerError,
     StorageError,
+    UnknownCodecError,
 )
 from pylogbroker.interfaces import AppendResult
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
@@ -49,9 +51,9 @@ from pylogbroker.records.compression import ZSTD
 from pylogbroker.records.kafkaformat import KafkaFormat
 from pylogbroker.records.recordbatch import (
     CODEC_ATTRIBUTES,
-    CONTROL_ATTRIBUTE,
     MAGIC,
     MAGIC_POSITION,
+    SIZE_HEAD_SIZE,
     TRANSACTIONAL_ATTRIBUTE,
 )
 
@@ -60,7 +62,12 @@ _ADMIN_CLIENT = "__admin_client"
 _ATTRIBUTES = 22
 """The lower byte of a batch's attributes."""
 
-_LOG_REFUSALS = (OutOfOrderSequenceError, InvalidProducerEpochError)
+_LOG_REFUSALS = (
+    InvalidProducerEpochError,
+    InvalidRecordError,
+    OutOfOrderSequenceError,
+    UnknownCodecError,
+)
 
 ZSTD_VERSION = 7
 """The first version in which clients may use zstd."""
@@ -165,10 +172,12 @@ class ProduceRequests:
             raise KafkaError(unknown)
         if found.topicPartition.topic in INTERNAL_TOPICS and header.clientId != _ADMIN_CLIENT:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        if not _isOneBatch(records):
+            raise KafkaError(ErrorCode.INVALID_RECORD)
         attributes = 0
         if records is not None and len(records) > _ATTRIBUTES and records[MAGIC_POSITION] == MAGIC:
             attributes = records[_ATTRIBUTES]
-        if attributes & (TRANSACTIONAL_ATTRIBUTE | CONTROL_ATTRIBUTE):
+        if attributes & TRANSACTIONAL_ATTRIBUTE:
             # There is no coordinator yet that could end a transaction.
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         if attributes & CODEC_ATTRIBUTES == ZSTD and header.apiVersion < ZSTD_VERSION:
@@ -304,6 +313,20 @@ class _Acknowledgement:
                 self._refuse(at, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
         assert self._fired is not None
         self._fired.callback(self._response(self._done))
+
+
+def _isOneBatch(records: memoryview | None) -> bool:
+    """
+    Whether there is one whole batch, by size fields and magic. As by Apache, fewer bytes than a
+    header's beginning may stand behind it, and bytes that are no batch are looked at later.
+    """
+    if records is None or len(records) <= MAGIC_POSITION:
+        return False
+    size = SIZE_HEAD_SIZE + int.from_bytes(records[8:SIZE_HEAD_SIZE], "big", signed=True)
+    if size > len(records) or records[MAGIC_POSITION] < MAGIC:
+        return False
+    behind = size + MAGIC_POSITION
+    return size <= SIZE_HEAD_SIZE or behind >= len(records) or records[behind] != MAGIC
 
 
 def _startOf(partition: Partition | None) -> int:

@@ -435,6 +435,7 @@ def batchLogSettings(
         codec=_CODECS.get(codec),
         level=configs.number(levels[codec]) if codec in levels else None,
         isCompacted="compact" in policies,
+        isEveryRecordChecked=settings.logCheckRecords,
         index=IndexSettings(
             configs.number("index.interval.bytes"), configs.number("segment.index.bytes")
         ),

@@ -72,7 +72,7 @@ class AppendTests(ProduceCase):
         )
         self.assertEqual(
             [(part.errorCode, part.baseOffset) for part in found],
-            [(0, 0), (ErrorCode.CORRUPT_MESSAGE, -1), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)],
+            [(0, 0), (ErrorCode.INVALID_RECORD, -1), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)],
         )
 
     def test_unknown(self) -> None:
