@@ -445,6 +445,14 @@ class BrokerSettings(Settings):
         "The largest number of segment files that stay open for readers; the least recently"
         " read one is closed first.",
     )
+    maxIncrementalFetchSessionCacheSlots = ownKey(
+        "max.incremental.fetch.session.cache.slots",
+        NOT_NEGATIVE,
+        "1000",
+        "The largest number of fetch sessions, in which a client of Kafka's current protocol "
+        "names all of its partitions once, and then only what changes. Further clients name them "
+        "in each request. 0: no sessions.",
+    )
     # -- retention
     logRetentionHours = ConfigKey(
         "log.retention.hours",

@@ -20,6 +20,7 @@ from pylogbroker.broker.kafka.configrequests import BrokerConfig, ConfigRequests
 from pylogbroker.broker.kafka.coordinators.grouprequests import GroupRequests
 from pylogbroker.broker.kafka.coordinators.groupservice import OFFSETS_TOPIC_CONFIGS, GroupService
 from pylogbroker.broker.kafka.fetchrequests import FetchRequests
+from pylogbroker.broker.kafka.fetchsessions import FetchSessionCache
 from pylogbroker.broker.kafka.logrequests import LogRequests, ProducerIdRequests
 from pylogbroker.broker.kafka.metadatarequests import MetadataRequests
 from pylogbroker.broker.kafka.producerequests import ProduceRequests
@@ -55,6 +56,7 @@ class KafkaBroker:
     @ivar metadata: of the cluster.
     @ivar topics: and their partitions here.
     @ivar groups: of consumers.
+    @ivar fetchSessions: of consumers, too.
     @ivar protocol: handles the requests of all its connections.
     """
 
@@ -80,6 +82,7 @@ class KafkaBroker:
         )
         self.topics: TopicManager
         self.groups: GroupService
+        self.fetchSessions: FetchSessionCache
         self.protocol: KafkaProtocol
         self.purgatory = Purgatory(clock)
 
@@ -106,7 +109,10 @@ class KafkaBroker:
             self.metadata, directory, logManager, self._serverConfigs, self._settings.maxPartitions
         )
         produce = ProduceRequests(broker, self.topics, logManager, self.purgatory)
-        fetch = FetchRequests(broker, self.topics, self.purgatory, self._counters)
+        sessions = self.fetchSessions = FetchSessionCache(
+            self._settings.maxIncrementalFetchSessionCacheSlots, self._clock.seconds, self._random
+        )
+        fetch = FetchRequests(broker, self.topics, self.purgatory, self._counters, sessions)
         self.groups = GroupService(
             self._clock, self.topics, broker.readWorker, self._settings, self._random
         )

@@ -9,18 +9,25 @@ to move, or for its time, C{max.wait}. Then everything is read anew. All waits s
 Sizes are limits, but for one batch: the first partition that has data gives a whole batch, however
 large, or its reader would never go on.
 
-There are no fetch sessions yet: each response has session id 0, and so a client sends all of its
-partitions each time.
+Which partitions are read for a request, and which of them are sent, is decided by its session
+(L{pylogbroker.broker.kafka.fetchsessions}).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import groupby
 from typing import Any
 
 from twisted.internet.defer import Deferred
 
 from pylogbroker.broker.kafka.errors import KafkaError, errorOf
+from pylogbroker.broker.kafka.fetchsessions import (
+    FetchContext,
+    FetchResult,
+    FetchSessionCache,
+    RequestedPartition,
+)
 from pylogbroker.broker.kafka.protocol import ConnectionState
 from pylogbroker.broker.kafka.purgatory import Purgatory
 from pylogbroker.broker.kafka.topics import TopicManager, batchLog
@@ -31,16 +38,15 @@ from pylogbroker.interfaces import EMPTY_SLICE, Slice
 from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.net.sendfile import ResponsePart, releaseSlices
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
-from pylogbroker.protocol.kafka.fetch import FetchPartition, FetchRequest, FetchResponseWriter
+from pylogbroker.protocol.kafka.fetch import FetchRequest, FetchResponseWriter
 from pylogbroker.protocol.kafka.requests import RequestHeader
-from pylogbroker.storage.kafka.batchlog import BatchLog
+from pylogbroker.protocol.kafka.schemas import ZERO_UUID
 from pylogbroker.storage.partitionlog import MarkKind
 
 WAIT_MS_MAX = 600_000
 RESPONSE_SIZE_MAX = 64 << 20
 """Bytes of records in a response; a client may ask for more."""
 
-_NO_SESSION = 0
 _READ_COMMITTED = 1
 
 
@@ -53,40 +59,64 @@ class _Read:
     @ivar later: gives the slice, when only a worker can find or open it.
     """
 
-    __slots__ = ("error", "later", "partition", "slice", "wanted")
+    __slots__ = ("error", "key", "later", "partition", "slice", "wanted")
 
-    def __init__(self, wanted: FetchPartition, partition: Partition | None) -> None:
-        self.wanted = wanted
+    def __init__(self, fetched: RequestedPartition, partition: Partition | None) -> None:
+        self.key = fetched.key
+        self.wanted = fetched.wanted
         self.partition = partition
         self.slice = EMPTY_SLICE
         self.error: KafkaError | None = None
         self.later: Deferred[Slice] | None = None
 
+    @property
+    def result(self) -> FetchResult:
+        """What was read, and the partition's marks as of now."""
+        if self.error is not None or self.partition is None:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if self.error is None else self.error.code
+            return FetchResult(errorCode=code)
+        log = batchLog(self.partition)
+        return FetchResult(
+            self.slice.size, 0, log.highWatermark, log.lastStableOffset, log.logStartOffset
+        )
+
 
 class FetchRequests:
-    """The handler of Fetch requests."""
+    """
+    The handler of Fetch requests.
+
+    @ivar sessions: of the broker's clients.
+    """
 
     def __init__(
-        self, broker: Broker, topics: TopicManager, purgatory: Purgatory, counters: BrokerCounters
+        self,
+        broker: Broker,
+        topics: TopicManager,
+        purgatory: Purgatory,
+        counters: BrokerCounters,
+        sessions: FetchSessionCache,
     ) -> None:
         self._broker = broker
         self._topics = topics
         self._purgatory = purgatory
         self._counters = counters
+        self.sessions = sessions
 
     def fetch(self, header: RequestHeader, request: FetchRequest, state: ConnectionState) -> Any:
         """Handle a request; as L{pylogbroker.broker.kafka.protocol.Handler}."""
-        if request.sessionId != _NO_SESSION:
-            writer = FetchResponseWriter(
-                header.apiVersion,
-                header.correlationId,
-                0,
-                errorCode=ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-            )
-            return writer.finish()
+        try:
+            context = self.sessions.begin(request, header.apiVersion, self._nameOf)
+        except KafkaError as error:
+            return FetchResponseWriter(
+                header.apiVersion, header.correlationId, 0, errorCode=error.code
+            ).finish()
         return _Fetch(self._broker, self._topics, self._purgatory, self._counters).begin(
-            header, request, state
+            header, request, context, state
         )
+
+    def _nameOf(self, topicId: bytes) -> str | None:
+        found = self._topics.topicById(topicId)
+        return None if found is None else found.name
 
 
 class _Fetch:
@@ -95,6 +125,7 @@ class _Fetch:
     __slots__ = (
         "_broker",
         "_cancels",
+        "_context",
         "_counters",
         "_done",
         "_header",
@@ -103,6 +134,7 @@ class _Fetch:
         "_purgatory",
         "_reads",
         "_request",
+        "_size",
         "_state",
         "_topics",
     )
@@ -119,14 +151,18 @@ class _Fetch:
         self._key = 0
         self._isOver = False
         self._reads: list[_Read] = []
+        self._size = 0  # bytes of all slices
 
-    def begin(self, header: RequestHeader, request: FetchRequest, state: ConnectionState) -> Any:
+    def begin(
+        self,
+        header: RequestHeader,
+        request: FetchRequest,
+        context: FetchContext,
+        state: ConnectionState,
+    ) -> Any:
         self._header, self._request, self._state = header, request, state
-        self._reads = [
-            self._find(topic.topic, topic.topicId, wanted)
-            for topic in request.topics
-            for wanted in topic.partitions
-        ]
+        self._context = context
+        self._reads = [self._find(each) for each in context.partitions]
         isComplete = self._readNow()
         if isComplete and (self._isEnough() or request.maxWaitMs <= 0):
             return self._response()
@@ -137,20 +173,23 @@ class _Fetch:
             self._readLater()
         return self._done
 
-    def _find(self, name: str, topicId: bytes, wanted: FetchPartition) -> _Read:
-        if self._header.apiVersion >= 13:
-            found = self._topics.findById(topicId, wanted.partition)
-            unknown = ErrorCode.UNKNOWN_TOPIC_ID
-            if found is None and self._topics.topicById(topicId) is not None:
-                unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    def _find(self, fetched: RequestedPartition) -> _Read:
+        topic, index = fetched.key
+        if isinstance(topic, bytes):
+            found = self._topics.findById(topic, index)
         else:
-            found = self._topics.find(name, wanted.partition)
-            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        read = _Read(wanted, found)
+            found = self._topics.find(topic, index)
+        read = _Read(fetched, found)
         if found is None:
-            read.error = KafkaError(unknown)
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if fetched.name is None:
+                code = ErrorCode.UNKNOWN_TOPIC_ID
+            elif isinstance(topic, bytes) and self._topics.find(fetched.name, index) is not None:
+                # A session has outlived its topic, which was created again.
+                code = ErrorCode.INCONSISTENT_TOPIC_ID
+            read.error = KafkaError(code)
             return read
-        epoch, ours = wanted.currentLeaderEpoch, found.log.leaderEpoch
+        epoch, ours = fetched.wanted.currentLeaderEpoch, found.log.leaderEpoch
         if epoch >= 0 and epoch != ours:
             isOld = epoch < ours
             read.error = KafkaError(
@@ -160,10 +199,6 @@ class _Fetch:
 
     # -- reading
 
-    def _sizeLeft(self) -> int:
-        left = min(self._request.maxBytes, RESPONSE_SIZE_MAX)
-        return left - sum(each.slice.size for each in self._reads)
-
     def _readNow(self) -> bool:
         """Returns whether everything could be read without waiting for a file."""
         for read in self._reads:
@@ -172,15 +207,19 @@ class _Fetch:
                 if isinstance(found, Deferred):
                     read.later = found
                     return False
-                read.slice = found
+                self._put(read, found)
         return True
+
+    def _put(self, read: _Read, found: Slice) -> None:
+        read.slice = found
+        self._size += found.size
 
     def _read(self, read: _Read) -> Slice | Deferred[Slice]:
         """Sets C{read.error} if the partition refuses."""
         assert read.partition is not None
         log, offset = batchLog(read.partition), read.wanted.fetchOffset
-        isFirst = not any(each.slice.size for each in self._reads)
-        left = self._sizeLeft()
+        isFirst = not self._size
+        left = min(self._request.maxBytes, RESPONSE_SIZE_MAX) - self._size
         if left <= 0 and not isFirst:
             return EMPTY_SLICE
         sizeMax = min(read.wanted.partitionMaxBytes, left)
@@ -198,7 +237,7 @@ class _Fetch:
                 later, read.later = read.later, None
                 found = self._read(read) if later is None else later
                 try:
-                    read.slice = await found if isinstance(found, Deferred) else found
+                    self._put(read, await found if isinstance(found, Deferred) else found)
                 except PylogbrokerError as error:
                     read.error = errorOf(error)
 
@@ -212,9 +251,14 @@ class _Fetch:
         Deferred.fromCoroutine(readAll()).addCallback(go).addErrback(self._done.errback)
 
     def _isEnough(self) -> bool:
-        if any(read.error is not None for read in self._reads):
+        """
+        Whether the response need not wait. Partitions that do not exist wait with the others, since
+        the requests of their session would else be answered at once, again and again.
+        """
+        if self._size >= self._request.minBytes:
             return True
-        return sum(read.slice.size for read in self._reads) >= self._request.minBytes
+        found = [read for read in self._reads if read.partition is not None]
+        return not found or any(read.error is not None for read in found)
 
     # -- waiting
 
@@ -225,13 +269,19 @@ class _Fetch:
         if not self._key:
             waitMs = min(self._request.maxWaitMs, WAIT_MS_MAX)
             self._key = self._purgatory.wait(waitMs, self._expire)
-            self._state.fetches[self._key] = self._expire
+            self._state.fetches[self._key] = self._abandon
         for read in self._reads:
-            assert read.partition is not None
+            if read.partition is None:
+                continue
             log = read.partition.log
             mark = MarkKind.LAST_STABLE if self._isCommitted else MarkKind.HIGH_WATERMARK
             end = log.lastStableOffset if self._isCommitted else log.highWatermark
             self._cancels.append(read.partition.whenReached(mark, end + 1, self._moved))
+
+    def _abandon(self) -> None:
+        """The connection is lost: nobody would use a new session."""
+        self._context = FetchContext(self._context.partitions)
+        self._expire()
 
     def _expire(self) -> None:
         self._isOver = True
@@ -245,6 +295,7 @@ class _Fetch:
         for read in self._reads:  # there may be more now
             releaseSlices((read.slice,))
             read.slice = EMPTY_SLICE
+        self._size = 0
         if self._readNow():
             if self._isEnough():
                 self._end()
@@ -269,35 +320,43 @@ class _Fetch:
         self._done.callback(self._response())
 
     def _response(self) -> list[ResponsePart]:
-        request, header = self._request, self._header
-        writer = FetchResponseWriter(header.apiVersion, header.correlationId, len(request.topics))
-        reads = iter(self._reads)
-        for topic in request.topics:
-            writer.topic(topic.topic, topic.topicId, len(topic.partitions))
-            for _ in topic.partitions:
-                self._putPartition(writer, next(reads))
+        results = [read.result for read in self._reads]
+        outcome = self._context.finish(results)
+        sent = [(self._reads[place], results[place]) for place in outcome.sent]
+        for read, result in zip(self._reads, results, strict=True):
+            if outcome.errorCode or not result.size:
+                releaseSlices((read.slice,))
+        topics = [list(group) for _, group in groupby(sent, lambda each: each[0].key[0])]
+        writer = FetchResponseWriter(
+            self._header.apiVersion,
+            self._header.correlationId,
+            len(topics),
+            errorCode=outcome.errorCode,
+            sessionId=outcome.sessionId,
+        )
+        for partitions in topics:
+            topic = partitions[0][0].key[0]
+            name, topicId = ("", topic) if isinstance(topic, bytes) else (topic, ZERO_UUID)
+            writer.topic(name, topicId, len(partitions))
+            for read, result in partitions:
+                self._putPartition(writer, read, result)
         return writer.finish()
 
-    def _putPartition(self, writer: FetchResponseWriter, read: _Read) -> None:
+    def _putPartition(self, writer: FetchResponseWriter, read: _Read, result: FetchResult) -> None:
         index = read.wanted.partition
-        if read.error is not None or read.partition is None:
-            releaseSlices((read.slice,))
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if read.error is None else read.error.code
-            writer.partition(index, errorCode=code)
+        if result.errorCode or read.partition is None:
+            writer.partition(index, errorCode=result.errorCode)
             return
-        log = batchLog(read.partition)
-        if read.slice.size:
+        if result.size:
             topic = read.partition.topicPartition.topic
-            self._counters.topic(topic).fetchedSize += read.slice.size
-        else:
-            releaseSlices((read.slice,))
+            self._counters.topic(topic).fetchedSize += result.size
         writer.partition(
             index,
-            read.slice if read.slice.size else b"",
-            highWatermark=log.highWatermark,
-            lastStableOffset=log.lastStableOffset,
-            logStartOffset=log.logStartOffset,
-            abortedTransactions=self._aborted(log, read) if self._isCommitted else None,
+            read.slice if result.size else b"",
+            highWatermark=result.highWatermark,
+            lastStableOffset=result.lastStableOffset,
+            logStartOffset=result.logStartOffset,
+            abortedTransactions=self._aborted(read) if self._isCommitted else None,
         )
 
     @property
@@ -306,8 +365,9 @@ class _Fetch:
         return self._request.isolationLevel == _READ_COMMITTED
 
     @staticmethod
-    def _aborted(log: BatchLog, read: _Read) -> list[tuple[int, int]]:
-        if not read.slice.size:
+    def _aborted(read: _Read) -> list[tuple[int, int]]:
+        if not read.slice.size or read.partition is None:
             return []
+        log = batchLog(read.partition)
         found = log.abortedIn(read.wanted.fetchOffset, log.lastStableOffset)
         return [(each.producerId, each.firstOffset) for each in found]

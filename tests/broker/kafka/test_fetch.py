@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pylogbroker.broker.kafka.fetchsessions import FetchSessionCache
 from pylogbroker.interfaces import CheckLimits
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
@@ -97,18 +98,25 @@ class ReadTests(FetchCase):
             self.assertEqual(part.lastStableOffset, 3)
 
     def test_severalPartitions(self) -> None:
-        """Each partition has its own outcome, in the order of the request."""
+        """
+        Each partition has its own outcome, in the order of the request. Of one that is named twice
+        it is that of the last.
+        """
         self.put(b"a")
         self.put(b"b", index=1)
-        found = self.fetch((1, 0), (7, 0), (0, 0), (0, 9))
+        found = self.fetch((1, 0), (7, 0), (0, 0))
         self.assertEqual(
             [(part.partitionIndex, part.errorCode, self.values(part.records)) for part in found],
             [
                 (1, 0, [b"b"]),
                 (7, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, []),
                 (0, 0, [b"a"]),
-                (0, ErrorCode.OFFSET_OUT_OF_RANGE, []),
             ],
+        )
+        found = self.fetch((1, 1), (0, 9), (1, 0))
+        self.assertEqual(
+            [(part.partitionIndex, part.errorCode, self.values(part.records)) for part in found],
+            [(1, 0, [b"b"]), (0, ErrorCode.OFFSET_OUT_OF_RANGE, [])],
         )
 
     def test_unknown(self) -> None:
@@ -148,13 +156,6 @@ class ReadTests(FetchCase):
         for offset, code in ((1, 0), (2, ErrorCode.OFFSET_OUT_OF_RANGE)):
             (part,) = self.fetch((0, offset))
             self.assertEqual((part.errorCode, part.records or b""), (code, b""))
-
-    def test_sessions(self) -> None:
-        """There are no sessions: a response has id 0, and a request of another is refused."""
-        found = self.ask(ApiKey.FETCH, 12, self.request((0, 0)))
-        self.assertEqual((found.sessionId, found.errorCode), (0, 0))
-        found = self.ask(ApiKey.FETCH, 12, self.request((0, 0), sessionId=5, sessionEpoch=1))
-        self.assertEqual(found.errorCode, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
 
     def test_committed(self) -> None:
         """Readers of committed records get an empty list of aborted transactions."""
@@ -205,9 +206,18 @@ class WaitTests(FetchCase):
         self.assertEqual(self.now(), [[b"a", b"b", b"c"]])
 
     def test_errorsDoNotWait(self) -> None:
-        """A partition that is refused answers the fetch at once."""
+        """A partition that is refused answers the fetch at once; so does a fetch of nothing."""
         (part,) = self.fetch((5, 0), waitMs=500)
         self.assertEqual(part.errorCode, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        _, part = self.fetch((0, 0), (1, 9), waitMs=500)
+        self.assertEqual(part.errorCode, ErrorCode.OFFSET_OUT_OF_RANGE)
+        self.assertEqual(self.fetch(waitMs=500), [])
+
+    def test_unknownWaits(self) -> None:
+        """A partition that does not exist waits with the others."""
+        self.wait((5, 0), (0, 0))
+        self.put(b"a")
+        self.assertEqual(self.now(), [[], [b"a"]])
 
     def test_connectionLost(self) -> None:
         """The wait ends with its connection, and leaves nothing."""
@@ -226,3 +236,211 @@ class WaitTests(FetchCase):
         self.lead.service._broker.tryAppend(partition, batchOf(b"a"))
         self.lead.settle()
         self.assertEqual(self.now(), [[b"a"]])
+
+
+class SessionCase(FetchCase):
+    """A client that keeps a session."""
+
+    version = 12
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.sessionId = self.epoch = 0
+
+    def next(self, *wanted: tuple[int, int], **more: Any) -> Any:
+        """The response to the next request of the session."""
+        version = more.pop("version", self.version)
+        more = {"sessionId": self.sessionId, "sessionEpoch": self.epoch, **more}
+        if wanted:
+            request = self.request(*wanted, version=version, **more)
+        else:
+            request = self.request(version=version, topic="", **more)
+            request.topics = []
+        found = self.ask(ApiKey.FETCH, version, request)
+        if found is not None:
+            self.advance(found)
+        return found
+
+    def advance(self, found: Any) -> None:
+        self.sessionId = found.sessionId
+        self.epoch = self.epoch + 1 if found.sessionId else 0
+
+    def parts(self, *wanted: tuple[int, int], **more: Any) -> list[Any]:
+        """What the next response says: numbers, errors, values, high watermarks."""
+        found = self.next(*wanted, **more)
+        self.assertEqual(found.errorCode, 0)
+        return [
+            (part.partitionIndex, part.errorCode, self.values(part.records), part.highWatermark)
+            for topic in found.responses
+            for part in topic.partitions
+        ]
+
+    def forgotten(self, *indexes: int) -> list[Any]:
+        return [
+            Request.ForgottenTopic(
+                topic="" if self.version >= 13 else "t",
+                topicId=self.topicId() if self.version >= 13 else bytes(16),
+                partitions=list(indexes),
+            )
+        ]
+
+    @property
+    def sessions(self) -> FetchSessionCache:
+        return self.lead.service.kafka.fetchSessions
+
+
+class SessionTests(SessionCase):
+    """Sessions of requests that name topics."""
+
+    def test_news(self) -> None:
+        """A response has the partitions with records or new marks, and no others."""
+        self.put(b"a")
+        found = self.parts((0, 0), (1, 0), sessionEpoch=0)
+        self.assertEqual(found, [(0, 0, [b"a"], 1), (1, 0, [], 0)])
+        self.assertGreater(self.sessionId, 0)
+        self.assertEqual(self.parts((0, 1)), [])
+        self.put(b"b", index=1)
+        self.assertEqual(self.parts(), [(1, 0, [b"b"], 1)])
+        self.assertEqual(self.parts((1, 1)), [])
+        self.put(b"c")
+        self.put(b"d", index=1)
+        self.assertEqual(self.parts(), [(0, 0, [b"c"], 2), (1, 0, [b"d"], 2)])
+
+    def test_order(self) -> None:
+        """A partition that has given records is read last the next time."""
+        self.put(b"a" * 1000, b"b" * 1000)
+        self.put(b"c" * 1000, b"d" * 1000, index=1)
+        self.parts((0, 0), (1, 0), sizeMax=1)
+        self.assertEqual(self.parts((0, 1), sizeMax=1), [(0, 0, [b"b" * 1000], 2)])
+        self.assertEqual(self.parts((0, 2), sizeMax=1), [(1, 0, [b"c" * 1000], 2)])
+        self.assertEqual(self.parts((1, 1), sizeMax=1), [(1, 0, [b"d" * 1000], 2)])
+
+    def test_errors(self) -> None:
+        """A partition with an error is told each time, and once more when it is well again."""
+        self.parts((0, 0), (1, 9))
+        outOfRange: Any = (1, ErrorCode.OFFSET_OUT_OF_RANGE, [], -1)
+        self.assertEqual(self.parts(), [outOfRange])
+        self.assertEqual(self.parts(), [outOfRange])
+        self.assertEqual(self.parts((1, 0)), [(1, 0, [], 0)])
+        self.assertEqual(self.parts(), [])
+
+    def test_forgotten(self) -> None:
+        """A forgotten partition is not read, and a session without partitions ends."""
+        self.parts((0, 0), (1, 0))
+        self.put(b"a")
+        self.put(b"b", index=1)
+        found = self.parts(forgottenTopicsData=self.forgotten(0))
+        self.assertEqual(found, [(1, 0, [b"b"], 1)])
+        self.assertEqual(self.parts(forgottenTopicsData=self.forgotten(1)), [])
+        self.assertEqual((self.sessionId, len(self.sessions)), (0, 0))
+
+    def test_refusals(self) -> None:
+        """A request whose session is another than the client believes leaves it as it was."""
+        self.parts((0, 0))
+        sessionId, epoch = self.sessionId, self.epoch
+        for fields, code in (
+            ({"sessionId": sessionId ^ 1}, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+            ({"sessionEpoch": epoch + 1}, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+            ({"version": 13}, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR),
+        ):
+            self.sessionId, self.epoch = sessionId, epoch
+            found = self.next(**fields)
+            self.assertEqual(
+                (found.errorCode, found.sessionId, found.responses), (code, 0, []), fields
+            )
+        self.sessionId, self.epoch = sessionId, epoch
+        self.assertEqual(self.parts(), [])
+
+    def test_end(self) -> None:
+        """The epoch -1 ends the session, and is answered at once."""
+        self.parts((0, 0))
+        self.assertEqual(self.parts(sessionEpoch=-1, waitMs=500), [])
+        self.assertEqual((self.sessionId, len(self.sessions)), (0, 0))
+
+    def test_oldVersions(self) -> None:
+        """Requests that know no sessions get none."""
+        for version in (4, 6):
+            self.fetch((0, 0), version=version)
+        self.assertEqual(len(self.sessions), 0)
+        self.parts((0, 0), version=7)
+        self.assertEqual(len(self.sessions), 1)
+
+    def test_wait(self) -> None:
+        """A request that names nothing waits for all of its session's partitions."""
+        self.parts((0, 0), (1, 0))
+        self.assertIsNone(self.next(waitMs=500))
+        self.put(b"a", index=1)
+        found = self.answer(ApiKey.FETCH, 12)
+        self.advance(found)
+        (topic,) = found.responses
+        self.assertEqual([part.partitionIndex for part in topic.partitions], [1])
+        self.assertIsNone(self.next((1, 1), waitMs=500))
+        self.lead.advance(0.6)
+        found = self.answer(ApiKey.FETCH, 12)
+        self.assertEqual((found.sessionId, found.responses), (self.sessionId, []))
+
+    def test_overtaken(self) -> None:
+        """When the session is used while a request waits, that request has an error, no data."""
+        self.parts((0, 0))
+        self.assertIsNone(self.next(waitMs=500))
+        first, self.peer = self.peer, self.connect()
+        self.epoch += 1
+        self.assertEqual(self.parts(), [])
+        self.put(b"a")
+        self.peer = first
+        found = self.answer(ApiKey.FETCH, 12)
+        self.assertEqual(
+            (found.errorCode, found.sessionId, found.responses),
+            (ErrorCode.INVALID_FETCH_SESSION_EPOCH, self.sessionId, []),
+        )
+
+    def test_connectionLost(self) -> None:
+        """A request that waits for its first response makes no session when its client is gone."""
+        self.assertIsNone(self.next((0, 0), waitMs=500))
+        self.peer.vanish()
+        self.lead.settle()
+        self.assertEqual((len(self.sessions), len(self.lead.service.kafka.purgatory)), (0, 0))
+
+
+class SessionIdTests(SessionCase):
+    """Sessions of requests that name topics by their ids."""
+
+    version = 13
+
+    def test_news(self) -> None:
+        """They are as those by name."""
+        self.assertEqual(self.parts((0, 0), (1, 0)), [(0, 0, [], 0), (1, 0, [], 0)])
+        self.put(b"a", index=1)
+        self.assertEqual(self.parts(), [(1, 0, [b"a"], 1)])
+        self.assertEqual(self.parts(forgottenTopicsData=self.forgotten(1)), [])
+        self.assertIsNone(self.next(waitMs=500))
+
+    def test_recreated(self) -> None:
+        """
+        A session tells that its topic is gone, and that there is another of this name; a request
+        without a session cannot tell them apart.
+        """
+        self.parts((0, 0))
+        old = self.request((0, 0), version=13)
+        request = MESSAGES["DeleteTopicsRequest"](topicNames=["t"])
+        (deleted,) = self.ask(ApiKey.DELETE_TOPICS, 1, request).responses
+        self.assertEqual(deleted.errorCode, 0)
+        self.assertEqual(self.parts(), [(0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [], -1)])
+        self.create("t", 1)
+        self.assertEqual(self.parts(), [(0, ErrorCode.INCONSISTENT_TOPIC_ID, [], -1)])
+        found = self.ask(ApiKey.FETCH, 13, old)
+        (part,) = found.responses[0].partitions
+        self.assertEqual(part.errorCode, ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+class NoSessionTests(SessionCase):
+    """A broker without room for sessions."""
+
+    properties = {"max.incremental.fetch.session.cache.slots": "0"}
+
+    def test_none(self) -> None:
+        """The client is told so, and goes on to name all of its partitions."""
+        self.put(b"a")
+        for _ in range(2):
+            self.assertEqual(self.parts((0, 0), (1, 0)), [(0, 0, [b"a"], 1), (1, 0, [], 0)])
+            self.assertEqual(self.sessionId, 0)
