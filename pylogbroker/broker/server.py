@@ -30,6 +30,7 @@ from pylogbroker.errors import (
     UnknownPartitionError,
 )
 from pylogbroker.interfaces import (
+    EMPTY_SLICE,
     AppendResult,
     CheckLimits,
     IRecordFormat,
@@ -239,9 +240,11 @@ class Broker:
         self, log: BatchLog, offset: int, sizeMax: int, isFirst: bool, isCommitted: bool
     ) -> Slice | Deferred[Slice]:
         """
-        Find a range of batches, of which the last may be cut.
+        Find a range of batches, of which the last may be cut, but not the first: clients take a
+        range without a whole batch for an error.
 
-        @param isFirst: give one whole batch, however large, if there is any.
+        @param isFirst: give one whole batch, however large, if there is any. Otherwise a batch
+            larger than C{sizeMax} gives nothing.
         @param isCommitted: end at the last stable offset.
         @return: a slice, now or later. It is pinned: the receiver must unpin it.
         @raise PylogbrokerError: L{OffsetOutOfRangeError}, L{PartitionOfflineError}; from the
@@ -254,9 +257,12 @@ class Broker:
             if found.file is None:
                 return found
             if found.file.pin():
-                if not isFirst or found.size < sizeMax or 0 < _batchSizeNow(found) <= found.size:
+                batchSize = 1 if found.size < sizeMax else _batchSizeNow(found)
+                if 0 < batchSize <= found.size:
                     return found
                 found.file.unpin()
+                if batchSize and not isFirst:
+                    return EMPTY_SLICE
         return Deferred.fromCoroutine(
             self._readBatchesLater(log, offset, sizeMax, isFirst, isCommitted)
         )
@@ -264,10 +270,12 @@ class Broker:
     async def _readBatchesLater(
         self, log: BatchLog, offset: int, sizeMax: int, isFirst: bool, isCommitted: bool
     ) -> Slice:
-        found = log.read(offset, sizeMax, None, isCommitted, isFirst)
+        found = log.read(offset, sizeMax, None, isCommitted, True)
         while isinstance(found, FindPositionJob):
             await self.readWorker.submit(found.run)
-            found = log.read(offset, sizeMax, found, isCommitted, isFirst)
+            found = log.read(offset, sizeMax, found, isCommitted, True)
+        if found.size > sizeMax and not isFirst:
+            return EMPTY_SLICE
         if found.file is not None and not found.file.pin():
             await self.readWorker.submit(found.file.openPinned)
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from pylogbroker.broker.kafka.fetchsessions import FetchSessionCache
@@ -149,6 +150,29 @@ class ReadTests(FetchCase):
         self.assertEqual(second.records or b"", b"")
         first, second = self.fetch((0, 2), (1, 0), sizeMax=1)
         self.assertEqual(self.values(second.records), [b"c" * 1000])
+
+    def test_cutBatch(self) -> None:
+        """
+        A partition behind the first that gives data gives nothing, if its next batch is larger than
+        what is left: clients take a part of a batch alone for an error. So it is when the size of
+        the batch can be seen at once, and when a worker has to look.
+        """
+        self.put(b"a" * 1000)
+        self.put(b"b" * 1000, b"c" * 1000, index=1)
+        preadv, seen = os.preadv, []
+
+        def cached(fileno: int, buffers: Any, position: int, flags: int = 0) -> int:
+            seen.append(flags)
+            return preadv(fileno, buffers, position)
+
+        for _ in range(2):
+            for partSizeMax, expected in ((500, []), (1068, []), (1500, [b"b" * 1000])):
+                first, second = self.fetch((0, 0), (1, 0), partSizeMax=partSizeMax)
+                self.assertEqual(self.values(first.records), [b"a" * 1000])
+                self.assertEqual(self.values(second.records), expected, partSizeMax)
+                self.assertEqual(bool(second.records), bool(expected))
+            self.patch(os, "preadv", cached)
+        self.assertIn(os.RWF_NOWAIT, seen)
 
     def test_end(self) -> None:
         """At the end there is nothing, and behind it the offset is out of range."""
