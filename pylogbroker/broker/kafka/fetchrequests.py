@@ -323,6 +323,7 @@ class _Fetch:
         results = [read.result for read in self._reads]
         outcome = self._context.finish(results)
         sent = [(self._reads[place], results[place]) for place in outcome.sent]
+        sent.sort(key=lambda each: each[0].partition is not None)  # as Apache's
         for read, result in zip(self._reads, results, strict=True):
             if outcome.errorCode or not result.size:
                 releaseSlices((read.slice,))
@@ -345,7 +346,8 @@ class _Fetch:
     def _putPartition(self, writer: FetchResponseWriter, read: _Read, result: FetchResult) -> None:
         index = read.wanted.partition
         if result.errorCode or read.partition is None:
-            writer.partition(index, errorCode=result.errorCode)
+            aborted: list[tuple[int, int]] | None = [] if read.partition is None else None
+            writer.partition(index, errorCode=result.errorCode, abortedTransactions=aborted)
             return
         if result.size:
             topic = read.partition.topicPartition.topic

@@ -100,8 +100,8 @@ class ReadTests(FetchCase):
 
     def test_severalPartitions(self) -> None:
         """
-        Each partition has its own outcome, in the order of the request. Of one that is named twice
-        it is that of the last.
+        Each partition has its own outcome, in the order of the request, behind those that do not
+        exist. Of one that is named twice it is that of the last.
         """
         self.put(b"a")
         self.put(b"b", index=1)
@@ -109,8 +109,8 @@ class ReadTests(FetchCase):
         self.assertEqual(
             [(part.partitionIndex, part.errorCode, self.values(part.records)) for part in found],
             [
-                (1, 0, [b"b"]),
                 (7, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, []),
+                (1, 0, [b"b"]),
                 (0, 0, [b"a"]),
             ],
         )
