@@ -46,7 +46,7 @@ _CODES: tuple[tuple[type[PylogbrokerError], ErrorCode], ...] = (
     (InvalidRecordError, ErrorCode.INVALID_RECORD),
     (MessageTooLargeError, ErrorCode.MESSAGE_TOO_LARGE),
     (DecompressionLimitError, ErrorCode.MESSAGE_TOO_LARGE),
-    (CorruptCompressionError, ErrorCode.CORRUPT_MESSAGE),
+    (CorruptCompressionError, ErrorCode.UNKNOWN_SERVER_ERROR),
     (UnknownCodecError, ErrorCode.UNKNOWN_SERVER_ERROR),
     (FormatError, ErrorCode.CORRUPT_MESSAGE),
     (BatchSizeError, ErrorCode.RECORD_LIST_TOO_LARGE),

@@ -27,6 +27,7 @@ from pylogbroker.broker.kafka.topics import INTERNAL_TOPICS, TopicManager
 from pylogbroker.broker.logmanager import LogManager, Partition
 from pylogbroker.broker.server import Broker
 from pylogbroker.errors import (
+    CorruptCompressionError,
     InvalidProducerEpochError,
     InvalidRecordError,
     InvalidRequestValueError,
@@ -63,6 +64,7 @@ _ATTRIBUTES = 22
 """The lower byte of a batch's attributes."""
 
 _LOG_REFUSALS = (
+    CorruptCompressionError,
     InvalidProducerEpochError,
     InvalidRecordError,
     OutOfOrderSequenceError,
