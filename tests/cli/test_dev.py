@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.cli.commands.demo}, with a real ZooKeeper.
+Tests for C{dev} in L{pylogbroker.cli.commands.demo}, also with a real ZooKeeper.
 """
 
 from __future__ import annotations
@@ -9,17 +9,73 @@ import os
 import re
 import shlex
 import signal
+from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cli.commands.demo import page
+from pylogbroker.cli.commands.demo import brokerPage, page
 from pylogbroker.cli.main import prepare
 from pylogbroker.cli.streams import Streams
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.programs.brokertap import Options
 from pylogbroker.records.messageset import encodeSet
-from tests.cli.commands import reactor
+from tests.broker.client import connect
+from tests.cli.commands import CommandCase, Process, reactor
 from tests.cli.test_zookeeper import ZookeeperCase, childOf
+
+API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000007 ffff")
+"""An ApiVersions request of today's protocol, without its client's name."""
+
+
+class BrokerTests(CommandCase):
+    """C{dev} alone."""
+
+    timeout = 120
+
+    async def served(self, *options: str) -> tuple[Process, Any, str, str]:
+        """The command's process, the broker's address, and the directory of its data."""
+        protocol, process = self.spawn("dev", "--port", "0", *options)
+        await protocol.said(b"offset list")
+        found = re.search(
+            r"broker     (127\.0\.0\.1:\d+)\ndata       (\S+),", protocol.output.decode()
+        )
+        assert found is not None, (protocol.output, protocol.errors)
+        return protocol, process, found[1], found[2]
+
+    async def test_bothProtocols(self) -> None:
+        """
+        It serves clients of today's Kafka and of Kafka 0.7 on one port, without a ZooKeeper. Ctrl-C
+        ends it with status 0, and the data goes.
+        """
+        protocol, process, address, directory = await self.served()
+        self.assertIn("which goes", protocol.output.decode())
+        self.assertIn(f"bootstrap.servers={address}", protocol.output.decode())
+        client = await connect(self, f"tcp:{address}")
+        client.send(API_VERSIONS)
+        self.assertEqual((await client.answer())[:6], b"\0\0\0\7\0\0")  # number 7, no error
+        producer = SyncProducer(reactor, f"tcp:{address}")
+        await producer.send("lines", 0, encodeSet([b"x"]))
+        await producer.confirm("lines", 0)
+        await producer.close()
+        self.assertEqual(os.listdir(directory), ["log"])
+        os.kill(process.pid, signal.SIGINT)
+        result = await protocol.ended
+        self.assertEqual((result.code, result.errors), (0, ""))
+        self.assertFalse(os.path.exists(directory))
+
+    async def test_data(self) -> None:
+        """With a directory the data stays."""
+        data = self.mktemp()
+        protocol, process, _address, directory = await self.served("--data", data)
+        self.assertEqual(directory, data)
+        os.kill(process.pid, signal.SIGTERM)
+        self.assertEqual((await protocol.ended).code, 0)
+        self.assertIn(".kafka_cleanshutdown", os.listdir(os.path.join(data, "log")))
+
+    async def test_wrong(self) -> None:
+        """What is wrong with the broker's properties is an error."""
+        result = await self.perform("dev", "--port", "0", "--set", "num.partitions=none")
+        self.assertEqual((result.code, "num.partitions=none" in result.errors), (1, True))
 
 
 class DevTests(ZookeeperCase):
@@ -32,7 +88,7 @@ class DevTests(ZookeeperCase):
         """
         data = self.mktemp()
         protocol, process = self.spawn(
-            "dev", "--data", data, "--port", "0", "--zookeeper-port", "0"
+            *("dev", "--zookeeper", "--data", data, "--port", "0", "--zookeeper-port", "0")
         )
         servers = await self.served(protocol)
         client = await self.connected(servers)
@@ -55,7 +111,7 @@ class DevTests(ZookeeperCase):
 
     async def test_temporary(self) -> None:
         """Without a directory the data goes at the end."""
-        protocol, process = self.spawn("dev", "--port", "0", "--zookeeper-port", "0")
+        protocol, process = self.spawn("dev", "--zookeeper", "--port", "0", "--zookeeper-port", "0")
         await self.served(protocol)
         found = re.search(r"data       (\S+), which goes", protocol.output.decode())
         assert found is not None
@@ -69,7 +125,7 @@ class DevTests(ZookeeperCase):
         """
         data = self.mktemp()
         protocol, process = self.spawn(
-            "dev", "--data", data, "--port", "0", "--zookeeper-port", "0"
+            *("dev", "--zookeeper", "--data", data, "--port", "0", "--zookeeper-port", "0")
         )
         await self.served(protocol)
         os.kill(childOf(process.pid), signal.SIGKILL)
@@ -81,6 +137,7 @@ class DevTests(ZookeeperCase):
         """What is wrong with the broker's properties is an error, and ZooKeeper is stopped."""
         result = await self.perform(
             "dev",
+            "--zookeeper",
             "--data",
             self.mktemp(),
             "--port",
@@ -101,6 +158,21 @@ class DevTests(ZookeeperCase):
 
 class PageTests(SynchronousTestCase):
     """What to do next."""
+
+    def test_brokersCommands(self) -> None:
+        """As below, of a broker without ZooKeeper."""
+        for address, named in (("127.0.0.1:9092", False), ("127.0.0.1:1234", True)):
+            text = brokerPage(address, "/tmp/a b", True)
+            lines = [shlex.split(line) for line in text.splitlines() if line.startswith("  ")]
+            for line in lines[:2]:
+                self.assertIn(address, line)
+            for line in lines[2:]:
+                self.assertEqual("--broker" in line, named)
+                prepare(
+                    ["produce", "/dev/null", *line[3:]] if line[1] == "produce" else line[1:],
+                    Streams(0, 1, io.StringIO()),
+                )
+            self.assertEqual([line[1] for line in lines[2:]], ["produce", "consume", "offset"])
 
     def test_commands(self) -> None:
         """

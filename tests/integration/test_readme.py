@@ -88,13 +88,17 @@ class CommandTests(SynchronousTestCase):
         self.assertTrue(os.access(ROOT / second[0], os.X_OK))
 
     def test_linksLeadSomewhere(self) -> None:
-        """Every relative link of the README and of the pages leads to a file that is there."""
+        """
+        Every relative link of the README and of the pages leads to a file that is there. Those of
+        news fragments are as they will be in C{NEWS.md}.
+        """
         missing = []
         for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+            folder = ROOT if page.parent.name == "newsfragments" else page.parent
             for target in re.findall(
                 r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")
             ):
-                if "://" not in target and not (page.parent / target).exists():
+                if "://" not in target and not (folder / target).exists():
                     missing.append(f"{page.relative_to(ROOT)}: {target}")
         self.assertEqual(missing, [])
 
@@ -175,6 +179,25 @@ class ExampleTests(TestCase):
         )
         for _ in range(2):
             self.assertEqual(await self.runScript(text), ["[b'hello', b'there']"])
+
+    async def test_fixture(self) -> None:
+        """The example with pytest's fixture passes; the broker is in the package's plugin."""
+        folder = self.folder()
+        Path(folder, "test_orders.py").write_text(block("python", "kafka_broker"), encoding="utf-8")
+        # By entry point or not: pytest is told of the plugin, which may not be installed here.
+        words = ["-p", "pylogbroker.testing.pytestplugin", "-p", "no:cacheprovider"]
+        code = (
+            "import os, sys, pytest; os.environ['PYTEST_DISABLE_PLUGIN_AUTOLOAD'] = '1'; "
+            f"sys.exit(pytest.main({['-q', *words, 'test_orders.py']!r}))"
+        )
+        run = self.start(["-c", code], folder)
+        self.assertEqual(await run.ended, 0, run.output.decode())
+        self.assertIn(b"1 passed", run.output)
+
+    async def test_backgroundBroker(self) -> None:
+        """The example with the context manager delivers its record."""
+        found = await self.runScript(block("python", "BackgroundBroker"))
+        self.assertIn("0 records are left", found)  # and what librdkafka logs of the broker's end
 
     async def test_localBrokerInTrial(self) -> None:
         """The example of a test with L{LocalBroker} passes under trial."""

@@ -1,7 +1,7 @@
 """
-Brokers to try. C{dev} and C{zookeeper} run a cluster for one developer, or a ZooKeeper alone, in
-the foreground, on the loopback interface. Ctrl-C stops the broker first, which removes its
-registration, and then ZooKeeper.
+Brokers to try. C{dev} runs a broker for one developer in the foreground, on the loopback interface;
+with C{--zookeeper}, a cluster of 2011: Ctrl-C then stops the broker first, which removes its
+registration, and then ZooKeeper. C{zookeeper} runs a ZooKeeper alone.
 
 C{demo} runs a broker in this process, publishes a real log file to it in batches, reads it back,
 and compares it byte for byte.
@@ -25,6 +25,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
 from pylogbroker import __version__
@@ -34,6 +35,7 @@ from pylogbroker.cli.arguments import (
     DEFAULT_BROKER,
     Command,
     changesOption,
+    flag,
     intRange,
     option,
     port,
@@ -335,30 +337,54 @@ def shortest(path: str) -> str:
     return min(os.path.abspath(path), os.path.relpath(path), key=len)
 
 
+DEV_DEFAULTS = (
+    "log.flush.interval=1",
+    "log.flush.acks.all=false",
+    "log.flush.before.read=false",
+    "group.initial.rebalance.delay.ms=0",
+    "offsets.topic.num.partitions=1",
+)
+"""
+Properties of C{dev}: nobody waits. Nothing is lost when the process is killed, but in a power cut.
+"""
+
+
 async def dev(options: Namespace, streams: Streams) -> int:
-    """Run both until a signal ends them."""
+    """Run a broker, or a broker and ZooKeeper, until a signal ends them."""
     isTemporary = options.data is None
     with _temporary("dev") if isTemporary else nullcontext(options.data) as directory:
+        config = readProperties(str(samplePath()), streams.warn).withOverrides(
+            [
+                *DEV_DEFAULTS,
+                *(["num.partitions=2"] if options.zookeeper else []),
+                *options.changes,
+                f"port={options.port}",
+                f"listen.interface={HOST}",
+                f"hostname={HOST}",
+                "listeners=",
+                f"log.dir={os.path.join(directory, 'log')}",
+            ]
+        )
+        if not options.zookeeper:
+            broker = EmbeddedBroker(
+                streams.reactor, config.withOverrides(["enable.zookeeper=false"])
+            )
+            try:
+                await broker.start()
+                text = brokerPage(f"{HOST}:{broker.port}", directory, not isTemporary)
+                await streams.write(text.encode("utf-8", "surrogateescape"))
+                return await Deferred()  # until a signal cancels it
+            finally:
+                await closeAll(broker.stop())
         server = ZookeeperServerProcess(
             streams.reactor, os.path.join(directory, "zookeeper"), options.zookeeperPort
         )
         try:
             await server.start()
-            config = readProperties(str(samplePath()), streams.warn).withOverrides(
-                [
-                    "log.flush.interval=1",
-                    "num.partitions=2",
-                    *options.changes,
-                    f"port={options.port}",
-                    f"listen.interface={HOST}",
-                    f"hostname={HOST}",
-                    "listeners=",
-                    f"log.dir={os.path.join(directory, 'log')}",
-                    "enable.zookeeper=true",
-                    f"zk.connect={server.servers}",
-                ]
+            broker = EmbeddedBroker(
+                streams.reactor,
+                config.withOverrides(["enable.zookeeper=true", f"zk.connect={server.servers}"]),
             )
-            broker = EmbeddedBroker(streams.reactor, config)
             try:
                 await broker.start()
                 address = f"{HOST}:{broker.port}"
@@ -371,6 +397,34 @@ async def dev(options: Namespace, streams: Streams) -> int:
         finally:
             await closeAll(server.stop())
     raise CommandError("ZooKeeper has ended by itself")
+
+
+def brokerPage(address: str, directory: str, stays: bool) -> str:
+    """
+    The broker's address, and commands to type next.
+
+    @param stays: whether the data stays.
+    """
+    command = program("pylogbroker")
+    option = "" if address == DEFAULT_BROKER else f" --broker {address}"
+    return f"""\
+pylogbroker {__version__}
+
+broker     {address}
+data       {directory}, which {"stays" if stays else "goes at the end"}
+
+Ctrl-C ends it. Clients of Kafka connect with bootstrap.servers={address}; for example, in
+another terminal, Kafka's own tools:
+
+  kafka-console-producer.sh --bootstrap-server {address} --topic first
+  kafka-console-consumer.sh --bootstrap-server {address} --topic first --from-beginning
+
+Clients of Kafka 0.7 connect to the same port. Their topics are their own:
+
+  {command} produce /var/log/dpkg.log{option} --topic lines
+  {command} consume{option} --topic lines --from-beginning --follow
+  {command} offset list{option} --topic lines
+"""
 
 
 def page(servers: str, address: str, brokerId: int, directory: str, stays: bool) -> str:
@@ -459,23 +513,29 @@ examples:
 COMMANDS = (
     Command(
         "dev",
-        "Run a ZooKeeper and a broker for development, on this machine only.",
+        "Run a broker for development, on this machine only.",
         dev,
         (
             option(
                 "--data DIR", "the directory of all data, which stays; by default, a temporary one"
             ),
             portOption("--port", BROKER_PORT, "the broker's port"),
-            portOption("--zookeeper-port", ZOOKEEPER_PORT, "ZooKeeper's port"),
+            flag(
+                "--zookeeper",
+                "run a ZooKeeper, too, and register the broker there, for producer and consumer "
+                "groups of Kafka 0.7; needs Java and ZooKeeper",
+            ),
+            portOption("--zookeeper-port", ZOOKEEPER_PORT, "ZooKeeper's port, with --zookeeper"),
             changesOption("a property of the broker"),
         ),
         """\
 examples:
   pylogbroker dev
-  pylogbroker dev --data ./cluster --port 0 --zookeeper-port 0
+  pylogbroker dev --zookeeper --data ./cluster --port 0 --zookeeper-port 0
 
-The second keeps its data, and takes free ports. The command needs Java and ZooKeeper; without them
-it says what to install.
+The first serves clients of today's Kafka and of Kafka 0.7. The second keeps its data, and takes
+free ports; where Java or ZooKeeper is missing, it says what to install. Acknowledged records
+survive the end of the process, but not a power cut.
 """,
         isEndless=True,
     ),
