@@ -38,9 +38,10 @@ from pylogbroker.interfaces import EMPTY_SLICE, Slice
 from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.net.sendfile import ResponsePart, releaseSlices
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
-from pylogbroker.protocol.kafka.fetch import FetchRequest, FetchResponseWriter
+from pylogbroker.protocol.kafka.fetch import FetchPartition, FetchRequest, FetchResponseWriter
 from pylogbroker.protocol.kafka.requests import RequestHeader
 from pylogbroker.protocol.kafka.schemas import ZERO_UUID
+from pylogbroker.storage.kafka.batchlog import BatchLog
 from pylogbroker.storage.partitionlog import MarkKind
 
 WAIT_MS_MAX = 600_000
@@ -189,13 +190,24 @@ class _Fetch:
                 code = ErrorCode.INCONSISTENT_TOPIC_ID
             read.error = KafkaError(code)
             return read
-        epoch, ours = fetched.wanted.currentLeaderEpoch, found.log.leaderEpoch
+        read.error = self._refusal(fetched.wanted, batchLog(found))
+        return read
+
+    def _refusal(self, wanted: FetchPartition, log: BatchLog) -> KafkaError | None:
+        """Why nothing is read from a partition, as by Apache."""
+        if self._request.replicaId >= 0:  # a follower of which the partition knows nothing
+            return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if wanted.partitionMaxBytes < 0 or self._request.maxBytes < 0:
+            return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+        epoch, ours = wanted.currentLeaderEpoch, log.leaderEpoch
         if epoch >= 0 and epoch != ours:
             isOld = epoch < ours
-            read.error = KafkaError(
+            return KafkaError(
                 ErrorCode.FENCED_LEADER_EPOCH if isOld else ErrorCode.UNKNOWN_LEADER_EPOCH
             )
-        return read
+        if wanted.lastFetchedEpoch > ours:
+            return KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        return None
 
     # -- reading
 
@@ -255,7 +267,7 @@ class _Fetch:
         Whether the response need not wait. Partitions that do not exist wait with the others, since
         the requests of their session would else be answered at once, again and again.
         """
-        if self._size >= self._request.minBytes:
+        if self._size >= min(self._request.minBytes, self._request.maxBytes):
             return True
         found = [read for read in self._reads if read.partition is not None]
         return not found or any(read.error is not None for read in found)

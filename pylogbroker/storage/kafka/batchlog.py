@@ -276,7 +276,7 @@ class BatchLog(PartitionLog):
         size = end - position
         if size > sizeMax:
             size = max(sizeMax, 0)
-            if wholeBatch and sizeMax < self.settings.batchSizeMax:
+            if wholeBatch:  # an old batch may exceed what max.message.bytes says now
                 if segment.baseOffset > offset:  # behind a gap: at most one batch too much
                     size = min(self.settings.batchSizeMax, end - position)
                 elif search is None or search.batchSize == 0:
