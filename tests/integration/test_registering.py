@@ -148,7 +148,9 @@ class StartTests(RegisteringCase):
         self.assertIn(f"127.0.0.1:{first.port}", str(raised.exception))
         self.assertEqual(second.broker.service.ports, [])
         self.assertTrue(self.clients[1].isClosed)
-        self.assertEqual(sorted(os.listdir(directory)), [".kafka_cleanshutdown", ".lock"])
+        self.assertEqual(
+            sorted(os.listdir(directory)), [".kafka_cleanshutdown", ".lock", "metadata.journal"]
+        )
         self.assertEqual(self.server.tree()[OWN][1], self.clients[0].session_id)
         await self.broker(directory, brokerid="1").start()
 

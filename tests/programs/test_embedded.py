@@ -84,7 +84,8 @@ class EmbeddedBrokerTests(TestCase):
         await self.exchange(broker)
         await broker.stop()
         self.assertEqual(
-            sorted(os.listdir(self.directory)), [".kafka_cleanshutdown", ".lock", "metadata.journal", "t-0"]
+            sorted(os.listdir(self.directory)),
+            [".kafka_cleanshutdown", ".lock", "metadata.journal", "t-0"],
         )
         with open(f"{self.directory}/t-0/00000000000000000000.kafka", "rb") as segment:
             self.assertEqual(segment.read(), SET)
