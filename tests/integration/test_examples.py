@@ -82,6 +82,8 @@ class ExampleTests(CommandCase):
             ("/tmp/pylogbroker-logs", self.cluster.brokers[0].directory),
             ("/tmp/zookeeper", "zookeeper"),
             ("/tmp/warehouse", "warehouse"),
+            ("translate hits", "translate counters"),
+            ("--mirror-group mm", "--mirror-group mirror"),
             ("/var/log/", ""),
             ("tail -f", "cat"),
             ("log.*", "'log.*|clicks'"),

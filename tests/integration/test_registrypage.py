@@ -157,5 +157,7 @@ class ExampleTests(TestCase):
         install, start = block("sh", "twistd").splitlines()
         self.assertEqual(install, "pip install '.[avro]'")
         words = start.split()
-        self.assertEqual(words[:4], ["twistd", "-n", "pylogbroker-registry", "--config"])
-        self.assertTrue((ROOT / words[4]).is_file())
+        self.assertEqual(
+            words[:5], ["twistd", "-n", "--pidfile=", "pylogbroker-registry", "--config"]
+        )
+        self.assertTrue((ROOT / words[5]).is_file())

@@ -142,6 +142,37 @@ DEFECTS = {
         Probe("programs.PackingProbes.test_requirements", """zlib-ng>=0.5; extra == "fast\""""),
         Probe("programs.BufferProbes.test_buffersLeft", "204800 in (0, 204800)"),
     ),
+    'a red "nobody" at lag 0, but a grey lag': (
+        Probe("console.MarkProbes.test_noLag", "['nobody', 'nobody'] != []"),
+        Probe("console.MarkProbes.test_lag", "'9.9 KiB' not in ['nobody', 'nobody']"),
+    ),
+    "a broker's page charts the cluster's bytes in beside its own bytes out": (
+        Probe("console.ScopeProbes.test_brokerPage", "/s' != '0 B/s'"),
+    ),
+    '"bytes out: not known", columns of "–", "look at its own page"': (
+        Probe(
+            "console.ScopeProbes.test_clusterPage",
+            "['bytes out', 'not known', '–', 'look at its own page'] != []",
+        ),
+    ),
+    "a mirror without a target logs every 10 s that positions were not stored": (
+        Probe(
+            "groups.RepeatedProbes.test_repeatedFailure",
+            "First list contains 6 additional elements",
+        ),
+    ),
+    "`produce` and `perf produce` without credentials fail where `zk.acl=readable`": (
+        Probe("client.ReadableProbes.test_readableForProducers", "refused: create /brokers/ids: "),
+    ),
+    "below a deleted chroot, a node is created again and again without end": (
+        Probe("groups.ChrootProbes.test_chrootDeleted", "found no result instead"),
+    ),
+    "of two listeners, the taken one is not named, and its failure is left unhandled": (
+        Probe(
+            "programs.StartProbes.test_secondListener",
+            "pylogbroker: an endpoint in listeners needs a running reactor",
+        ),
+    ),
 }
 
 

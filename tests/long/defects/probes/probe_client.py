@@ -8,9 +8,10 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.cluster.subscription import whitelist
-from pylogbroker.errors import MessageTooLargeError, PylogbrokerError
+from pylogbroker.errors import MessageTooLargeError, NoAuthException, PylogbrokerError
 from pylogbroker.mirror.settings import MirrorSettings
 from pylogbroker.model import BrokerPartition
+from pylogbroker.producer.producer import Producer
 from tests.client import test_link
 from tests.integration import test_security
 from tests.mirror import test_settings, test_target
@@ -30,6 +31,20 @@ class RefusalProbes(test_security.AllowListTests):
         error = await self.refused(produce(), PylogbrokerError)
         await producer.close().addErrback(lambda reason: reason.trap(PylogbrokerError))
         self.assertIn("closed the connection", str(error))
+
+
+class ReadableProbes(test_security.ZookeeperTests):
+    async def test_readableForProducers(self) -> None:
+        servers = await self.chroot()
+        right = await self.client(servers, "broker:secret")
+        for path in ("/brokers", "/brokers/ids", "/brokers/topics"):
+            await right.create(path)
+        producer = Producer(reactor, {"zk.connect": servers})
+        self.addCleanup(producer.close)
+        try:
+            await producer.start()
+        except NoAuthException as error:
+            self.fail(f"refused: {error}")
 
 
 class LinkProbes(test_link.LinkCase):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
@@ -19,7 +20,9 @@ from tests.broker.onlead import capture
 from tests.console import test_cluster
 from tests.console.test_cluster import later
 from tests.integration import test_console
+from tests.integration.brokerprocess import BrokerProcess
 from tests.integration.chromium import Chromium
+from tests.integration.chroots import registered
 from tests.integration.test_console import inReactor
 from tests.integration.threaded import inThread
 
@@ -136,3 +139,101 @@ class PageProbes(test_console.ConsoleTests):
         self.addCleanup(self.browser.close)
         self.browser.open(f"http://127.0.0.1:{console.port.getHost().port}/")
         self.assertEqual(self.dot(), "bad")
+
+
+class MarkProbes(test_console.ConsoleTests):
+    """In Chromium: which texts of a group's card are marked as trouble."""
+
+    async def enter(self, offsets: dict[str, bytes]) -> None:
+        zookeeper = ZookeeperClient(reactor, self.servers)
+        await zookeeper.connect()
+        for place, offset in offsets.items():
+            group, partition = place.split("/")
+            path = f"/consumers/{group}/offsets/orders/{partition}"
+            await createPersistent(zookeeper, path, offset)
+        await zookeeper.close()
+
+    def marksOf(self, group: str) -> list[str]:
+        """Of two groups without members: one that has read all, and one that has not."""
+        self.start()
+        self.send(20)
+        for partition in range(2):
+            self.producer.confirm("orders", partition)
+        read, unread = b"10100", b"0"
+        offsets = {"done/0-0": read, "done/0-1": read, "late/0-1": read, "late/0-0": unread}
+        inReactor(self.enter, offsets)
+        late = ".group[data-group=late] > div:first-child"
+        self.browser.waitFor("the lag", lambda: "lag 9.9 KiB" in self.browser.text(late))
+        marked: list[str] = self.browser.run(
+            "return [...document.querySelectorAll(`.group[data-group=${arguments[0]}]"
+            " .bad`)].map((each) => each.textContent)",
+            group,
+        )
+        return marked
+
+    @inThread
+    def test_noLag(self) -> None:
+        self.assertEqual(self.marksOf("done"), [])
+
+    @inThread
+    def test_lag(self) -> None:
+        self.assertIn("9.9 KiB", self.marksOf("late"))
+
+
+class ScopeProbes(test_console.ConsoleTests):
+    """In Chromium: whose the figures of a page are."""
+
+    def sendElsewhere(self) -> Any:
+        """Have a second broker; returns what sends it a message and confirms it."""
+        other = BrokerProcess(os.path.abspath(self.mktemp()), registered(self.servers, 1))
+        other.start()
+        self.addCleanup(other.kill)
+        producer = type(self.producer)("127.0.0.1", other.port)
+        self.addCleanup(producer.close)
+
+        def send() -> None:
+            producer.send("elsewhere", 0, [b"x" * 1000])
+            producer.confirm("elsewhere", 0)
+
+        return send
+
+    def rates(self) -> list[str]:
+        """Bytes in of the first topic and of the page, as the page shows them at one time."""
+        shown: list[str] = self.browser.run(
+            "return ['#topics tr td:nth-child(4)', '#tiles .in dd'].map((each) =>"
+            " document.querySelector(each)?.innerText ?? '')"
+        )
+        return shown
+
+    @inThread
+    def test_brokerPage(self) -> None:
+        """Nothing is sent to the broker whose page it is."""
+        self.start()
+        send = self.sendElsewhere()
+
+        def flows() -> list[str] | None:
+            send()
+            rates = self.rates()
+            return rates if re.match("[1-9]", rates[0]) else None
+
+        self.assertEqual(self.browser.waitFor("traffic", flows)[1], "0 B/s")
+
+    async def serveCluster(self) -> ClusterConsole:
+        console = ClusterConsole(reactor, "tcp:0:interface=127.0.0.1", self.servers)
+        self.addCleanup(console.stopService)
+        console.privilegedStartService()
+        console.startService()
+        return console
+
+    @inThread
+    def test_clusterPage(self) -> None:
+        """What only a broker knows is not on the page of a cluster."""
+        self.start()
+        self.send(20)
+        self.producer.confirm("orders", 0)
+        console = inReactor(self.serveCluster)
+        self.browser.open(f"http://127.0.0.1:{console.port.getHost().port}/")
+        self.browser.waitFor("rates", lambda: all(re.match("[0-9]", rate) for rate in self.rates()))
+        text = self.browser.text("main")
+        absent = ("bytes out", "not known", "–", "look at its own page")
+        self.assertEqual([each for each in absent if each in text], [])

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.internet.defer import Deferred, succeed
+
+from pylogbroker.consumer.offsetstores import MemoryOffsetStore
 from pylogbroker.errors import NoNodeException, NotEmptyException
-from pylogbroker.zookeeper.ephemeral import createParents
+from pylogbroker.zookeeper.ephemeral import createParents, createPersistent
+from tests.broker.onlead import capture
 from tests.cli import test_groupconsume, test_groupverify
 from tests.cli.commands import Outcome
 from tests.consumer import test_group, test_owning
@@ -70,6 +74,29 @@ class OffsetProbes(test_group.CommitTests):
         self.assertEqual((self.offset("0-0"), self.offset("0-1")), ("11", "0"))
 
 
+class FullStore(MemoryOffsetStore):
+    isFull = True
+
+    def commit(self, positions: Any) -> Deferred[Any]:
+        return succeed({}) if self.isFull else super().commit(positions)
+
+
+class RepeatedProbes(test_group.CommitTests):
+    def test_repeatedFailure(self) -> None:
+        store = FullStore()
+        lines = capture(self)
+        member = self.member({"autocommit.interval.ms": "1000"}, offsetStore=store)
+        (stream,) = self.streams(member)
+        drain(stream)
+        self.cluster.advance(5)
+        store.isFull = False
+        self.cluster.advance(5)
+        self.assertEqual(
+            [line.partition(":")[0] for line in lines() if "ositions" in line],
+            ["the positions of 2 partitions were not stored", "Positions are stored again"],
+        )
+
+
 class ParentProbes(test_ephemeral.EphemeralCase):
     def test_parents(self) -> None:
         self.make("/a", b"kept")
@@ -77,3 +104,16 @@ class ParentProbes(test_ephemeral.EphemeralCase):
         self.assertEqual(
             self.server.tree(), {"/a": (b"kept", 0), "/a/b": (None, 0), "/a/b/c": (None, 0)}
         )
+
+
+class ChrootProbes(test_ephemeral.EphemeralCase):
+    def test_chrootDeleted(self) -> None:
+        """The mended function has failed after one request, of the 0.2 s that it is given here."""
+        self.make("/chroot")
+        client = self.server.client(test_ephemeral.SESSION_MS, "/chroot")
+        client.connect()
+        self.settle()
+        self.other.delete("/chroot")
+        self.settle()
+        error = self.fails(NoNodeException, createPersistent(client, "/a/b", b"x"))
+        self.assertIn("the chroot was deleted", str(error))

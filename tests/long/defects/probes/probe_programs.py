@@ -39,12 +39,20 @@ class StartProbes(tests.test_tap.ProcessTests):
         self.assertNotIn("Usage", done.stdout)
         self.assertEqual(done.stdout.count(reason), 1, done.stdout)
 
-    def test_oneLine(self) -> None:
+    def taken(self) -> int:
+        """A port that another one has."""
         other = socket.socket()
         self.addCleanup(other.close)
         other.bind(("127.0.0.1", 0))
         other.listen()
-        self.start(f"port={other.getsockname()[1]}", "ddress already in use")
+        return int(other.getsockname()[1])
+
+    def test_oneLine(self) -> None:
+        self.start(f"port={self.taken()}", "ddress already in use")
+
+    def test_secondListener(self) -> None:
+        listeners = f"listeners=tcp:0:interface=127.0.0.1 | tcp:{self.taken()}"
+        self.start(listeners, "ddress already in use")
 
     def test_noUsage(self) -> None:
         self.start("brokerid=many", "brokerid=many")
