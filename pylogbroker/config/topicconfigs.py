@@ -10,6 +10,7 @@ C{serverKey}; without either the default holds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -39,6 +40,7 @@ class TopicConfig:
     @ivar serverKey: the broker's key with the same meaning; C{""}: there is none.
     @ivar doc: one sentence.
     @ivar low: the least number.
+    @ivar alternative: a number that is valid, too, outside of L{low} to L{high}.
     @ivar choices: valid texts, of a list for each element; empty: any.
     @ivar isHonoured: whether another value than the default is accepted.
     @ivar ownChoices: those of C{choices} that only topics of the broker itself may have yet.
@@ -54,6 +56,7 @@ class TopicConfig:
     choices: tuple[str, ...] = ()
     isHonoured: bool = True
     ownChoices: tuple[str, ...] = ()
+    alternative: int | None = None
 
     def check(self, text: str, isOwn: bool = False) -> str:
         """
@@ -66,7 +69,7 @@ class TopicConfig:
         if self.type is ConfigType.BOOLEAN:
             text = text.lower()
             if text not in ("true", "false"):
-                raise self._error(text, "true or false is expected")
+                raise self._error(text, "Expected value to be either true or false")
         elif self.type is ConfigType.LIST:
             parts = [part.strip() for part in text.split(",")] if text else []
             self._checkChoices(text, parts)
@@ -84,23 +87,31 @@ class TopicConfig:
         return text
 
     def _checkChoices(self, text: str, parts: list[str]) -> None:
-        if self.choices and (not parts or any(part not in self.choices for part in parts)):
-            raise self._error(text, f"one of {', '.join(self.choices)} is expected")
+        if self.choices and any(part not in self.choices for part in parts):
+            raise self._error(text, f"String must be one of: {', '.join(self.choices)}")
 
     def _checkNumber(self, text: str) -> None:
-        isReal = self.type is ConfigType.DOUBLE
+        widest = LONG_MAX if self.type is ConfigType.LONG else INT_MAX
         try:
-            number = float(text) if isReal else int(text)
+            number = float(text) if self.type is ConfigType.DOUBLE else int(text)
         except ValueError:
-            raise self._error(text, "a number is expected") from None
+            number = math.nan
+        if not -widest - 1 <= number <= widest:
+            raise self._error(text, f"Not a number of type {self.type.name}")
         low, high = self.low, self.high
-        if high is None:
-            high = LONG_MAX if self.type is ConfigType.LONG else INT_MAX
-        if not (low is None or low <= number) or not number <= high:
-            raise self._error(text, f"a number from {low} to {high} is expected")
+        isBelow = low is not None and number < low
+        isAbove = high is not None and number > high
+        if self.alternative is not None:
+            if (isBelow or isAbove) and number != self.alternative:
+                reason = f"Value must be between {low} and {high} or equal to {self.alternative}"
+                raise self._error(text, reason)
+        elif isBelow:
+            raise self._error(text, f"Value must be at least {low}")
+        elif isAbove:
+            raise self._error(text, f"Value must be no more than {high}")
 
     def _error(self, text: str, reason: str) -> ValueError:
-        return ValueError(f"Invalid value {text!r} for configuration {self.name}: {reason}")
+        return ValueError(f"Invalid value {text} for configuration {self.name}: {reason}")
 
 
 _T = ConfigType
@@ -129,8 +140,9 @@ TOPIC_CONFIGS: Mapping[str, TopicConfig] = {
             "-1",
             "compression.gzip.level",
             "The level for gzip; -1 is the library's.",
-            low=-1,
+            low=1,
             high=9,
+            alternative=-1,
         ),
         TopicConfig(
             "compression.lz4.level",

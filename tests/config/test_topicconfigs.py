@@ -21,6 +21,7 @@ class CheckTests(SynchronousTestCase):
         for name, text, value in (
             ("retention.ms", " 5 ", "5"),
             ("cleanup.policy", "delete", "delete"),
+            ("cleanup.policy", "", ""),
             ("unclean.leader.election.enable", "TRUE", "true"),
             ("min.cleanable.dirty.ratio", "0.1", "0.1"),
             ("compression.type", "zstd", "zstd"),
@@ -36,7 +37,6 @@ class CheckTests(SynchronousTestCase):
             ("segment.bytes", "9"),
             ("segment.bytes", "99999999999"),
             ("flush.ms", "9223372036854775808"),
-            ("cleanup.policy", ""),
             ("cleanup.policy", "shrink"),
             ("cleanup.policy", "delete,delete"),
             ("cleanup.policy", "compact"),
@@ -50,7 +50,7 @@ class CheckTests(SynchronousTestCase):
         ):
             error = self.assertRaises(ValueError, checkTopicConfig, name, text)
             self.assertIn(name, str(error))
-            self.assertIn(repr(text), str(error))
+            self.assertIn(f"Invalid value {text} for", str(error))
         self.assertIn("Unknown", str(self.assertRaises(ValueError, checkTopicConfig, "x", "1")))
         self.assertIn(
             "Null value", str(self.assertRaises(ValueError, checkTopicConfig, "flush.ms", None))

@@ -149,16 +149,24 @@ class KafkaBroker:
         settings = self._settings
         text, number = ConfigType.STRING, ConfigType.INT
         own = str(settings.brokerId)
+        hours = str(settings.logRetentionHours)
         partitions = str(settings.numPartitions)
         isAuto = str(settings.autoCreateTopicsEnable).lower()
-        return {
+        found = {
             "broker.id": BrokerConfig(number, "-1", "The number of the broker.", own),
             "node.id": BrokerConfig(number, None, "The number of the broker.", own),
             "log.dirs": BrokerConfig(text, None, "The log directory.", settings.logDir),
+            "log.retention.hours": BrokerConfig(
+                number, "168", "Hours that records are kept, unless log.retention.ms says.", hours
+            ),
             "num.partitions": BrokerConfig(number, "1", "Partitions of new topics.", partitions),
             "auto.create.topics.enable": BrokerConfig(
                 ConfigType.BOOLEAN, "true", "Whether clients' lookups create topics.", isAuto
             ),
+        }
+        return {
+            name: each._replace(value=None) if each.value == each.default else each
+            for name, each in found.items()
         }
 
     def advertised(self, state: ConnectionState) -> tuple[str, int]:

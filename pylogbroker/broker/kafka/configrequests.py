@@ -173,7 +173,7 @@ class ConfigRequests:
         results = []
         for each in request.resources:
             result = cls.DescribeConfigsResult(
-                errorMessage=None,
+                errorMessage="",
                 resourceType=each.resourceType,
                 resourceName=each.resourceName,
             )
@@ -182,7 +182,9 @@ class ConfigRequests:
                     raise _invalid()
                 result.configs = self._describe(each, request)
             except KafkaError as error:
-                result.errorCode, result.errorMessage = error.code, error.text
+                result.errorCode = error.code
+                if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    result.errorMessage = error.text
             results.append(result)
         return cls(results=results)
 
@@ -309,7 +311,7 @@ class ConfigRequests:
                 self._checkBroker(resource.resourceName, "Node", ", but")
             unknown = [name for name in names if name not in _DYNAMIC]
             if unknown:
-                text = f"Cannot update these configs dynamically: {', '.join(unknown)}"
+                text = f"Cannot update these configs dynamically: [{', '.join(unknown)}]"
                 raise _invalid(text)
         elif resource.resourceType != ResourceType.TOPIC:
             raise _unknownType(resource.resourceType)

@@ -45,7 +45,8 @@ _FIRST_VERSIONS = {
 """The first version of ListOffsets with each time that is none."""
 
 _CONSUMER = -1
-_READ_COMMITTED = 1
+_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
+_NO_EPOCH = -1
 _HIGH_WATERMARK = -1
 
 NO_PRODUCER_ID, NO_PRODUCER_EPOCH = -1, -1
@@ -60,6 +61,13 @@ def checkEpoch(log: BatchLog, epoch: int) -> None:
         raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
     if epoch > log.leaderEpoch:
         raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+
+def _checkEpoch(log: BatchLog, epoch: int) -> None:
+    """As L{checkEpoch}, but for requests that know only -1 as no epoch."""
+    if epoch < _NO_EPOCH:
+        raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
+    checkEpoch(log, epoch)
 
 
 class LogRequests:
@@ -130,12 +138,15 @@ class LogRequests:
             for topic in request.topics
             for part in topic.partitions
         )
+        isUnknown = request.isolationLevel not in (_READ_UNCOMMITTED, _READ_COMMITTED)
 
         async def answer(name: str, part: Any) -> Any:
             result = cls.ListOffsetsPartitionResponse(partitionIndex=part.partitionIndex)
             try:
                 if counts[name, part.partitionIndex] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
+                if isUnknown:
+                    raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
                 if part.timestamp < 0:
                     first = _FIRST_VERSIONS.get(part.timestamp)
                     if first is None or version < first:
@@ -148,8 +159,12 @@ class LogRequests:
         async def answerAll() -> Any:
             return cls(
                 topics=[
-                    cls.ListOffsetsTopicResponse(name=name, partitions=parts)
+                    cls.ListOffsetsTopicResponse(
+                        name=name,
+                        partitions=list({each.partitionIndex: each for each in parts}.values()),
+                    )
                     for name, parts in await _forEach(request.topics, "name", answer)
+                    if parts
                 ]
             )
 
@@ -159,7 +174,7 @@ class LogRequests:
         self, name: str, part: Any, request: Any, result: Any, version: int
     ) -> None:
         partition, log = self._find(name, part.partitionIndex)
-        checkEpoch(log, part.currentLeaderEpoch)
+        _checkEpoch(log, part.currentLeaderEpoch)
         timestamp, epoch = part.timestamp, -1
         if timestamp in (EARLIEST, EARLIEST_LOCAL):
             result.offset = log.logStartOffset
@@ -178,6 +193,10 @@ class LogRequests:
                 if found is not None and found.offset < end:
                     result.offset, result.timestamp = found.offset, found.timestampMs
                     epoch = found.leaderEpoch
+                elif timestamp == MAX_TIMESTAMP and log.logStartOffset < end:
+                    # No record has a timestamp: Kafka answers the first one.
+                    result.offset = log.logStartOffset
+                    epoch = log.epochs.epochOf(log.logStartOffset)
         if version >= 4:
             result.leaderEpoch = epoch
 
@@ -193,7 +212,7 @@ class LogRequests:
             result = cls.EpochEndOffset(partition=part.partition)
             try:
                 _, log = self._find(name, part.partition)
-                checkEpoch(log, part.currentLeaderEpoch)
+                _checkEpoch(log, part.currentLeaderEpoch)
                 found = log.epochs.endOffsetFor(part.leaderEpoch, log.logEndOffset)
                 result.leaderEpoch, result.endOffset = found
             except KafkaError as error:
@@ -311,7 +330,9 @@ class LogRequests:
                     for each in log.producers.producers.values()
                 ]
             except KafkaError as error:
-                result.errorCode, result.errorMessage = error.code, error.text
+                result.errorCode = error.code
+                isTopicThere = name in self._topics.image.topics
+                result.errorMessage = None if isTopicThere else error.text
             return result
 
         return cls(

@@ -188,7 +188,8 @@ class MetadataRequests:
         return made
 
     def _invalid(self, version: int, request: Any, state: ConnectionState) -> Any:
-        code = ErrorCode.INVALID_REQUEST
+        # Since version 12 only the zero id is refused, and Kafka has no better code for it.
+        code = ErrorCode.INVALID_REQUEST if version < 12 else ErrorCode.UNKNOWN_SERVER_ERROR
         topics = [self._unknown(code, each.name or "", each.topicId) for each in request.topics]
         return messages.MetadataResponse(errorCode=code, topics=topics)
 

@@ -12,6 +12,7 @@ Several requests of a connection may be in progress; the connection sends their 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container, Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ from twisted.logger import Logger
 from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.protocol.framing import FrameDecoder
 from pylogbroker.protocol.kafka.apikeys import ApiKey
+from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.requests import RequestHeader, decodeRequest
 from pylogbroker.protocol.kafka.responses import apiVersionsResponse, encodeResponse
 from pylogbroker.types import TopicPartition
@@ -29,6 +31,9 @@ SLOT_COUNT_MAX = 8
 _KIND_NAMES = {ApiKey.PRODUCE: "produce", ApiKey.FETCH: "fetch"}
 _KEYS = frozenset(map(int, ApiKey))
 _KEY_2011_MAX = 4
+_NAMED_VERSION = 3
+"""The first version of ApiVersions in which a client names its software."""
+_SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 Request = tuple[RequestHeader, Any]
 
@@ -167,7 +172,12 @@ class KafkaProtocol:
         return [encodeResponse(header, answer)]
 
     def _apiVersions(self, header: RequestHeader, body: Any, state: ConnectionState) -> Any:
-        return apiVersionsResponse(header, self._handlers)
+        response = apiVersionsResponse(header, self._handlers)
+        names = (body.clientSoftwareName, body.clientSoftwareVersion)
+        if header.isVersionServed and header.apiVersion >= _NAMED_VERSION:
+            if not all(_SOFTWARE_NAME.fullmatch(name) for name in names):
+                response.errorCode, response.apiKeys = ErrorCode.INVALID_REQUEST, []
+        return response
 
     def connectionLost(self, state: ConnectionState) -> None:
         """End the waits for data, which nobody reads any more."""

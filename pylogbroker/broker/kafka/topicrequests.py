@@ -24,6 +24,7 @@ from pylogbroker.cluster.metadataimage import (
     PartitionCountRecord,
     Record,
     RemoveTopicRecord,
+    TopicImage,
     TopicRecord,
 )
 from pylogbroker.config.topicconfigs import EffectiveConfigs
@@ -34,6 +35,9 @@ from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.requests import RequestHeader
 from pylogbroker.protocol.kafka.schemas import ZERO_UUID
+
+METADATA_TOPIC = "__cluster_metadata"
+"""Where Kafka's controllers keep the metadata; not here, but clients must not take the name."""
 
 CREATED_COUNT_MAX = 10_000
 """Partitions that one request may create, as in Kafka."""
@@ -81,22 +85,27 @@ class TopicRequests:
         cls = messages.CreateTopicsResponse
         counts = Counter(each.name for each in request.topics)
         wanted = [each for each in request.topics if counts[each.name] == 1]
-        excess = None
+        refusal = None
         if sum(max(self._countOf(each), 0) for each in wanted) > CREATED_COUNT_MAX:
             text = "Excessively large number of partitions per request."
-            excess = KafkaError(ErrorCode.POLICY_VIOLATION, text)
+            refusal = KafkaError(ErrorCode.POLICY_VIOLATION, text)
+        elif request.timeoutMs <= 0:
+            refusal = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
 
         async def create(topic: Any) -> Any:
             try:
-                if excess is not None:
-                    raise excess
+                if refusal is not None:
+                    raise refusal
                 return await self._topics.change(
                     lambda image: self._decideTopic(image, topic, request.validateOnly)
                 )
             except PylogbrokerError as error:
                 found = errorOf(error)
+                isLate = found.code is ErrorCode.REQUEST_TIMED_OUT
                 return cls.CreatableTopicResult(
-                    name=topic.name, errorCode=found.code, errorMessage=found.text
+                    name=topic.name,
+                    errorCode=found.code,
+                    errorMessage=None if isLate else found.text,
                 )
 
         results = await gatherInBatches(create, wanted)
@@ -121,6 +130,11 @@ class TopicRequests:
         self, image: MetadataImage, topic: Any, validateOnly: bool
     ) -> tuple[list[Record], Any]:
         configs = {each.name: each.value for each in topic.configs}
+        if topic.name == METADATA_TOPIC:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"Creation of internal topic {METADATA_TOPIC} is prohibited.",
+            )
         checked = self._topics.checkNewTopic(image, topic.name, configs)
         if topic.assignments:
             self._checkAssignments(topic)
@@ -134,7 +148,8 @@ class TopicRequests:
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"Unable to replicate the partition {topic.replicationFactor} time(s): The target"
                 f" replication factor of {topic.replicationFactor} cannot be reached because only"
-                " 1 broker(s) are registered.",
+                " 1 broker(s) are registered or some brokers have all their log directories"
+                " cordoned.",
             )
         count = self._countOf(topic)
         records = self._topics.newTopic(image, topic.name, count, checked)
@@ -213,8 +228,11 @@ class TopicRequests:
         cls = messages.DeleteTopicsResponse
         wanted = [(name, ZERO_UUID) for name in request.topicNames]
         wanted += [(each.name, each.topicId) for each in request.topics]
-        if any((name is None) == (topicId == ZERO_UUID) for name, topicId in wanted):
-            error = KafkaError(ErrorCode.INVALID_REQUEST)
+        invalid = ErrorCode.INVALID_REQUEST
+        if any(name is None and topicId == ZERO_UUID for name, topicId in wanted):
+            error = KafkaError(invalid, "Neither topic name nor id were specified.")
+        elif any(name is not None and topicId != ZERO_UUID for name, topicId in wanted):
+            error = KafkaError(invalid, "You may not specify both topic name and topic id.")
         else:
             try:
                 return await self._topics.change(lambda image: self._decideDeletion(image, wanted))
@@ -222,7 +240,9 @@ class TopicRequests:
                 error = errorOf(problem)
         return cls(
             responses=[
-                cls.DeletableTopicResult(name=name, topicId=topicId, errorCode=error.code)
+                cls.DeletableTopicResult(
+                    name=name, topicId=topicId, errorCode=error.code, errorMessage=error.text
+                )
                 for name, topicId in wanted
             ]
         )
@@ -243,7 +263,7 @@ class TopicRequests:
             )
 
         invalid = ErrorCode.INVALID_REQUEST
-        removed: dict[UUID, Record] = {}
+        removed: dict[UUID, TopicImage] = {}
         byId = Counter(wanted)
         for (name, topicId), count in sorted(byId.items(), key=lambda item: item[0][0] is not None):
             if count > 1:
@@ -257,12 +277,14 @@ class TopicRequests:
             if topic is None:
                 answer(name, topicId, code, code.message)
             elif topic.topicId in removed:
+                del removed[topic.topicId]
                 text = "The provided topic name maps to an ID that was already supplied."
                 answer(topic.name, topic.topicId.bytes, invalid, text)
             else:
-                removed[topic.topicId] = RemoveTopicRecord(str(topic.topicId))
-                answer(topic.name, topic.topicId.bytes, ErrorCode.NONE)
-        return list(removed.values()), response
+                removed[topic.topicId] = topic
+        for topic in removed.values():
+            answer(topic.name, topic.topicId.bytes, ErrorCode.NONE)
+        return [RemoveTopicRecord(str(topicId)) for topicId in removed], response
 
     # -- CreatePartitions
 

@@ -253,14 +253,6 @@ class TopicManager:
                 ErrorCode.TOPIC_ALREADY_EXISTS,
                 f"Topic '{name}' already exists, for clients of Kafka 0.7.",
             )
-        flat = name.replace(".", "_")
-        if "_" in flat:
-            for other in image.topics:
-                if other.replace(".", "_") == flat:
-                    raise KafkaError(
-                        ErrorCode.INVALID_TOPIC_EXCEPTION,
-                        f"Topic '{name}' collides with existing topic: {other}",
-                    )
         try:
             return {key: checkTopicConfig(key, value, isOwn) for key, value in configs.items()}
         except ValueError as error:

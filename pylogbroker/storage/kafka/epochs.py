@@ -82,7 +82,7 @@ class LeaderEpochs:
         if epoch >= 0 and epoch == self.latest:
             return EpochStart(epoch, logEndOffset)
         later = [each for each in self.entries if each.epoch > epoch]
-        if epoch < 0 or not later:
+        if epoch == UNDEFINED.epoch or not later:
             return UNDEFINED
         earlier = len(self.entries) - len(later)
         known = self.entries[earlier - 1].epoch if earlier else epoch

@@ -44,7 +44,7 @@ class ConfigCase(SynchronousTestCase):
     ) -> dict[str, Any]:
         """The settings of one resource, which is described without an error, by name."""
         result = self.described([(kind, name, list(keys) or None)], version, **fields)[0]
-        self.assertEqual((result.errorCode, result.errorMessage), (0, None))
+        self.assertEqual((result.errorCode, result.errorMessage), (0, ""))
         self.assertEqual((result.resourceType, result.resourceName), (kind, name))
         return {each.name: each for each in result.configs}
 
@@ -236,9 +236,8 @@ class AlterTests(ConfigCase):
         name = "cleanup.policy"
         self.assertEqual(self.change(TOPIC, "t", (name, APPEND, "delete")), (0, None))
         self.assertEqual(self.configs[name], "delete")
-        code, text = self.change(TOPIC, "t", (name, SUBTRACT, "delete"))
-        self.assertEqual(code, ErrorCode.INVALID_CONFIG)
-        self.assertIn("Invalid value '' for configuration cleanup.policy", text or "")
+        self.assertEqual(self.change(TOPIC, "t", (name, SUBTRACT, "delete")), (0, None))
+        self.assertEqual(self.configs[name], "")
         self.assertEqual(
             self.change(TOPIC, "t", ("retention.ms", APPEND, "1")),
             (
@@ -255,7 +254,7 @@ class AlterTests(ConfigCase):
         A client cannot choose compaction, which is not there yet, for a topic or as the broker's
         default. A topic of the broker's own keeps it.
         """
-        refused = "Invalid value 'compact' for configuration {}: compact is not supported yet"
+        refused = "Invalid value compact for configuration {}: compact is not supported yet"
         for kind, resource, key in (
             (TOPIC, "t", "cleanup.policy"),
             (BROKER, "", "log.cleanup.policy"),
@@ -297,7 +296,7 @@ class AlterTests(ConfigCase):
         self.assertEqual(self.bench.partition().log.settings.rollAgeMs, 80)
         self.assertEqual(
             self.change(BROKER, "0", ("num.partitions", SET, "5")),
-            (INVALID, "Cannot update these configs dynamically: num.partitions"),
+            (INVALID, "Cannot update these configs dynamically: [num.partitions]"),
         )
         code, text = self.change(BROKER, "", ("log.roll.ms", SET, "0"))
         self.assertEqual(code, ErrorCode.INVALID_CONFIG)

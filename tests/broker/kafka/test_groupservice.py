@@ -45,7 +45,8 @@ class TopicTests(GroupCase):
 
     def test_notCreated(self) -> None:
         """If the topic cannot be created, clients are told to try again."""
-        self.createTopic("__consumer.offsets")
+        self.lead.stop()
+        self.restart(properties={"max.partitions": "1"})
         self.assertEqual(self.find().errorCode, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         self.assertEqual(self.find().errorCode, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 

@@ -154,7 +154,7 @@ class MetadataTests(MetadataCase):
             response = self.bench.ask(METADATA, 10, cls(topics=[topic]))
             self.assertEqual(response.topics[0].errorCode, ErrorCode.INVALID_REQUEST)
         response = self.bench.ask(METADATA, 13, cls(topics=[cls.MetadataRequestTopic(name=None)]))
-        self.assertEqual(response.errorCode, ErrorCode.INVALID_REQUEST)
+        self.assertEqual(response.errorCode, ErrorCode.UNKNOWN_SERVER_ERROR)
         self.assertEqual(self.bench.topics.image.topics, {})
 
     def test_operations(self) -> None:

@@ -43,8 +43,9 @@ from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.requests import RequestHeader
 
-GROUP, TRANSACTION = 0, 1
-"""What a coordinator is looked for. There is a third type, which needs share groups."""
+GROUP, TRANSACTION, SHARE = 0, 1, 2
+"""What a coordinator is looked for. There are no share groups."""
+_TYPES = (GROUP, TRANSACTION, SHARE)
 
 GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 """Read, delete, describe, describe and alter settings: everything that can be done to a group."""
@@ -53,6 +54,7 @@ _NO_OPERATIONS = -(2**31)
 _BATCHED_FIND_VERSION = 4
 _BATCHED_FETCH_VERSION = 8
 _COMMIT_IDS_VERSION = 10
+_SYNC_PROTOCOL_VERSION = 5
 _FETCH_IDS_VERSION = 10
 
 
@@ -110,7 +112,10 @@ class GroupRequests:
         coordinators = []
         for key in body.coordinatorKeys:
             error, address = await self._find(body.keyType, key, state)
-            coordinators.append(response.Coordinator(key=key, errorCode=error, **address))
+            found = response.Coordinator(key=key, errorCode=error, **address)
+            if body.keyType not in _TYPES:
+                found.errorMessage = error.message
+            coordinators.append(found)
         return response(coordinators=coordinators)
 
     async def _find(
@@ -134,6 +139,10 @@ class GroupRequests:
 
     def syncGroup(self, header: RequestHeader, body: Any, state: ConnectionState) -> Any:
         context = _context(header, state)
+        hasProtocol = header.apiVersion >= _SYNC_PROTOCOL_VERSION
+        if hasProtocol and (body.protocolType is None or body.protocolName is None):
+            code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            return messages.SyncGroupResponse(errorCode=code)
         return self._ask(
             messages.SyncGroupResponse,
             lambda reply: self._groups.coordinator.syncGroup(context, body, reply),
@@ -282,8 +291,6 @@ class GroupRequests:
             if known:
                 accepted.append(DeleteTopic(topic.name, known))
         response = messages.OffsetDeleteResponse
-        if not accepted:
-            return response(topics=refused)
         request = OffsetDelete(body.groupId, accepted)
 
         def answered(answer: Any) -> Any:
