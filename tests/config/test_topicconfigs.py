@@ -25,6 +25,8 @@ class CheckTests(SynchronousTestCase):
             ("unclean.leader.election.enable", "TRUE", "true"),
             ("min.cleanable.dirty.ratio", "0.1", "0.1"),
             ("compression.type", "zstd", "zstd"),
+            ("compression.gzip.level", "-1", "-1"),
+            ("compression.gzip.level", "9", "9"),
             ("message.timestamp.type", "LogAppendTime", "LogAppendTime"),
         ):
             self.assertEqual(checkTopicConfig(name, text), value)
@@ -36,6 +38,8 @@ class CheckTests(SynchronousTestCase):
             ("retention.ms", "-2"),
             ("segment.bytes", "9"),
             ("segment.bytes", "99999999999"),
+            ("compression.gzip.level", "0"),
+            ("compression.gzip.level", "10"),
             ("flush.ms", "9223372036854775808"),
             ("cleanup.policy", "shrink"),
             ("cleanup.policy", "delete,delete"),

@@ -207,6 +207,7 @@ class LeaderEpochTests(FileCase):
         """An epoch ends where the next one begins; the latest one ends at the log's end."""
         answers = {
             5: (5, 44), 4: (2, 30), 2: (2, 30), 1: (0, 10), 0: (0, 10), 6: UNDEFINED, -1: UNDEFINED,
+            -2: (-2, 0),
         }  # fmt: skip
         for epoch, answer in answers.items():
             self.assertEqual(self.epochs.endOffsetFor(epoch, 44), answer, epoch)

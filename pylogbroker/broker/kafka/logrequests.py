@@ -193,7 +193,7 @@ class LogRequests:
                 if found is not None and found.offset < end:
                     result.offset, result.timestamp = found.offset, found.timestampMs
                     epoch = found.leaderEpoch
-                elif timestamp == MAX_TIMESTAMP and log.logStartOffset < end:
+                elif found is None and sought is None and log.logStartOffset < end:
                     # No record has a timestamp: Kafka answers the first one.
                     result.offset = log.logStartOffset
                     epoch = log.epochs.epochOf(log.logStartOffset)

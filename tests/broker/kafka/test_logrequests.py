@@ -138,12 +138,24 @@ class ListOffsetsTests(LogCase):
         self.bench.append(b"a")
         self.assertEqual(self.ask(LATEST, replicaId=-2), (0, -1, 1, 0))
 
+    def test_meaningless(self) -> None:
+        """An epoch that is none, and a level of isolation that is none."""
+        self.assertEqual(self.ask(LATEST, epoch=-2)[0], ErrorCode.FENCED_LEADER_EPOCH)
+        for isolation in (-1, 2):
+            found = self.ask(LATEST, isolation=isolation)
+            self.assertEqual(found, (ErrorCode.UNKNOWN_SERVER_ERROR, -1, -1, -1))
+
     def test_committed(self) -> None:
         """For readers of committed records, the latest offset is the last stable one."""
         self.bench.append(b"a")
         self.bench.append(b"b", producer=5, epoch=0, sequence=0, transactional=True)
         self.assertEqual(self.ask(LATEST, isolation=1), (0, -1, 1, 0))
         self.assertEqual(self.ask(LATEST, isolation=0), (0, -1, 2, 0))
+
+    def test_noTimestamps(self) -> None:
+        """Where no record has a time, the newest is the first."""
+        self.bench.append(b"a", b"b", timestampMs=-1)
+        self.assertEqual(self.ask(MAX_TIMESTAMP), (0, -1, 0, 0))
 
     def test_byTime(self) -> None:
         """The first record that is not older, if readers see it; or the newest of all."""

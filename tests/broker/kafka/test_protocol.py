@@ -55,6 +55,20 @@ class ProtocolTests(SynchronousTestCase):
         self.assertEqual([each.apiKey for each in body.apiKeys], [0, 1, 12, 18])
         self.assertEqual(struct.unpack_from(">ii", found), (len(found) - 4, 7))
 
+    def test_namesOfSoftware(self) -> None:
+        """A client's software is named by letters, digits, dots and hyphens between them."""
+        for name, version, code in (
+            (b"a.b-c", b"1-2.3", 0),
+            (b"", b"1", ErrorCode.INVALID_REQUEST),
+            (b"a", b"", ErrorCode.INVALID_REQUEST),
+            (b"-a", b"1", ErrorCode.INVALID_REQUEST),
+            (b"a b", b"1", ErrorCode.INVALID_REQUEST),
+        ):
+            data = b"".join(bytes((len(text) + 1,)) + text for text in (name, version))
+            (found,) = self.handled(frame(18, 3, data + b"\0", True))
+            body, _ = messages.ApiVersionsResponse.decode(found, 3, 8)
+            self.assertEqual((body.errorCode, bool(body.apiKeys)), (code, not code))
+
     def test_unknownApiVersions(self) -> None:
         """An ApiVersions request of an unknown version gets error 35 in the layout of version 0."""
         (found,) = self.handled(frame(18, 99))
