@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.task import LoopingCall
@@ -53,6 +53,8 @@ from pylogbroker.storage.kafka.checkpoints import CHECKPOINTS, LOG_START
 from pylogbroker.storage.logdirectory import LogDirectory
 from pylogbroker.storage.partitionlog import MarkKind, OffsetCallback, PartitionLog
 from pylogbroker.types import TopicPartition, formatCount
+
+J = TypeVar("J", bound=Job)
 
 WRITE_SIZE_MAX = 256 << 10
 RETENTION_DELAY_MS = 60_000
@@ -601,6 +603,34 @@ class LogManager:
                 topicPartition=log.topicPartition,
                 error=error,
             )
+
+    async def runAlone(
+        self,
+        log: PartitionLog,
+        begin: Callable[[], J | None],
+        finish: Callable[[J, StorageError | None], None],
+    ) -> tuple[J | None, StorageError | None]:
+        """
+        Run a job of a partition when no other is under way.
+
+        @param begin: makes the job; L{None}: there is nothing to do.
+        @return: the job, and why it failed.
+        """
+        partition = self.partition(log)
+        await self._jobsDone(partition)
+        job = begin()
+        if job is None:
+            return None, None
+        ended: list[StorageError | None] = []
+
+        def done(error: StorageError | None) -> None:
+            finish(job, error)
+            ended.append(error)
+
+        self._run(partition, job, done)
+        while not ended:
+            await self._jobsDone(partition)
+        return job, ended[0]
 
     # -- the end
 

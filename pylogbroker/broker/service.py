@@ -193,6 +193,7 @@ class BrokerService(Service):
         self._isRegistering = self._wasInterrupted = False
         self._flushWorker = worker(reactor, "pylogbroker-flush", settings.flushThreads)
         self._readWorker = worker(reactor, "pylogbroker-cold", settings.coldReadThreads)
+        self._compactionWorker = worker(reactor, "pylogbroker-compaction", 1)
         pageCache = PageCache(settings.warmBytes // PIECE_SIZE)
         log = RateLimitedLogger(reactor, self._log)
         self.logManager = LogManager(
@@ -209,6 +210,7 @@ class BrokerService(Service):
             self._random,
             self.counters,
             requestLog,
+            self._compactionWorker if isinstance(fileSystem, RealFileSystem) else None,
         )
         self.directory = LogDirectory(
             settings.logDir,
@@ -569,6 +571,7 @@ class BrokerService(Service):
     def _serve(self) -> None:
         self._flushWorker.start()
         self._readWorker.start()
+        self._compactionWorker.start()
         self.logManager.start(self.directory)
         self.kafka.start().addErrback(
             lambda failure: self._log.failure("Starting topics failed: this is a bug", failure)
@@ -629,6 +632,7 @@ class BrokerService(Service):
         self._memory.close()
         self._flushWorker.stop()
         self._readWorker.stop()
+        self._compactionWorker.stop()
         self._log.info("Broker {brokerId} has stopped", brokerId=self._settings.brokerId)
 
     def _closeDirectory(self) -> bool:

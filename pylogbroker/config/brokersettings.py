@@ -349,6 +349,25 @@ class BrokerSettings(Settings):
         "600000",
         "How often such producers are looked for.",
     )
+    logCleanerBackoffMs = ownKey(
+        "log.cleaner.backoff.ms",
+        POSITIVE,
+        "15000",
+        "How often the broker looks for partitions to compact.",
+    )
+    logCleanerDedupeBufferSize = ownKey(
+        "log.cleaner.dedupe.buffer.size",
+        SIZE,
+        "134217728",
+        "Memory for the keys of a compaction in bytes, 24 for a slot, of which three quarters are "
+        "used: 4.2 million keys with the default. More keys take several runs.",
+    )
+    logCleanerIoMaxBytesPerSecond = ownKey(
+        "log.cleaner.io.max.bytes.per.second",
+        Integer(0, LONG_MAX),
+        "67108864",
+        "How fast a compaction reads, in bytes a second; 0: no limit.",
+    )
     maxUnflushedBytesPerPartition = ownKey(
         "max.unflushed.bytes.per.partition",
         SIZE,

@@ -3,9 +3,8 @@ The settings of topics in today's protocol: every one of Kafka 4.3, with type, d
 
 A setting is I{honoured}, or I{refused} unless it has its default: to take a value that has no
 effect would be a lie. The settings of replicas and remote storage are refused: there is one replica
-and no tier. Compaction is refused, since nothing compacts yet; the broker's own topics have it, so
-that they need no change later. A topic's setting overrides the broker's, whose key is
-C{serverKey}; without either the default holds.
+and no tier. A topic's setting overrides the broker's, whose key is C{serverKey}; without either the
+default holds.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ class TopicConfig:
     @ivar alternative: a number that is valid, too, outside of L{low} to L{high}.
     @ivar choices: valid texts, of a list for each element; empty: any.
     @ivar isHonoured: whether another value than the default is accepted.
-    @ivar ownChoices: those of C{choices} that only topics of the broker itself may have yet.
     """
 
     name: str
@@ -55,14 +53,12 @@ class TopicConfig:
     high: float | None = None
     choices: tuple[str, ...] = ()
     isHonoured: bool = True
-    ownChoices: tuple[str, ...] = ()
     alternative: int | None = None
 
-    def check(self, text: str, isOwn: bool = False) -> str:
+    def check(self, text: str) -> str:
         """
         The value in its usual form.
 
-        @param isOwn: it is for a topic that the broker creates for itself.
         @raise ValueError: why it is not valid, as a sentence that names the setting.
         """
         text = text.strip()
@@ -76,8 +72,6 @@ class TopicConfig:
             if len(set(parts)) < len(parts):
                 raise self._error(text, "a value occurs twice")
             text = ",".join(parts)
-            if not isOwn and any(part in self.ownChoices for part in parts):
-                raise self._error(text, f"{', '.join(self.ownChoices)} is not supported yet")
         elif self.type is ConfigType.STRING:
             self._checkChoices(text, [text])
         else:
@@ -132,7 +126,6 @@ TOPIC_CONFIGS: Mapping[str, TopicConfig] = {
             "log.cleanup.policy",
             "What happens to old segments: delete them, or compact: keep each key's last record.",
             choices=("compact", "delete"),
-            ownChoices=("compact",),
         ),
         TopicConfig(
             "compression.gzip.level",
@@ -409,11 +402,10 @@ class EffectiveConfigs(Mapping[str, str]):
         return self[name] == "true"
 
 
-def checkTopicConfig(name: str, value: str | None, isOwn: bool = False) -> str:
+def checkTopicConfig(name: str, value: str | None) -> str:
     """
     A setting's value in its usual form.
 
-    @param isOwn: as for L{TopicConfig.check}.
     @raise ValueError: there is no such setting, or the value is not valid, or not honoured; the
         text names it.
     """
@@ -422,4 +414,4 @@ def checkTopicConfig(name: str, value: str | None, isOwn: bool = False) -> str:
         raise ValueError(f"Unknown topic config name: {name}")
     if value is None:
         raise ValueError(f"Null value not supported for topic configs: {name}")
-    return config.check(value, isOwn)
+    return config.check(value)

@@ -325,22 +325,23 @@ def _encodeUnsigned(number: int) -> bytes:
 _VARINTS = [_encodeUnsigned(number) for number in range(1 << 10)]
 
 
-def _varint(value: int) -> bytes:
+def encodeVarint(value: int) -> bytes:
+    """A number as records have it, with zigzag."""
     number = _zigzag(value)
     return _VARINTS[number] if number < len(_VARINTS) else _encodeUnsigned(number)
 
 
 def _encodeRecord(record: Record, delta: int, deltaMs: int) -> bytes:
-    pieces = [b"\0", _varint(deltaMs), _varint(delta)]
+    pieces = [b"\0", encodeVarint(deltaMs), encodeVarint(delta)]
     for field in (record.key, record.value):
-        pieces += (_VARINTS[1],) if field is None else (_varint(len(field)), field)
-    pieces.append(_varint(len(record.headers)))
+        pieces += (_VARINTS[1],) if field is None else (encodeVarint(len(field)), field)
+    pieces.append(encodeVarint(len(record.headers)))
     for name, value in record.headers:
         encoded = name.encode()
-        pieces += (_varint(len(encoded)), encoded)
-        pieces += (_VARINTS[1],) if value is None else (_varint(len(value)), value)
+        pieces += (encodeVarint(len(encoded)), encoded)
+        pieces += (_VARINTS[1],) if value is None else (encodeVarint(len(value)), value)
     data = b"".join(pieces)
-    return _varint(len(data)) + data
+    return encodeVarint(len(data)) + data
 
 
 def encodeBatch(

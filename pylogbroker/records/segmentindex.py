@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import NamedTuple
 
-from pylogbroker.errors import CorruptLogError, FormatError
+from pylogbroker.errors import CorruptLogError, FormatError, StorageError
 from pylogbroker.interfaces import (
     BatchHeader,
     IFile,
@@ -204,6 +204,17 @@ def walkHeaders(
         position += header.size
 
 
+def _floor(table: _Table, key: int) -> tuple[int, int] | None:
+    """
+    L{_Table.floor}. Compaction replaces the files under a search on another thread; without an
+    entry the search begins at the segment's first byte.
+    """
+    try:
+        return table.floor(key)
+    except StorageError:
+        return None
+
+
 class SegmentIndex:
     """
     Offsets and times in a segment (L{pylogbroker.interfaces.ISegmentIndex}); the module states the
@@ -373,7 +384,7 @@ class SegmentIndex:
 
     def _walkFrom(self, file: IFile, offset: int, size: int) -> Iterator[tuple[int, BatchHeader]]:
         """The headers from the index's entry for an offset on."""
-        entry = self._offsets.floor(max(offset - self._baseOffset, 0))
+        entry = _floor(self._offsets, max(offset - self._baseOffset, 0))
         start = entry[1] if entry is not None and self._isEntry(file, size, entry) else 0
         return walkHeaders(file.readAt, start, size, SEARCH_WINDOW_SIZE)
 
@@ -381,7 +392,7 @@ class SegmentIndex:
         """Blocks, as C{search}. Opens one batch."""
         if timestampMs > self.largestTimestampMs:
             return None
-        entry = self._times.floor(timestampMs)
+        entry = _floor(self._times, timestampMs)
         offset = max(startOffset, self._baseOffset + (0 if entry is None else entry[1]))
         for position, header in self._walkFrom(file, offset, file.size()):
             if header.maxTimestampMs >= timestampMs and header.lastOffset >= startOffset:

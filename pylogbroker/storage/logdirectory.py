@@ -60,6 +60,7 @@ from pylogbroker.storage.kafka.batchlog import BatchLog, BatchLogSettings
 from pylogbroker.storage.kafka.batchrecovery import LoadedBatches, LoadRequest, loadBatches
 from pylogbroker.storage.kafka.checkpoints import (
     CHECKPOINTS,
+    CLEANER,
     HIGH_WATERMARK,
     LOG_START,
     META_PROPERTIES,
@@ -84,7 +85,6 @@ _OWN_NAMES = frozenset(
         META_PROPERTIES,
         *CHECKPOINTS,
         "metadata.journal",
-        "cleaner-offset-checkpoint",
         "bootstrap.checkpoint",
         APACHE_METADATA,
     }
@@ -355,6 +355,7 @@ class LogDirectory:
             batchSettings = self._forBatches(topicPartition.topic)
             assert batchSettings is not None
             log = BatchLog(topicPartition, loaded, self.cache, batchSettings, self._clock)
+            log.setCleaned(self._saved[CLEANER].get(topicPartition, 0))
         else:
             settings = self._settingsFor(topicPartition.topic)
             log = PartitionLog(topicPartition, loaded, self.cache, settings, self._clock)
@@ -504,6 +505,8 @@ class LogDirectory:
             if isinstance(log, BatchLog):
                 offsets[RECOVERY_POINT][topicPartition] = log.flushedOffset
                 offsets[HIGH_WATERMARK][topicPartition] = min(log.highWatermark, log.flushedOffset)
+                if log.cleanedOffset > 0:
+                    offsets[CLEANER][topicPartition] = log.cleanedOffset
                 if log.logStartOffset > log.segments[0].baseOffset:
                     offsets[LOG_START][topicPartition] = log.logStartOffset
         return offsets

@@ -20,7 +20,7 @@ class CheckTests(SynchronousTestCase):
         """Valid values, in their usual form."""
         for name, text, value in (
             ("retention.ms", " 5 ", "5"),
-            ("cleanup.policy", "delete", "delete"),
+            ("cleanup.policy", "compact, delete", "compact,delete"),
             ("cleanup.policy", "", ""),
             ("unclean.leader.election.enable", "TRUE", "true"),
             ("min.cleanable.dirty.ratio", "0.1", "0.1"),
@@ -43,8 +43,6 @@ class CheckTests(SynchronousTestCase):
             ("flush.ms", "9223372036854775808"),
             ("cleanup.policy", "shrink"),
             ("cleanup.policy", "delete,delete"),
-            ("cleanup.policy", "compact"),
-            ("cleanup.policy", "delete,compact"),
             ("compression.type", "brotli"),
             ("unclean.leader.election.enable", "yes"),
             ("min.cleanable.dirty.ratio", "1.5"),
@@ -59,13 +57,6 @@ class CheckTests(SynchronousTestCase):
         self.assertIn(
             "Null value", str(self.assertRaises(ValueError, checkTopicConfig, "flush.ms", None))
         )
-
-    def test_compaction(self) -> None:
-        """Compaction is refused as not there yet, but for the broker's own topics."""
-        error = self.assertRaises(ValueError, checkTopicConfig, "cleanup.policy", "compact,delete")
-        self.assertIn("cleanup.policy: compact is not supported yet", str(error))
-        found = checkTopicConfig("cleanup.policy", "compact, delete", isOwn=True)
-        self.assertEqual(found, "compact,delete")
 
     def test_effective(self) -> None:
         """A topic's setting comes before the broker's, and that before the default."""

@@ -394,13 +394,16 @@ class FileTests(LookupCase):
         self.check(log)
 
     def test_shorterMeanwhile(self) -> None:
-        """An index file that became shorter is an error that names it."""
+        """
+        An index file that became shorter, since compaction has replaced it, is not used: the search
+        begins at the first byte.
+        """
         log = filled()
         log.index.save()
         log.open()
+        expected = log.index.search(log.file, BASE + 50)
         log.files.open(OFFSETS).truncate(8)
-        error = self.assertRaises(CorruptLogError, log.index.search, log.file, BASE + 50)
-        self.assertIn(OFFSETS, str(error))
+        self.assertEqual(log.index.search(log.file, BASE + 50), expected)
 
 
 class GoldenTests(SynchronousTestCase):

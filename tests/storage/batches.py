@@ -116,6 +116,7 @@ class BatchSite(Site):
             "batchSizeMax": 1_048_588,
             "indexInterval": 4096,
             "timeType": False,
+            "compaction": None,
             **settings,
         }
         super().__init__()
@@ -144,6 +145,7 @@ class BatchSite(Site):
             24 * HOUR_MS,
             found["isReadWhenFlushed"],
             KafkaFormat(rules),
+            found["compaction"],
         )
 
     def make(self, topic: str = "t") -> BatchLog:

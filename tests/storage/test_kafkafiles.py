@@ -183,6 +183,7 @@ class IdTests(FileCase):
                 "recovery-point-offset-checkpoint",
                 "replication-offset-checkpoint",
                 "log-start-offset-checkpoint",
+                "cleaner-offset-checkpoint",
             ),
         )
 

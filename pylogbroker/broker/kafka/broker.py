@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import partial
 from random import Random
 from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from pylogbroker.broker.compaction.logcleaner import CompactionProcess, LogCleaner
+from pylogbroker.broker.compaction.segmentrewrite import compact
 from pylogbroker.broker.kafka.configrequests import BrokerConfig, ConfigRequests
 from pylogbroker.broker.kafka.coordinators.grouprequests import GroupRequests
 from pylogbroker.broker.kafka.coordinators.groupservice import OFFSETS_TOPIC_CONFIGS, GroupService
@@ -57,6 +60,7 @@ class KafkaBroker:
     @ivar topics: and their partitions here.
     @ivar groups: of consumers.
     @ivar fetchSessions: of consumers, too.
+    @ivar cleaner: compacts.
     @ivar protocol: handles the requests of all its connections.
     """
 
@@ -69,8 +73,13 @@ class KafkaBroker:
         random: Random,
         counters: BrokerCounters,
         requestLog: Logger | None = None,
+        compactionWorker: IWorker | None = None,
     ) -> None:
-        """@param worker: writes the metadata."""
+        """
+        @param worker: writes the metadata.
+        @param compactionWorker: waits for the processes that compact; L{None}: C{worker} compacts
+            itself, as tests need it.
+        """
         self._clock = clock
         self._settings = settings
         self._random = random
@@ -80,6 +89,10 @@ class KafkaBroker:
         self.metadata = MetadataManager(
             MetadataStore(fileSystem, settings.logDir), worker, random.randbytes
         )
+        self._fileSystem = fileSystem
+        self._worker = worker
+        self._compactionWorker = compactionWorker
+        self.cleaner: LogCleaner
         self.topics: TopicManager
         self.groups: GroupService
         self.fetchSessions: FetchSessionCache
@@ -108,6 +121,7 @@ class KafkaBroker:
         self.topics = TopicManager(
             self.metadata, directory, logManager, self._serverConfigs, self._settings.maxPartitions
         )
+        self.cleaner = self._makeCleaner(directory, logManager)
         produce = ProduceRequests(broker, self.topics, logManager, self.purgatory)
         sessions = self.fetchSessions = FetchSessionCache(
             self._settings.maxIncrementalFetchSessionCacheSlots, self._clock.seconds, self._random
@@ -142,6 +156,19 @@ class KafkaBroker:
             self._counters,
             self._clock.seconds,
             self._requestLog,
+        )
+
+    def _makeCleaner(self, directory: LogDirectory, logManager: LogManager) -> LogCleaner:
+        worker, fileSystem = self._compactionWorker, self._fileSystem
+        process = CompactionProcess()
+        return LogCleaner(
+            logManager,
+            directory,
+            self._settings,
+            fileSystem,
+            self._worker if worker is None else worker,
+            process if worker is not None else partial(compact, fileSystem),
+            process.stop,
         )
 
     def _brokerConfigs(self) -> dict[str, BrokerConfig]:
@@ -182,11 +209,13 @@ class KafkaBroker:
         @return: fires when all partitions are there, and the groups are loaded; what is ready
             sooner is served at once.
         """
+        self.cleaner.start()
         return self.topics.start().addCallback(lambda _none: self.groups.start())
 
     def endWaits(self) -> None:
         """Answer the requests that wait for other clients, since no more requests come."""
         self.groups.stop()
+        self.cleaner.stop()
 
     def stop(self) -> None:
         """The waits are over; to be called when no request is under way."""

@@ -327,7 +327,7 @@ class ConfigRequests:
             topic = image.topics.get(name)
             current = {} if topic is None else topic.configs
             changes = changed(resource, current, self._topicDefault)
-            checked = _checked(changes, current, checkTopicConfig)
+            checked = _checked(changes, checkTopicConfig)
             if topic is None:
                 raise KafkaError(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
@@ -337,7 +337,7 @@ class ConfigRequests:
             kind, owner = (BROKER if name else CLUSTER_DEFAULT), name
             current = image.brokerConfigs.get(name, {})
             changes = changed(resource, current, self._brokerDefault)
-            checked = _checked(changes, current, lambda key, *args: _DYNAMIC[key].check(*args))
+            checked = _checked(changes, lambda key, value: _DYNAMIC[key].check(value))
         if validateOnly:
             return []
         return [
@@ -446,15 +446,9 @@ def _incrementallyChanged(
 
 
 def _checked(
-    changes: Mapping[str, str | None],
-    current: Mapping[str, str],
-    check: Callable[[str, str, bool], str],
+    changes: Mapping[str, str | None], check: Callable[[str, str], str]
 ) -> dict[str, str | None]:
-    """What holds already is not a client's choice: the broker's own topics keep what they have."""
     try:
-        return {
-            key: None if value is None else check(key, value, value == current.get(key))
-            for key, value in changes.items()
-        }
+        return {key: None if value is None else check(key, value) for key, value in changes.items()}
     except ValueError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error

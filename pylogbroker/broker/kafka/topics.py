@@ -39,7 +39,7 @@ from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.records import compression
 from pylogbroker.records.kafkaformat import KafkaFormat, RecordRules
 from pylogbroker.records.segmentindex import IndexSettings
-from pylogbroker.storage.kafka.batchlog import BatchLog, BatchLogSettings
+from pylogbroker.storage.kafka.batchlog import BatchLog, BatchLogSettings, CompactionSettings
 from pylogbroker.storage.logdirectory import LogDirectory
 from pylogbroker.storage.segments import both, byRecordTime, bySize
 from pylogbroker.types import TopicPartition
@@ -229,16 +229,11 @@ class TopicManager:
     # -- changes
 
     def checkNewTopic(
-        self,
-        image: MetadataImage,
-        name: str,
-        configs: Mapping[str, str | None],
-        isOwn: bool = False,
+        self, image: MetadataImage, name: str, configs: Mapping[str, str | None]
     ) -> dict[str, str]:
         """
         Check the name and the settings of a new topic.
 
-        @param isOwn: the settings are the broker's own, not a client's.
         @return: the settings in their usual form.
         @raise KafkaError: it cannot be created.
         """
@@ -254,7 +249,7 @@ class TopicManager:
                 f"Topic '{name}' already exists, for clients of Kafka 0.7.",
             )
         try:
-            return {key: checkTopicConfig(key, value, isOwn) for key, value in configs.items()}
+            return {key: checkTopicConfig(key, value) for key, value in configs.items()}
         except ValueError as error:
             raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
 
@@ -264,15 +259,13 @@ class TopicManager:
         name: str,
         partitionCount: int,
         configs: Mapping[str, str | None],
-        isOwn: bool = False,
     ) -> list[Record]:
         """
         The records of a new topic.
 
-        @param isOwn: as for C{checkNewTopic}.
         @raise KafkaError: it cannot be created.
         """
-        checked = self.checkNewTopic(image, name, configs, isOwn)
+        checked = self.checkNewTopic(image, name, configs)
         if partitionCount < 1:
             raise KafkaError(
                 ErrorCode.INVALID_PARTITIONS,
@@ -356,14 +349,13 @@ class TopicManager:
         """
         Create a topic, unless it is there; in any case wait for its partitions.
 
-        @param configs: the broker's own choice; a client's go through L{newTopic}.
         @raise KafkaError: it cannot be created, or was removed meanwhile.
         """
 
         def decide(image: MetadataImage) -> tuple[list[Record], bool]:
             if name in image.topics:
                 return [], False
-            return self.newTopic(image, name, partitionCount, configs or {}, isOwn=True), True
+            return self.newTopic(image, name, partitionCount, configs or {}), True
 
         isNew = await self.change(decide)
         topic = self.image.topics.get(name)
@@ -413,6 +405,10 @@ def batchLogSettings(
     rollMs = configs.number("segment.ms")
     jitterMs = min(configs.number("segment.jitter.ms"), rollMs - 1)
     policies = configs["cleanup.policy"].split(",")
+    isCompacted = "compact" in policies
+    if isCompacted:  # what is not rolled is not compacted
+        rollMs = min(rollMs, configs.number("max.compaction.lag.ms"))
+        jitterMs = min(jitterMs, rollMs - 1)
     codec = configs["compression.type"]
     levels = {
         "gzip": "compression.gzip.level",
@@ -426,7 +422,7 @@ def batchLogSettings(
         timestampAfterMaxMs=configs.number("message.timestamp.after.max.ms"),
         codec=_CODECS.get(codec),
         level=configs.number(levels[codec]) if codec in levels else None,
-        isCompacted="compact" in policies,
+        isCompacted=isCompacted,
         isEveryRecordChecked=settings.logCheckRecords,
         index=IndexSettings(
             configs.number("index.interval.bytes"), configs.number("segment.index.bytes")
@@ -444,4 +440,12 @@ def batchLogSettings(
         producerExpirationMs=settings.producerIdExpirationMs,
         isReadWhenFlushed=settings.logFlushBeforeRead,
         format=KafkaFormat(rules, nowMs),
+        compaction=CompactionSettings(
+            float(configs["min.cleanable.dirty.ratio"]),
+            configs.number("min.compaction.lag.ms"),
+            configs.number("max.compaction.lag.ms"),
+            configs.number("delete.retention.ms"),
+        )
+        if isCompacted
+        else None,
     )

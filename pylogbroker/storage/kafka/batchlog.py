@@ -20,6 +20,9 @@ first batch and the one to be appended (C{segment.ms}).
 B{Deleting.} A segment goes by the time of its newest record, and when it is below the log start,
 which C{deleteRecords} moves. It never goes before all of it is below the high watermark.
 
+B{Compaction} replaces closed segments (L{pylogbroker.storage.kafka.compaction}): C{compactable}
+says which, C{beginReplace} and C{finishReplace} exchange a group.
+
 B{Files beside the segments.} Rolls and the orderly close write a snapshot of the producers, the
 aborted transactions and the epochs, behind the sync of the segment: none is ever ahead of the
 flushed log. What is missing after a crash is found again by a scan
@@ -31,8 +34,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from typing import NamedTuple
 
-from pylogbroker.errors import BatchSizeError, OffsetOutOfRangeError
+from pylogbroker.errors import BatchSizeError, OffsetOutOfRangeError, StorageError
 from pylogbroker.interfaces import (
     EMPTY_SLICE,
     AppendResult,
@@ -40,7 +44,7 @@ from pylogbroker.interfaces import (
     Slice,
     ValidatedBatches,
 )
-from pylogbroker.storage.files import DescriptorCache
+from pylogbroker.storage.files import DescriptorCache, SegmentFile
 from pylogbroker.storage.jobs import (
     DeleteJob,
     FindLargestTimeJob,
@@ -49,8 +53,10 @@ from pylogbroker.storage.jobs import (
     RollJob,
 )
 from pylogbroker.storage.kafka.batchrecovery import LoadedBatches
+from pylogbroker.storage.kafka.compaction import CompactedGroup, CompactionRequest
 from pylogbroker.storage.kafka.epochs import writeEpochs
 from pylogbroker.storage.kafka.producerstate import CompletedTransaction, snapshotPath
+from pylogbroker.storage.kafka.segmentswap import ReplaceJob
 from pylogbroker.storage.kafka.transactionindex import (
     AbortedTransaction,
     TransactionIndex,
@@ -77,12 +83,56 @@ class BatchLogSettings(PartitionSettings):
     @ivar isReadWhenFlushed: whether readers see only what is flushed
         (C{log.flush.before.read}).
     @ivar format: record batches with the topic's rules; L{None}: the log directory's.
+    @ivar compaction: L{None}: C{cleanup.policy} has no C{compact}.
     """
 
     batchSizeMax: int = 1_048_588
     producerExpirationMs: int = 86_400_000
     isReadWhenFlushed: bool = True
     format: IRecordFormat | None = None
+    compaction: CompactionSettings | None = None
+
+
+class CompactionSettings(NamedTuple):
+    """
+    When and how to compact.
+
+    @ivar minDirtyRatio: part of the bytes that must be dirty (C{min.cleanable.dirty.ratio}).
+    @ivar minLagMs: records stay this long (C{min.compaction.lag.ms}).
+    @ivar maxLagMs: and are compacted after this (C{max.compaction.lag.ms}).
+    @ivar deleteRetentionMs: C{delete.retention.ms}.
+    """
+
+    minDirtyRatio: float = 0.5
+    minLagMs: int = 0
+    maxLagMs: int = NEVER
+    deleteRetentionMs: int = 86_400_000
+
+
+class Compactable(NamedTuple):
+    """
+    What can be compacted now.
+
+    @ivar segments: from the log's first on.
+    @ivar endOffset: behind them.
+    @ivar dirtyStart: everything below is compacted.
+    @ivar dirtySize: bytes of segments that reach it.
+    @ivar size: bytes of all.
+    """
+
+    segments: tuple[Segment, ...]
+    endOffset: int
+    dirtyStart: int
+    dirtySize: int
+    size: int
+
+    @property
+    def ratio(self) -> float:
+        return self.dirtySize / self.size if self.size else 0.0
+
+    @property
+    def dirtySegments(self) -> tuple[Segment, ...]:
+        return tuple(each for each in self.segments if each.baseOffset >= self.dirtyStart)
 
 
 class BatchLog(PartitionLog):
@@ -92,6 +142,7 @@ class BatchLog(PartitionLog):
     @ivar topicId: of C{partition.metadata}; L{None}: there is none.
     @ivar producers: what is known of its producers.
     @ivar epochs: its leader epochs.
+    @ivar cleanedOffset: everything below is compacted.
     """
 
     settings: BatchLogSettings
@@ -113,6 +164,7 @@ class BatchLog(PartitionLog):
         self.leaderEpoch = max(self.epochs.latest, 0)
         self.logStartOffset = max(loaded.logStartOffset, self.logStartOffset)
         self._aborted = loaded.aborted
+        self.cleanedOffset = 0
         self._firstTimestampMs = loaded.firstTimestampMs if loaded.firstTimestampMs >= 0 else NEVER
         self._flushWaiting = self._waiters[MarkKind.FLUSHED].waiting
         self._readWaiting = (
@@ -416,6 +468,122 @@ class BatchLog(PartitionLog):
             for segment in job.segments:
                 self._aborted.pop(segment.baseOffset, None)
         return job
+
+    # -- compaction
+
+    def setCleaned(self, offset: int) -> None:
+        """Note up to where the log is compacted; at most up to the active segment."""
+        self.cleanedOffset = min(offset, self._active.baseOffset)
+
+    def compactable(self, nowMs: int) -> Compactable | None:
+        """
+        What can be compacted, whether it is worth it or not. L{None}: nothing, or the topic is not
+        compacted, or the partition has failed.
+        """
+        settings = self.settings.compaction
+        if settings is None or self.isOffline:
+            return None
+        limit = min(self.flushedOffset, self.lastStableOffset)
+        segments = self.segments
+        ends = [each.baseOffset for each in segments[1:]]
+        count = len(list(takewhile(lambda end: end <= limit, ends)))
+        start = max(self.cleanedOffset, segments[0].baseOffset)
+        if settings.minLagMs > 0:
+            for index, segment in enumerate(segments[:count]):
+                isDirty = ends[index] > start
+                if isDirty and segment.timestampMs > nowMs - settings.minLagMs:
+                    count = index
+                    break
+        if count == 0 or ends[count - 1] <= start:
+            return None
+        chosen = segments[:count]
+        dirty = sum(each.size for each, end in zip(chosen, ends, strict=False) if end > start)
+        return Compactable(chosen, ends[count - 1], start, dirty, sum(each.size for each in chosen))
+
+    def compactionRequest(
+        self, found: Compactable, nowMs: int, mapSize: int, readSizeMax: int
+    ) -> CompactionRequest:
+        """
+        The request to compact.
+
+        @param mapSize: bytes of memory for keys.
+        @param readSizeMax: bytes a second; 0: no limit.
+        """
+        settings = self.settings.compaction
+        assert settings is not None
+        return CompactionRequest(
+            self.path,
+            [(each.baseOffset, each.size, each.modifiedMs) for each in found.segments],
+            found.endOffset,
+            found.dirtyStart,
+            nowMs,
+            settings.deleteRetentionMs,
+            self.settings.segmentSizeMax,
+            mapSize,
+            readSizeMax,
+            [
+                (each.producerId, each.firstOffset, each.lastOffset)
+                for each in self.abortedIn(self.segments[0].baseOffset, found.endOffset)
+            ],
+            [
+                (each.producerId, each.batches[-1].lastOffset if each.batches else -1, each.epoch)
+                for each in self.producers.producers.values()
+            ],
+        )
+
+    def beginReplace(self, found: Compactable, group: CompactedGroup) -> ReplaceJob | None:
+        """
+        Exchange segments for their compacted file. No other job may be under way.
+
+        @return: L{None}: the segments are not there any more as they were, or the partition has
+            failed.
+        """
+        if self.busy or self.isOffline:
+            return None
+        wanted = [each for each in found.segments if each.baseOffset in set(group.bases)]
+        start = self._list.indexOf(wanted[0].baseOffset)
+        if list(self.segments[max(start, 0) : start + len(wanted)]) != wanted:
+            return None
+        self._deleting = True
+        return ReplaceJob(self._cache.fileSystem, self.path, wanted, group.size, self.format)
+
+    def finishReplace(self, job: ReplaceJob, error: StorageError | None) -> None:
+        """
+        Take the new segment in. A failure before the first change leaves all as it was; a later one
+        fails the partition, and recovery completes the exchange.
+        """
+        self._deleting = False
+        for segment in job.pinned:
+            segment.file.unpin()
+        if error is not None:
+            if job.isBegun:
+                self._fail(error)
+            return
+        if self.isOffline:
+            return
+        assert job.index is not None
+        first, *others = job.segments
+        new = Segment(
+            first.baseOffset,
+            SegmentFile(self._cache, first.path, False),
+            job.size,
+            job.segments[-1].modifiedMs,
+            job.index,
+        )
+        start = self._list.indexOf(first.baseOffset)
+        stop = start + len(job.segments)
+        following = self.segments[stop].baseOffset
+        self._list = self._list.replaced(start, stop, [new])
+        bases = [each.baseOffset for each in job.segments]
+        # A mark at the end of a closed segment is at the start of the next: bytes have changed.
+        if self.flushed.segment in bases:
+            self.flushed = LogPosition(self.flushed.offset, following, 0)
+        if self.watermark.segment in bases:
+            self.watermark = LogPosition(self.watermark.offset, following, 0)
+        for segment in job.segments:
+            self._aborted.pop(segment.baseOffset, None)
+            segment.file.retire()
+        self._toUnlink += tuple(others)
 
     def _removeState(self, segment: Segment) -> None:
         fileSystem = self._cache.fileSystem

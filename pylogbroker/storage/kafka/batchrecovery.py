@@ -17,6 +17,9 @@ checkpoint, at most minutes old; without one all segments are scanned.
 B{Producers and transactions} begin with the latest snapshot up to the first segment that is
 scanned, and take in every batch behind it. If the small files are missing or broken, the scan
 begins earlier: at the first segment, if need be.
+
+B{A compaction} that was interrupted is completed or undone first
+(L{pylogbroker.storage.kafka.segmentswap.completeSwaps}).
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ from pylogbroker.storage.kafka.producerstate import (
     parseSnapshotName,
     snapshotPath,
 )
+from pylogbroker.storage.kafka.segmentswap import completeSwaps
 from pylogbroker.storage.kafka.transactionindex import TransactionIndex, transactionPath
 from pylogbroker.storage.recovery import (
     LoadedPartition,
@@ -105,6 +109,8 @@ def loadBatches(
     """
     fileSystem = cache.fileSystem
     names = fileSystem.list(path)
+    if completeSwaps(fileSystem, path, names, format, report):
+        names = fileSystem.list(path)
     found = statSegments(fileSystem, path, names, format)
     for name in names:
         if name.endswith((DELETED_SUFFIX, ".tmp")):

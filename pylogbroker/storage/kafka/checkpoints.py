@@ -29,10 +29,13 @@ RECOVERY_POINT = "recovery-point-offset-checkpoint"
 
 HIGH_WATERMARK = "replication-offset-checkpoint"
 LOG_START = "log-start-offset-checkpoint"
+CLEANER = "cleaner-offset-checkpoint"
+"""Everything below is compacted."""
+
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
-CHECKPOINTS = (RECOVERY_POINT, HIGH_WATERMARK, LOG_START)
+CHECKPOINTS = (RECOVERY_POINT, HIGH_WATERMARK, LOG_START, CLEANER)
 """The offset checkpoints of a log directory."""
 
 FILE_SIZE_MAX = 64 << 20

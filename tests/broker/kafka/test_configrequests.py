@@ -234,10 +234,10 @@ class AlterTests(ConfigCase):
     def test_lists(self) -> None:
         """Lists are appended to and taken from, beginning with what holds."""
         name = "cleanup.policy"
-        self.assertEqual(self.change(TOPIC, "t", (name, APPEND, "delete")), (0, None))
-        self.assertEqual(self.configs[name], "delete")
+        self.assertEqual(self.change(TOPIC, "t", (name, APPEND, "compact,delete")), (0, None))
+        self.assertEqual(self.configs[name], "delete,compact")
         self.assertEqual(self.change(TOPIC, "t", (name, SUBTRACT, "delete")), (0, None))
-        self.assertEqual(self.configs[name], "")
+        self.assertEqual(self.configs[name], "compact")
         self.assertEqual(
             self.change(TOPIC, "t", ("retention.ms", APPEND, "1")),
             (
@@ -246,29 +246,8 @@ class AlterTests(ConfigCase):
             ),
         )
         key = "log.cleanup.policy"
-        self.assertEqual(self.change(BROKER, "", (key, APPEND, "delete")), (0, None))
-        self.assertEqual(self.brokerConfigs, {"": {key: "delete"}})
-
-    def test_compaction(self) -> None:
-        """
-        A client cannot choose compaction, which is not there yet, for a topic or as the broker's
-        default. A topic of the broker's own keeps it.
-        """
-        refused = "Invalid value compact for configuration {}: compact is not supported yet"
-        for kind, resource, key in (
-            (TOPIC, "t", "cleanup.policy"),
-            (BROKER, "", "log.cleanup.policy"),
-            (BROKER, "0", "log.cleanup.policy"),
-        ):
-            expected = (ErrorCode.INVALID_CONFIG, refused.format(key))
-            self.assertEqual(self.change(kind, resource, (key, SET, "compact")), expected)
-            found = self.replace(kind, resource, 2, False, **{key.replace(".", "_"): "compact"})
-            self.assertEqual(found, expected)
-        self.bench.create("own", cleanup_policy="compact")
-        self.assertEqual(self.replace(TOPIC, "own", cleanup_policy="compact"), (0, None))
-        self.assertEqual(self.change(TOPIC, "own", ("cleanup.policy", SET, "delete")), (0, None))
-        code, _ = self.change(TOPIC, "own", ("cleanup.policy", APPEND, "compact"))
-        self.assertEqual(code, ErrorCode.INVALID_CONFIG)
+        self.assertEqual(self.change(BROKER, "", (key, APPEND, "compact")), (0, None))
+        self.assertEqual(self.brokerConfigs, {"": {key: "delete,compact"}})
 
     def test_replace(self) -> None:
         """AlterConfigs replaces all settings of a topic."""

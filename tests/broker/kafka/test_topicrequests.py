@@ -138,16 +138,6 @@ class CreateTests(TopicCase):
                 ErrorCode.INVALID_CONFIG,
                 "Null value not supported for topic configs: retention.ms",
             ),
-            (
-                topic("compacted", cleanup_policy="compact"),
-                ErrorCode.INVALID_CONFIG,
-                "configuration cleanup.policy: compact is not supported yet",
-            ),
-            (
-                topic("__consumer_offsets", cleanup_policy="delete,compact"),
-                ErrorCode.INVALID_CONFIG,
-                "configuration cleanup.policy: compact is not supported yet",
-            ),
             (topic("many", 101), ErrorCode.POLICY_VIOLATION, "max.partitions, 100"),
         ]
         found = self.create(*(case[0] for case in cases), topic("good"))
