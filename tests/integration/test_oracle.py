@@ -2,9 +2,7 @@
 Kafka's recorded answers: the broker gives the same, but for the differences that
 C{tests/oracle/differences.json} states with reasons.
 
-L{SCENARIOS} lists the scenarios of what is finished. Three more need compacted topics, for which
-they wait until their time is over: C{delete-records}, C{describe-configs} and
-C{incremental-alter-configs}. Each scenario gets an empty broker.
+L{SCENARIOS} lists the scenarios of what is finished. Each scenario gets an empty broker.
 """
 
 from __future__ import annotations
@@ -37,13 +35,16 @@ SCENARIOS = (
     "create-topics",
     "create-topics-with-configs",
     "cut-requests",
+    "delete-records",
     "delete-topics",
     "describe-cluster",
+    "describe-configs",
     "describe-log-dirs",
     "describe-producers",
     "describe-topic-partitions",
     "fetch-of-compressed",
     "find-coordinator",
+    "incremental-alter-configs",
     "init-producer-id",
     "join-errors",
     "late-members",

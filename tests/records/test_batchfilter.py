@@ -4,6 +4,8 @@ Batches with fewer records.
 
 from __future__ import annotations
 
+from functools import partial
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import InvalidRecordError
@@ -35,6 +37,11 @@ def made(codec: int = 0) -> tuple[bytes, BatchHeader]:
     return data, readHeader(data)
 
 
+def isChosen(offsets: set[int], record: RawRecord) -> bool:
+    """Whether a record stays."""
+    return record.offset in offsets
+
+
 def opened(data: bytes) -> list[Record]:
     """The records of a batch with a right checksum."""
     header = readHeader(data)
@@ -64,7 +71,7 @@ class FilterTests(SynchronousTestCase):
                     found = filterBatch(
                         data,
                         header,
-                        lambda each, chosen=offsets: each.offset in chosen,
+                        partial(isChosen, offsets),
                         77,
                         isRetimed,
                     )
