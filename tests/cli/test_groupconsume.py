@@ -298,6 +298,11 @@ class GroupConsumeTests(ClusterCase):
         await producer.send("t", 1, [b"other"])
         await producer.confirm("t", 1)
         await producer.close()
+
+        async def isRegistered() -> bool:
+            return bool(await self.children("/brokers/topics/t"))
+
+        await self.until(isRegistered)
         with open(os.path.join(self.broker.directory, "t-0", "0" * 20 + ".kafka"), "r+b") as file:
             file.seek(2 * 14 - 1)
             file.write(b"?")
