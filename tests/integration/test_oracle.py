@@ -47,7 +47,6 @@ SCENARIOS = (
     "incremental-alter-configs",
     "init-producer-id",
     "join-errors",
-    "late-members",
     "list-config-resources",
     "list-offsets",
     "listed-groups",
