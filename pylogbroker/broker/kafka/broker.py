@@ -126,7 +126,9 @@ class KafkaBroker:
         sessions = self.fetchSessions = FetchSessionCache(
             self._settings.maxIncrementalFetchSessionCacheSlots, self._clock.seconds, self._random
         )
-        fetch = FetchRequests(broker, self.topics, self.purgatory, self._counters, sessions)
+        self._fetches = fetch = FetchRequests(
+            broker, self.topics, self.purgatory, self._counters, sessions
+        )
         self.groups = GroupService(
             self._clock, self.topics, broker.readWorker, self._settings, self._random
         )
@@ -215,6 +217,7 @@ class KafkaBroker:
     def endWaits(self) -> None:
         """Answer the requests that wait for other clients, since no more requests come."""
         self.groups.stop()
+        self._fetches.endWaits()
         self.cleaner.stop()
 
     def stop(self) -> None:

@@ -102,6 +102,8 @@ class FetchRequests:
         self._purgatory = purgatory
         self._counters = counters
         self.sessions = sessions
+        self.isStopping = False
+        self.waiting: dict[int, Callable[[], object]] = {}  # what ends each wait
 
     def fetch(self, header: RequestHeader, request: FetchRequest, state: ConnectionState) -> Any:
         """Handle a request; as L{pylogbroker.broker.kafka.protocol.Handler}."""
@@ -111,9 +113,15 @@ class FetchRequests:
             return FetchResponseWriter(
                 header.apiVersion, header.correlationId, 0, errorCode=error.code
             ).finish()
-        return _Fetch(self._broker, self._topics, self._purgatory, self._counters).begin(
+        return _Fetch(self, self._broker, self._topics, self._purgatory, self._counters).begin(
             header, request, context, state
         )
+
+    def endWaits(self) -> None:
+        """Answer the fetches that wait, and let none wait from now on: the broker stops."""
+        self.isStopping = True
+        for end in list(self.waiting.values()):
+            end()
 
     def _nameOf(self, topicId: bytes) -> str | None:
         found = self._topics.topicById(topicId)
@@ -130,19 +138,28 @@ class _Fetch:
         "_counters",
         "_done",
         "_header",
+        "_isEnded",
         "_isOver",
         "_key",
+        "_owner",
         "_purgatory",
         "_reads",
         "_request",
         "_size",
         "_state",
         "_topics",
+        "_waitCount",
     )
 
     def __init__(
-        self, broker: Broker, topics: TopicManager, purgatory: Purgatory, counters: BrokerCounters
+        self,
+        owner: FetchRequests,
+        broker: Broker,
+        topics: TopicManager,
+        purgatory: Purgatory,
+        counters: BrokerCounters,
     ) -> None:
+        self._owner = owner
         self._broker = broker
         self._topics = topics
         self._purgatory = purgatory
@@ -150,7 +167,8 @@ class _Fetch:
         self._cancels: list[Callable[[], object]] = []
         self._done: Deferred[list[ResponsePart]] | None = None
         self._key = 0
-        self._isOver = False
+        self._isOver = self._isEnded = False
+        self._waitCount = 0
         self._reads: list[_Read] = []
         self._size = 0  # bytes of all slices
 
@@ -165,7 +183,7 @@ class _Fetch:
         self._context = context
         self._reads = [self._find(each) for each in context.partitions]
         isComplete = self._readNow()
-        if isComplete and (self._isEnough() or request.maxWaitMs <= 0):
+        if isComplete and not self._mayWait():
             return self._response()
         self._done = Deferred()
         if isComplete:
@@ -254,13 +272,18 @@ class _Fetch:
                     read.error = errorOf(error)
 
         def go(_none: None) -> None:
-            if self._isEnough() or self._request.maxWaitMs <= 0:
-                self._end()
-            else:
+            if self._mayWait():
                 self._wait()
+            else:
+                self._end()
 
         assert self._done is not None
         Deferred.fromCoroutine(readAll()).addCallback(go).addErrback(self._done.errback)
+
+    def _mayWait(self) -> bool:
+        """Whether the response can wait for more. Nobody waits on a connection that is lost."""
+        isPointless = self._isOver or self._state.isLost or self._owner.isStopping
+        return not isPointless and self._request.maxWaitMs > 0 and not self._isEnough()
 
     def _isEnough(self) -> bool:
         """
@@ -275,20 +298,23 @@ class _Fetch:
     # -- waiting
 
     def _wait(self) -> None:
-        if self._isOver:
-            self._end()
-            return
         if not self._key:
             waitMs = min(self._request.maxWaitMs, WAIT_MS_MAX)
             self._key = self._purgatory.wait(waitMs, self._expire)
             self._state.fetches[self._key] = self._abandon
+            self._owner.waiting[self._key] = self._expire
+        self._waitCount = turn = self._waitCount + 1
         for read in self._reads:
             if read.partition is None:
                 continue
             log = read.partition.log
             mark = MarkKind.LAST_STABLE if self._isCommitted else MarkKind.HIGH_WATERMARK
             end = log.lastStableOffset if self._isCommitted else log.highWatermark
-            self._cancels.append(read.partition.whenReached(mark, end + 1, self._moved))
+            cancel = read.partition.whenReached(mark, end + 1, self._moved)
+            if self._isEnded or turn != self._waitCount:  # that partition is out of service now
+                cancel()
+                return
+            self._cancels.append(cancel)
 
     def _abandon(self) -> None:
         """The connection is lost: nobody would use a new session."""
@@ -301,18 +327,19 @@ class _Fetch:
             self._end()
 
     def _moved(self, error: object) -> None:
-        if not self._cancels:
+        if self._isEnded or not self._cancels:
             return
+        self._waitCount += 1
         self._stopWaiting()
         for read in self._reads:  # there may be more now
             releaseSlices((read.slice,))
             read.slice = EMPTY_SLICE
         self._size = 0
         if self._readNow():
-            if self._isEnough():
-                self._end()
-            else:
+            if self._mayWait():
                 self._wait()
+            else:
+                self._end()
         else:
             self._readLater()
 
@@ -324,12 +351,23 @@ class _Fetch:
     # -- the end
 
     def _end(self) -> None:
+        """Never raises, since a mark that moves has called it: others wait for that mark, too."""
+        if self._isEnded:
+            return
+        self._isEnded = True
         self._stopWaiting()
         if self._key:
             self._purgatory.cancel(self._key)
             self._state.fetches.pop(self._key, None)
+            self._owner.waiting.pop(self._key, None)
         assert self._done is not None
-        self._done.callback(self._response())
+        try:
+            response = self._response()
+        except Exception:
+            releaseSlices([read.slice for read in self._reads])
+            self._done.errback()
+        else:
+            self._done.callback(response)
 
     def _response(self) -> list[ResponsePart]:
         results = [read.result for read in self._reads]

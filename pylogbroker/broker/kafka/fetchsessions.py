@@ -16,7 +16,7 @@ told session 0, and goes on to name all of its partitions.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -25,6 +25,9 @@ from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.fetch import FetchPartition, FetchRequest
 
 EVICTION_SECONDS = 120.0
+NAME_LENGTH_MAX = 249
+"""Characters of a topic's name. No topic has a longer one, so such a partition is in no session."""
+
 PARTITION_COUNT_MAX = 250_000
 """Of all sessions together; Kafka has no such limit. One takes a few hundred bytes."""
 
@@ -134,7 +137,9 @@ class _FullFetch(FetchContext):
     def finish(self, results: Sequence[FetchResult]) -> FetchOutcome:
         for partition, result in zip(self.partitions, results, strict=True):
             partition.tell(result)
-        sessionId = self._cache.create(self.partitions, self._usesTopicIds)
+        sessionId = NO_SESSION
+        if _areKeepable(self.partitions):
+            sessionId = self._cache.create(self.partitions, self._usesTopicIds)
         return FetchOutcome(sessionId, 0, range(len(results)))
 
 
@@ -261,16 +266,16 @@ class FetchSessionCache:
         if session.usesTopicIds != usesTopicIds:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         asked = _asked(request, usesTopicIds, nameOf)
+        session.epoch = epoch % EPOCH_MAX + 1  # a request before, which waits, is outdated
         self._change(session, asked, request, nameOf)
         if not session.partitions:
             self._remove(session)
             return FetchContext(list(asked.values()))
         self._touch(session)
-        if self._partitionCount > self._partitionCountMax:
+        if self._partitionCount > self._partitionCountMax or not _areKeepable(asked.values()):
             # The client makes a new one, for which room is looked for.
             self._remove(session)
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        session.epoch = epoch % EPOCH_MAX + 1
         return _IncrementalFetch(session)
 
     @staticmethod
@@ -350,6 +355,10 @@ class FetchSessionCache:
         self._partitionCount += session.size
         if session.isOld:
             insort(self._evictable, session.evictionKey)
+
+
+def _areKeepable(partitions: Iterable[RequestedPartition]) -> bool:
+    return all(len(each.key[0]) <= NAME_LENGTH_MAX for each in partitions)
 
 
 def _asked(

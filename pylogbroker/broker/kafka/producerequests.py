@@ -267,33 +267,37 @@ class ProduceRequests:
 class _Acknowledgement:
     """
     The wait for the acknowledgement of one request.
-
-    @ivar leftCount: partitions that are not acknowledged yet.
     """
 
-    __slots__ = ("_cancels", "_done", "_fired", "_key", "_purgatory", "_response", "leftCount")
+    __slots__ = ("_cancels", "_done", "_fired", "_key", "_left", "_purgatory", "_response")
 
     def __init__(
         self, done: list[Appended], response: Callable[[list[Appended]], list[bytes]]
     ) -> None:
         self._done = done
         self._response = response
-        self._cancels: list[Callable[[], object] | None] = [None] * len(done)
+        self._left: set[int] = set()  # places of partitions that are not acknowledged yet
+        self._cancels: dict[int, Callable[[], object]] = {}
         self._fired: Deferred[list[bytes]] | None = None
-        self.leftCount = 0
+
+    @property
+    def leftCount(self) -> int:
+        """Partitions that are not acknowledged yet."""
+        return len(self._left)
 
     def begin(self, at: int, partition: Partition, result: AppendResult, isByAll: bool) -> None:
         """Wait for the partition of one outcome; perhaps it is acknowledged at once."""
-        self.leftCount += 1
+        self._left.add(at)
         cancel = partition.whenAcknowledged(result, isByAll, partial(self._reached, at))
-        self._cancels[at] = cancel if self.leftCount else None
+        if at in self._left:
+            self._cancels[at] = cancel
 
     def _reached(self, at: int, error: StorageError | None) -> None:
         if error is not None:
             self._refuse(at, error)
-        self._cancels[at] = None
-        self.leftCount -= 1
-        if not self.leftCount and self._fired is not None:
+        self._cancels.pop(at, None)
+        self._left.discard(at)
+        if not self._left and self._fired is not None:
             self._purgatory.cancel(self._key)
             self._fired.callback(self._response(self._done))
 
@@ -309,10 +313,9 @@ class _Acknowledgement:
         return self._fired
 
     def _expire(self) -> None:
-        for at, cancel in enumerate(self._cancels):
-            if cancel is not None:
-                cancel()
-                self._refuse(at, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
+        for at, cancel in self._cancels.items():
+            cancel()
+            self._refuse(at, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
         assert self._fired is not None
         self._fired.callback(self._response(self._done))
 

@@ -45,14 +45,16 @@ class ConnectionState:
     @ivar appending: fires when the produce request before is appended; L{None}: it is. Requests
         whose records a worker checks would else be overtaken.
     @ivar fetches: what ends each waiting fetch.
+    @ivar isLost: the client is gone, and held requests are still handled.
     """
 
-    __slots__ = ("_transport", "appending", "fetches")
+    __slots__ = ("_transport", "appending", "fetches", "isLost")
 
     def __init__(self, transport: Any) -> None:
         """@param transport: L{None}: not connected."""
         self._transport = transport
         self.appending: Deferred[None] | None = None
+        self.isLost = False
         self.fetches: dict[int, Callable[[], object]] = {}
 
     @property
@@ -181,6 +183,7 @@ class KafkaProtocol:
 
     def connectionLost(self, state: ConnectionState) -> None:
         """End the waits for data, which nobody reads any more."""
+        state.isLost = True
         for end in list(state.fetches.values()):
             end()
 

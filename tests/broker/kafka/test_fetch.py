@@ -11,7 +11,7 @@ from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.messages import MESSAGES
 from pylogbroker.records.recordbatch import iterateRecords, readHeader
-from tests.broker.kafka.kafkacase import KafkaCase, batchOf, frameOf
+from tests.broker.kafka.kafkacase import KafkaCase, batchOf, decoded, frameOf
 
 Request: Any = MESSAGES["FetchRequest"]
 VERSIONS = range(4, 19)
@@ -468,3 +468,61 @@ class NoSessionTests(SessionCase):
         for _ in range(2):
             self.assertEqual(self.parts((0, 0), (1, 0)), [(0, 0, [b"a"], 1), (1, 0, [], 0)])
             self.assertEqual(self.sessionId, 0)
+
+
+class EndTests(FetchCase):
+    """Waits that end otherwise than by data or time."""
+
+    def waiting(self, *wanted: tuple[int, int], **more: Any) -> None:
+        request = self.request(*wanted, **{"waitMs": 500_000, **more})
+        self.peer.send(frameOf(ApiKey.FETCH, 12, request))
+        self.lead.settle()
+
+    def test_heldRequests(self) -> None:
+        """Requests that were held when their connection was lost do not begin to wait."""
+        request = frameOf(ApiKey.FETCH, 12, self.request((0, 0), waitMs=500_000))
+        self.peer.send(request * 20)
+        self.lead.settle()
+        self.assertEqual(len(self.lead.service.kafka.purgatory), 8)
+        self.peer.vanish()
+        self.lead.settle()
+        self.assertEqual(len(self.lead.service.kafka.purgatory), 0)
+        self.assertEqual(len(self.lead.service.connections.orphaned), 0)
+
+    def test_stop(self) -> None:
+        """A broker that stops answers fetches that wait, and waits for none."""
+        self.waiting((0, 0))
+        self.assertEqual(self.peer.frames(), [])
+        started = self.lead.reactor.seconds()
+        self.lead.stop()
+        self.assertLess(self.lead.reactor.seconds() - started, 4)
+        self.assertEqual(len(self.peer.frames()), 1)
+
+    def test_outdatedInSession(self) -> None:
+        """
+        A request of a session that waits while a later one ends the session is answered with an
+        error, and breaks nothing.
+        """
+        body = self.request((0, 0), sessionEpoch=0)
+        found = self.ask(ApiKey.FETCH, 12, body)
+        session = {"sessionId": found.sessionId}
+        self.waiting(**session, sessionEpoch=1)
+        forgotten = Request.ForgottenTopic(topic="t", partitions=[0])
+        later = Request(**session, sessionEpoch=2, forgottenTopicsData=[forgotten])
+        self.peer.send(frameOf(ApiKey.FETCH, 12, later))
+        self.lead.settle()
+        self.put(b"a")
+        first, _second = (decoded(ApiKey.FETCH, 12, each) for each in self.peer.frames())
+        self.assertEqual(first.errorCode, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        self.put(b"b")
+
+    def test_longNames(self) -> None:
+        """No session keeps names that no topic can have."""
+        for size, isKept in ((250, False), (249, True)):
+            body = self.request((0, 0), topic="x" * size, sessionEpoch=0)
+            found = self.ask(ApiKey.FETCH, 12, body)
+            self.assertIs(found.sessionId != 0, isKept)
+        found = self.ask(ApiKey.FETCH, 12, self.request((0, 0), sessionEpoch=0))
+        more = self.request((0, 0), topic="x" * 250, sessionId=found.sessionId, sessionEpoch=1)
+        found = self.ask(ApiKey.FETCH, 12, more)
+        self.assertEqual(found.errorCode, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)

@@ -201,6 +201,21 @@ class AcknowledgementTests(ProduceCase):
         self.lead.settle()
         self.assertEqual((self.codeNow(), self.lead.log("t").highWatermark), (None, 1))
 
+    def test_timeoutOfOnePartition(self) -> None:
+        """Of several partitions only those that are not acknowledged have timed out."""
+        self.create("u", 1)
+        request = self.fitted(
+            self.request(("t", 0, batchOf(b"a")), ("u", 0, b"garbage"), timeoutMs=200), 9
+        )
+        again = Request.PartitionProduceData(index=1, records=batchOf(b"b"))
+        request.topicData[0].partitionData.append(again)
+        self.peer.send(frameOf(ApiKey.PRODUCE, 9, request))
+        self.lead.flushWorker.perform()  # of one of the two
+        self.lead.advance(0.3)
+        found = self.answer(ApiKey.PRODUCE, 9)
+        codes = [part.errorCode for topic in found.responses for part in topic.partitionResponses]
+        self.assertEqual(sorted(codes), [0, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.INVALID_RECORD])
+
     def test_order(self) -> None:
         """A batch that a worker checks is appended before the one that came behind it."""
         large = batchOf(*[bytes([at % 251]) * 5_000 for at in range(60)], codec=1)
