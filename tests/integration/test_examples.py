@@ -31,6 +31,9 @@ from tests.integration.toolcluster import ToolCluster, sharedCluster
 SERVING = ("dev", "zookeeper")
 LINES = b"".join(b"line %d\n" % number for number in range(50))
 
+SEGMENT = ROOT / "tests" / "golden" / "kafka43" / "segment" / f"{500:020}.log"
+"""Of a topic of today's protocol; the cluster of these tests has topics of 0.7's only."""
+
 
 def examples(command: str) -> list[str]:
     """The lines of a command's help that are examples of it."""
@@ -79,6 +82,7 @@ class ExampleTests(CommandCase):
             ("zk2:2181", self.cluster.servers),
             ("log1:9092", place),
             ("log1:8067", f"127.0.0.1:{self.cluster.figuresPort(0)}"),
+            ("/tmp/pylogbroker-logs/orders-0/00000000000000000000.log", str(SEGMENT)),
             ("/tmp/pylogbroker-logs", self.cluster.brokers[0].directory),
             ("/tmp/zookeeper", "zookeeper"),
             ("/tmp/warehouse", "warehouse"),
