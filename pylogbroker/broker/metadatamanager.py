@@ -28,9 +28,9 @@ from pylogbroker.cluster.metadataimage import (
     decodeRecords,
     encodeRecords,
 )
-from pylogbroker.errors import BackpressureError, ClosedError, PylogbrokerError
+from pylogbroker.errors import BackpressureError, ClosedError, MetadataError, PylogbrokerError
 from pylogbroker.net.workers import IWorker
-from pylogbroker.storage.metadatastore import MetadataStore
+from pylogbroker.storage.metadatastore import ENTRY_SIZE_MAX, MetadataStore
 
 T = TypeVar("T")
 
@@ -109,9 +109,10 @@ class MetadataManager:
         @param decide: called with an image that has all earlier changes; gives the records, perhaps
             none, and the result. It must not change the image.
         @return: fires with the result when the records are durable and in C{image}. Fails with what
-            C{decide} raises, and nothing is changed; with L{BackpressureError} when too many wait;
-            with a L{pylogbroker.errors.StorageError} when the disk failed, now or earlier: then it
-            is unknown whether a restart brings the change back.
+            C{decide} raises, and nothing is changed; with L{BackpressureError} when too many wait,
+            or too many bytes with them; with L{MetadataError} when its records are too large; with
+            a L{pylogbroker.errors.StorageError} when the disk failed, now or earlier: then it is
+            unknown whether a restart brings the change back.
         """
         result: Deferred[T] = Deferred()
         if self._refusal is not None:
@@ -130,10 +131,12 @@ class MetadataManager:
         waiting, self._waiting = self._waiting, []
         draft = self.image.copy()
         records: list[Record] = []
+        size = 0  # of the changes by themselves; together they are no larger
         decided: list[tuple[Deferred[Any], Any]] = []
         for decide, result in waiting:
             try:
                 more, value = decide(draft)
+                size += _checkedSize(more, size)
                 for record in more:
                     draft.apply(record)
             except Exception:
@@ -144,8 +147,8 @@ class MetadataManager:
         if not records:
             self._answer(decided)
             return
-        self._isWriting = True
         data = encodeRecords(records)
+        self._isWriting = True
         writing = self._worker.submit(
             lambda: self._store.append(data, lambda: [encodeRecords(list(draft.records()))])
         )
@@ -218,3 +221,19 @@ class MetadataManager:
             return self._nextProducerId - 1
 
         return self.change(decide).addCallback(use)
+
+
+def _checkedSize(records: list[Record], sizeBefore: int) -> int:
+    """
+    The bytes of a change, which is to be written with others.
+
+    @param sizeBefore: of the others.
+    @raise MetadataError: the journal cannot take it.
+    @raise BackpressureError: not together with the others.
+    """
+    size = len(encodeRecords(records)) if records else 0
+    if size > ENTRY_SIZE_MAX:
+        raise MetadataError(f"a change of {size} bytes; {ENTRY_SIZE_MAX} are possible")
+    if sizeBefore + size > ENTRY_SIZE_MAX:
+        raise BackpressureError(f"changes of the metadata of {sizeBefore} bytes wait already")
+    return size

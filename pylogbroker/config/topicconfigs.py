@@ -16,6 +16,8 @@ from enum import IntEnum
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
+VALUE_LENGTH_MAX = 1000
+"""Characters of a setting's value; each is kept in the metadata's journal."""
 
 
 class ConfigType(IntEnum):
@@ -61,6 +63,9 @@ class TopicConfig:
 
         @raise ValueError: why it is not valid, as a sentence that names the setting.
         """
+        if len(text) > VALUE_LENGTH_MAX:
+            reason = f"Value must be no longer than {VALUE_LENGTH_MAX} characters"
+            raise self._error(f"{text[:20]}...", reason)
         text = text.strip()
         if self.type is ConfigType.BOOLEAN:
             text = text.lower()

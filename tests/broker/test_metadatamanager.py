@@ -107,6 +107,18 @@ class ManagerTests(SynchronousTestCase):
         self.worker.performAll()
         self.assertEqual([self.successResultOf(each) for each in waiting], [1, 2, 3])
 
+    def test_tooLarge(self) -> None:
+        """A change that the journal cannot take fails alone, also together with others."""
+        self.patch(metadatamanager, "ENTRY_SIZE_MAX", 500)
+        self.failureResultOf(self.create("a" * 500, 1), MetadataError)
+        unknown: Any = object()
+        self.failureResultOf(self.manager.change(lambda image: ([unknown], None)), KeyError)
+        waiting = [self.create(name * 200, at + 1) for at, name in enumerate("abc")]
+        self.worker.performAll()
+        self.assertEqual([self.successResultOf(each) for each in waiting[:2]], [1, 2])
+        self.failureResultOf(waiting[2], BackpressureError)
+        self.assertEqual(list(self.opened().image.topics), ["a" * 200, "b" * 200])
+
     def test_closed(self) -> None:
         """After C{close} changes are refused."""
         self.manager.close()

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.config.topicconfigs import TOPIC_CONFIGS, EffectiveConfigs, checkTopicConfig
+from pylogbroker.config.topicconfigs import (
+    TOPIC_CONFIGS,
+    VALUE_LENGTH_MAX,
+    EffectiveConfigs,
+    checkTopicConfig,
+)
 
 
 class CheckTests(SynchronousTestCase):
@@ -30,6 +35,18 @@ class CheckTests(SynchronousTestCase):
             ("message.timestamp.type", "LogAppendTime", "LogAppendTime"),
         ):
             self.assertEqual(checkTopicConfig(name, text), value)
+
+    def test_tooLong(self) -> None:
+        """A value's length is limited, and the error's with it."""
+        name = "min.cleanable.dirty.ratio"
+        longest = "0.5".ljust(VALUE_LENGTH_MAX, "0")
+        self.assertEqual(checkTopicConfig(name, longest), longest)
+        error = self.assertRaises(ValueError, checkTopicConfig, name, longest + "0")
+        self.assertEqual(
+            str(error),
+            f"Invalid value 0.500000000000000000... for configuration {name}: "
+            "Value must be no longer than 1000 characters",
+        )
 
     def test_invalid(self) -> None:
         """What is not valid, or not honoured, is refused, and the text names setting and value."""
