@@ -122,6 +122,8 @@ class CreateJob(Job):
     @ivar directory: the log directory.
     @ivar path: of the partition's directory.
     @ivar load: loads the partition from its directory.
+    @ivar batchSettings: as of the beginning; L{None}: it is no partition of a known topic of record
+        batches.
     @ivar topicId: for C{partition.metadata}; L{None}: the partition has none.
     @ivar loaded: the partition, after a successful run.
     """
@@ -131,6 +133,7 @@ class CreateJob(Job):
     path: str
     topicPartition: TopicPartition
     load: Callable[[Reporter], LoadedLog]
+    batchSettings: BatchLogSettings | None
     topicId: UUID | None = None
     loaded: LoadedLog | None = None
 
@@ -299,14 +302,15 @@ class LogDirectory:
                 continue
             done += 1
             try:
+                settings = self._forBatches(topicPartition.topic)
                 recover = not self._hadMarker
-                loaded = self._loadLog(topicPartition, self._formats, recover, report)
+                loaded = self._loadLog(topicPartition, self._formats, settings, recover, report)
             except StorageError as error:
                 self.failures[topicPartition] = error
                 self.topics.add(topicPartition.topic)
                 report(PartitionOffline(topicPartition, error))
                 continue
-            log = self._take(topicPartition, loaded)
+            log = self._take(topicPartition, loaded, settings)
             report(
                 PartitionLoaded(
                     topicPartition,
@@ -330,13 +334,13 @@ class LogDirectory:
         self,
         topicPartition: TopicPartition,
         formats: Sequence[IRecordFormat],
+        settings: BatchLogSettings | None,
         recover: bool,
         report: Reporter,
     ) -> LoadedLog:
         """Load a partition, or make its first segment. Blocks; on any thread."""
         path = f"{self.path}/{topicPartition}"
         chosen = formatOf(path, self._fileSystem.list(path), formats) or formats[0]
-        settings = self._forBatches(topicPartition.topic)
         if settings is None or chosen.suffix != BATCH_SUFFIX:
             return loadPartition(self.cache, path, formats, recover, report)
         recoveryPoint = self._saved[RECOVERY_POINT].get(topicPartition, 0)
@@ -349,10 +353,14 @@ class LogDirectory:
         )
         return loadBatches(self.cache, path, settings.format or chosen, request, report)
 
-    def _take(self, topicPartition: TopicPartition, loaded: LoadedLog) -> PartitionLog:
+    def _take(
+        self,
+        topicPartition: TopicPartition,
+        loaded: LoadedLog,
+        batchSettings: BatchLogSettings | None,
+    ) -> PartitionLog:
         log: PartitionLog
         if isinstance(loaded, LoadedBatches):
-            batchSettings = self._forBatches(topicPartition.topic)
             assert batchSettings is not None
             log = BatchLog(topicPartition, loaded, self.cache, batchSettings, self._clock)
             log.setCleaned(self._saved[CLEANER].get(topicPartition, 0))
@@ -417,8 +425,9 @@ class LogDirectory:
             key=lambda each: not each.isStamped if topicId is not None else each is not format,
         )
         path = f"{self.path}/{directoryName(topicPartition)}"
-        load = partial(self._loadLog, topicPartition, formats, True)
-        job = CreateJob(self._fileSystem, self.path, path, topicPartition, load, topicId)
+        settings = self._forBatches(topic)
+        load = partial(self._loadLog, topicPartition, formats, settings, True)
+        job = CreateJob(self._fileSystem, self.path, path, topicPartition, load, settings, topicId)
         self._creating.add(topicPartition)
         return job
 
@@ -432,7 +441,9 @@ class LogDirectory:
         if error is not None:
             raise error
         assert job.loaded is not None
-        return self._take(job.topicPartition, job.loaded)
+        # The topic may have been removed since the job began; then its settings are gone.
+        settings = self._forBatches(job.topicPartition.topic) or job.batchSettings
+        return self._take(job.topicPartition, job.loaded, settings)
 
     def beginRemove(self, topicPartition: TopicPartition) -> RemoveJob:
         """

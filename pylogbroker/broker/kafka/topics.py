@@ -184,11 +184,13 @@ class TopicManager:
         self._byName[topic.name, index] = partition
         self._byId[topic.topicId.bytes, index] = partition
 
-    async def _createMissing(self, topics: Iterable[TopicImage]) -> list[Partition]:
-        async def create(place: tuple[TopicImage, int]) -> Partition | None:
+    async def _createMissing(self, topics: Iterable[TopicImage]) -> None:
+        """Topics that are removed meanwhile get no further partitions."""
+
+        async def create(place: tuple[TopicImage, int]) -> None:
             topic, index = place
             try:
-                return await self._partition(topic, index)
+                await self._createPartition(topic, index)
             except PylogbrokerError as error:
                 log.error(
                     "{topic}-{index} cannot be created: {error}",
@@ -196,35 +198,30 @@ class TopicManager:
                     index=index,
                     error=error,
                 )
-                return None
 
         places = [(topic, index) for topic in topics for index in range(topic.partitionCount)]
-        found = await gatherInBatches(create, places)
-        return [each for each in found if each is not None]
+        await gatherInBatches(create, places)
 
-    async def _partition(self, topic: TopicImage, index: int) -> Partition:
+    async def _createPartition(self, topic: TopicImage, index: int) -> None:
         place = (topic.name, index)
         while (underWay := self._creating.get(place)) is not None:
             await underWay.wait()
-        known = self._byName.get(place)
-        if known is not None:
-            return known
+        if place in self._byName or topic.topicId not in self.image.topicsById:
+            return
         underWay = self._creating[place] = Waiters()
         try:
-            return await self._createOne(topic, index)
+            await self._createOne(topic, index)
         finally:
             del self._creating[place]
             underWay.fire(None)
 
-    async def _createOne(self, topic: TopicImage, index: int) -> Partition:
+    async def _createOne(self, topic: TopicImage, index: int) -> None:
         found = self._directory.get(topic.name, index)
         if found is None:
             job = self._directory.beginCreate(topic.name, index, self._format, topic.topicId)
             found = self._directory.finishCreate(job, await self._logManager.runJob(job))
-        partition = self._logManager.partition(found)
-        if self.image.topicsById.get(topic.topicId) is not None:
-            self._put(topic, index, partition)
-        return partition
+        if topic.topicId in self.image.topicsById:
+            self._put(topic, index, self._logManager.partition(found))
 
     # -- changes
 

@@ -16,6 +16,7 @@ from pylogbroker.cluster.metadataimage import (
     Record,
     RemoveTopicRecord,
 )
+from pylogbroker.net.deferreds import BATCH_COUNT_MAX
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from tests.broker.kafka.requestbench import ROOT, RequestBench
 
@@ -72,10 +73,41 @@ class TopicTests(SynchronousTestCase):
         self.successResultOf(removing)
         error = self.failureResultOf(creating, KafkaError).value
         self.assertEqual(error.code, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        self.checkNothingLeft()
+
+    def checkNothingLeft(self) -> None:
+        """The topic C{a} is gone, and can be created again."""
         self.assertEqual((dict(self.bench.directory.logs), self.topics.image.removing), ({}, {}))
         self.assertFalse([name for name in self.bench.files.list(ROOT) if name.startswith("a-")])
         self.bench.do(self.begin("a"))
         self.bench.append(b"x", name="a")
+
+    def test_removedBetweenBatches(self) -> None:
+        """Partitions whose creation has not begun when their topic is removed are not created."""
+        creating = self.begin("a", BATCH_COUNT_MAX + 5)
+        self.bench.worker.perform()
+        self.assertEqual(len(self.bench.worker.jobs), BATCH_COUNT_MAX)
+        removing = self.change((RemoveTopicRecord,))
+        self.bench.worker.jobs.rotate(1)  # the metadata are written first
+        self.bench.settle()
+        self.successResultOf(removing)
+        self.failureResultOf(creating, KafkaError)
+        self.checkNothingLeft()
+
+    def test_removedBeforeTaken(self) -> None:
+        """A partition whose files are there when its topic is removed is removed with it."""
+        creating = self.begin("a")
+        self.bench.worker.perform()
+        work, done = self.bench.worker.jobs.popleft()
+        work()  # the reactor has not heard of it yet
+        removing = self.change((RemoveTopicRecord,))
+        self.bench.worker.perform()
+        self.assertEqual(list(self.topics.image.removing.values()), ["a"])
+        done.callback(None)
+        self.bench.settle()
+        self.successResultOf(removing)
+        self.failureResultOf(creating, KafkaError)
+        self.checkNothingLeft()
 
     def test_failedCreation(self) -> None:
         """A partition that cannot be created is told to operators, and is tried again."""
