@@ -48,6 +48,7 @@ class MetadataManager:
     The metadata of one broker.
 
     @ivar image: what is durable. Not to be changed.
+    @ivar latest: C{image}, with the changes that are being written. Not to be changed.
     @ivar version: grows with each change of the image.
     """
 
@@ -61,7 +62,7 @@ class MetadataManager:
         @param store: not yet open.
         @param randomBytes: C{randomBytes(count)}, for ids.
         """
-        self.image = MetadataImage()
+        self.image = self.latest = MetadataImage()
         self.version = 0
         self._store = store
         self._worker = worker
@@ -149,6 +150,7 @@ class MetadataManager:
             return
         data = encodeRecords(records)
         self._isWriting = True
+        self.latest = draft
         writing = self._worker.submit(
             lambda: self._store.append(data, lambda: [encodeRecords(list(draft.records()))])
         )

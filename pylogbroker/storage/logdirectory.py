@@ -431,6 +431,10 @@ class LogDirectory:
         self._creating.add(topicPartition)
         return job
 
+    def isCreating(self, topic: str) -> bool:
+        """Whether a partition of a topic is being created."""
+        return any(each.topic == topic for each in self._creating)
+
     def finishCreate(self, job: CreateJob, error: StorageError | None) -> PartitionLog:
         """
         Take the new partition in.

@@ -514,7 +514,9 @@ class CreateTests(SynchronousTestCase):
         job = self.site.directory.beginCreate("kafka", 0)
         self.assertRaises(ValueError, self.site.directory.beginCreate, "kafka", 0)
         self.site.create("kafka", 1)
+        self.assertTrue(self.site.directory.isCreating("kafka"))
         self.site.directory.finishCreate(job, run(job))
+        self.assertFalse(self.site.directory.isCreating("kafka"))
         self.assertRaises(ValueError, self.site.directory.beginCreate, "kafka", 0)
 
     def test_tooLongForTheFileSystem(self) -> None:

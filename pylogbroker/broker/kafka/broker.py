@@ -113,8 +113,14 @@ class KafkaBroker:
         )
 
     def isTopic(self, name: str) -> bool:
-        """Whether a name is that of a topic of this protocol."""
-        return name in self.metadata.image.topics
+        """
+        Whether a name is that of a topic of this protocol: one that is there, is just being
+        created, or is not wholly removed.
+        """
+        return any(
+            name in image.topics or name in image.removing.values()
+            for image in (self.metadata.image, self.metadata.latest)
+        )
 
     def serve(self, broker: Broker, directory: LogDirectory, logManager: LogManager) -> None:
         """Make the handlers, over what both protocols share."""

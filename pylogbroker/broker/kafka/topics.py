@@ -240,7 +240,7 @@ class TopicManager:
         if name in image.removing.values():
             text = f"Topic '{name}' is marked for deletion."
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, text)
-        if name in self._directory.topics:
+        if name in self._directory.topics or self._directory.isCreating(name):
             raise KafkaError(
                 ErrorCode.TOPIC_ALREADY_EXISTS,
                 f"Topic '{name}' already exists, for clients of Kafka 0.7.",

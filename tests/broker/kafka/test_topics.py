@@ -109,6 +109,31 @@ class TopicTests(SynchronousTestCase):
         self.failureResultOf(creating, KafkaError)
         self.checkNothingLeft()
 
+    def test_nameOfOneProtocol(self) -> None:
+        """A name is this protocol's from the decision to create it to the end of its removal."""
+        isTopic = self.bench.kafka.isTopic
+        creating = self.begin("a")
+        self.assertTrue(isTopic("a"))
+        self.bench.do(creating)
+        self.assertTrue(isTopic("a"))
+        removing = self.change((RemoveTopicRecord,))
+        self.bench.worker.perform()
+        self.assertEqual((list(self.topics.image.topics), isTopic("a")), ([], True))
+        while len(self.topics.image.removing):
+            self.assertTrue(isTopic("a"))
+            self.bench.worker.perform()
+        self.successResultOf(removing)
+        self.assertFalse(isTopic("a"))
+
+    def test_nameOf2011(self) -> None:
+        """A name whose first partition of 2011's protocol is being created is refused."""
+        job = self.bench.directory.beginCreate("a", 0)
+        error = self.failureResultOf(self.begin("a"), KafkaError).value
+        self.assertEqual(error.code, ErrorCode.TOPIC_ALREADY_EXISTS)
+        job.run()
+        self.bench.directory.finishCreate(job, None)
+        self.failureResultOf(self.begin("a"), KafkaError)
+
     def test_failedCreation(self) -> None:
         """A partition that cannot be created is told to operators, and is tried again."""
         self.bench.files.fail("create", ".log", errno.EIO)
