@@ -702,18 +702,21 @@ class LogManager:
             if isinstance(log, BatchLog) and not log.busy:
                 log.producers.expire(now)
 
-    async def remove(self, partition: Partition) -> None:
+    async def remove(self, topicPartition: TopicPartition) -> None:
         """
-        Remove a partition and its files. Those who wait for it fail.
+        Remove a partition, in service or not, and its files. Those who wait for it fail.
 
         @raise StorageError: its directory cannot be renamed; it does not serve any more.
         """
         assert self._directory is not None
         await self._checkpoint.acquire()
         try:
-            await self._jobsDone(partition)
-            job = self._directory.beginRemove(partition.topicPartition)
-            self._forget(partition)
+            partition = self._partitions.get(topicPartition)
+            if partition is not None:
+                await self._jobsDone(partition)
+            job = self._directory.beginRemove(topicPartition)
+            if partition is not None:
+                self._forget(partition)
             error = await self.runJob(job)
             self._directory.finishRemove(job, error)
         finally:

@@ -330,7 +330,7 @@ class DeleteTests(SynchronousTestCase):
         self.bench.send(batch(b"x"), acks)
         partition = self.bench.partition()
         self.bench.turn()
-        removed = Deferred.fromCoroutine(self.bench.manager.remove(partition))
+        removed = Deferred.fromCoroutine(self.bench.manager.remove(partition.topicPartition))
         self.bench.worker.perform()
         self.assertEqual(acks, [None])
         self.bench.settle()
@@ -349,13 +349,13 @@ class DeleteTests(SynchronousTestCase):
         acks: list[StorageError | None] = []
         partition = self.bench.partition()
         partition.whenReached(MarkKind.HIGH_WATERMARK, 10, acks.append)
-        self.bench.do(self.bench.manager.remove(partition))
+        self.bench.do(self.bench.manager.remove(partition.topicPartition))
         self.assertIsInstance(acks[0], PartitionOfflineError)
 
     def test_removeLeavesFiles(self) -> None:
         """What cannot be removed now is logged, and removed at the next start."""
         self.bench.site.double.fail("remove", ".log", errno.EIO)
-        self.bench.do(self.bench.manager.remove(self.bench.partition()))
+        self.bench.do(self.bench.manager.remove(self.bench.partition().topicPartition))
         names = self.bench.site.files.list(self.bench.site.root)
         self.assertEqual(len([name for name in names if name.endswith("-delete")]), 1)
 

@@ -182,7 +182,7 @@ class CleanerTests(CleanerCase):
         self.segment(b"a")
         self.bench.clock.advance(15)
         partition = self.bench.partition()
-        removing = self.bench.logManager.remove(partition)
+        removing = self.bench.logManager.remove(partition.topicPartition)
         self.bench.do(Deferred.fromCoroutine(removing))
         self.wait()
         self.assertNotIn(TopicPartition("t", 0), self.bench.directory.logs)

@@ -165,13 +165,13 @@ class TopicManager:
         return Deferred.fromCoroutine(self._start())
 
     async def _start(self) -> None:
-        strays: dict[str, list[Partition]] = {}
+        strays: dict[str, list[TopicPartition]] = {}
         for topicPartition, found in self._directory.logs.items():
             if found.format.isStamped and topicPartition.topic not in self.image.topics:
-                partition = self._logManager.partition(found)
-                strays.setdefault(topicPartition.topic, []).append(partition)
+                strays.setdefault(topicPartition.topic, []).append(topicPartition)
         for topicId, name in list(self.image.removing.items()):
-            await self._removeAll(topicId, strays.pop(name, []))
+            failed = [each for each in self._directory.failures if each.topic == name]
+            await self._removeAll(topicId, strays.pop(name, []) + failed)
         for name in strays:
             log.warn(
                 "The partitions of topic {topic} belong to no topic of the metadata: they are not"
@@ -325,12 +325,12 @@ class TopicManager:
         for place in places:
             while (underWay := self._creating.get(place)) is not None:
                 await underWay.wait()
-            found = self._directory.logs.get(TopicPartition(*place))
-            if found is not None:
-                partitions.append(self._logManager.partition(found))
+            topicPartition = TopicPartition(*place)
+            if topicPartition in self._directory.logs or topicPartition in self._directory.failures:
+                partitions.append(topicPartition)
         await self._removeAll(topic.topicId, partitions)
 
-    async def _removeAll(self, topicId: UUID, partitions: list[Partition]) -> None:
+    async def _removeAll(self, topicId: UUID, partitions: list[TopicPartition]) -> None:
         """What cannot be removed is tried again by the next start."""
         try:
             for partition in partitions:

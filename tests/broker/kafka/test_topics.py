@@ -134,6 +134,32 @@ class TopicTests(SynchronousTestCase):
         self.bench.directory.finishCreate(job, None)
         self.failureResultOf(self.begin("a"), KafkaError)
 
+    def restartWithFailure(self) -> None:
+        """Restart the broker; the first partition of C{a} is out of service then."""
+        self.bench.directory.close()
+        self.bench.files.fail("list", "a-0", errno.EIO)
+        self.bench = RequestBench(self.bench.files)
+        self.topics = self.bench.topics
+
+    def test_removedOutOfService(self) -> None:
+        """A partition that could not be loaded is removed with its topic."""
+        self.bench.do(self.begin("a", 2))
+        with capturedLogs():
+            self.restartWithFailure()
+        self.assertEqual(list(self.bench.directory.failures), [("a", 0)])
+        self.bench.do(self.change((RemoveTopicRecord,)))
+        self.assertEqual(self.bench.directory.failures, {})
+        self.checkNothingLeft()
+
+    def test_restartedWhileRemoved(self) -> None:
+        """A start removes what is left of a topic, also a partition that could not be loaded."""
+        self.bench.do(self.begin("a", 2))
+        self.change((RemoveTopicRecord,))
+        self.bench.worker.perform()
+        self.assertEqual(list(self.topics.image.removing.values()), ["a"])
+        self.restartWithFailure()
+        self.checkNothingLeft()
+
     def test_failedCreation(self) -> None:
         """A partition that cannot be created is told to operators, and is tried again."""
         self.bench.files.fail("create", ".log", errno.EIO)
