@@ -664,10 +664,12 @@ class LogManager:
         """
         log = partition.log
         assert isinstance(log, BatchLog)
-        if log.deleteRecords(offset):
-            error = await self.checkpoint((LOG_START,))
-            if error is not None:
-                raise error
+        hasMoved = log.deleteRecords(offset)
+        # Also for the offset of a request before, whose checkpoint may be under way or have failed.
+        error = await self.checkpoint((LOG_START,))
+        if error is not None:
+            raise error
+        if hasMoved:
             self._startRetention(partition)
         return log.logStartOffset
 

@@ -286,6 +286,21 @@ class DeleteTests(SynchronousTestCase):
         self.bench.site.double.fail("rename", ".tmp", errno.EIO)
         delete = self.bench.broker.deleteRecords(self.bench.partition(), 5)
         self.assertRaises(StorageError, self.bench.do, delete)
+        self.assertEqual(self.starts(), {})
+        again = self.bench.broker.deleteRecords(self.bench.partition(), 5)
+        self.assertEqual(self.bench.do(again), 5)
+        self.assertEqual(self.starts(), {PLACE: 5})
+
+    def test_deleteRecordsTwice(self) -> None:
+        """A second request for an offset is answered when the first one's checkpoint is written."""
+        partition = self.bench.partition()
+        answers = [
+            Deferred.fromCoroutine(self.bench.broker.deleteRecords(partition, 5)) for _ in range(2)
+        ]
+        self.assertNoResult(answers[1])
+        self.bench.settle()
+        self.assertEqual([self.successResultOf(each) for each in answers], [5, 5])
+        self.assertEqual(self.starts(), {PLACE: 5})
 
     def test_checkpointByTheClock(self) -> None:
         """The checkpoints are written every minute, if something has changed."""
