@@ -106,6 +106,13 @@ class IProtocolHandler(Protocol):
         """
         ...
 
+    def keepsFrame(self, request: Any) -> bool:
+        """
+        Whether memory stays reserved for the frame of a request while its answer is awaited. Else
+        the request, when it has been decoded, holds no bytes of it, and may wait for long.
+        """
+        ...
+
     def connectionLost(self, state: Any) -> None:
         """The client is gone; what waits only for its sake may end."""
         ...
@@ -131,7 +138,7 @@ class _Slot:
     A request in progress, and then its answer.
 
     @ivar outcome: parts to send, L{None} for no answer, or a L{Failure}; valid once C{isDone}.
-    @ivar reservation: memory of the request.
+    @ivar reservation: memory of the request, if it keeps its frame (C{keepsFrame}).
     """
 
     __slots__ = ("isDone", "outcome", "request", "reservation")
@@ -275,6 +282,13 @@ class ServerConnection(TwistedProtocol):
                 except Exception:  # also an unexpected one: else its reservation would leak
                     answer = Failure()
                 self._greeting = None
+                if (
+                    reservation is not None
+                    and isinstance(answer, Deferred)
+                    and not self._handler.keepsFrame(request)
+                ):
+                    memory.release(reservation)
+                    reservation = None
                 if answer is not None or self._slots:
                     self._fill(_Slot(request, reservation), answer)
                 elif reservation is not None:

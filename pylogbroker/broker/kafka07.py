@@ -251,6 +251,10 @@ class Kafka07Protocol:
 
         return answer.addCallback(over)
 
+    def keepsFrame(self, request: Request) -> bool:
+        """All do: produced records are parts of it, and the waits of others are short."""
+        return True
+
     def connectionLost(self, state: UnconfirmedPartitions) -> None:
         """Held requests are handled all the same; their waits are short."""
 

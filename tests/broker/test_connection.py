@@ -781,6 +781,7 @@ class EchoDialect:
     so, refused, or breaks.
 
     @ivar waiting: Deferreds of answers, with the frames.
+    @ivar isKeeping: whether requests keep their frames.
     """
 
     name = "echo"
@@ -788,6 +789,7 @@ class EchoDialect:
     def __init__(self, slotCountMax: int = 1) -> None:
         self.slotCountMax = slotCountMax
         self.sizeMax = 50
+        self.isKeeping = True
         self.lostCount = 0
         self.waiting: list[tuple[bytes, Deferred[Any]]] = []
 
@@ -807,6 +809,9 @@ class EchoDialect:
 
     def newState(self, transport: Any) -> None:
         return None
+
+    def keepsFrame(self, request: bytes) -> bool:
+        return self.isKeeping
 
     def sniff(self, greeting: bytes) -> str | None:
         return None
@@ -957,6 +962,26 @@ class DialectTests(DialectTestCase):
         self.assertEqual(self.connections.memory.reservedSize, 0)
         self.assertTrue(self.transport.disconnecting)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_memoryOfWaiting(self) -> None:
+        """
+        A request that waits gives the memory of its frame back at once, or with its answer if it
+        keeps the frame.
+        """
+        size = RECEIVE_SIZE_MAX + 1
+        self.dialect.sizeMax = size
+        frame = struct.pack(">i", size) + bytes(size)
+        memory = self.connections.memory
+        for isKeeping, reservedSize in ((True, len(frame)), (False, 0)):
+            self.dialect.isKeeping = isKeeping
+            self.connection = self.connect()
+            self.connection.dataReceived(frame[:100])
+            self.assertEqual(memory.reservedSize, len(frame))
+            self.connection.dataReceived(frame[100:])
+            self.assertEqual(len(self.dialect.waiting), 1)
+            self.assertEqual(memory.reservedSize, reservedSize)
+            self.dialect.answer()
+            self.assertEqual((self.transport.value(), memory.reservedSize), (frame, 0))
 
     def test_finish(self) -> None:
         """

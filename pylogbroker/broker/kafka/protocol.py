@@ -29,6 +29,7 @@ from pylogbroker.types import TopicPartition
 
 SLOT_COUNT_MAX = 8
 _KIND_NAMES = {ApiKey.PRODUCE: "produce", ApiKey.FETCH: "fetch"}
+_LONG_WAITS = frozenset((ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP))
 _KEYS = frozenset(map(int, ApiKey))
 _KEY_2011_MAX = 4
 _NAMED_VERSION = 3
@@ -180,6 +181,14 @@ class KafkaProtocol:
             if not all(_SOFTWARE_NAME.fullmatch(name) for name in names):
                 response.errorCode, response.apiKeys = ErrorCode.INVALID_REQUEST, []
         return response
+
+    def keepsFrame(self, request: Request) -> bool:
+        """
+        All do that wait only for the broker's own work, such as produce requests, whose records are
+        parts of the frame. Those that wait for records, or for other members of a group, as long as
+        clients say do not.
+        """
+        return request[0].apiKey not in _LONG_WAITS
 
     def connectionLost(self, state: ConnectionState) -> None:
         """End the waits for data, which nobody reads any more."""

@@ -16,6 +16,7 @@ from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+from pylogbroker.protocol.kafka.requests import RequestHeader
 from pylogbroker.protocol.kafka07.requests import encodeFetch
 from tests.broker.manualbroker import LeadTestCase
 
@@ -54,6 +55,15 @@ class ProtocolTests(SynchronousTestCase):
         body, _ = messages.ApiVersionsResponse.decode(found, 3, 8)
         self.assertEqual([each.apiKey for each in body.apiKeys], [0, 1, 12, 18])
         self.assertEqual(struct.unpack_from(">ii", found), (len(found) - 4, 7))
+
+    def test_keepsFrame(self) -> None:
+        """What waits as long as a client says does not keep its frame; produce requests do."""
+        keeping = [
+            key
+            for key in (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
+            if self.protocol.keepsFrame((RequestHeader(key, 5, 1, None), None))
+        ]
+        self.assertEqual(keeping, [ApiKey.PRODUCE])
 
     def test_namesOfSoftware(self) -> None:
         """A client's software is named by letters, digits, dots and hyphens between them."""
