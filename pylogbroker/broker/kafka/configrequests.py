@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 from twisted.internet.defer import Deferred
 
 from pylogbroker.broker.kafka.errors import KafkaError, errorOf
-from pylogbroker.broker.kafka.protocol import ConnectionState, Handler
+from pylogbroker.broker.kafka.protocol import ConnectionState, Handler, RepeatLimit
 from pylogbroker.broker.kafka.topics import TopicManager, checkName
 from pylogbroker.cluster.metadataimage import (
     BROKER,
@@ -171,7 +172,10 @@ class ConfigRequests:
         cls = messages.DescribeConfigsResponse
         isValid = all(each.resourceType in _TYPES for each in request.resources)
         results = []
+        limit = RepeatLimit()
         for each in request.resources:
+            if not limit.admits(_identity(each)):
+                continue
             result = cls.DescribeConfigsResult(
                 errorMessage="",
                 resourceType=each.resourceType,
@@ -385,6 +389,15 @@ C{changed(resource, current, default)}: new values by name, where L{None} remove
 
 _TYPES = frozenset(map(int, ResourceType))
 _TOPIC_NAMES = {each.serverKey: each.name for each in TOPIC_CONFIGS.values() if each.serverKey}
+
+
+def _identity(resource: Any) -> tuple[int, str | int]:
+    """Whose settings are asked for; a broker's number can be written in many ways."""
+    kind, name = resource.resourceType, resource.resourceName
+    if kind == ResourceType.BROKER:
+        with suppress(ValueError):
+            return kind, int(name)
+    return kind, name
 
 
 def _wanted(resource: Any, names: Iterable[str]) -> list[str]:

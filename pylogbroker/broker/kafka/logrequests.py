@@ -16,7 +16,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from pylogbroker.broker.kafka.errors import KafkaError, errorOf
-from pylogbroker.broker.kafka.protocol import ConnectionState, Handler
+from pylogbroker.broker.kafka.protocol import ConnectionState, Handler, RepeatLimit
 from pylogbroker.broker.kafka.purgatory import Purgatory
 from pylogbroker.broker.kafka.topics import INTERNAL_TOPICS, TopicManager, checkName
 from pylogbroker.broker.logmanager import Partition
@@ -335,11 +335,16 @@ class LogRequests:
                 result.errorMessage = None if isTopicThere else error.text
             return result
 
+        limit = RepeatLimit()
         return cls(
             topics=[
                 cls.TopicResponse(
                     name=topic.name,
-                    partitions=[answer(topic.name, index) for index in topic.partitionIndexes],
+                    partitions=[
+                        answer(topic.name, index)
+                        for index in topic.partitionIndexes
+                        if limit.admits((topic.name, index))
+                    ],
                 )
                 for topic in request.topics
             ]

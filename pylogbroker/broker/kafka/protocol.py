@@ -13,7 +13,8 @@ Several requests of a connection may be in progress; the connection sends their 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Mapping
+from collections import Counter
+from collections.abc import Callable, Container, Hashable, Mapping
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -28,6 +29,11 @@ from pylogbroker.protocol.kafka.responses import apiVersionsResponse, encodeResp
 from pylogbroker.types import TopicPartition
 
 SLOT_COUNT_MAX = 8
+REPEAT_MAX = 2
+"""
+How often a response describes the same group, resource or partition. Kafka does it each time that
+the request names it; clients name it once.
+"""
 _KIND_NAMES = {ApiKey.PRODUCE: "produce", ApiKey.FETCH: "fetch"}
 _LONG_WAITS = frozenset((ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP))
 _KEYS = frozenset(map(int, ApiKey))
@@ -74,6 +80,21 @@ Handler = Callable[[RequestHeader, Any, ConnectionState], Any]
 """
 C{handle(header, body, state)}: a response body, a frame in parts, L{None}, or a Deferred of one.
 """
+
+
+class RepeatLimit:
+    """
+    Leaves out what a request names again and again, so that a small request does not have a
+    response of gigabytes.
+    """
+
+    def __init__(self) -> None:
+        self._counts: Counter[Hashable] = Counter()
+
+    def admits(self, key: Hashable) -> bool:
+        """Whether C{key} has been asked about no more than L{REPEAT_MAX} times, with this one."""
+        self._counts[key] += 1
+        return self._counts[key] <= REPEAT_MAX
 
 
 class KafkaRequestDecoder(FrameDecoder):

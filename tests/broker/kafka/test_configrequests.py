@@ -131,6 +131,16 @@ class DescribeTests(ConfigCase):
         self.assertEqual(list(found), ["retention.ms"])
         self.assertEqual(found["retention.ms"].documentation, TOPIC_CONFIGS["retention.ms"].doc)
 
+    def test_repeated(self) -> None:
+        """A resource is described twice at most, whatever keys and digits a request uses for it."""
+        topics: list[tuple[int, str, list[str] | None]] = [
+            (TOPIC, "t", keys) for keys in (None, [], ["retention.ms"])
+        ]
+        brokers = [(BROKER, name, None) for name in ("0", "00", "+0", "x")]
+        found = self.described([*topics, *brokers, (TOPIC, "0", None)])
+        names = [each.resourceName for each in found]
+        self.assertEqual(names, ["t", "t", "0", "00", "x", "0"])
+
     def test_synonyms(self) -> None:
         """Synonyms go from the topic to the default; the first gives the value."""
         self.change(BROKER, "", ("log.segment.bytes", SET, "2000000"))

@@ -212,6 +212,19 @@ class OffsetTests(GroupCase):
         self.assertEqual([len(each.topics) for each in found], [0, 1, 0])
         self.assertEqual(found[1].topics[0].partitions[0].committedOffset, 10)
 
+    def test_fetchRepeated(self) -> None:
+        """A group, and a partition of it, is answered twice at most."""
+        cls = ApiKey.OFFSET_FETCH.requestClass
+        everything = cls.OffsetFetchRequestGroup(groupId=GROUP, topics=None)
+        other = cls.OffsetFetchRequestGroup(groupId="h", topics=None)
+        found = self.ask(ApiKey.OFFSET_FETCH, 9, groups=[everything, other, *[everything] * 3])
+        self.assertEqual([each.groupId for each in found.groups], [GROUP, "h", GROUP])
+        topics = [("t", (0, 1, 0, 0)), ("t", (0, 1))]
+        asked = [OffsetFetchTopic(*each) for each in topics]
+        found = self.ask(ApiKey.OFFSET_FETCH, 7, groupId=GROUP, topics=asked)
+        indexes = [part.partitionIndex for each in found.topics for part in each.partitions]
+        self.assertEqual(sorted(indexes), [0, 0, 1, 1])
+
     def test_fetchElsewhere(self) -> None:
         """Before the groups are served, the error stands where the version has it."""
         self.lead.service.kafka.groups.stop()
@@ -251,6 +264,12 @@ class OffsetTests(GroupCase):
 
 class AdministrationTests(GroupCase):
     """DescribeGroups, ListGroups, DeleteGroups."""
+
+    def test_describeRepeated(self) -> None:
+        """A group is described twice at most, however often a request names it."""
+        self.find()
+        found = self.ask(ApiKey.DESCRIBE_GROUPS, 6, groups=[GROUP, "h", *[GROUP] * 3]).groups
+        self.assertEqual([each.groupId for each in found], [GROUP, "h", GROUP])
 
     def test_describe(self) -> None:
         """All versions; what may be done to a group is told if it is asked for."""

@@ -368,6 +368,14 @@ class ProducerTests(LogCase):
         self.assertEqual(codes, [(0, None), (0, None), (UNKNOWN, None)])
         self.assertEqual(second.partitions[0].errorCode, ErrorCode.INVALID_TOPIC_EXCEPTION)
 
+    def test_repeated(self) -> None:
+        """A partition is described twice at most, however often a request names it."""
+        cls = messages.DescribeProducersRequest
+        topics = [cls.TopicRequest(name="t", partitionIndexes=[0, 1, 0, 0]) for _ in range(2)]
+        found = self.bench.ask(ApiKey.DESCRIBE_PRODUCERS, 0, cls(topics=topics)).topics
+        indexes = [[part.partitionIndex for part in each.partitions] for each in found]
+        self.assertEqual(indexes, [[0, 1, 0], [1]])
+
     def init(self, version: int = 5, **fields: Any) -> tuple[int, int, int]:
         """(code, producer id, epoch)."""
         request = messages.InitProducerIdRequest(**{"transactionalId": None, **fields})

@@ -18,7 +18,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from pylogbroker.broker.kafka.coordinators.groupservice import GroupService
-from pylogbroker.broker.kafka.protocol import ConnectionState, Handler
+from pylogbroker.broker.kafka.protocol import ConnectionState, Handler, RepeatLimit
 from pylogbroker.broker.kafka.topics import TopicManager
 from pylogbroker.coordinator.groupmessages import (
     ClientContext,
@@ -247,7 +247,12 @@ class GroupRequests:
         if header.apiVersion < _BATCHED_FETCH_VERSION:
             found = await self._fetchGroup(context, body, body.requireStable)
             return response(topics=found.topics, errorCode=found.errorCode)
-        asked = [self._fetchGroup(context, each, body.requireStable) for each in body.groups]
+        limit = RepeatLimit()
+        asked = [
+            self._fetchGroup(context, each, body.requireStable)
+            for each in body.groups
+            if limit.admits(each.groupId)
+        ]
         return response(groups=await gatherAll(asked))
 
     async def _fetchGroup(
@@ -258,6 +263,7 @@ class GroupRequests:
         unknown: list[FetchedTopic] = []
         if group.topics is not None:
             topics = []
+            limit = RepeatLimit()
             for topic in group.topics:
                 name = self._nameOf(topic.topicId) if hasIds else topic.name
                 if name is None:
@@ -267,7 +273,10 @@ class GroupRequests:
                     ]
                     unknown.append(FetchedTopic("", partitions, topic.topicId))
                 else:
-                    topics.append(OffsetFetchTopic(name, topic.partitionIndexes, self._idOf(name)))
+                    known = [
+                        index for index in topic.partitionIndexes if limit.admits((name, index))
+                    ]
+                    topics.append(OffsetFetchTopic(name, known, self._idOf(name)))
         request = OffsetFetchGroup(group.groupId, topics)
         answer: OffsetFetchGroupAnswer = await self._asked(
             lambda reply: self._groups.coordinator.offsetFetch(
@@ -305,7 +314,10 @@ class GroupRequests:
     # -- administration
 
     def describeGroups(self, header: RequestHeader, body: Any, state: ConnectionState) -> Any:
-        groups = self._groups.coordinator.describeGroups(_context(header, state), body.groups)
+        limit = RepeatLimit()
+        groups = self._groups.coordinator.describeGroups(
+            _context(header, state), [each for each in body.groups if limit.admits(each)]
+        )
         operations = GROUP_OPERATIONS if body.includeAuthorizedOperations else _NO_OPERATIONS
         return messages.DescribeGroupsResponse(
             groups=[
