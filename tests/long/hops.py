@@ -21,6 +21,7 @@ import argparse
 import socket
 import struct
 import sys
+import tempfile
 import threading
 import zlib
 from collections.abc import Awaitable, Callable
@@ -33,7 +34,8 @@ from twisted.internet.task import react
 
 import pylogbroker
 from pylogbroker.producer.producer import Producer
-from pylogbroker.testing.localbroker import LocalBroker
+from pylogbroker.programs.embedded import EmbeddedBroker
+from pylogbroker.testing.localbroker import DEFAULTS
 from tests.long.telling import tell
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -256,10 +258,11 @@ async def measure(reactor: Any, confirm: bool) -> None:
     @param confirm: the producer asks the broker to confirm its messages.
     """
     tracer = Tracer(reactor)
-    broker = LocalBroker(reactor)
+    directory = tempfile.TemporaryDirectory()
+    broker = EmbeddedBroker(reactor, {**DEFAULTS, "log.dir": directory.name})
     await broker.start()
     try:
-        port = broker.broker.port
+        port = broker.port
         ways = [
             (
                 f"from send to the client's socket, {mode}",
@@ -268,10 +271,11 @@ async def measure(reactor: Any, confirm: bool) -> None:
             )
             for mode in MODES
         ]
-        way = await brokerWay(tracer, port, broker.broker.service.logManager.drain)
+        way = await brokerWay(tracer, port, broker.service.logManager.drain)
         ways.append(("from the broker's socket to the disk", way, BROKER_COUNT_MAX))
     finally:
         await broker.stop()
+        directory.cleanup()
     areShort = [report(*way) for way in ways]
     if not all(areShort):
         raise SystemExit(1)
