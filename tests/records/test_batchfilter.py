@@ -12,12 +12,14 @@ from pylogbroker.errors import InvalidRecordError
 from pylogbroker.interfaces import BatchHeader
 from pylogbroker.records.batchfilter import RawRecord, emptyBatch, filterBatch, walkRecords
 from pylogbroker.records.recordbatch import (
+    APPEND_TIME_ATTRIBUTE,
     Record,
     checkCrc,
     encodeBatch,
     iterateRecords,
     openRecords,
     readHeader,
+    stampBatch,
 )
 
 BASE = 1_000_000
@@ -104,6 +106,16 @@ class FilterTests(SynchronousTestCase):
         assert found is not None
         self.assertEqual(readHeader(found).deleteHorizonMs, 55)
         self.assertEqual(opened(found), RECORDS[1:])
+
+    def test_appendTime(self) -> None:
+        """The time of the append stays the largest timestamp, whatever is left."""
+        data, header = made()
+        timed = header._replace(attributes=header.attributes | APPEND_TIME_ATTRIBUTE)
+        stamped = stampBatch(data, timed, BASE, 0, 77_000)
+        found = filterBatch(stamped, readHeader(stamped), partial(isChosen, {BASE}), 0)
+        assert found is not None
+        self.assertEqual(readHeader(found).maxTimestampMs, 77_000)
+        self.assertEqual([each.timestampMs for each in opened(found)], [77_000])
 
     def test_empty(self) -> None:
         """An empty batch keeps offsets, producer and time."""
