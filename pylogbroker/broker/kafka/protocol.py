@@ -38,6 +38,8 @@ _KIND_NAMES = {ApiKey.PRODUCE: "produce", ApiKey.FETCH: "fetch"}
 _LONG_WAITS = frozenset((ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP))
 _KEYS = frozenset(map(int, ApiKey))
 _KEY_2011_MAX = 4
+ANONYMOUS = "User:ANONYMOUS"
+"""The principal of a client that has not authenticated, on a listener where it need not."""
 _NAMED_VERSION = 3
 """The first version of ApiVersions in which a client names its software."""
 _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
@@ -53,15 +55,17 @@ class ConnectionState:
         whose records a worker checks would else be overtaken.
     @ivar fetches: what ends each waiting fetch.
     @ivar isLost: the client is gone, and held requests are still handled.
+    @ivar principal: who the client is, as Kafka writes it: C{User:name}.
     """
 
-    __slots__ = ("_transport", "appending", "fetches", "isLost")
+    __slots__ = ("_transport", "appending", "fetches", "isLost", "principal")
 
     def __init__(self, transport: Any) -> None:
         """@param transport: L{None}: not connected."""
         self._transport = transport
         self.appending: Deferred[None] | None = None
         self.isLost = False
+        self.principal = ANONYMOUS
         self.fetches: dict[int, Callable[[], object]] = {}
 
     @property

@@ -150,6 +150,10 @@ class ProtocolTests(SynchronousTestCase):
         self.protocol.connectionLost(state)
         self.assertEqual(ended, [1, 2])
 
+    def test_principal(self) -> None:
+        """A client of a listener without authentication is anonymous."""
+        self.assertEqual(self.protocol.newState(None).principal, "User:ANONYMOUS")
+
     def test_whichProtocol(self) -> None:
         """Keys that only today's protocol has choose it; 0 to 4, and what is no key, do not."""
         for key, expected in ((18, True), (17, True), (36, True), (0, False), (4, False)):
