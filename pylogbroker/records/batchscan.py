@@ -21,15 +21,13 @@ from pylogbroker.records.recordbatch import (
     readHeader,
     readMarker,
 )
+from pylogbroker.records.scanwindow import ScanWindow
 
-SCAN_WINDOW_SIZE = 1 << 20
 COMPRESSED_RECORD_COUNT_MAX = (64 << 20) // RECORD_SIZE_MIN
 """Records that a compressed batch may claim without being opened."""
 
 OFFSET_COUNT_MAX = (1 << 31) - 1
 """Offsets of a segment: the indexes have four bytes for them."""
-
-SHORTER = "the file is shorter than it was"
 
 
 def recordCountMax(codec: int, size: int) -> int:
@@ -67,8 +65,8 @@ class BatchScan:
     A walk over a segment: whole batches with right checksums, whose offsets ascend
     (L{pylogbroker.interfaces.ISegmentScan}). Records are not opened, but those of control batches.
 
-    The file is read in windows of L{SCAN_WINDOW_SIZE}. The checksum of a larger batch is computed
-    in pieces, since a corrupt size field may claim a gigabyte.
+    The file is read by a L{ScanWindow}. The checksum of a batch larger than it is computed in
+    pieces.
 
     @ivar position: byte behind the last good batch.
     @ivar reason: why the walk stopped; L{None} at C{end}, and during the walk.
@@ -77,12 +75,10 @@ class BatchScan:
     def __init__(
         self, read: Callable[[int, int], bytes], baseOffset: int, start: int, end: int
     ) -> None:
-        self._read = read
         self._nextOffset = baseOffset
         self._lastOffsetMax = baseOffset + OFFSET_COUNT_MAX
         self._end = end
-        self._window = b""
-        self._windowStart = start
+        self._window = ScanWindow(read, start, end)
         self.position = start
         self.reason: str | None = None
 
@@ -107,8 +103,9 @@ class BatchScan:
 
     def _check(self) -> tuple[BatchHeader, EndMarker | None]:
         left = self._end - self.position
-        at = self._have(min(BATCH_OVERHEAD, left))
-        header = readHeader(self._window, at)
+        window = self._window
+        at = window.indexOf(self.position, min(BATCH_OVERHEAD, left))
+        header = readHeader(window.data, at)
         if header.size > left:
             raise FormatError(f"batch of {header.size} bytes and {left} are left")
         if header.baseOffset < self._nextOffset:
@@ -120,35 +117,19 @@ class BatchScan:
                 f"offset {header.lastOffset} where {self._lastOffsetMax} is the last possible"
             )
         checkCounts(header, self.position)
-        if header.size > SCAN_WINDOW_SIZE:
+        if header.size > window.size:
             self._checkLarge(header)
             return header, None
-        at = self._have(header.size)
-        checkCrc(self._window, at, header)
+        at = window.indexOf(self.position, header.size)
+        checkCrc(window.data, at, header)
         if not header.isControl:
             return header, None
-        return header, markerIn(self._window[at : at + header.size], header)
+        return header, markerIn(window.data[at : at + header.size], header)
 
     def _checkLarge(self, header: BatchHeader) -> None:
         found = 0
-        position, end = self.position + CHECKED_POSITION, self.position + header.size
-        while position < end:
-            piece = self._read(position, min(SCAN_WINDOW_SIZE, end - position))
-            if not piece:
-                raise FormatError(SHORTER)
+        end = self.position + header.size
+        for piece in self._window.pieces(self.position + CHECKED_POSITION, end):
             found = crc32c(piece, found)
-            position += len(piece)
         if found != header.crc:
             raise FormatError(f"checksum is {header.crc:08x}, the batch's is {found:08x}")
-
-    def _have(self, size: int) -> int:
-        """The index of the next batch in a window with this many of its bytes."""
-        at = self.position - self._windowStart
-        if at + size > len(self._window):
-            at, self._windowStart = 0, self.position
-            self._window = self._read(
-                self.position, min(max(size, SCAN_WINDOW_SIZE), self._end - self.position)
-            )
-            if size > len(self._window):
-                raise FormatError(SHORTER)
-        return at

@@ -23,12 +23,11 @@ from pylogbroker.records.messageset import (
     innerMessages,
     readEntry,
 )
+from pylogbroker.records.scanwindow import ScanWindow
 from pylogbroker.types import Message
 
-SCAN_WINDOW_SIZE = 1 << 20
 HEADER_SIZES = {0: HEADER_SIZE_0, 1: HEADER_SIZE_1}
 CHECKSUM_SIZE = 4
-SHORTER = "the file is shorter than it was"
 
 
 class ByteOffsetIndex:
@@ -123,8 +122,8 @@ class SegmentScan:
     0.7.2's (gotcha 3), it also ends at an unknown magic byte and at a magic-1 entry too short for
     its header. Compressed entries are not opened.
 
-    The file is read in windows of L{SCAN_WINDOW_SIZE}. The checksum of a larger entry is computed
-    in pieces, since a corrupt size field may claim a gigabyte.
+    The file is read by a L{ScanWindow}. The checksum of an entry larger than it is computed in
+    pieces.
 
     @ivar position: byte behind the last good entry.
     @ivar reason: why the walk stopped; L{None} at C{end}, and during the walk.
@@ -133,11 +132,9 @@ class SegmentScan:
     def __init__(
         self, read: Callable[[int, int], bytes], baseOffset: int, start: int, end: int
     ) -> None:
-        self._read = read
         self._baseOffset = baseOffset
         self._end = end
-        self._window = b""
-        self._windowStart = start
+        self._window = ScanWindow(read, start, end)
         self.position = start
         self.reason: str | None = None
 
@@ -151,8 +148,8 @@ class SegmentScan:
     def skipToEnd(self) -> int:
         unpack, crc = PLAIN.unpack_from, crc32
         while self._step() is not None:
-            window, end = self._window, len(self._window)
-            at = self.position - self._windowStart
+            window, end = self._window.data, len(self._window.data)
+            at = self.position - self._window.start
             while at + 10 <= end:
                 size, head, checksum = unpack(window, at)
                 behind = at + 4 + size
@@ -164,7 +161,7 @@ class SegmentScan:
                 ):
                     break
                 at = behind
-            self.position = self._windowStart + at
+            self.position = self._window.start + at
         return self.position
 
     def _step(self) -> int | None:
@@ -183,49 +180,33 @@ class SegmentScan:
         """Bytes of the next entry. L{FormatError}: it is not whole and valid."""
         if left < SIZE_FIELD_SIZE:
             raise FormatError(f"{left} bytes are left, less than a size field")
-        at = self._have(SIZE_FIELD_SIZE)
-        size = int.from_bytes(self._window[at : at + SIZE_FIELD_SIZE], "big", signed=True)
+        window = self._window
+        at = window.indexOf(self.position, SIZE_FIELD_SIZE)
+        size = int.from_bytes(window.data[at : at + SIZE_FIELD_SIZE], "big", signed=True)
         left -= SIZE_FIELD_SIZE
         if size < HEADER_SIZE_0:
             raise FormatError(f"size field is {size}")
         if size > left:
             raise FormatError(f"size field is {size} and {left} bytes follow")
         size += SIZE_FIELD_SIZE
-        if size <= SCAN_WINDOW_SIZE:
-            at = self._have(size)
-            readEntry(self._window, at, len(self._window), True)
+        if size <= window.size:
+            at = window.indexOf(self.position, size)
+            readEntry(window.data, at, len(window.data), True)
         else:
             self._checkLarge(size)
         return size
 
     def _checkLarge(self, size: int) -> None:
-        header = self._read(self.position, SIZE_FIELD_SIZE + HEADER_SIZE_1)
+        header = self._window.read(self.position, SIZE_FIELD_SIZE + HEADER_SIZE_1)
         magic = int.from_bytes(header[SIZE_FIELD_SIZE : SIZE_FIELD_SIZE + 1], "big")
         if magic not in HEADER_SIZES:
             raise FormatError(f"magic byte is {magic}")
         start = SIZE_FIELD_SIZE + HEADER_SIZES[magic]
         checksum, expected = 0, int.from_bytes(header[start - CHECKSUM_SIZE : start], "big")
-        position, end = self.position + start, self.position + size
-        while position < end:
-            piece = self._read(position, min(SCAN_WINDOW_SIZE, end - position))
-            if not piece:
-                raise FormatError(SHORTER)
+        for piece in self._window.pieces(self.position + start, self.position + size):
             checksum = crc32(piece, checksum)
-            position += len(piece)
         if checksum != expected:
             raise FormatError(f"checksum is {expected:08x}, the payload's is {checksum:08x}")
-
-    def _have(self, size: int) -> int:
-        """The index of the next entry in a window with this many of its bytes."""
-        at = self.position - self._windowStart
-        if at + size > len(self._window):
-            at, self._windowStart = 0, self.position
-            self._window = self._read(
-                self.position, min(max(size, SCAN_WINDOW_SIZE), self._end - self.position)
-            )
-            if size > len(self._window):
-                raise FormatError(SHORTER)
-        return at
 
 
 # -- validation

@@ -50,7 +50,7 @@ from pylogbroker.protocol.kafka07.responses import (
     multiFetchHeader,
 )
 from pylogbroker.protocol.kafka07.responses import encodeOffsets as encodeOffsetsResponse
-from pylogbroker.records import kafka07format
+from pylogbroker.records import kafka07format, scanwindow
 from pylogbroker.records.compression import GZIP, LZ4, SNAPPY, ZSTD, compress, decompress
 from pylogbroker.records.kafka07format import validatePlain, validateSet
 from pylogbroker.records.messageset import MessageSet, encodeMessage, encodeSet, wrapCompressed
@@ -442,7 +442,7 @@ def scan(data: bytes) -> None:
     )
     data = data[1:] if data and data[0] < 128 else repaired(data[1:])
     kept = judge.recoverable(data)
-    before, kafka07format.SCAN_WINDOW_SIZE = kafka07format.SCAN_WINDOW_SIZE, windowSize
+    before, scanwindow.SCAN_WINDOW_SIZE = scanwindow.SCAN_WINDOW_SIZE, windowSize
     try:
         for end in (len(data), len(data) + 5):  # the second: a file that has become shorter
             scans = [
@@ -468,7 +468,7 @@ def scan(data: bytes) -> None:
                 scans[0].reason,
             )
     finally:
-        kafka07format.SCAN_WINDOW_SIZE = before
+        scanwindow.SCAN_WINDOW_SIZE = before
 
 
 def plainSet(data: bytes) -> None:

@@ -20,10 +20,11 @@ from pylogbroker.interfaces import (
     ScannedEntry,
     ValidatedBatches,
 )
-from pylogbroker.records import kafka07format
+from pylogbroker.records import scanwindow
 from pylogbroker.records.compression import GZIP, NONE, SNAPPY
-from pylogbroker.records.kafka07format import SCAN_WINDOW_SIZE, Kafka07Format, SegmentScan
+from pylogbroker.records.kafka07format import Kafka07Format, SegmentScan
 from pylogbroker.records.messageset import MessageSet, encodeMessage, encodeSet
+from pylogbroker.records.scanwindow import SCAN_WINDOW_SIZE
 from pylogbroker.testing.powercut import PowerCutFileSystem
 from tests.fuzz import golden, judge, promises
 from tests.fuzz.mutation import Mutator
@@ -350,4 +351,4 @@ class WindowTests(SynchronousTestCase):
         for _ in range(3):
             promises.scan(head + data)
             data = mutator.garble(data)
-        self.assertEqual(kafka07format.SCAN_WINDOW_SIZE, SCAN_WINDOW_SIZE)
+        self.assertEqual(scanwindow.SCAN_WINDOW_SIZE, SCAN_WINDOW_SIZE)

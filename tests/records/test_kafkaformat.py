@@ -32,7 +32,7 @@ from pylogbroker.interfaces import (
     ScannedEntry,
     ValidatedBatches,
 )
-from pylogbroker.records import batchscan
+from pylogbroker.records import scanwindow
 from pylogbroker.records.batchscan import COMPRESSED_RECORD_COUNT_MAX, BatchScan
 from pylogbroker.records.compression import GZIP, LZ4, NONE, ZSTD
 from pylogbroker.records.kafkaformat import (
@@ -474,7 +474,7 @@ class ScanTests(SynchronousTestCase):
         """Windows of any size give the same; larger batches are read in pieces."""
         _, expected = self.scanned(LOG)
         for size in (62, 100, 900, 6000):
-            self.patch(batchscan, "SCAN_WINDOW_SIZE", size)
+            self.patch(scanwindow, "SCAN_WINDOW_SIZE", size)
             read = Reads(LOG)
             entries = list(BatchScan(read, 0, 0, len(LOG)))
             self.assertEqual([each[:5] for each in entries], [each[:5] for each in expected])
@@ -488,11 +488,11 @@ class ScanTests(SynchronousTestCase):
     def test_shorter(self) -> None:
         """A file that became shorter while it is walked ends the walk."""
         for windowSize in (62, 1 << 20):
-            self.patch(batchscan, "SCAN_WINDOW_SIZE", windowSize)
+            self.patch(scanwindow, "SCAN_WINDOW_SIZE", windowSize)
             for size in (len(MIXED), len(MIXED) + 30, len(LOG) - 1):
                 scan = BatchScan(Reads(LOG[:size]), 0, 0, len(LOG))
                 self.assertTrue(scan.skipToEnd() <= size)
-                self.assertEqual(scan.reason, batchscan.SHORTER)
+                self.assertEqual(scan.reason, scanwindow.SHORTER)
 
     def test_announcedSizes(self) -> None:
         """A batch that announces a gigabyte allocates nothing for it."""
