@@ -21,6 +21,7 @@ from pylogbroker.interfaces import AppendResult, Slice
 from pylogbroker.storage.jobs import FindPositionJob
 from pylogbroker.storage.kafka.batchlog import BatchLog
 from pylogbroker.storage.partitionlog import MarkKind
+from pylogbroker.storage.segments import Segment
 from tests.storage.batches import BatchSite, batch, marker, validated, values
 from tests.storage.driving import START_MS, bytesOf, clean, flush, retire, roll, run
 
@@ -288,6 +289,37 @@ class ReadTests(BatchLogCase):
         self.log._list = self.log._list.replaced(1, 2)
         self.assertEqual(self.read(3), [(5, b"5")])
         self.assertEqual(self.read(3, 10, whole=True), [(5, b"5")])
+
+    def test_wholeBatchBehindGap(self) -> None:
+        """
+        The first batch behind a gap comes whole, though it is larger than what is allowed now; also
+        after a restart, when only the file tells where the batches are.
+        """
+        self.start(indexInterval=100)
+        self.sequence(2)
+        roll(self.log)
+        self.sequence(3)
+        roll(self.log)
+        self.sequence(3, 3)
+        self.site.close()
+        self.log = self.site.reopen()
+        self.log._list = self.log._list.replaced(1, 2)
+        self.log.configure(replace(self.log.settings, batchSizeMax=20))
+        expected = [(n, b"%d" % n) for n in range(5, 8)]
+        self.assertEqual(self.read(3, 10, whole=True), expected)
+        search: FindPositionJob | None = None
+        for segment in (self.log.segments[0], self.log.segments[1]):
+            found = self.log.read(3, 10, search, False, True)
+            assert isinstance(found, FindPositionJob)
+            self.assertIs(found.segment, segment)
+            found.run()
+            search = found
+        segment = self.log.segments[1]
+        other = Segment(segment.baseOffset, segment.file, segment.size, 0, segment.index)
+        self.log._list = self.log._list.replaced(1, 2, [other])  # meanwhile, by compaction
+        found = self.log.read(3, 10, search, False, True)
+        assert isinstance(found, FindPositionJob)
+        self.assertIs(found.segment, self.log.segments[0])
 
 
 class MarkTests(BatchLogCase):

@@ -312,6 +312,9 @@ class BatchLog(PartitionLog):
             return EMPTY_SLICE
         view = self._list
         index = view.indexOf(offset)
+        if search is not None and search.segment.baseOffset > offset:  # an earlier call saw a gap
+            found = view.indexOf(search.segment.baseOffset)
+            index = found if view.segments[found] is search.segment else index
         segment = view.segments[index]
         position = segment.index.positionOf(offset)
         if position is None:
@@ -329,12 +332,9 @@ class BatchLog(PartitionLog):
         if size > sizeMax:
             size = max(sizeMax, 0)
             if wholeBatch:  # an old batch may exceed what max.message.bytes says now
-                if segment.baseOffset > offset:  # behind a gap: at most one batch too much
-                    size = min(self.settings.batchSizeMax, end - position)
-                elif search is None or search.batchSize == 0:
+                if search is None or search.segment is not segment or search.batchSize == 0:
                     return FindPositionJob(segment, offset, self.format)
-                else:
-                    size = min(max(size, search.batchSize), end - position)
+                size = min(max(size, search.batchSize), end - position)
         return Slice(segment.file, position, size) if size > 0 else EMPTY_SLICE
 
     def abortedIn(self, startOffset: int, endOffset: int) -> list[AbortedTransaction]:
