@@ -6,7 +6,8 @@ image changes when they are synced, and only then is the caller told. While one 
 later ones wait, and what waits is written together, with one C{fsync}: so decisions see the changes
 of those before them, which nobody else sees yet.
 
-After a failed write nothing more is written: what the disk has is unknown until the next start.
+A write for which the disk has no room fails its changes alone. After any other failed write nothing
+more is written: what the disk has is unknown until the next start.
 """
 
 from __future__ import annotations
@@ -112,8 +113,8 @@ class MetadataManager:
         @return: fires with the result when the records are durable and in C{image}. Fails with what
             C{decide} raises, and nothing is changed; with L{BackpressureError} when too many wait,
             or too many bytes with them; with L{MetadataError} when its records are too large; with
-            a L{pylogbroker.errors.StorageError} when the disk failed, now or earlier: then it is
-            unknown whether a restart brings the change back.
+            a L{pylogbroker.errors.StorageError} when the disk is full, or failed, now or earlier:
+            then it is unknown whether a restart brings the change back.
         """
         result: Deferred[T] = Deferred()
         if self._refusal is not None:
@@ -135,13 +136,19 @@ class MetadataManager:
         size = 0  # of the changes by themselves; together they are no larger
         decided: list[tuple[Deferred[Any], Any]] = []
         for decide, result in waiting:
+            isChanged = False
             try:
                 more, value = decide(draft)
                 size += _checkedSize(more, size)
                 for record in more:
                     draft.apply(record)
+                    isChanged = True
             except Exception:
                 decided.append((result, Failure()))
+                if isChanged:  # by a part of what is refused
+                    draft = self.image.copy()
+                    for record in records:
+                        draft.apply(record)
             else:
                 records += more
                 decided.append((result, value))
@@ -176,9 +183,14 @@ class MetadataManager:
     def _failed(self, failure: Failure, decided: list[tuple[Deferred[Any], Any]]) -> None:
         self._isWriting = False
         error = failure.value
+        self.latest = self.image
         if not isinstance(error, PylogbrokerError):
             log.failure("Writing metadata failed unexpectedly: this is a bug", failure)
             error = ClosedError(f"writing metadata failed: {error!r}")
+        elif self._store.isCertain:
+            log.error("A change of the metadata found no room: {reason}", reason=error)
+            self._answer([(result, failure) for result, _ in decided])
+            return
         else:
             log.critical("The metadata cannot be changed any more: {reason}", reason=error)
         for result, value in decided:

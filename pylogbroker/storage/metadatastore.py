@@ -11,6 +11,10 @@ Above L{SNAPSHOT_SIZE_MIN}, and when the file is four times as large as the last
 append writes a new file with a snapshot instead: it is written under another name, synced, renamed,
 and the directory is synced. A cut in between leaves the old file or the new one.
 
+A disk that is full takes a part of an entry. That part is cut off at once, so that the journal is
+as before (C{isCertain}) and the next append may succeed. After any later failure nobody knows what
+the disk has, before the file is opened anew.
+
 What the data mean is the caller's business (L{pylogbroker.cluster.metadataimage}).
 """
 
@@ -23,6 +27,7 @@ from contextlib import closing
 
 from pylogbroker.errors import CorruptLogError
 from pylogbroker.interfaces import IFile, IFileSystem
+from pylogbroker.storage.files import writeAll
 
 JOURNAL_NAME = "metadata.journal"
 MAGIC = b"pylogbroker metadata 1\n"
@@ -41,12 +46,15 @@ class MetadataStore:
     The journal; the module states its rules. All methods block; calls must not overlap.
 
     @ivar size: bytes in the file.
+    @ivar isCertain: whether the disk has what C{append} said. After a failure: whether the journal
+        is as it was before.
     """
 
     def __init__(self, fileSystem: IFileSystem, directory: str) -> None:
         """@param directory: exists, and belongs to this process alone."""
         self.path = f"{directory}/{JOURNAL_NAME}"
         self.size = 0
+        self.isCertain = True
         self._directory = directory
         self._fileSystem = fileSystem
         self._file: IFile | None = None
@@ -111,12 +119,13 @@ class MetadataStore:
 
     def append(self, data: bytes, snapshot: Callable[[], Iterable[bytes]]) -> None:
         """
-        Make a change durable. After a failure the store must be opened anew.
+        Make a change durable.
 
         @param snapshot: called when the file is to be replaced; gives the data of a few changes
             that stand for all, this one included.
         @raise ValueError: the change has no data, or more than L{ENTRY_SIZE_MAX} bytes.
-        @raise pylogbroker.errors.StorageError: whether it is durable is unknown.
+        @raise pylogbroker.errors.StorageError: it is not there, if C{isCertain}; otherwise that is
+            unknown, and the store must be opened anew.
         """
         if not 0 < len(data) <= ENTRY_SIZE_MAX:
             raise ValueError(f"a change of {len(data)} bytes; 1 to {ENTRY_SIZE_MAX} are possible")
@@ -125,11 +134,14 @@ class MetadataStore:
         if self.size + len(entry) > max(SNAPSHOT_SIZE_MIN, 4 * self._snapshotSize):
             self._replace(snapshot())
             return
-        position = 0
-        while position < len(entry):
-            position += self._file.writeAt(self.size + position, [entry[position:]])
+        self.isCertain = False
+        problem = writeAll(self._file, self.size, [entry], len(entry)).problem
+        if problem is not None:
+            self.isCertain = True
+            raise problem
         self._file.sync()
         self.size += len(entry)
+        self.isCertain = True
 
     def _replace(self, changes: Iterable[bytes]) -> None:
         content = MAGIC + b"".join(map(_entry, changes))
@@ -137,15 +149,17 @@ class MetadataStore:
         if self._fileSystem.status(temporary) is not None:
             self._fileSystem.remove(temporary)
         with closing(self._fileSystem.open(temporary, create=True)) as file:
-            position = 0
-            while position < len(content):
-                position += file.writeAt(position, [content[position:]])
+            problem = writeAll(file, 0, [content], len(content)).problem
+            if problem is not None:
+                raise problem
             file.sync()
+        self.isCertain = False
         self._fileSystem.rename(temporary, self.path)
         self._fileSystem.syncDirectory(self._directory)
         self.close()
         self._file = self._fileSystem.open(self.path)
         self.size = self._snapshotSize = len(content)
+        self.isCertain = True
 
     def close(self) -> None:
         """A second call does nothing."""

@@ -90,6 +90,36 @@ class ManagerTests(SynchronousTestCase):
             self.assertIn("metadata.journal", str(self.failureResultOf(result, StorageError)))
         self.assertEqual(self.manager.image.topics, {})
 
+    def test_fullDisk(self) -> None:
+        """A full disk fails the changes that it cannot take; those behind them are made."""
+        self.files.fail("write", "metadata.journal", errno.ENOSPC)
+        first, second = self.create("a", 1), self.create("b", 2)
+        self.worker.perform()
+        self.assertIn("metadata.journal", str(self.failureResultOf(first, StorageError)))
+        self.worker.perform()
+        self.assertEqual(self.successResultOf(second), 2)
+        again = self.create("a", 1)
+        self.worker.perform()
+        self.assertEqual(self.successResultOf(again), 1)
+        self.assertEqual(list(self.opened().image.topics), ["b", "a"])
+
+    def test_partlyRefused(self) -> None:
+        """Of a change whose second record is refused nothing is seen, nor written."""
+        creating = self.create("a", 1)
+        records: list[Record] = [TopicRecord(name, str(UUID(int=7)), 1) for name in "bc"]
+        waiting = [
+            self.create("d", 4),
+            self.manager.change(lambda image: (records, None)),
+            self.manager.change(lambda image: ([], sorted(image.topics))),
+        ]
+        self.worker.performAll()
+        self.assertEqual(self.successResultOf(creating), 1)
+        self.assertEqual(self.successResultOf(waiting[0]), 4)
+        self.failureResultOf(waiting[1], MetadataError)
+        self.assertEqual(self.successResultOf(waiting[2]), ["a", "d"])
+        self.assertEqual(list(self.manager.image.topics), ["a", "d"])
+        self.assertEqual(list(self.opened().image.topics), ["a", "d"])
+
     def test_bug(self) -> None:
         """An unexpected error of the write is logged, and fails the callers."""
         store = MetadataStore(self.files, "/log")

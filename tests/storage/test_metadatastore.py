@@ -123,8 +123,38 @@ class StoreTests(SynchronousTestCase):
             self.assertRaises(ValueError, store.append, data, list)
 
     def test_diskFull(self) -> None:
-        """A failed write is reported with the file's name."""
+        """
+        A full disk is reported with the file's name, and leaves the journal as it was: the next
+        change is written. So it is when only a part of a change found room.
+        """
         store, _ = self.opened()
+        self.append(store, b"zero")
         self.files.fail("write", "metadata.journal", errno.ENOSPC)
         error = self.assertRaises(StorageError, store.append, b"one", list)
         self.assertIn("/log/metadata.journal", str(error))
+        self.assertTrue(store.isCertain)
+        self.files.sizeMax = self.files.usedSize + 20
+        self.assertRaises(StorageError, store.append, b"two" * 50, list)
+        self.assertTrue(store.isCertain)
+        self.assertEqual(self.files.status(store.path).size, store.size)  # type: ignore[union-attr]
+        self.files.sizeMax = None
+        self.append(store, b"three")
+        self.assertEqual(self.opened()[1], [b"zero", b"three"])
+
+    def test_snapshotOnFullDisk(self) -> None:
+        """A snapshot that finds no room leaves the journal as it was."""
+        self.patch(metadatastore, "SNAPSHOT_SIZE_MIN", 40)
+        store, _ = self.opened()
+        self.append(store, b"one")
+        self.files.fail("write", "metadata.journal.tmp", errno.ENOSPC)
+        self.assertRaises(StorageError, store.append, b"two" * 40, lambda: [b"one"])
+        self.assertTrue(store.isCertain)
+        self.append(store, b"three" * 40)
+        self.assertEqual(b"".join(self.opened()[1]), b"one" + b"three" * 40)
+
+    def test_failedSync(self) -> None:
+        """After a failed sync nobody knows what the disk has."""
+        store, _ = self.opened()
+        self.files.fail("fsync", "metadata.journal", errno.EIO)
+        self.assertRaises(StorageError, store.append, b"one", list)
+        self.assertFalse(store.isCertain)
