@@ -64,6 +64,7 @@ from pylogbroker.storage.kafka.checkpoints import (
     HIGH_WATERMARK,
     LOG_START,
     META_PROPERTIES,
+    PARTITION_METADATA,
     RECOVERY_POINT,
     readOffsets,
     writeOffsets,
@@ -189,12 +190,15 @@ class RemoveJob(Job):
         """
         @raise StorageError: once C{isRenamed}, the next start of the broker removes the rest.
         """
-        self.fileSystem.rename(self.path, self.removedPath)
+        isThere = self.fileSystem.status(self.path) is not None  # no, if its creation failed early
+        if isThere:
+            self.fileSystem.rename(self.path, self.removedPath)
         self.fileSystem.syncDirectory(self.directory)
         self.isRenamed = True
         if self.checkpoint is not None:
             self.checkpoint.run()
-        _removeTree(self.fileSystem, self.removedPath)
+        if isThere:
+            _removeTree(self.fileSystem, self.removedPath)
 
 
 class LogDirectory:
@@ -230,6 +234,7 @@ class LogDirectory:
         self.cache = DescriptorCache(fileSystem, settings.descriptorCountMax)
         self._clock = clock
         self._creating: set[TopicPartition] = set()
+        self._unfinished: set[TopicPartition] = set()
         self._fileSystem = fileSystem
         self._formats = formats
         self._settingsFor = cache(settings.forTopic)
@@ -340,7 +345,11 @@ class LogDirectory:
     ) -> LoadedLog:
         """Load a partition, or make its first segment. Blocks; on any thread."""
         path = f"{self.path}/{topicPartition}"
-        chosen = formatOf(path, self._fileSystem.list(path), formats) or formats[0]
+        names = self._fileSystem.list(path)
+        isForBatches = settings is not None or PARTITION_METADATA in names
+        if isForBatches:  # whose creation may not have come to the first segment
+            formats = sorted(formats, key=lambda each: not each.isStamped)
+        chosen = formatOf(path, names, formats) or formats[0]
         if settings is None or chosen.suffix != BATCH_SUFFIX:
             return loadPartition(self.cache, path, formats, recover, report)
         recoveryPoint = self._saved[RECOVERY_POINT].get(topicPartition, 0)
@@ -429,6 +438,7 @@ class LogDirectory:
         load = partial(self._loadLog, topicPartition, formats, settings, True)
         job = CreateJob(self._fileSystem, self.path, path, topicPartition, load, settings, topicId)
         self._creating.add(topicPartition)
+        self._unfinished.discard(topicPartition)
         return job
 
     def isCreating(self, topic: str) -> bool:
@@ -439,22 +449,31 @@ class LogDirectory:
         """
         Take the new partition in.
 
-        @raise StorageError: C{error}; a later C{beginCreate} may try again.
+        @raise StorageError: C{error}; a later C{beginCreate} may try again, and C{beginRemove}
+            removes what is there.
         """
         self._creating.discard(job.topicPartition)
         if error is not None:
+            self._unfinished.add(job.topicPartition)
             raise error
         assert job.loaded is not None
         # The topic may have been removed since the job began; then its settings are gone.
         settings = self._forBatches(job.topicPartition.topic) or job.batchSettings
         return self._take(job.topicPartition, job.loaded, settings)
 
+    def isToRemove(self, topicPartition: TopicPartition) -> bool:
+        """
+        Whether there is something to remove of a partition: it serves, or cannot be loaded, or its
+        creation failed.
+        """
+        return any(topicPartition in each for each in (self.logs, self.failures, self._unfinished))
+
     def beginRemove(self, topicPartition: TopicPartition) -> RemoveJob:
         """
         Remove a partition, and its log from C{logs}. No job of the log and no checkpoint may be
         under way.
 
-        @raise KeyError: there is no such partition, in service or not.
+        @raise KeyError: it is not C{isToRemove}.
         """
         log = self.logs.get(topicPartition)
         # No topic id comes twice; without one, the time is unique enough.
@@ -462,7 +481,10 @@ class LogDirectory:
         if isinstance(log, BatchLog) and log.topicId is not None:
             uniqueId = log.topicId
         if log is None:
-            del self.failures[topicPartition]
+            if topicPartition in self._unfinished:
+                self._unfinished.remove(topicPartition)
+            else:
+                del self.failures[topicPartition]
         else:
             log.remove()
             del self.logs[topicPartition]

@@ -166,8 +166,10 @@ class TopicManager:
 
     async def _start(self) -> None:
         strays: dict[str, list[TopicPartition]] = {}
+        removing = set(self.image.removing.values())
         for topicPartition, found in self._directory.logs.items():
-            if found.format.isStamped and topicPartition.topic not in self.image.topics:
+            isStray = found.format.isStamped and topicPartition.topic not in self.image.topics
+            if isStray or topicPartition.topic in removing:
                 strays.setdefault(topicPartition.topic, []).append(topicPartition)
         for topicId, name in list(self.image.removing.items()):
             failed = [each for each in self._directory.failures if each.topic == name]
@@ -326,7 +328,7 @@ class TopicManager:
             while (underWay := self._creating.get(place)) is not None:
                 await underWay.wait()
             topicPartition = TopicPartition(*place)
-            if topicPartition in self._directory.logs or topicPartition in self._directory.failures:
+            if self._directory.isToRemove(topicPartition):
                 partitions.append(topicPartition)
         await self._removeAll(topic.topicId, partitions)
 

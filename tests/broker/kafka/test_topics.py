@@ -170,3 +170,39 @@ class TopicTests(SynchronousTestCase):
         self.assertIsNone(self.topics.find("a", 0))
         self.bench.do(self.begin("a"))
         self.assertIsNotNone(self.topics.find("a", 0))
+
+    def test_removedAfterFailedCreation(self) -> None:
+        """
+        What a failed creation leaves goes with its topic, also if it failed before the first file.
+        """
+        for action, path in (("create", ".log"), ("create", ".metadata.tmp"), ("create", "a-0")):
+            self.bench.files.fail(action, path, errno.EIO)
+            with capturedLogs():
+                self.bench.do(self.begin("a"))
+            self.assertIsNone(self.topics.find("a", 0))
+            self.bench.do(self.change((RemoveTopicRecord,)))
+            self.bench.files.mend()
+            self.checkNothingLeft()
+            self.bench.do(self.change((RemoveTopicRecord,)))
+
+    def test_failedCreationThenRestart(self) -> None:
+        """
+        A start creates what a failed creation left out, and removes what a removed topic left.
+        """
+        for path in (".log", ".metadata.tmp"):
+            for isRemoved in (False, True):
+                self.setUp()
+                self.bench.files.fail("create", path, errno.EIO)
+                with capturedLogs():
+                    self.bench.do(self.begin("a"))
+                    if isRemoved:
+                        self.bench.files.fail("rename", "a-0", errno.EIO)
+                        self.bench.do(self.change((RemoveTopicRecord,)))
+                self.bench.files.mend()
+                self.bench.directory.close()
+                self.bench = RequestBench(self.bench.files)
+                self.topics = self.bench.topics
+                if isRemoved:
+                    self.checkNothingLeft()
+                self.bench.do(self.begin("a"))
+                self.bench.append(b"x", name="a")
