@@ -187,6 +187,28 @@ class CleanerTests(CleanerCase):
         self.wait()
         self.assertNotIn(TopicPartition("t", 0), self.bench.directory.logs)
 
+    def test_nothingLeft(self) -> None:
+        """
+        A run that fails behind its writing leaves no file, in whatever partition has the name now.
+        """
+        self.create()
+        self.segment(b"a")
+        self.segment(b"a")
+        cleaner = self.bench.kafka.cleaner
+        compactor = cleaner._compactor
+        written: list[str] = []
+
+        def late(request: CompactionRequest) -> Any:
+            compactor(request)
+            written.extend(self.bench.files.list(request.directory))
+            raise StorageError(request.directory, "compact", "the process ended")
+
+        self.patch(cleaner, "_compactor", late)
+        self.wait()
+        self.assertTrue([name for name in written if name.endswith(".cleaned")])
+        names = self.bench.files.list(f"{ROOT}/t-0")
+        self.assertFalse([name for name in names if name.endswith(".cleaned")])
+
 
 class ProcessTests(SynchronousTestCase):
     """L{CompactionProcess}."""

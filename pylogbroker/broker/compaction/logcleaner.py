@@ -18,6 +18,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -195,6 +196,14 @@ class LogCleaner:
 
     async def _compact(self, log: BatchLog, found: Compactable) -> bool:
         """Whether it went well, and brought the log forward."""
+        isDone = await self._compactAndReplace(log, found)
+        if not isDone and self._isRunning:
+            # Another partition of this name may be there now, whose files these are not.
+            with suppress(StorageError):
+                await self._worker.submit(partial(removeCleaned, self._fileSystem, log.path))
+        return isDone
+
+    async def _compactAndReplace(self, log: BatchLog, found: Compactable) -> bool:
         settings, name = self._settings, log.topicPartition
         request = log.compactionRequest(
             found,
