@@ -1,9 +1,10 @@
 """
 The simulated cluster by hand::
 
-    python -m tests.simulation --seed 156             one seed, step by step python -m
-    tests.simulation --seeds 0-99999        many; those that fail are named python -m
-    tests.simulation --seed 7 --delete-group   an operator deletes the group's nodes now and then
+    python -m tests.simulation --seed 156               one seed, step by step
+    python -m tests.simulation --seeds 0-99999          many; those that fail are named
+    python -m tests.simulation --seed 7 --delete-group  an operator deletes the group's nodes
+    python -m tests.simulation --groups --seed 7        the coordinator of today's groups
 
 The exit status is 0 if all that must hold held. Interrupted, it says how far it came.
 """
@@ -15,7 +16,7 @@ import platform
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from importlib.metadata import version
@@ -23,7 +24,12 @@ from time import monotonic, process_time
 from typing import TextIO
 
 from pylogbroker import __version__
+from tests.simulation.coordinators.groups import GroupWorld
+from tests.simulation.coordinators.world import CoordinatorOutcome, simulateCoordinator
 from tests.simulation.simulation import Outcome, simulate
+
+AnyOutcome = Outcome | CoordinatorOutcome
+Simulate = Callable[[int], AnyOutcome]
 
 CHUNK_COUNT = 50
 TOLD_COUNT_MAX = 20
@@ -54,7 +60,7 @@ class Progress:
             self._errors.flush()
 
 
-def describe(outcome: Outcome) -> str:
+def describe(outcome: AnyOutcome) -> str:
     """A seed, for people."""
     lines = [
         f"seed {outcome.seed}",
@@ -64,13 +70,15 @@ def describe(outcome: Outcome) -> str:
     return "\n".join(lines) + "\n"
 
 
-def chunk(seeds: range, isGroupDeleted: bool = False) -> tuple[Counter[str], list[Outcome], float]:
+def chunk(
+    seeds: range, simulateOne: Simulate = simulate
+) -> tuple[Counter[str], list[AnyOutcome], float]:
     """Some seeds: figures, those that failed, CPU seconds."""
     figures: Counter[str] = Counter()
-    failed = []
+    failed: list[AnyOutcome] = []
     begun = process_time()
     for seed in seeds:
-        outcome = simulate(seed, isGroupDeleted=isGroupDeleted)
+        outcome = simulateOne(seed)
         figures.update(outcome.figures)
         if outcome.faults:
             failed.append(outcome)
@@ -78,20 +86,20 @@ def chunk(seeds: range, isGroupDeleted: bool = False) -> tuple[Counter[str], lis
 
 
 def runAll(
-    seeds: range, jobCount: int, isGroupDeleted: bool
-) -> Iterator[tuple[Counter[str], list[Outcome], float]]:
+    seeds: range, jobCount: int, simulateOne: Simulate
+) -> Iterator[tuple[Counter[str], list[AnyOutcome], float]]:
     """In order."""
     chunks = [seeds[start : start + CHUNK_COUNT] for start in range(0, len(seeds), CHUNK_COUNT)]
     if jobCount == 1:
-        yield from (chunk(some, isGroupDeleted) for some in chunks)
+        yield from (chunk(some, simulateOne) for some in chunks)
         return
     with ProcessPoolExecutor(
         jobCount, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
     ) as pool:
-        yield from pool.map(partial(chunk, isGroupDeleted=isGroupDeleted), chunks)
+        yield from pool.map(partial(chunk, simulateOne=simulateOne), chunks)
 
 
-def many(seeds: range, jobCount: int, out: TextIO, isGroupDeleted: bool = False) -> int:
+def many(seeds: range, jobCount: int, out: TextIO, simulateOne: Simulate = simulate) -> int:
     """Run them, and print what they were made of."""
     out.write(
         f"seeds {seeds.start}-{seeds.stop - 1}, pylogbroker {__version__}, Twisted"
@@ -99,11 +107,11 @@ def many(seeds: range, jobCount: int, out: TextIO, isGroupDeleted: bool = False)
     )
     out.flush()
     figures: Counter[str] = Counter()
-    failed: list[Outcome] = []
+    failed: list[AnyOutcome] = []
     begun, cpuSeconds, doneCount = monotonic(), 0.0, 0
     progress = Progress(sys.stderr, len(seeds))
     try:
-        for some, faulty, seconds in runAll(seeds, jobCount, isGroupDeleted):
+        for some, faulty, seconds in runAll(seeds, jobCount, simulateOne):
             figures.update(some)
             failed += faulty
             cpuSeconds += seconds
@@ -131,9 +139,9 @@ def many(seeds: range, jobCount: int, out: TextIO, isGroupDeleted: bool = False)
     return 0 if doneCount == len(seeds) else 1
 
 
-def one(seed: int, out: TextIO, isGroupDeleted: bool = False) -> int:
+def one(seed: int, out: TextIO, simulateOne: Simulate = simulate) -> int:
     """Run a seed, and print all of it."""
-    outcome = simulate(seed, isGroupDeleted=isGroupDeleted)
+    outcome = simulateOne(seed)
     out.write(describe(outcome))
     out.write("".join(f"  {name} {count:,}\n" for name, count in sorted(outcome.figures.items())))
     out.write(f"  fingerprint {outcome.fingerprint:08x}\n")
@@ -160,7 +168,15 @@ def main() -> int:
     which.add_argument("--seed", type=int, help="one seed, step by step")
     which.add_argument("--seeds", type=seedRange, metavar="A-B", help="all from A to B")
     parser.add_argument("--jobs", type=int, default=1, help="processes to use (%(default)s)")
-    parser.add_argument(
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--groups",
+        dest="world",
+        action="store_const",
+        const=GroupWorld,
+        help="simulate the coordinator of today's groups alone",
+    )
+    what.add_argument(
         "--delete-group",
         dest="isGroupDeleted",
         action="store_true",
@@ -168,9 +184,12 @@ def main() -> int:
     )
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    simulateOne: Simulate = partial(simulate, isGroupDeleted=options.isGroupDeleted)
+    if options.world is not None:
+        simulateOne = partial(simulateCoordinator, options.world, isTraced=options.seed is not None)
     if options.seed is not None:
-        return one(options.seed, sys.stdout, options.isGroupDeleted)
-    return many(options.seeds, options.jobs, sys.stdout, options.isGroupDeleted)
+        return one(options.seed, sys.stdout, simulateOne)
+    return many(options.seeds, options.jobs, sys.stdout, simulateOne)
 
 
 if __name__ == "__main__":

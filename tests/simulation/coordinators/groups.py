@@ -2,17 +2,14 @@
 A group, its clients, the log and the network between them, in random orders of events; and what
 must hold in each.
 
-A seed gives the whole run. Requests and answers travel by themselves: they are late, or lost with
-their connection. Appends wait, fail, or are lost in a crash, in which case some of them may be in
-the log all the same. Clients stop, leave, come back in their own or another's name, or fall asleep
-and wake up in an old generation. Offsets expire, and an operator deletes the group. At the end all
-is well again, and the group has to come to rest.
+Clients of the classic protocol stop, leave, come back in their own or another's name, or fall
+asleep and wake up in an old generation. Offsets expire, and an operator deletes the group.
 
 The checkers know the clients, the answers and the log, not the inside of the coordinator:
 
   - I{two owners}: within a generation, no partition is given to two members;
   - I{a position that goes back}: the log of a partition's offsets never falls, and a fetch never
-    shows less than what was acknowledged before it was sent;
+    shows less than what was acknowledged before it was sent, a crash or not;
   - I{a fenced writer that gets through}: a commit is refused if it comes with a generation older
     than one that members were told of, or from a member whose place was taken;
   - I{a rebalance that never ends}: at rest, the clients that live are the members, and own every
@@ -23,14 +20,11 @@ The checkers know the clients, the answers and the log, not the inside of the co
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from random import Random
 from typing import Any
 
 from pylogbroker.coordinator.classicgroup import ClassicGroup, ClassicGroupState
-from pylogbroker.coordinator.effects import Appended, Record
 from pylogbroker.coordinator.groupmessages import (
     ClientContext,
     CommitPartition,
@@ -60,94 +54,97 @@ from pylogbroker.coordinator.offsetstopic import (
     decodeStoredGroup,
 )
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+from tests.simulation.coordinators.world import (
+    BrokenPromiseError,
+    CoordinatorWorld,
+    SimulatedClient,
+)
 
 GROUP, TOPIC = "g", "t"
-STEP_COUNT = 500
-CALM_STEP_COUNT_MAX = 3_000
 MEMBER_COUNT_MAX = 5
-APPEND_ERRORS = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.MESSAGE_TOO_LARGE)
-
-FORGET = (ErrorCode.UNKNOWN_MEMBER_ID,)
-REJOIN = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS)
 
 
-class BrokenPromiseError(Exception):
-    """Something does not hold."""
+class GroupMember(SimulatedClient):
+    """
+    A consumer of the classic protocol: eager, or cooperative as the whole group is.
 
-
-class SimulatedMember:
-    """A client. It has one request on its way at a time."""
+    @ivar owned: partitions, numbers.
+    @ivar positions: where it reads on, of those it has asked for.
+    @ivar isSynced: whether C{owned} is what its generation gave it.
+    @ivar mustRejoin: it was told of a rebalance, or has given partitions away.
+    """
 
     def __init__(self, world: GroupWorld, name: str, instanceId: str | None) -> None:
+        super().__init__(world, name)
+        self.partitionCount = world.partitionCount
         random = world.random
-        self.world = world
-        self.name = name
         self.instanceId = instanceId
         self.version = (
             random.choice((0, 3, 4, 5, 9)) if instanceId is None else random.choice((5, 9))
         )
         self.sessionTimeoutMs = random.choice((6_000, 10_000))
         self.rebalanceTimeoutMs = random.choice((1_000, 5_000, 20_000))
-        self.protocols = [JoinProtocol("range", bytes(random.randrange(4)))]
-        if random.random() < 0.3:
-            self.protocols.append(JoinProtocol("sticky", b""))
+        self.isCooperative = world.isCooperative
+        self.filler = bytes(random.randrange(4))
+        self.knowsSticky = random.random() < 0.3
         self.memberId = ""
         self.joined: JoinGroupAnswer | None = None
-        self.owned: list[int] | None = None
+        self.owned: list[int] = []
         self.positions: dict[int, int] = {}
-        self.isAlive = True
-        self.isAsleep = False
+        self.isSynced = False
         self.mustRejoin = False
-        self.request: object | None = None
-        self.sentMs = 0
 
     def forget(self, keepsId: bool = False) -> None:
         """It is no member any more, as far as it knows."""
         if not keepsId:
             self.memberId = ""
-        self.joined = self.owned = None
-        self.positions = {}
-        self.mustRejoin = False
-
-    @property
-    def isIdle(self) -> bool:
-        """Whether it can send a request."""
-        return self.isAlive and not self.isAsleep and self.request is None
+        self.joined = None
+        self.owned, self.positions = [], {}
+        self.isSynced = self.mustRejoin = False
 
     @property
     def isSettled(self) -> bool:
         """Whether it owns what it was assigned, and knows where to go on."""
-        return self.owned is not None and self.positions.keys() == set(self.owned)
+        return self.isSynced and self.positions.keys() == set(self.owned)
+
+    @property
+    def protocols(self) -> list[JoinProtocol]:
+        """What it joins with. In a cooperative group it tells what it owns."""
+        if self.isCooperative:
+            return [JoinProtocol("cooperative", bytes(self.owned))]
+        known = [JoinProtocol("range", self.filler)]
+        if self.knowsSticky:
+            known.append(JoinProtocol("sticky", b""))
+        return known
 
     def act(self) -> None:
-        """Send the next request, if none is on its way."""
-        if not self.isIdle:
-            return
-        if self.joined is None or self.mustRejoin:
+        random = self.world.random
+        if self.joined is None:
             self._join()
-        elif self.owned is None:
+        elif self.mustRejoin:
+            if self.isCooperative and self.isSettled and self.owned and random.random() < 0.5:
+                self._commit(self.joined, random.choice(self.owned))
+            else:
+                self._join()
+        elif not self.isSynced:
             self._sync(self.joined)
         elif not self.isSettled:
             self._fetch()
-        elif self.owned and self.world.random.random() < 0.7:
-            self._commit(self.joined, self.world.random.choice(self.owned))
-        elif self.world.random.random() < 0.05 and not self.world.isCalm:
+        elif self.owned and random.random() < 0.7:
+            self._commit(self.joined, random.choice(self.owned))
+        elif random.random() < 0.05 and not self.world.isCalm:
             self._join()
         else:
             self._heartbeat(self.joined)
 
     # -- requests
 
-    def _send(self, request: object, handle: Callable[[Any], None]) -> None:
-        self.request = request
-        self.sentMs = self.world.nowMs
-        self.world.requests.append((self, request, handle))
-
     def _join(self) -> None:
-        # What it owned it has given up.
-        self.owned, self.mustRejoin, self.positions = None, False, {}
+        self.mustRejoin = self.isSynced = False
+        if not self.isCooperative:
+            self.owned, self.positions = [], {}
         rebalanceTimeoutMs = self.rebalanceTimeoutMs if self.version else -1
-        self._send(
+        self.send(
             JoinGroup(
                 GROUP,
                 self.sessionTimeoutMs,
@@ -169,16 +166,10 @@ class SimulatedMember:
             self._failed(answer.errorCode)
 
     def _sync(self, joined: JoinGroupAnswer) -> None:
-        assignments = []
+        assignments: list[MemberAssignment] = []
         if joined.members and not joined.skipAssignment:
-            memberIds = [each.memberId for each in joined.members]
-            self.world.random.shuffle(memberIds)
-            count = len(memberIds)
-            assignments = [
-                MemberAssignment(each, bytes(range(index, self.world.partitionCount, count)))
-                for index, each in enumerate(memberIds)
-            ]
-        self._send(
+            assignments = self._assign(joined)
+        self.send(
             SyncGroup(
                 GROUP,
                 joined.generationId,
@@ -188,17 +179,43 @@ class SimulatedMember:
                 joined.protocolName,
                 assignments,
             ),
-            partial(self._syncAnswered, joined.generationId),
+            self._syncAnswered,
         )
 
-    def _syncAnswered(self, generation: int, answer: SyncGroupAnswer) -> None:
+    def _assign(self, joined: JoinGroupAnswer) -> list[MemberAssignment]:
+        """As the leader does. What another member owns is given away a generation later."""
+        memberIds = [each.memberId for each in joined.members]
+        self.world.random.shuffle(memberIds)
+        count = len(memberIds)
+        claims: dict[int, set[str]] = {}
+        if self.isCooperative:
+            for member in joined.members:
+                for partition in member.metadata:
+                    claims.setdefault(partition, set()).add(member.memberId)
+        return [
+            MemberAssignment(
+                memberId,
+                bytes(
+                    partition
+                    for partition in range(index, self.partitionCount, count)
+                    if claims.get(partition, set()) <= {memberId}
+                ),
+            )
+            for index, memberId in enumerate(memberIds)
+        ]
+
+    def _syncAnswered(self, answer: SyncGroupAnswer) -> None:
         if answer.errorCode:
             self._failed(answer.errorCode)
             return
-        self.owned = list(answer.assignment)
+        given = list(answer.assignment)
+        if self.isCooperative:
+            self.mustRejoin = not set(self.owned) <= set(given)
+        self.owned, self.isSynced = given, True
+        self.positions = {each: offset for each, offset in self.positions.items() if each in given}
 
     def _fetch(self) -> None:
-        self._send(OffsetFetchGroup(GROUP), self._fetchAnswered)
+        self.send(OffsetFetchGroup(GROUP), self._fetchAnswered)
 
     def _fetchAnswered(self, answer: OffsetFetchGroupAnswer) -> None:
         if answer.errorCode:
@@ -209,11 +226,11 @@ class SimulatedMember:
             for topic in answer.topics
             for each in topic.partitions
         }
-        self.positions = {each: found.get(each, 0) for each in self.owned or ()}
+        self.positions = {each: self.positions.get(each, found.get(each, 0)) for each in self.owned}
 
     def _commit(self, joined: JoinGroupAnswer, partition: int) -> None:
         offset = self.positions[partition] + self.world.random.randrange(3)
-        self._send(
+        self.send(
             OffsetCommit(
                 GROUP,
                 [CommitTopic(TOPIC, [CommitPartition(partition, offset)])],
@@ -221,18 +238,18 @@ class SimulatedMember:
                 self.memberId,
                 self.instanceId,
             ),
-            partial(self._commitAnswered, partition, offset),
+            self._commitAnswered,
         )
         # It goes on from here whether the commit gets through or not.
         self.positions[partition] = offset
 
-    def _commitAnswered(self, partition: int, offset: int, answer: OffsetCommitAnswer) -> None:
+    def _commitAnswered(self, answer: OffsetCommitAnswer) -> None:
         code = answer.topics[0].partitions[0].errorCode
         if code:
             self._failed(code)
 
     def _heartbeat(self, joined: JoinGroupAnswer) -> None:
-        self._send(
+        self.send(
             Heartbeat(GROUP, joined.generationId, self.memberId, self.instanceId),
             self._heartbeatAnswered,
         )
@@ -246,212 +263,46 @@ class SimulatedMember:
     def _failed(self, code: int) -> None:
         if code == ErrorCode.FENCED_INSTANCE_ID:
             self.isAlive = False
-        elif code in FORGET:
+        elif code == ErrorCode.REBALANCE_IN_PROGRESS:
+            self.mustRejoin = True
+        elif code == ErrorCode.UNKNOWN_MEMBER_ID:
             self.forget()
-        elif code in REJOIN:
+        elif code == ErrorCode.ILLEGAL_GENERATION:
             self.forget(keepsId=True)
 
 
-class SimulatedLog:
-    """What is appended, and what is on its way there."""
+class GroupWorld(CoordinatorWorld):
+    """One run with a group."""
 
-    def __init__(self, world: GroupWorld) -> None:
-        self.world = world
-        self.waiting: list[tuple[Sequence[Record], Appended]] = []
-        self.records: list[Record] = []
-        self.offsets: dict[int, int] = {}
-
-    def append(self, partition: int, records: Sequence[Record], done: Appended) -> None:
-        self.waiting.append((records, done))
-
-    def flush(self, count: int, error: ErrorCode = ErrorCode.NONE) -> None:
-        """The oldest appends are done, or have failed."""
-        done, self.waiting = self.waiting[:count], self.waiting[count:]
-        for records, appended in done:
-            if not error:
-                self.keep(records)
-            appended(error)
-
-    def keep(self, records: Sequence[Record]) -> None:
-        """Records are in the log."""
-        for key, value in records:
-            self.records.append((key, value))
-            decoded = decodeKey(key)
-            if value is None:
-                self.world.forgotten(decoded)
-            elif isinstance(decoded, OffsetCommitKey):
-                offset = decodeCommittedOffset(value).offset
-                if offset < self.offsets.get(decoded.partition, 0):
-                    raise BrokenPromiseError(
-                        f"the position of {decoded.partition} goes back to {offset}"
-                    )
-                self.offsets[decoded.partition] = offset
-
-    def lastGeneration(self) -> int:
-        """Of the group, as it would be read."""
-        for key, value in reversed(self.records):
-            if not isinstance(decodeKey(key), OffsetCommitKey):
-                return 0 if value is None else decodeStoredGroup(value).generation
-        return 0
-
-
-class GroupWorld:
-    """
-    One run.
-
-    @ivar requests: on their way to the coordinator.
-    @ivar answers: on their way back.
-    @ivar isCalm: nothing goes wrong any more.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self.random = Random(seed)
-        self.nowMs = 1_000_000
-        self.isCalm = False
-        self.partitionCount = self.random.choice((1, 4, 7))
-        self.log = SimulatedLog(self)
-        self.members: list[SimulatedMember] = []
-        self.requests: list[tuple[SimulatedMember, object, Callable[[Any], None]]] = []
-        self.answers: list[tuple[SimulatedMember, object, Callable[[Any], None], object]] = []
-        self.unanswered: dict[int, object] = {}
-        self._requestNumber = 0
+    def __init__(self, seed: int, isTraced: bool = False) -> None:
+        super().__init__(seed, isTraced)
+        random = self.random
+        self.isCooperative = random.random() < 0.4
+        self.partitionCount = random.choice((1, 4, 7))
         # What the checkers know.
+        self.offsets: dict[int, int] = {}
         self.owners: dict[tuple[int, int], str] = {}
         self.generation = 0
         self.acknowledged: dict[int, int] = {}
         self.forgottenCount = 0
         self.instances: dict[str, str] = {}
         self.fenced: set[str] = set()
-        self.counts: Counter[str] = Counter()
         self.settings = GroupSettings(
             partitionCount=1,
-            initialRebalanceDelayMs=self.random.choice((0, 3_000)),
-            groupMaxSize=self.random.choice((2, 2**31 - 1, 2**31 - 1)),
-            newMemberJoinTimeoutMs=self.random.choice((10_000, 300_000)),
-            offsetsRetentionMs=self.random.choice((8_000, 100_000_000)),
+            initialRebalanceDelayMs=random.choice((0, 3_000)),
+            groupMaxSize=random.choice((2, 2**31 - 1, 2**31 - 1)),
+            newMemberJoinTimeoutMs=random.choice((10_000, 300_000)),
+            offsetsRetentionMs=random.choice((8_000, 100_000_000)),
             offsetsRetentionCheckIntervalMs=5_000,
         )
-        self.incarnation = 0
-        self.coordinator = self._load()
+        self._coordinator = self.load()
 
-    # -- the run
+    @property
+    def coordinator(self) -> GroupCoordinator:
+        return self._coordinator
 
-    def run(self) -> None:
-        """
-        Everything in a random order, then peace.
-
-        @raise BrokenPromiseError: something does not hold.
-        """
-        for _ in range(STEP_COUNT):
-            self.step()
-            self.check()
-        self.comeToRest()
-
-    def step(self) -> None:
-        """Something happens."""
-        (event,) = self.random.choices(
-            (
-                self.clientActs, self.requestArrives, self.answerArrives, self.flush,
-                self.timeGoesBy, self.connectionBreaks, self.clientComes, self.clientGoes,
-                self.clientSleeps,
-                self.appendFails, self.crash, self.operatorDeletes,
-            ),
-            (34, 30, 30, 14, 4, 2, 1.5, 1, 2, 0.7, 0.3, 0.7),
-        )  # fmt: skip
-        event()
-
-    def clientActs(self) -> None:
-        idle = [each for each in self.members if each.isIdle]
-        if idle:
-            self.random.choice(idle).act()
-
-    def clientComes(self) -> None:
-        """A new client; or a static one that was restarted, while the old one perhaps lives on."""
-        if sum(each.isAlive for each in self.members) < MEMBER_COUNT_MAX:
-            instanceId = self.random.choice((None, None, "i", "j"))
-            name = f"m{len(self.members)}"
-            if self.isCalm:
-                instanceId = None
-            self.members.append(SimulatedMember(self, name, instanceId))
-
-    def clientGoes(self) -> None:
-        """A client leaves, or dies."""
-        alive = [each for each in self.members if each.isAlive]
-        if not alive:
-            return
-        member = self.random.choice(alive)
-        member.isAlive = False
-        if self.random.random() < 0.5 and member.memberId:
-            leave = LeaveGroup(GROUP, members=[LeavingMember(member.memberId, member.instanceId)])
-            self.requests.append((member, leave, lambda answer: None))
-
-    def clientSleeps(self) -> None:
-        """A client falls asleep, or wakes up."""
-        alive = [each for each in self.members if each.isAlive]
-        if alive:
-            member = self.random.choice(alive)
-            member.isAsleep = not member.isAsleep
-
-    def connectionBreaks(self) -> None:
-        """What a client waits for does not come; what it has sent may have arrived, or not."""
-        waiting = [each for each in self.members if each.request is not None]
-        if waiting:
-            self._disconnect(self.random.choice(waiting))
-
-    def _disconnect(self, member: SimulatedMember) -> None:
-        self.requests = [each for each in self.requests if each[1] is not member.request]
-        member.request = None
-
-    def timeGoesBy(self) -> None:
-        self._advance(self.random.choice((1, 100, 1_000, 4_000)))
-
-    def _advance(self, ms: int) -> None:
-        endMs = self.nowMs + ms
-        while (dueMs := self.coordinator.nextDeadlineMs()) is not None and dueMs <= endMs:
-            self.nowMs = max(self.nowMs, dueMs)
-            self.coordinator.advance()
-        self.nowMs = endMs
-
-    def flush(self) -> None:
-        self.log.flush(self.random.randrange(len(self.log.waiting) + 1))
-
-    def appendFails(self) -> None:
-        self.log.flush(1, self.random.choice(APPEND_ERRORS))
-
-    def operatorDeletes(self) -> None:
-        """An operator deletes the group, which works only if it is empty."""
-        self.coordinator.deleteGroups([GROUP], self._groupDeleted)
-
-    def _groupDeleted(self, deleted: Sequence[DeletedGroup]) -> None:
-        self.counts["deleted"] += not deleted[0].errorCode
-
-    def forgotten(self, key: object) -> None:
-        """The log says that the group or one of its offsets is no more."""
-        self.forgottenCount += 1
-        if isinstance(key, OffsetCommitKey):
-            self.counts["forgotten"] += 1
-            self.log.offsets.pop(key.partition, None)
-            self.acknowledged.pop(key.partition, None)
-        else:
-            self.owners = {}
-            self.generation = 0
-
-    def crash(self) -> None:
-        """The broker is killed. Of what was being appended, a part may be in the log."""
-        for records, _ in self.log.waiting[: self.random.randrange(len(self.log.waiting) + 1)]:
-            self.log.keep(records)
-        self.log.waiting = []
-        self.requests, self.answers, self.unanswered = [], [], {}
-        for member in self.members:
-            member.request = None
-        self.incarnation += 1
-        self.coordinator = self._load()
-        self.generation = self.log.lastGeneration()
-        self.instances, self.fenced = {}, set()
-        self.counts["crashed"] += 1
-
-    def _load(self) -> GroupCoordinator:
-        append = partial(self._append, self.incarnation)
+    def load(self) -> GroupCoordinator:
+        append = partial(self.append, self.incarnation)
         made = GroupCoordinator(self.settings, append, lambda: self.nowMs, self.random)
         made.beginLoading(0)
         for key, value in self.log.records:
@@ -459,37 +310,85 @@ class GroupWorld:
         made.loaded(0)
         return made
 
-    def _append(
-        self, incarnation: int, partition: int, records: Sequence[Record], done: Appended
-    ) -> None:
-        if incarnation == self.incarnation:
-            self.log.append(partition, records, done)
+    def restarted(self) -> None:
+        self._coordinator = self.load()
+        self.generation = self._lastGeneration()
+        self.instances, self.fenced = {}, set()
 
-    # -- requests and answers
+    def _lastGeneration(self) -> int:
+        """Of the group, as it would be read."""
+        for key, value in reversed(self.log.records):
+            if not isinstance(decodeKey(key), OffsetCommitKey):
+                return 0 if value is None else decodeStoredGroup(value).generation
+        return 0
 
-    def requestArrives(self) -> None:
-        if self.requests:
-            index = self.random.randrange(len(self.requests))
-            member, request, handle = self.requests.pop(index)
-            self._requestNumber += 1
-            number, incarnation = self._requestNumber, self.incarnation
-            self.unanswered[number] = request
-            self._deliver(
-                member,
-                request,
-                partial(self._answered, member, request, handle, number, incarnation),
-            )
+    def kept(self, key: bytes, value: bytes | None) -> None:
+        decoded = decodeKey(key)
+        if not isinstance(decoded, OffsetCommitKey):
+            if value is None:
+                self.forgottenCount += 1
+                self.owners = {}
+                self.generation = 0
+        elif value is None:
+            self.forgottenCount += 1
+            self.counts["forgotten"] += 1
+            self.offsets.pop(decoded.partition, None)
+            self.acknowledged.pop(decoded.partition, None)
+        else:
+            offset = decodeCommittedOffset(value).offset
+            if offset < self.offsets.get(decoded.partition, 0):
+                raise BrokenPromiseError(
+                    f"the position of {decoded.partition} goes back to {offset}"
+                )
+            self.offsets[decoded.partition] = offset
 
-    def _deliver(
-        self, member: SimulatedMember, request: object, reply: Callable[[Any], None]
-    ) -> None:
-        context = ClientContext(member.version, member.name, "/host")
+    # -- events
+
+    def events(self) -> Mapping[Callable[[], None], float]:
+        return {self.clientComes: 1.5, self.clientGoes: 1.0, self.operatorDeletes: 0.7}
+
+    def clientComes(self) -> None:
+        """A new client; or a static one that was restarted, while the old one perhaps lives on."""
+        if sum(each.isAlive for each in self.clients) < MEMBER_COUNT_MAX:
+            instanceId = self.random.choice((None, None, "i", "j"))
+            name = f"m{len(self.clients)}"
+            if self.isCalm:
+                instanceId = None
+            self.clients.append(GroupMember(self, name, instanceId))
+            self.say(lambda: f"{name} comes, instance {instanceId}")
+
+    def clientGoes(self) -> None:
+        """A client leaves, or dies."""
+        alive = [each for each in self.clients if each.isAlive]
+        if not alive:
+            return
+        member = self.random.choice(alive)
+        member.isAlive = False
+        isLeaving = self.random.random() < 0.5 and bool(member.memberId)
+        self.say(lambda: f"{member.name} {'leaves' if isLeaving else 'dies'}")
+        if isLeaving:
+            leave = LeaveGroup(GROUP, members=[LeavingMember(member.memberId, member.instanceId)])
+            self.requests.append((member, leave, lambda answer: None))
+
+    def operatorDeletes(self) -> None:
+        """An operator deletes the group, which works only if it is empty."""
+        self.say(lambda: "an operator deletes the group")
+        self._coordinator.deleteGroups([GROUP], self._groupDeleted)
+
+    def _groupDeleted(self, deleted: Sequence[DeletedGroup]) -> None:
+        self.say(lambda: f"deleted: {deleted}")
+        self.counts["deleted"] += not deleted[0].errorCode
+
+    # -- requests
+
+    def deliver(self, client: Any, request: Any, reply: Callable[[Any], None]) -> None:
+        context = ClientContext(client.version, client.name, "/host")
         if isinstance(request, JoinGroup):
             self.coordinator.joinGroup(context, request, partial(self._checkJoin, request, reply))
         elif isinstance(request, SyncGroup):
-            version = 5 if member.version >= 5 else 1
+            version = 5 if client.version >= 5 else 1
             self.coordinator.syncGroup(
-                ClientContext(version), request, partial(self._checkSync, member, request, reply)
+                ClientContext(version), request, partial(self._checkSync, request, reply)
             )
         elif isinstance(request, Heartbeat):
             reply(self.coordinator.heartbeat(request))
@@ -509,29 +408,6 @@ class GroupWorld:
                 ClientContext(8), request, True, partial(self._checkFetch, known, reply)
             )
 
-    def _answered(
-        self,
-        member: SimulatedMember,
-        request: object,
-        handle: Callable[[Any], None],
-        number: int,
-        incarnation: int,
-        answer: object,
-    ) -> None:
-        if incarnation == self.incarnation:
-            if number not in self.unanswered:
-                raise BrokenPromiseError(f"{request} was answered twice")
-            del self.unanswered[number]
-            self.answers.append((member, request, handle, answer))
-
-    def answerArrives(self) -> None:
-        if self.answers:
-            index = self.random.randrange(len(self.answers))
-            member, request, handle, answer = self.answers.pop(index)
-            if member.request is request:
-                member.request = None
-                handle(answer)
-
     # -- the checkers
 
     def _checkJoin(
@@ -550,14 +426,13 @@ class GroupWorld:
 
     def _checkSync(
         self,
-        member: SimulatedMember,
         request: SyncGroup,
         reply: Callable[[Any], None],
         answer: SyncGroupAnswer,
     ) -> None:
         self.counts["synced"] += not answer.errorCode
         if answer.errorCode == ErrorCode.NONE:
-            if request.generationId > self.log.lastGeneration():
+            if request.generationId > self._lastGeneration():
                 raise BrokenPromiseError(f"generation {request.generationId} is not in the log")
             owner = request.groupInstanceId or request.memberId
             for partition in answer.assignment:
@@ -599,7 +474,7 @@ class GroupWorld:
             for each in topic.partitions
         }
         forgottenCount, offsets = known
-        if forgottenCount != self.forgottenCount:
+        if forgottenCount != self.forgottenCount or answer.errorCode:
             offsets = {}
         for partition, offset in offsets.items():
             if found.get(partition, -1) < offset:
@@ -610,7 +485,7 @@ class GroupWorld:
 
     def check(self) -> None:
         """Memory and log agree, counts are right."""
-        table = self.coordinator._table
+        table = self._coordinator._table
         totals = table.totals
         groups = list(table.groups.values())
         counted = (
@@ -622,7 +497,7 @@ class GroupWorld:
             raise BrokenPromiseError(f"{totals} does not count {counted}")
         for group in groups:
             self._checkGroup(group)
-        if not self.log.waiting and self.random.random() < 0.1:
+        if self.log.isIdle and not self.log.isOffline and self.random.random() < 0.1:
             self._checkLog(groups)
 
     def _checkGroup(self, group: ClassicGroup) -> None:
@@ -635,7 +510,7 @@ class GroupWorld:
             raise BrokenPromiseError(f"{group.leaderId} leads, who is no member")
         if not group.pendingSyncs <= group.members.keys():
             raise BrokenPromiseError("a sync is expected of one who is no member")
-        deadlines = self.coordinator._table.deadlines
+        deadlines = self._coordinator._table.deadlines
         if (
             group.state is ClassicGroupState.PREPARING_REBALANCE
             and ("join", GROUP) not in deadlines
@@ -649,7 +524,7 @@ class GroupWorld:
                 raise BrokenPromiseError(f"nothing ends the session of {member.memberId}")
 
     def _checkLog(self, groups: Sequence[ClassicGroup]) -> None:
-        read = self._load()._table.groups
+        read = self.load()._table.groups
         for group in groups:
             other = read.get(group.groupId)
             if group.positions and (other is None or other.positions != group.positions):
@@ -660,39 +535,22 @@ class GroupWorld:
 
     # -- peace
 
-    def comeToRest(self) -> None:
-        """
-        Nothing goes wrong any more; those who sleep wake up, and a client comes if there is none.
-
-        @raise BrokenPromiseError: the group does not come to rest.
-        """
-        self.isCalm = True
-        for member in self.members:
-            member.isAsleep = False
+    def calm(self) -> None:
         if self.settings.groupMaxSize < MEMBER_COUNT_MAX:
-            for member in [each for each in self.members if each.isAlive][
+            for member in [each for each in self.clients if each.isAlive][
                 self.settings.groupMaxSize :
             ]:
                 member.isAlive = False
-        for _ in range(CALM_STEP_COUNT_MAX):
-            if not any(each.isAlive for each in self.members):
-                self.clientComes()
-            for member in self.members:
-                member.act()
-            while self.requests:
-                self.requestArrives()
-            self.log.flush(len(self.log.waiting))
-            while self.answers:
-                self.answerArrives()
-            self.check()
-            if self._isAtRest():
-                return
-            self._advance(200)
-        raise BrokenPromiseError(f"no rest: {self._describe()}")
+        self._someoneLives()
 
-    def _isAtRest(self) -> bool:
-        alive = [each for each in self.members if each.isAlive]
-        group = self.coordinator._table.groups.get(GROUP)
+    def _someoneLives(self) -> None:
+        if not any(each.isAlive for each in self.clients):
+            self.clientComes()
+
+    def isAtRest(self) -> bool:
+        self._someoneLives()
+        alive = [each for each in self.clients if each.isAlive]
+        group = self._coordinator._table.groups.get(GROUP)
         if group is None or group.state is not ClassicGroupState.STABLE or self.unanswered:
             return False
         if set(group.members) != {each.memberId for each in alive}:
@@ -703,13 +561,13 @@ class GroupWorld:
             return False
         if not all(each.isSettled and not each.mustRejoin for each in alive):
             return False
-        owned = sorted(partition for each in alive for partition in each.owned or ())
+        owned = sorted(partition for each in alive for partition in each.owned)
         if owned != list(range(self.partitionCount)):
             raise BrokenPromiseError(f"at rest, {owned} are owned")
         return True
 
-    def _describe(self) -> str:
-        group = self.coordinator._table.groups.get(GROUP)
+    def describe(self) -> str:
+        group = self._coordinator._table.groups.get(GROUP)
         clients = [
             (
                 each.name,
@@ -718,7 +576,7 @@ class GroupWorld:
                 each.joined and each.joined.generationId,
                 each.owned,
             )
-            for each in self.members
+            for each in self.clients
             if each.isAlive
         ]
         if group is None:
@@ -740,22 +598,3 @@ def _members(group: ClassicGroup) -> tuple[object, ...]:
             for each in group.members.values()
         },
     )
-
-
-def simulate(seeds: Sequence[int]) -> Counter[str]:
-    """
-    Run seeds.
-
-    @return: how often things have happened.
-    @raise BrokenPromiseError: with the seed that shows it.
-    """
-    counts: Counter[str] = Counter()
-    for seed in seeds:
-        world = GroupWorld(seed)
-        try:
-            world.run()
-        except Exception as error:
-            raise BrokenPromiseError(f"seed {seed}: {type(error).__name__}: {error}") from error
-        counts += world.counts
-        counts["generations"] += world.generation
-    return counts
