@@ -18,6 +18,7 @@ from pylogbroker.coordinator.classicgroup import ClassicGroup
 from pylogbroker.coordinator.groupmessages import SyncGroup
 from pylogbroker.coordinator.grouptable import GroupTable
 from pylogbroker.coordinator.membership import ClassicMembership
+from pylogbroker.coordinator.offsetstopic import OffsetCommitKey, decodeKey
 from pylogbroker.coordinator.positions import GroupPositions
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from tests.simulation.coordinators.groups import GroupWorld
@@ -156,13 +157,16 @@ class PlantedTests(SynchronousTestCase):
         self.found("was shown, not")
 
     def test_acknowledgedTooEarly(self) -> None:
-        """An append is acknowledged before it is flushed."""
+        """A commit is acknowledged before it is flushed."""
 
         def append(
             self: CoordinatorWorld, incarnation: int, index: int, records: Any, done: Any
         ) -> None:
-            original(self, incarnation, index, records, lambda error: None)
-            done(ErrorCode.NONE)
+            isCommit = isinstance(decodeKey(records[0][0]), OffsetCommitKey)
+            later = (lambda error: None) if isCommit else done
+            original(self, incarnation, index, records, later)
+            if isCommit:
+                done(ErrorCode.NONE)
 
         original = CoordinatorWorld.append
         self.patch(CoordinatorWorld, "append", append)
