@@ -9,10 +9,36 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent
 NEEDS = ("compiler",)
+
+
+def _findCompiler() -> str:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise RuntimeError("no C compiler: on Debian, apt-get install gcc libc6-dev zlib1g-dev")
+    return compiler
+
+
+def compileC(source: Path, folder: Path, options: Sequence[str] = ()) -> str:
+    """
+    Compile a program of one file.
+
+    @return: its path.
+    @raise RuntimeError: there is no compiler, or it failed; says why.
+    """
+    target = str(folder / source.stem)
+    command = [_findCompiler(), "-O2", "-Wall", *options, "-o", target, str(source)]
+    command += ["-lz", "-lpthread"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(
+            f"{source.name} does not compile (zlib1g-dev missing?):\n{done.stderr}"
+        )
+    return target
 
 
 class Programs:
@@ -29,36 +55,12 @@ class Programs:
         @param folder: to compile into.
         @raise RuntimeError: there is no compiler, or it failed; says why.
         """
-        compiler = shutil.which("cc") or shutil.which("gcc")
-        if compiler is None:
-            raise RuntimeError("no C compiler: on Debian, apt-get install gcc libc6-dev zlib1g-dev")
+        compiler = _findCompiler()
         self.compiler = subprocess.run(
             [compiler, "--version"], capture_output=True, text=True, check=True
         ).stdout.splitlines()[0]
-        self.yardstick = self._compile(compiler, folder, "yardstick")
-        self.load = self._compile(compiler, folder, "load")
-
-    @staticmethod
-    def _compile(compiler: str, folder: Path, name: str) -> str:
-        target = str(folder / name)
-        done = subprocess.run(
-            [
-                compiler,
-                "-O2",
-                "-Wall",
-                "-o",
-                target,
-                str(SOURCES / f"{name}.c"),
-                "-lz",
-                "-lpthread",
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"{name}.c does not compile (zlib1g-dev missing?):\n{done.stderr}")
-        return target
+        self.yardstick = compileC(SOURCES / "yardstick.c", folder)
+        self.load = compileC(SOURCES / "load.c", folder)
 
     def runLoad(self, what: str, port: int, topic: str, *numbers: float) -> dict[str, float]:
         """

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,9 @@ VERSION = "4.3.1"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pylogbroker-oracle"
 _START_SECONDS_MAX = 120
 _CLUSTER_ID = "b3JhY2xlb3JhY2xlb3JhYw"
+
+JAVA = ("nice", "java", "-Xmx512m", "-XX:+UseSerialGC")
+"""Small and in nobody's way, as a recording needs it."""
 
 _POM = f"""\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -59,11 +62,18 @@ def jarFolder(kafka: Path) -> Path:
 
 
 @contextmanager
-def apacheBroker(jars: Path, settings: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+def apacheBroker(
+    jars: Path,
+    settings: Mapping[str, str],
+    java: Sequence[str] = JAVA,
+    started: Callable[[int], object] = lambda _processId: None,
+) -> Iterator[tuple[str, int]]:
     """
     A new broker on loopback, whose address is the value; it ends with the context, and its
     directory goes.
 
+    @param java: the program and its options.
+    @param started: called with the process id of C{java}, or of what C{java} begins with.
     @raise RuntimeError: it did not start; the text has the end of its output.
     """
     folder = Path(tempfile.mkdtemp(prefix="apache-kafka-"))
@@ -81,16 +91,17 @@ def apacheBroker(jars: Path, settings: Mapping[str, str]) -> Iterator[tuple[str,
     }
     config = folder / "server.properties"
     config.write_text("".join(f"{k}={v}\n" for k, v in properties.items()), encoding="utf-8")
-    java = ["nice", "java", "-Xmx512m", "-XX:+UseSerialGC", "-cp", f"{jars}/*"]
+    command = [*java, "-cp", f"{jars}/*"]
     output = folder / "output.txt"
     process = None
     try:
         with output.open("wb") as log:
             storage = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(config)]
-            subprocess.run([*java, *storage], check=True, stdout=log, stderr=log)
+            subprocess.run([*command, *storage], check=True, stdout=log, stderr=log)
             process = subprocess.Popen(
-                [*java, "kafka.Kafka", str(config)], stdout=log, stderr=log, cwd=folder
+                [*command, "kafka.Kafka", str(config)], stdout=log, stderr=log, cwd=folder
             )
+        started(process.pid)
         _waitForPort(process, port, output)
         yield "127.0.0.1", port
     finally:

@@ -4,7 +4,7 @@ acknowledgement have rules that no other request has.
 
 B{acks.} With 0 there is no response; an error closes the connection, as in Kafka. With 1 the
 response leaves when the batches are in the page cache, so that C{kill -9} loses nothing of what was
-acknowledged. With -1 (C{all}) it leaves when they are flushed, unless a setting says otherwise
+acknowledged: all requests that a connection has at hand are appended first, then written at once. With -1 (C{all}) it leaves when they are flushed, unless a setting says otherwise
 (docs/decisions/0015); one C{fsync} serves all that wait.
 
 B{Order.} The requests of a connection are appended in the order in which they came, though a worker
@@ -120,6 +120,8 @@ class ProduceRequests:
                     break
                 done.append(appended)
             else:
+                if request.acks != NONE and not self._isFlushed(request):
+                    return partial(self._acknowledgeWritten, header, request, done)
                 return self._acknowledge(header, request, done)
         return self._produceLater(header, request, state, parts, done)
 
@@ -241,8 +243,26 @@ class ProduceRequests:
                         f" acknowledgement failed with code {each.response.errorCode}"
                     )
             return None
-        if request.acks != ALL:
-            self._logManager.writePending()
+        if not self._isFlushed(request):
+            return self._acknowledgeWritten(header, request, done)
+        return self._wait(header, request, done)
+
+    def _isFlushed(self, request: ProduceRequest) -> bool:
+        """Whether the acknowledgement waits for a flush, and not only for the page cache."""
+        return request.acks == ALL and self._logManager.flushesAcksAll
+
+    def _acknowledgeWritten(
+        self, header: RequestHeader, request: ProduceRequest, done: list[Appended]
+    ) -> Any:
+        """One write serves all requests that came together: the first of these calls does it."""
+        self._logManager.writePending()
+        for _, _, partition, result in done:
+            if partition is not None and result is not None:
+                if result.lastOffset >= partition.log.writtenOffset:
+                    return self._wait(header, request, done)
+        return self._response(header, done)
+
+    def _wait(self, header: RequestHeader, request: ProduceRequest, done: list[Appended]) -> Any:
         wait = _Acknowledgement(done, partial(self._response, header))
         for at, each in enumerate(done):
             if each.partition is not None and each.result is not None:

@@ -2,7 +2,8 @@
 L{KafkaProtocol}: the requests of Kafka's current protocol on a connection.
 
 Each request has a handler, which gives the body of its response, a whole frame in parts, or
-L{None} for no response; at once or by a Deferred. Only requests with a handler are decoded and
+L{None} for no response; at once, by a Deferred, or by a function that the connection calls when it
+has handled the requests at hand (Produce alone). Only requests with a handler are decoded and
 advertised, so what is not finished does not exist for clients. What a client did wrong is an error
 code in the response. Bytes that are no request close the connection, as does a failure that nobody
 foresaw, which is logged.
@@ -82,7 +83,8 @@ class ConnectionState:
 
 Handler = Callable[[RequestHeader, Any, ConnectionState], Any]
 """
-C{handle(header, body, state)}: a response body, a frame in parts, L{None}, or a Deferred of one.
+C{handle(header, body, state)}: a response body, a frame in parts, L{None}, or a Deferred of one;
+or, for Produce and Fetch, a function that gives one of these.
 """
 
 
@@ -182,16 +184,17 @@ class KafkaProtocol:
     ) -> Any:
         header, body = request
         started = self._seconds()
-        answer = self._handlers[header.apiKey](header, body, state)
-        if not isinstance(answer, Deferred):
-            took(self._seconds() - started)
-            return self._encoded(answer, header)
+        return self._over(self._handlers[header.apiKey](header, body, state), header, started, took)
 
-        def over(result: Any) -> Any:
-            took(self._seconds() - started)
-            return self._encoded(result, header)
-
-        return answer.addCallback(over)
+    def _over(
+        self, answer: Any, header: RequestHeader, started: float, took: Callable[[float], None]
+    ) -> Any:
+        if isinstance(answer, Deferred):
+            return answer.addCallback(self._over, header, started, took)
+        if type(answer) is not list and callable(answer):
+            return lambda: self._over(answer(), header, started, took)
+        took(self._seconds() - started)
+        return self._encoded(answer, header)
 
     @staticmethod
     def _encoded(answer: Any, header: RequestHeader) -> Any:

@@ -1,0 +1,1 @@
+"""The benchmarks of today's dialect; L{tests.benchmarks.kafka.__main__} runs them."""
