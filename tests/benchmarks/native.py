@@ -35,9 +35,7 @@ def compileC(source: Path, folder: Path, options: Sequence[str] = ()) -> str:
     command += ["-lz", "-lpthread"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(
-            f"{source.name} does not compile (zlib1g-dev missing?):\n{done.stderr}"
-        )
+        raise RuntimeError(f"{source.name} does not compile (zlib1g-dev missing?):\n{done.stderr}")
     return target
 
 

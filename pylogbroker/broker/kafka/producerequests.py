@@ -4,7 +4,8 @@ acknowledgement have rules that no other request has.
 
 B{acks.} With 0 there is no response; an error closes the connection, as in Kafka. With 1 the
 response leaves when the batches are in the page cache, so that C{kill -9} loses nothing of what was
-acknowledged: all requests that a connection has at hand are appended first, then written at once. With -1 (C{all}) it leaves when they are flushed, unless a setting says otherwise
+acknowledged: all requests that a connection has at hand are appended first, then written at once.
+With -1 (C{all}) it leaves when they are flushed, unless a setting says otherwise
 (docs/decisions/0015); one C{fsync} serves all that wait.
 
 B{Order.} The requests of a connection are appended in the order in which they came, though a worker

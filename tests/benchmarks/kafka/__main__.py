@@ -13,7 +13,7 @@ import json
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -35,7 +35,7 @@ def _say(text: str) -> None:
 def _produceSides(
     stack: ExitStack, programs: NativePrograms, folder: Path, names: Sequence[str]
 ) -> Iterator[tuple[str, Any]]:
-    made = {
+    made: dict[str, Callable[[], Any]] = {
         APACHE: Apache,
         OURS: lambda: Ours(folder / OURS, {}),
         CHECKED: lambda: Ours(folder / CHECKED, {"log.check.records": "true"}),

@@ -69,9 +69,7 @@ def errorPlace(topic: str) -> int:
     return 4 + 4 + 1 + 1 + 1 + len(topic) + 1 + 4
 
 
-def fetchFrame(
-    topic: str, offset: int, size: int, *, waitMs: int = 500, sizeMin: int = 1
-) -> bytes:
+def fetchFrame(topic: str, offset: int, size: int, *, waitMs: int = 500, sizeMin: int = 1) -> bytes:
     """A request for partition 0, without a session."""
     cls = messages.FetchRequest
     part = cls.FetchPartition(
@@ -157,9 +155,7 @@ class BlockingClient:
         cls = messages.MetadataRequest
         until = time.monotonic() + ERROR_RETRY_SECONDS_MAX
         while True:
-            answer = self.ask(
-                ApiKey.METADATA, 5, cls(topics=[cls.MetadataRequestTopic(name=name)])
-            )
+            answer = self.ask(ApiKey.METADATA, 5, cls(topics=[cls.MetadataRequestTopic(name=name)]))
             (topic,) = answer.topics
             if not topic.errorCode and not any(part.errorCode for part in topic.partitions):
                 return

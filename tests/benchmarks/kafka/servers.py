@@ -89,7 +89,14 @@ class Ours(Server):
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         super().__init__(
-            oursCommand({"log.dir": str(folder / "logs"), "port": "0", "listener.dialect": "kafka", **settings}),
+            oursCommand(
+                {
+                    "log.dir": str(folder / "logs"),
+                    "port": "0",
+                    "listener.dialect": "kafka",
+                    **settings,
+                }
+            ),
             SERVES,
             {**os.environ, "PYTHONPATH": str(ROOT)},
             folder,

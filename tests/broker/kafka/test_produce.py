@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.messages import MESSAGES
-from tests.broker.kafka.kafkacase import NOW_MS, KafkaCase, batchOf, frameOf
+from tests.broker.kafka.kafkacase import NOW_MS, KafkaCase, batchOf, decoded, frameOf
 
 Request: Any = MESSAGES["ProduceRequest"]
 VERSIONS = range(3, 14)
@@ -183,6 +184,34 @@ class AcknowledgementTests(ProduceCase):
         self.assertEqual(self.codeNow(), 0)
         self.assertEqual(self.lead.log("t").flushedOffset, 0)
         self.assertEqual(self.lead.log("t").writtenOffset, 1)
+
+    def test_together(self) -> None:
+        """Requests that came together are written and answered together, in their order."""
+        frames = [
+            frameOf(ApiKey.PRODUCE, 9, self.fitted(self.request(("t", 0, records), acks=1), 9))
+            for records in (batchOf(b"a"), b"garbage" * 20, batchOf(b"b"))
+        ]
+        counters = self.lead.counters.requests
+        writeCount = counters.writeCount
+        self.peer.send(*frames)
+        answers = [decoded(ApiKey.PRODUCE, 9, frame) for frame in self.peer.frames()]
+        parts = [answer.responses[0].partitionResponses[0] for answer in answers]
+        self.assertEqual(
+            [(part.errorCode, part.baseOffset) for part in parts],
+            [(0, 0), (ErrorCode.INVALID_RECORD, -1), (0, 1)],
+        )
+        self.assertEqual(counters.writeCount, writeCount + 1)
+
+    def test_togetherUnwritten(self) -> None:
+        """If the write fails, none of the requests that wait for it is acknowledged."""
+        frame = frameOf(
+            ApiKey.PRODUCE, 9, self.fitted(self.request(("t", 0, batchOf(b"a")), acks=1), 9)
+        )
+        self.lead.fileSystem.fail("write", ".log", errno.EIO)
+        self.peer.send(frame, frame)
+        answers = [decoded(ApiKey.PRODUCE, 9, each) for each in self.peer.frames()]
+        codes = [answer.responses[0].partitionResponses[0].errorCode for answer in answers]
+        self.assertEqual(codes, [ErrorCode.KAFKA_STORAGE_ERROR] * 2)
 
     def test_none(self) -> None:
         """With 0 there is no response; what is refused closes the connection."""
