@@ -28,7 +28,8 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,33 @@ def _forget(child: _Child, directory: str | None, ownerPid: int) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+class BackgroundFault:
+    """A fault that was ordered from a L{BackgroundBroker}."""
+
+    def __init__(self, order: Callable[..., dict[str, Any]], number: int) -> None:
+        """@param order: to the broker's process."""
+        self._order = order
+        self._number = number
+
+    @property
+    def hitCount(self) -> int:
+        """Requests that have met it."""
+        return int(self._ask(False)["hitCount"])
+
+    @property
+    def leftCount(self) -> int | None:
+        """Requests that will still meet it; L{None}: all until it is cleared."""
+        found: int | None = self._ask(False)["leftCount"]
+        return found
+
+    def clear(self) -> None:
+        """No request will meet it any more."""
+        self._ask(True)
+
+    def _ask(self, isCleared: bool) -> dict[str, Any]:
+        return self._order(order="fault", fault=self._number, isCleared=isCleared)
+
+
 class BackgroundBroker:
     """
     A broker in a process of its own; a context manager. Not to be shared with a fork.
@@ -262,7 +290,97 @@ class BackgroundBroker:
         removeContents(self.directory)
         self.start()
 
-    # -- faults
+    # -- faults, for clients of today's protocol
+
+    def injectError(
+        self,
+        request: str | int,
+        error: str | int,
+        topic: str | None = None,
+        partition: int | None = None,
+        count: int | None = 1,
+    ) -> BackgroundFault:
+        """
+        Answer requests with an error, and do not carry them out::
+
+            broker.injectError("Produce", "NOT_ENOUGH_REPLICAS", topic="orders", count=2)
+
+        @param request: its name in Kafka's protocol, or its key.
+        @param error: its name, or its code.
+        @param topic: only what concerns this topic; the rest of the request is carried out.
+        @param partition: only what concerns this partition.
+        @param count: requests that meet it; L{None}: all until it is cleared.
+        @raise PylogbrokerError: there is no such request or error, or the request names no topics,
+            partitions or errors.
+        """
+        return self._inject(
+            "Error", request=request, error=error, topic=topic, partition=partition, count=count
+        )
+
+    def injectDelay(
+        self,
+        request: str | int,
+        delayMs: int,
+        topic: str | None = None,
+        partition: int | None = None,
+        count: int | None = 1,
+    ) -> BackgroundFault:
+        """
+        Answer late; the request is carried out at once. The other parameters are those of
+        L{injectError}.
+
+        @param delayMs: milliseconds.
+        """
+        return self._inject(
+            "Delay", request=request, delayMs=delayMs, topic=topic, partition=partition, count=count
+        )
+
+    def injectDisconnect(
+        self,
+        request: str | int,
+        topic: str | None = None,
+        partition: int | None = None,
+        count: int | None = 1,
+        isHandled: bool = False,
+    ) -> BackgroundFault:
+        """
+        Cut the connection instead of answering. The other parameters are those of L{injectError}.
+
+        @param isHandled: whether the request is carried out, and only its answer is lost.
+        """
+        return self._inject(
+            "Disconnect",
+            request=request,
+            topic=topic,
+            partition=partition,
+            count=count,
+            isHandled=isHandled,
+        )
+
+    def _inject(self, kind: str, **arguments: Any) -> BackgroundFault:
+        order = partial(self._child.order, self._timeoutMs)
+        return BackgroundFault(
+            order, order(order="inject", kind=kind, arguments=arguments)["fault"]
+        )
+
+    def moveLeader(self, topic: str, partition: int = 0, brokerId: int | None = None) -> int:
+        """
+        Let another broker lead a partition, with the next leader epoch. It has a port of its own,
+        and the same data; clients find it by their metadata, and are refused by the old one with
+        C{NOT_LEADER_OR_FOLLOWER}.
+
+        @param brokerId: which; by default the next number after this broker's, or this broker, if
+            another one leads.
+        @return: the new leader.
+        @raise PylogbrokerError: there is no such partition.
+        """
+        arguments = {"topic": topic, "partition": partition, "brokerId": brokerId}
+        found = self._child.order(self._timeoutMs, order="moveLeader", arguments=arguments)
+        return int(found["leader"])
+
+    def clearFaults(self) -> None:
+        """Forget all faults, and send late answers now. Leaders stay where they are."""
+        self._child.order(self._timeoutMs, order="clearFaults")
 
     def cutConnections(self) -> None:
         """Cut all connections of clients, at once. They may connect again."""

@@ -28,11 +28,15 @@ from twisted.logger import (
 )
 from twisted.protocols.basic import LineReceiver
 
-from pylogbroker.errors import PylogbrokerError
+from pylogbroker.errors import ClosedError, ConfigurationError, PylogbrokerError
 from pylogbroker.testing.backgroundbroker import removeContents
+from pylogbroker.testing.faults import Fault
 from pylogbroker.testing.localbroker import LocalBroker
 
 log = Logger()
+
+FAULT_COUNT_MAX = 100_000
+"""Faults that are ordered from one process."""
 
 
 class Orders(LineReceiver):
@@ -50,6 +54,7 @@ class Orders(LineReceiver):
         self._isTemporary = arguments["isTemporary"]
         self._turn = DeferredLock()
         self._broker: LocalBroker | None = None
+        self._faults: list[Fault] = []
 
     def connectionMade(self) -> None:
         self._carryOut({"order": "start"})
@@ -91,6 +96,32 @@ class Orders(LineReceiver):
         if self._broker is not None:
             self._broker.cutConnections()
         return {}
+
+    def _running(self) -> LocalBroker:
+        if self._broker is None:
+            raise ClosedError("the broker does not run")
+        return self._broker
+
+    async def _inject(self, order: dict[str, Any]) -> dict[str, Any]:
+        inject = getattr(self._running(), f"inject{order['kind']}")
+        if len(self._faults) >= FAULT_COUNT_MAX:
+            raise ConfigurationError(f"more than {FAULT_COUNT_MAX} faults were ordered")
+        self._faults.append(inject(**order["arguments"]))
+        return {"fault": len(self._faults) - 1}
+
+    async def _fault(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Those of an earlier broker are over, but their counts are still told."""
+        fault = self._faults[order["fault"]]
+        if order["isCleared"]:
+            fault.clear()
+        return {"hitCount": fault.hitCount, "leftCount": fault.leftCount}
+
+    async def _clearFaults(self, _order: dict[str, Any]) -> dict[str, Any]:
+        self._running().clearFaults()
+        return {}
+
+    async def _moveLeader(self, order: dict[str, Any]) -> dict[str, Any]:
+        return {"leader": self._running().moveLeader(**order["arguments"])}
 
     async def _reset(self, order: dict[str, Any]) -> dict[str, Any]:
         await self._end()

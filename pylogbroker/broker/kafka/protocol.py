@@ -150,6 +150,13 @@ class KafkaProtocol:
         self._seconds = seconds
         self._requestLog = requestLog
 
+    def wrapHandlers(self, wrap: Callable[[ApiKey, Handler], Handler]) -> None:
+        """
+        Put something around every handler: the faults that a test orders. To be called before the
+        broker serves.
+        """
+        self._handlers = {key: wrap(key, handler) for key, handler in self._handlers.items()}
+
     def newDecoder(self) -> KafkaRequestDecoder:
         return KafkaRequestDecoder(self._requestSizeMax, self._handlers)
 
