@@ -181,9 +181,10 @@ class ExampleTests(TestCase):
             self.assertEqual(await self.runScript(text), ["[b'hello', b'there']"])
 
     async def test_fixture(self) -> None:
-        """The example with pytest's fixture passes; the broker is in the package's plugin."""
+        """The examples with pytest's fixture pass; the broker is in the package's plugin."""
         folder = self.folder()
-        Path(folder, "test_orders.py").write_text(block("python", "kafka_broker"), encoding="utf-8")
+        text = block("python", "test_it(kafka_broker)") + block("python", "test_trouble")
+        Path(folder, "test_orders.py").write_text(text, encoding="utf-8")
         # By entry point or not: pytest is told of the plugin, which may not be installed here.
         words = ["-p", "pylogbroker.testing.pytestplugin", "-p", "no:cacheprovider"]
         code = (
@@ -192,7 +193,7 @@ class ExampleTests(TestCase):
         )
         run = self.start(["-c", code], folder)
         self.assertEqual(await run.ended, 0, run.output.decode())
-        self.assertIn(b"1 passed", run.output)
+        self.assertIn(b"2 passed", run.output)
 
     async def test_backgroundBroker(self) -> None:
         """The example with the context manager delivers its record."""
