@@ -80,6 +80,7 @@ TEST = [
     "matplotlib>=3.8",
     "mypy>=1.13",
     "mypy-zope>=1.0.9",
+    "py4j>=0.10.9.7,<0.11",
     "pytest>=8",
     "ruff>=0.8",
     "setuptools>=70.1",

@@ -78,9 +78,14 @@ NEEDS: Mapping[str, Need] = {
         _compiles,
     ),
     "java": Need(
-        "Java, for ZooKeeper and Spark",
+        "Java, for ZooKeeper, Spark, and Kafka's tools",
         ("default-jre-headless",),
         lambda: shutil.which("java") is not None,
+    ),
+    "maven": Need(
+        "Maven, for Apache Kafka's tools and Java client",
+        ("maven",),
+        lambda: shutil.which("mvn") is not None,
     ),
     "zookeeper": Need("ZooKeeper, for clusters", ("zookeeper",), _hasZookeeper),
     "systemd": Need(

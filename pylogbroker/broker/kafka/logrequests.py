@@ -292,7 +292,7 @@ class LogRequests:
             for index in dict.fromkeys(indexes):
                 partition = self._topics.find(name, index)
                 if partition is not None and not partition.log.isOffline:
-                    size = partition.log.size
+                    size = partition.log.size + partition.log.unflushedSize
                     parts.append(
                         cls.DescribeLogDirsPartition(partitionIndex=index, partitionSize=size)
                     )

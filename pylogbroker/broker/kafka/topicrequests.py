@@ -9,7 +9,7 @@ at once. Texts of errors are Kafka's.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -85,6 +85,7 @@ class TopicRequests:
         cls = messages.CreateTopicsResponse
         counts = Counter(each.name for each in request.topics)
         wanted = [each for each in request.topics if counts[each.name] == 1]
+        together = counts.keys() - self._topics.image.topics.keys()
         refusal = None
         if sum(max(self._countOf(each), 0) for each in wanted) > CREATED_COUNT_MAX:
             text = "Excessively large number of partitions per request."
@@ -97,7 +98,7 @@ class TopicRequests:
                 if refusal is not None:
                     raise refusal
                 return await self._topics.change(
-                    lambda image: self._decideTopic(image, topic, request.validateOnly)
+                    lambda image: self._decideTopic(image, topic, together, request.validateOnly)
                 )
             except PylogbrokerError as error:
                 found = errorOf(error)
@@ -127,7 +128,7 @@ class TopicRequests:
         return self._defaults.partitionCount if topic.numPartitions == -1 else topic.numPartitions
 
     def _decideTopic(
-        self, image: MetadataImage, topic: Any, validateOnly: bool
+        self, image: MetadataImage, topic: Any, together: Container[str], validateOnly: bool
     ) -> tuple[list[Record], Any]:
         configs = {each.name: each.value for each in topic.configs}
         if topic.name == METADATA_TOPIC:
@@ -136,6 +137,7 @@ class TopicRequests:
                 f"Creation of internal topic {METADATA_TOPIC} is prohibited.",
             )
         checked = self._topics.checkNewTopic(image, topic.name, configs)
+        self._topics.checkSimilarNames(image, topic.name, together)
         if topic.assignments:
             self._checkAssignments(topic)
         elif topic.replicationFactor < -1 or topic.replicationFactor == 0:
@@ -320,6 +322,7 @@ class TopicRequests:
             return result
 
         wanted = [each for each in request.topics if counts[each.name] == 1]
+        together = counts.keys() - self._topics.image.topics.keys()
         results += await gatherInBatches(grow, wanted)
         return cls(results=results)
 

@@ -10,7 +10,7 @@ metadata, and are refused here by name.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -252,6 +252,24 @@ class TopicManager:
         except ValueError as error:
             raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
 
+    def checkSimilarNames(
+        self, image: MetadataImage, name: str, together: Container[str] = ()
+    ) -> None:
+        """
+        Check that a new topic has a name of its own where C{.} and C{_} are the same, as in the
+        names of Kafka's metrics.
+
+        @param together: topics that one request creates with it.
+        @raise KafkaError: another topic has such a name.
+        """
+        if "." not in name and "_" not in name:
+            return
+        unified = name.replace(".", "_")
+        for each in image.topics:
+            if each.replace(".", "_") == unified and each not in together:
+                text = f"Topic '{name}' collides with existing topic: {each}"
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
+
     def newTopic(
         self,
         image: MetadataImage,
@@ -354,6 +372,7 @@ class TopicManager:
         def decide(image: MetadataImage) -> tuple[list[Record], bool]:
             if name in image.topics:
                 return [], False
+            self.checkSimilarNames(image, name)
             return self.newTopic(image, name, partitionCount, configs or {}), True
 
         isNew = await self.change(decide)

@@ -305,8 +305,11 @@ class LogDirsTests(LogCase):
         return found
 
     def test_all(self) -> None:
-        """All partitions with their sizes, and what the file system has."""
+        """All partitions with their sizes, flushed or not, and what the file system has."""
         self.bench.append(b"a")
+        self.ask(None)
+        unflushed = self.sizes
+        self.assertEqual(self.bench.partition().log.size, 0)
         self.bench.settle()
         self.bench.logManager.flush(self.bench.partition())
         self.bench.settle()
@@ -315,6 +318,7 @@ class LogDirsTests(LogCase):
             found = self.ask(None, version)
             self.assertEqual(self.sizes, {("t", 0): self.bench.partition().log.size, ("t", 1): 0})
             self.assertGreater(self.sizes["t", 0], 61)
+            self.assertEqual(self.sizes, unflushed)
         self.assertEqual(
             (found.totalBytes, found.usableBytes, found.isCordoned), (1000, 400, False)
         )

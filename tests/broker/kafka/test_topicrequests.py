@@ -158,9 +158,24 @@ class CreateTests(TopicCase):
         self.assertEqual(self.counts, {})
 
     def test_similarNames(self) -> None:
-        """Names that differ in a dot and an underscore are two topics."""
+        """
+        Names that differ only in dots and underscores are refused, unless one request has both.
+        """
         self.create(topic("a.b"), topic("a_b"))
         self.assertEqual(self.counts, {"a.b": 1, "a_b": 1})
+        self.create(topic("a_b.c"))
+        found = self.create(topic("a.b_c"), topic("a_b.c"), topic("a_c"))
+        self.assertEqual(
+            [(each.errorCode, each.errorMessage) for each in found],
+            [
+                (
+                    ErrorCode.INVALID_TOPIC_EXCEPTION,
+                    "Topic 'a.b_c' collides with existing topic: a_b.c",
+                ),
+                (ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 'a_b.c' already exists."),
+                (0, None),
+            ],
+        )
 
     def test_roomOfOneRequest(self) -> None:
         """The topics of one request are counted together."""

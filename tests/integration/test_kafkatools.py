@@ -1,0 +1,445 @@
+"""
+Apache Kafka's console tools, each as its user runs it, and the Java client at its default settings.
+
+What is polled for is polled L{POLL_COUNT_MAX} times; a poll returns as soon as there is something,
+so a slow machine only makes the tests slow.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.testing.backgroundbroker import BackgroundBroker
+from tests.integration.kafkatools import JavaProcess, ToolRun, sharedJava
+from tests.integration.test_kafkaclients import Sent, records
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+RECORD_COUNT = 20
+POLL_MS = 100
+POLL_COUNT_MAX = 1_200
+BYTES = "org.apache.kafka.common.serialization.ByteArray"
+COOPERATIVE = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
+RANGE = "org.apache.kafka.clients.consumer.RangeAssignor"
+
+
+class JavaCase(SynchronousTestCase):
+    """A broker for each test, and one Java process for all."""
+
+    java: JavaProcess
+
+    def setUp(self) -> None:
+        self.java = sharedJava()
+        self.broker = BackgroundBroker({"brokerid": "1"})
+        self.addCleanup(self.broker.close)
+        self.broker.start()
+
+    def run_(self, tool: str, *arguments: str, standardInput: bytes = b"") -> ToolRun:
+        """A tool that connects to the broker."""
+        server = ("--bootstrap-server", self.broker.bootstrapServers)
+        return self.java.run(tool, *server, *arguments, standardInput=standardInput)
+
+    def succeed(self, tool: str, *arguments: str, standardInput: bytes = b"") -> list[str]:
+        """The lines of a tool that must end with status 0, without empty ones."""
+        run = self.run_(tool, *arguments, standardInput=standardInput)
+        self.assertEqual(run.status, 0, run.output)
+        return [line for line in run.lines if line]
+
+    def fail_(self, tool: str, *arguments: str, number: int = 0) -> str:
+        """One line of a tool that must end with status 1."""
+        run = self.run_(tool, *arguments)
+        self.assertEqual(run.status, 1, run.output)
+        return run.lines[number]
+
+    def produce(self, topic: str, count: int, *arguments: str) -> None:
+        """Records C{k0: v0} and so on."""
+        lines = b"".join(b"k%d\tv%d\n" % (number, number) for number in range(count))
+        parse = ("--reader-property", "parse.key=true")
+        self.succeed("ConsoleProducer", "--topic", topic, *parse, *arguments, standardInput=lines)
+
+
+class TopicToolTests(JavaCase):
+    """C{kafka-topics}."""
+
+    def test_topics(self) -> None:
+        """Topics are created, described, grown, listed and deleted."""
+        tool = "TopicCommand"
+        lines = self.succeed(
+            tool, "--create", "--topic", "t", "--partitions", "2", "--config", "retention.ms=5000"
+        )
+        self.assertEqual(lines, ["Created topic t."])
+        self.assertEqual(
+            self.fail_(tool, "--create", "--topic", "t"),
+            "Error while executing topic command : Topic 't' already exists.",
+        )
+        self.succeed(tool, "--create", "--topic", "t", "--if-not-exists")
+        self.succeed(tool, "--create", "--topic", "a.b", "--replica-assignment", "1,1")
+        self.assertEqual(
+            self.fail_(tool, "--create", "--topic", "a_b", number=1),
+            "Error while executing topic command : Topic 'a_b' collides with existing topic: a.b",
+        )
+        self.succeed(tool, "--alter", "--topic", "t", "--partitions", "3")
+        lines = self.succeed(tool, "--describe", "--topic", "t")
+        lines[0] = re.sub(r"TopicId: [\w-]{22}\t", "", lines[0])
+        self.assertEqual(
+            lines,
+            ["Topic: t\tPartitionCount: 3\tReplicationFactor: 1\tConfigs: retention.ms=5000"]
+            + [
+                f"\tTopic: t\tPartition: {number}\tLeader: 1\tReplicas: 1\tIsr: 1"
+                "\tElr: \tLastKnownElr:"
+                for number in range(3)
+            ],
+        )
+        self.assertEqual(self.succeed(tool, "--list"), ["a.b", "t"])
+        self.assertEqual(self.succeed(tool, "--describe", "--under-replicated-partitions"), [])
+        self.succeed(tool, "--delete", "--topic", "t")
+        self.assertEqual(self.succeed(tool, "--list"), ["a.b"])
+        self.assertEqual(
+            self.fail_(tool, "--describe", "--topic", "t"),
+            "Error while executing topic command : Topic 't' does not exist as expected",
+        )
+
+    def test_offsets(self) -> None:
+        """C{kafka-get-offsets}, C{kafka-delete-records} and C{kafka-log-dirs}."""
+        self.produce("t", RECORD_COUNT)
+        tool = "GetOffsetShell"
+        for time, offset in (
+            ("earliest", 0),
+            ("latest", RECORD_COUNT),
+            ("earliest-local", 0),
+            ("0", 0),
+        ):
+            found = self.succeed(tool, "--topic", "t", "--time", time)
+            self.assertEqual(found, [f"t:0:{offset}"], time)
+        file = Path(self.mktemp())
+        places = [{"topic": "t", "partition": 0, "offset": 5}]
+        file.write_text(json.dumps({"partitions": places, "version": 1}), encoding="utf-8")
+        lines = self.succeed("DeleteRecordsCommand", "--offset-json-file", str(file))
+        self.assertEqual(lines[-1], "partition: t-0\tlow_watermark: 5")
+        found = self.succeed(tool, "--topic", "t", "--time", "earliest")
+        self.assertEqual(found, ["t:0:5"])
+        lines = self.succeed("LogDirsCommand", "--describe", "--topic-list", "t")
+        [broker] = json.loads(lines[-1])["brokers"]
+        [directory] = broker["logDirs"]
+        [partition] = directory["partitions"]
+        self.assertEqual((broker["broker"], partition["partition"]), (1, "t-0"))
+        self.assertGreater(partition["size"], 0)
+
+    def test_cluster(self) -> None:
+        """C{kafka-cluster} and C{kafka-broker-api-versions} find this broker."""
+        server = ("--bootstrap-server", self.broker.bootstrapServers)
+        first, again = (self.java.run("ClusterTool", "cluster-id", *server) for _ in range(2))
+        self.assertRegex(first.output, r"^Cluster ID: [\w-]{22}\n$")
+        self.assertEqual(first, again)
+        run = self.java.run("ClusterTool", "list-endpoints", *server)
+        self.assertEqual(
+            run.lines[1].split()[:4], ["1", self.broker.host, str(self.broker.port), "null"]
+        )
+        run = self.java.run("BrokerApiVersionsCommand", *server)
+        self.assertIn(f"{self.broker.bootstrapServers} (id: 1 rack: null", run.lines[0])
+        self.assertIn("\tProduce(0): 0 to 13 [usable: 13],", run.lines)
+
+
+class ConfigToolTests(JavaCase):
+    """C{kafka-configs}."""
+
+    TOOL = "kafka.admin.ConfigCommand"
+
+    def test_topic(self) -> None:
+        """A topic's settings are altered, described and deleted."""
+        self.succeed("TopicCommand", "--create", "--topic", "t")
+        entity = ("--entity-type", "topics", "--entity-name", "t")
+        self.succeed(
+            self.TOOL,
+            "--alter",
+            *entity,
+            "--add-config",
+            "retention.ms=2000,cleanup.policy=[compact,delete]",
+        )
+        lines = self.succeed(self.TOOL, "--describe", *entity)
+        self.assertEqual(lines[0], "Dynamic configs for topic t are:")
+        self.assertEqual(
+            sorted(lines[1:]),
+            [
+                "  cleanup.policy=compact,delete sensitive=false synonyms="
+                "{DYNAMIC_TOPIC_CONFIG:cleanup.policy=compact,delete,"
+                " DEFAULT_CONFIG:log.cleanup.policy=delete}",
+                "  retention.ms=2000 sensitive=false synonyms="
+                "{DYNAMIC_TOPIC_CONFIG:retention.ms=2000}",
+            ],
+        )
+        self.succeed(self.TOOL, "--alter", *entity, "--delete-config", "cleanup.policy")
+        self.assertEqual(len(self.succeed(self.TOOL, "--describe", *entity)), 2)
+        everything = self.succeed(self.TOOL, "--describe", "--all", *entity)
+        self.assertIn("segment.bytes=1073741824", "".join(everything))
+        self.assertIn(
+            "Unknown topic config name: nonsense",
+            self.run_(self.TOOL, "--alter", *entity, "--add-config", "nonsense=1").output,
+        )
+
+    def test_broker(self) -> None:
+        """A broker's settings are described; those of all brokers hold for its topics."""
+        one = ("--entity-type", "brokers", "--entity-name", "1")
+        lines = self.succeed(self.TOOL, "--describe", "--all", *one)
+        self.assertIn("log.dirs=", "".join(lines))
+        everyone = ("--entity-type", "brokers", "--entity-default")
+        self.succeed(self.TOOL, "--alter", *everyone, "--add-config", "log.retention.ms=77777")
+        self.assertIn("log.retention.ms=77777", self.succeed(self.TOOL, "--describe", *everyone)[1])
+        self.succeed("TopicCommand", "--create", "--topic", "t")
+        topic = ("--entity-type", "topics", "--entity-name", "t")
+        lines = self.succeed(self.TOOL, "--describe", "--all", *topic)
+        self.assertIn("  retention.ms=77777 ", "\n".join(lines))
+
+
+class GroupToolTests(JavaCase):
+    """The console consumer and C{kafka-consumer-groups}."""
+
+    TOOL = "consumer.group.ConsumerGroupCommand"
+
+    def consume(self, topic: str, count: int, *arguments: str) -> list[str]:
+        lines = self.succeed(
+            "consumer.ConsoleConsumer",
+            *("--topic", topic, "--group", "g", "--from-beginning", "--max-messages", str(count)),
+            *arguments,
+        )
+        self.assertEqual(lines.pop(), f"Processed a total of {count} messages")
+        return lines[-count:]  # the first may be an advertisement
+
+    def offsets(self, group: str = "g") -> list[list[str]]:
+        """Topic, partition, position, end and lag."""
+        lines = self.succeed(self.TOOL, "--describe", "--group", group)
+        rows = [line.split() for line in lines if line.startswith(f"{group} ")]
+        return [row[1:2] + row[2:6] for row in rows]
+
+    def test_console(self) -> None:
+        """Keys, headers and values come back, in every codec."""
+        show = [f"print.{what}=true" for what in ("key", "headers", "partition", "offset")]
+        show = [part for each in show for part in ("--formatter-property", each)]
+        for codec in CODECS:
+            self.succeed(
+                "ConsoleProducer",
+                *("--topic", codec, "--compression-codec", codec),
+                *("--reader-property", "parse.key=true"),
+                *("--reader-property", "parse.headers=true"),
+                standardInput=b"h1:x,h2:y\tkey\tvalue\nh1:z\t\xc3\xa9\t" + b"long" * 100 + b"\n",
+            )
+            self.assertEqual(
+                self.consume(codec, 2, *show),
+                [
+                    "Partition:0\tOffset:0\th1:x,h2:y\tkey\tvalue",
+                    "Partition:0\tOffset:1\th1:z\té\t" + "long" * 100,
+                ],
+                codec,
+            )
+
+    def test_restart(self) -> None:
+        """A group's position survives a restart, and a C{kill -9}, of the broker."""
+        for end in (self.broker.stop, self.broker.kill):
+            self.produce("t", RECORD_COUNT)
+            self.assertEqual(
+                self.consume("t", RECORD_COUNT), [f"v{number}" for number in range(RECORD_COUNT)]
+            )
+            end()
+            self.broker.start()
+        self.assertEqual(self.offsets(), [["t", "0", "40", "40", "0"]])
+
+    def test_groups(self) -> None:
+        """Groups are listed and described; positions are moved and deleted."""
+        self.produce("t", RECORD_COUNT)
+        self.consume("t", 7)
+        self.assertEqual(self.succeed(self.TOOL, "--list"), ["g"])
+        self.assertEqual(self.offsets(), [["t", "0", "7", "20", "13"]])
+        for option in ("--members", "--state"):
+            lines = self.succeed(self.TOOL, "--describe", "--group", "g", option)
+            self.assertEqual(lines[0], "Consumer group 'g' has no active members.")
+        for options, offset in (
+            (("--to-earliest",), "0"),
+            (("--shift-by", "3"), "3"),
+            (("--to-offset", "99"), "20"),
+            (("--to-datetime", "2020-01-01T00:00:00.000"), "0"),
+            (("--to-latest",), "20"),
+        ):
+            reset = ("--reset-offsets", "--group", "g", "--topic", "t", *options)
+            before = self.offsets()
+            self.succeed(self.TOOL, *reset, "--dry-run")
+            self.assertEqual(self.offsets(), before)
+            lines = self.succeed(self.TOOL, *reset, "--execute")
+            self.assertEqual(lines[-1].split(), ["g", "t", "0", offset])
+            self.assertEqual(self.offsets()[0][2], offset)
+        self.succeed(self.TOOL, "--delete-offsets", "--group", "g", "--topic", "t")
+        self.assertEqual(self.offsets(), [])
+        reset = ("--reset-offsets", "--group", "new", "--topic", "t", "--to-earliest")
+        self.succeed(self.TOOL, *reset, "--execute")
+        lines = self.succeed(self.TOOL, "--delete", "--group", "new")
+        self.assertEqual(lines, ["Deletion of requested consumer groups ('new') was successful."])
+        self.assertIn(
+            "GroupIdNotFoundException", self.run_(self.TOOL, "--delete", "--group", "new").output
+        )
+
+
+class VerifiableToolTests(JavaCase):
+    """Kafka's own test programs."""
+
+    def events(self, lines: Iterable[str], name: str) -> list[dict[str, Any]]:
+        found = [json.loads(line) for line in lines]
+        return [each for each in found if each["name"] == name]
+
+    def test_verifiable(self) -> None:
+        """The verifiable consumer gets what the verifiable producer sent; and commits it."""
+        self.succeed("TopicCommand", "--create", "--topic", "v", "--partitions", "3")
+        count = ("--max-messages", str(RECORD_COUNT))
+        server = ("--bootstrap-server", self.broker.bootstrapServers)
+        run = self.java.runAlone("VerifiableProducer", *server, "--topic", "v", *count)
+        sent = self.events(run.lines, "producer_send_success")
+        places = {(each["partition"], each["offset"]): each["value"] for each in sent}
+        self.assertEqual(len(places), RECORD_COUNT)
+        for group, assignor in (("eager", RANGE), ("cooperative", COOPERATIVE)):
+            lines = self.succeed(
+                "VerifiableConsumer",
+                *("--topic", "v", "--group-id", group, "--assignment-strategy", assignor),
+                *(*count, "--verbose"),
+            )
+            got = self.events(lines, "record_data")
+            self.assertEqual(
+                {(each["partition"], each["offset"]): each["value"] for each in got}, places
+            )
+            last = self.events(lines, "offsets_committed")[-1]
+            self.assertTrue(last["success"])
+
+    def test_performance(self) -> None:
+        """C{kafka-producer-perf-test}, C{kafka-consumer-perf-test} and C{kafka-e2e-latency}."""
+        count = ("--num-records", "1000")
+        properties = (
+            "--command-property",
+            f"bootstrap.servers={self.broker.bootstrapServers}",
+        )
+        run = self.java.run(
+            "ProducerPerformance",
+            *("--topic", "p", *count, "--record-size", "100", "--throughput", "-1", *properties),
+        )
+        self.assertRegex(run.output, r"(?m)^1000 records sent, ")
+        lines = self.succeed("ConsumerPerformance", "--topic", "p", *count)
+        self.assertEqual(lines[-1].split(", ")[4], "1000")
+        lines = self.succeed(
+            "EndToEndLatency",
+            *("--topic", "p", *count, "--producer-acks", "all", "--record-size", "20"),
+        )
+        self.assertRegex(lines[-1], r"^Percentiles: ")
+
+
+class JavaClientTests(JavaCase):
+    """The Java client."""
+
+    def settings(self, **settings: str) -> dict[str, str]:
+        return {
+            "bootstrap.servers": self.broker.bootstrapServers,
+            **{key.replace("_", "."): value for key, value in settings.items()},
+        }
+
+    def produce_(self, topic: str, sent: Iterable[Sent], **settings: str) -> list[int]:
+        """Returns the offsets."""
+        clients = self.java.kafka.clients.producer
+        serializers = {f"{part}.serializer": f"{BYTES}Serializer" for part in ("key", "value")}
+        producer = clients.KafkaProducer({**serializers, **self.settings(**settings)})
+        try:
+            futures = []
+            for each in sent:
+                record = clients.ProducerRecord(topic, each.key, each.value)
+                for name, value in each.headers:
+                    record.headers().add(name, value)
+                futures.append(producer.send(record))
+            producer.flush()
+            return [each.get().offset() for each in futures]
+        finally:
+            producer.close()
+
+    def consumer(self, *topics: str, **settings: str) -> Any:
+        """One that ends with the test."""
+        deserializers = {
+            f"{part}.deserializer": f"{BYTES}Deserializer" for part in ("key", "value")
+        }
+        given = {"group_id": "g", "auto_offset_reset": "earliest", **settings}
+        found = self.java.kafka.clients.consumer.KafkaConsumer(
+            {**deserializers, **self.settings(**given)}
+        )
+        self.addCleanup(found.close)
+        found.subscribe(list(topics))
+        return found
+
+    def poll(self, consumer: Any) -> list[Sent]:
+        """What has come."""
+        duration = self.java.jvm.java.time.Duration.ofMillis(POLL_MS)
+        return [
+            Sent(
+                each.key(),
+                each.value(),
+                tuple((header.key(), header.value()) for header in each.headers().toArray()),
+            )
+            for each in consumer.poll(duration).iterator()
+        ]
+
+    def until(self, step: Callable[[], Any], isDone: Callable[[], bool]) -> None:
+        """Do something again and again, until something is so."""
+        for _ in range(POLL_COUNT_MAX):
+            if isDone():
+                return
+            step()
+        self.assertTrue(isDone(), "polled for too long")
+
+    def consume(self, consumer: Any, count: int) -> list[Sent]:
+        """So many records."""
+        found: list[Sent] = []
+        self.until(lambda: found.extend(self.poll(consumer)), lambda: len(found) >= count)
+        return found
+
+    def assigned(self, consumer: Any) -> set[int]:
+        return {each.partition() for each in consumer.assignment()}
+
+    def test_records(self) -> None:
+        """Keys, values and headers come back, in order, in every codec."""
+        sent = records(RECORD_COUNT)
+        for codec in CODECS:
+            offsets = self.produce_(codec, sent, compression_type=codec, linger_ms="50")
+            self.assertEqual(offsets, list(range(RECORD_COUNT)))
+            found = self.consume(self.consumer(codec, group_id=codec), RECORD_COUNT)
+            self.assertEqual(found, sent, codec)
+
+    def test_restart(self) -> None:
+        """Committed positions survive a restart, and a C{kill -9}, of the broker."""
+        for number, end in enumerate((self.broker.stop, self.broker.kill)):
+            new = records(20)[10 * number :][:10]
+            self.produce_("t", new)
+            consumer = self.consumer("t")
+            self.assertEqual(self.consume(consumer, 10), new)
+            consumer.commitSync()
+            consumer.close()
+            end()
+            self.broker.start()
+
+    def checkRebalance(self, **settings: str) -> None:
+        self.succeed("TopicCommand", "--create", "--topic", "t", "--partitions", "2")
+        first = self.consumer("t", **settings)
+        self.until(lambda: self.poll(first), lambda: self.assigned(first) == {0, 1})
+        second = self.consumer("t", **settings)
+
+        def step() -> None:
+            self.poll(first)
+            self.poll(second)
+
+        self.until(step, lambda: len(self.assigned(first)) == len(self.assigned(second)) == 1)
+        self.assertEqual(self.assigned(first) | self.assigned(second), {0, 1})
+        second.close()
+        self.until(lambda: self.poll(first), lambda: self.assigned(first) == {0, 1})
+
+    def test_eagerRebalance(self) -> None:
+        """A second member gets one of two partitions; when it leaves, the first has both."""
+        self.checkRebalance(partition_assignment_strategy=RANGE)
+
+    def test_cooperativeRebalance(self) -> None:
+        """Likewise, where members keep what they need not give away."""
+        self.checkRebalance(partition_assignment_strategy=COOPERATIVE)
