@@ -322,7 +322,6 @@ class TopicRequests:
             return result
 
         wanted = [each for each in request.topics if counts[each.name] == 1]
-        together = counts.keys() - self._topics.image.topics.keys()
         results += await gatherInBatches(grow, wanted)
         return cls(results=results)
 
