@@ -81,10 +81,13 @@ class IProtocolHandler(Protocol):
 
     @ivar name: for log lines.
     @ivar slotCountMax: requests of one connection that are in progress or have unsent answers.
+    @ivar allowsHalfClose: a client that has closed its half still gets the answers to what it
+        asked. Else it gets those that need not wait.
     """
 
     name: str
     slotCountMax: int
+    allowsHalfClose: bool
 
     def newDecoder(self) -> Any:
         """The L{IDecoder} of one connection."""
@@ -242,6 +245,8 @@ class ServerConnection(TwistedProtocol):
         self._finishing = True
         if not self.busy:
             self._advance()
+        if self._slots and not self._handler.allowsHalfClose:
+            self.transport.loseConnection()
 
     def writeConnectionLost(self) -> None:
         """Never requested."""

@@ -161,6 +161,7 @@ class Kafka07Protocol:
 
     name = "the protocol of Kafka 0.7"
     slotCountMax = 1
+    allowsHalfClose = True
 
     def __init__(
         self,

@@ -788,6 +788,7 @@ class EchoDialect:
 
     def __init__(self, slotCountMax: int = 1) -> None:
         self.slotCountMax = slotCountMax
+        self.allowsHalfClose = True
         self.sizeMax = 50
         self.isKeeping = True
         self.lostCount = 0
@@ -1049,6 +1050,30 @@ class SlotTests(DialectTestCase):
         self.assertEqual(self.requests(), [b"one", b"three"])
         self.dialect.answer()
         self.assertEqual(self.requests(), [b"three", b"four"])
+
+    def test_halfClosed(self) -> None:
+        """
+        A client that has closed its half gets what it asked for, if the protocol allows that; else
+        its connection ends, and what is in progress goes on without it.
+        """
+        self.feed(b"one")
+        self.connection.readConnectionLost()
+        self.assertFalse(self.transport.disconnecting)
+        self.dialect.answer()
+        self.assertEqual(self.transport.value(), b"\0\0\0\3one")
+        self.assertTrue(self.transport.disconnecting)
+
+    def test_halfClosedWhereThatIsTheEnd(self) -> None:
+        """The same, where the protocol does not allow it."""
+        self.dialect.allowsHalfClose = False
+        self.feed(b"one", b"two")
+        self.connection.readConnectionLost()
+        self.assertTrue(self.transport.disconnecting)
+        self.connection.connectionLost(Failure(ConnectionAborted()))
+        self.assertEqual(self.requests(), [b"one", b"two"])
+        self.dialect.answer()
+        self.dialect.answer()
+        self.assertEqual(len(self.connections.orphaned), 0)
 
     def test_refusedInOrder(self) -> None:
         """

@@ -5,7 +5,7 @@ C{plain} as 0.7 has it: everybody may do everything. C{allowed} plain, with rule
 (C{allow.file}): some topics are open, all else is refused. C{tls} the same rules, over TLS with a
 client's certificate. C{handshake} the port of that, below TLS: nothing gets through, be it before a
 handshake or, one time in sixteen, in the place of what should follow one. C{http} metrics and the
-console: nothing can be changed.
+console: nothing can be changed. C{kafka} today's protocol.
 
 At each, the directory is compared before and after: segments of topics that nobody may write to are
 the same bytes, and there is no topic that may not be there.
@@ -30,10 +30,11 @@ from pylogbroker.protocol.kafka07.requests import (
     encodeProduce,
 )
 from pylogbroker.records.messageset import encodeMessage
-from tests.fuzz import golden
+from tests.fuzz import golden, kafkawatching
 from tests.fuzz.asking import RECEIVE_SIZE, Caller, connect
 from tests.fuzz.figures import Figures
 from tests.fuzz.httpmutation import HttpMutator
+from tests.fuzz.kafkamutation import TOPICS, KafkaMutator
 from tests.fuzz.livebroker import LiveBroker
 from tests.fuzz.mutation import Mutator
 from tests.fuzz.sending import IAnswers
@@ -50,6 +51,7 @@ from tests.fuzz.watching import (
 )
 from tests.integration.certificates import Authority
 
+_PROBE_CORRELATION = 0x5EED0000
 SECRET_TOPIC = "secret"
 SECRET = encodeMessage(b"nobody may see this: 3d41c8")
 OPEN_TOPICS = ("t1", "roll", "gz", "m0", "sn*", "rec-*")
@@ -93,6 +95,30 @@ class FrameAnswers:
             if SECRET in frame:
                 raise AssertionError("an answer has what nobody may see")
             self.reached = max(self.reached, self._known.get(frame, -1))
+
+
+class KafkaAnswers:
+    """
+    Answers in today's protocol.
+
+    @ivar count: frames so far.
+    @ivar reached: see L{IAnswers}.
+    """
+
+    def __init__(self, known: dict[bytes, int]) -> None:
+        """@param known: the places of the probes' answers."""
+        self._decoder = FrameDecoder(2**31 - 1)
+        self._known = known
+        self.count = 0
+        self.reached = -1
+
+    def feed(self, data: bytes) -> None:
+        self._decoder.feed(data)
+        while (frame := self._decoder.take()) is not None:
+            self.count += 1
+            if len(frame) < 4:
+                raise AssertionError(f"an answer of {len(frame)} bytes")
+            self.reached = max(self.reached, self._known.get(bytes(frame), -1))
 
 
 class PageAnswers:
@@ -387,8 +413,50 @@ class HttpPort(PlainPort):
         return [] if found == 1 else [f"{found} requests to produce, and not 1"]
 
 
+class KafkaPort(PlainPort):
+    """A port for today's clients."""
+
+    hasHalfClose = False
+    laneCount = 64
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self.probes = [
+            kafkawatching.fetch(PROBE_TOPIC, index, 1, _PROBE_CORRELATION + index)
+            for index in range(PROBE_COUNT)
+        ]
+        self._answers: dict[bytes, bytes] = {}
+
+    def properties(self) -> dict[str, str]:
+        return {**super().properties(), "listener.dialect": "kafka"}
+
+    def mutator(self, seed: int) -> Any:
+        return KafkaMutator(seed)
+
+    def newAnswers(self) -> IAnswers:
+        return KafkaAnswers({answer: at for at, answer in enumerate(self._answers.values())})
+
+    def watcher(self, figures: Figures) -> Watcher:
+        caller = kafkawatching.KafkaCaller(self.open())
+        return kafkawatching.KafkaWatcher(self.broker, figures, caller, self._answers)
+
+    def prepare(self, broker: LiveBroker) -> None:
+        """The topics, what the probes will fetch, and their answers."""
+        self.broker = broker
+        caller = kafkawatching.KafkaCaller(self.open())
+        for topic in (PROBE_TOPIC, WATCHED_TOPIC):
+            caller.create(topic)
+        for topic in TOPICS:
+            caller.create(topic, 2)
+        for index in range(PROBE_COUNT):
+            caller.produce(PROBE_TOPIC, kafkawatching.batch(b"probe %06d" % index))
+        self._answers = {probe: caller.receive(probe) for probe in self.probes}
+        caller.close()
+
+
 PORTS = {
     "plain": PlainPort,
+    "kafka": KafkaPort,
     "allowed": AllowedPort,
     "tls": TlsPort,
     "handshake": HandshakePort,
@@ -399,7 +467,9 @@ PORTS = {
 def segments(directory: str) -> dict[tuple[str, str], str]:
     """A checksum for each segment file, by its topic and its path."""
     found = {}
-    for path in Path(directory).glob("*-*/*.kafka"):
+    for path in Path(directory).glob("*-*/*"):
+        if path.suffix not in (".kafka", ".log"):
+            continue
         topic = path.parent.name.rpartition("-")[0]
         found[topic, str(path.relative_to(directory))] = hashlib.sha256(
             path.read_bytes()

@@ -14,7 +14,14 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.fuzz.mutations import SEED
 from tests.fuzz.record import ROOT
 
-COUNTS = {"plain": 100_000, "allowed": 10_000, "handshake": 5_000, "http": 10_000, "tls": 2_000}
+COUNTS = {
+    "plain": 100_000,
+    "kafka": 10_000,
+    "allowed": 10_000,
+    "handshake": 5_000,
+    "http": 10_000,
+    "tls": 2_000,
+}
 SECONDS_MAX = 900
 
 
@@ -68,6 +75,13 @@ class MutationTests(SynchronousTestCase):
         were alone, keep what that one produced, leave no socket behind, and end in good order.
         """
         self.throw("plain")
+
+    def test_kafka(self) -> None:
+        """
+        Requests of today's protocol, sensible, arbitrary and changed: the same holds, and what the
+        watcher produced and had acknowledged is there in the end, in order, once.
+        """
+        self.throw("kafka")
 
     def test_allowed(self) -> None:
         """

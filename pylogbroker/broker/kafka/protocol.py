@@ -76,7 +76,12 @@ class ConnectionState:
 
     @property
     def local(self) -> tuple[str, int]:
-        """The address and port that the client has reached; C{("", 0)} where there is none."""
+        """
+        The address and port that the client has reached; C{("", 0)} where there is none, or the
+        connection is lost.
+        """
+        if self.isLost:
+            return "", 0
         found = self._transport.getHost()
         return getattr(found, "host", ""), getattr(found, "port", 0)
 
@@ -129,6 +134,7 @@ class KafkaProtocol:
 
     name = "Kafka's current protocol"
     slotCountMax = SLOT_COUNT_MAX
+    allowsHalfClose = False
 
     def __init__(
         self,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
 from twisted.logger import Logger, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.broker.kafka.protocol import KafkaProtocol, isCurrentProtocol
+from pylogbroker.broker.kafka.protocol import ConnectionState, KafkaProtocol, isCurrentProtocol
 from pylogbroker.errors import FrameSizeError, UnknownRequestError, WireError
 from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.protocol.kafka import messages
@@ -25,6 +27,19 @@ def frame(key: int, version: int, body: bytes = b"", flexible: bool = False) -> 
     """A request with correlation id 7 of client C{c}."""
     data = struct.pack(">hhih", key, version, 7, 1) + b"c" + b"\0" * flexible + body
     return struct.pack(">i", len(data)) + data
+
+
+class StateTests(SynchronousTestCase):
+    """L{ConnectionState}."""
+
+    def test_local(self) -> None:
+        """Where the client came, which a lost connection of Twisted cannot tell any more."""
+        transport = StringTransport(hostAddress=IPv4Address("TCP", "127.0.0.1", 9092))
+        state = ConnectionState(transport)
+        self.assertEqual(state.local, ("127.0.0.1", 9092))
+        del transport.hostAddr
+        state.isLost = True
+        self.assertEqual(state.local, ("", 0))
 
 
 class ProtocolTests(SynchronousTestCase):
