@@ -1,6 +1,6 @@
 """
 The metadata of one broker's cluster for today's protocol: its id, its topics with ids and settings,
-and the producer ids that were given away.
+who may do what, and the producer ids that were given away.
 
 A L{MetadataImage} is the sum of records. A change is a list of records, which a store makes durable
 (L{pylogbroker.storage.metadatastore}) before they are applied. So the image never shows what a
@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from pylogbroker.cluster.acls import AclBinding
 from pylogbroker.errors import MetadataError
 
 TOPIC, BROKER, CLUSTER_DEFAULT = "topic", "broker", "cluster"
@@ -91,6 +92,30 @@ class ProducerIdsRecord(NamedTuple):
     nextProducerId: int
 
 
+class AclRecord(NamedTuple):
+    """A new rule about who may do what; the fields are those of L{AclBinding}."""
+
+    resourceType: int
+    patternType: int
+    resourceName: str
+    principal: str
+    host: str
+    operation: int
+    permission: int
+
+
+class RemoveAclRecord(NamedTuple):
+    """A rule is gone; the fields are those of L{AclBinding}."""
+
+    resourceType: int
+    patternType: int
+    resourceName: str
+    principal: str
+    host: str
+    operation: int
+    permission: int
+
+
 Record = (
     ClusterRecord
     | TopicRecord
@@ -99,6 +124,8 @@ Record = (
     | TopicRemovedRecord
     | ConfigRecord
     | ProducerIdsRecord
+    | AclRecord
+    | RemoveAclRecord
 )
 
 _KINDS: dict[str, type[Any]] = {
@@ -109,6 +136,8 @@ _KINDS: dict[str, type[Any]] = {
     "topicRemoved": TopicRemovedRecord,
     "config": ConfigRecord,
     "producerIds": ProducerIdsRecord,
+    "acl": AclRecord,
+    "removeAcl": RemoveAclRecord,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
@@ -164,6 +193,8 @@ class MetadataImage:
     @ivar removing: names of removed topics whose partitions may still be there, by id.
     @ivar brokerConfigs: settings by broker id, and C{""} for those of all brokers.
     @ivar nextProducerId: no producer id from here on was given away.
+    @ivar acls: the rules about who may do what. A change makes another dictionary.
+    @ivar aclSize: bytes of all these rules in a snapshot.
     """
 
     def __init__(self) -> None:
@@ -174,6 +205,9 @@ class MetadataImage:
         self.removing: dict[UUID, str] = {}
         self.brokerConfigs: dict[str, dict[str, str]] = {}
         self.nextProducerId = 0
+        self.acls: dict[AclBinding, None] = {}
+        self.aclSize = 0
+        self._aclsAreShared = False
 
     def apply(self, record: Record) -> None:
         """@raise MetadataError: the record does not fit to those before it."""
@@ -198,6 +232,8 @@ class MetadataImage:
                 raise MetadataError(f"topic {record.topicId} is not being removed")
         elif isinstance(record, ConfigRecord):
             self._setConfig(record)
+        elif isinstance(record, AclRecord | RemoveAclRecord):
+            self._setAcl(record)
         elif isinstance(record, ProducerIdsRecord):
             if record.nextProducerId <= self.nextProducerId:
                 raise MetadataError(
@@ -238,8 +274,22 @@ class MetadataImage:
         else:
             raise MetadataError(f"a setting of the unknown resource {record.resource!r}")
 
+    def _setAcl(self, record: AclRecord | RemoveAclRecord) -> None:
+        binding = AclBinding(*record)
+        isNew = isinstance(record, AclRecord)
+        if isNew == (binding in self.acls):
+            raise MetadataError(f"{binding} is {'there already' if isNew else 'not there'}")
+        if self._aclsAreShared:
+            self.acls, self._aclsAreShared = self.acls.copy(), False
+        if isNew:
+            self.acls[binding] = None
+            self.aclSize += aclSize(binding)
+        else:
+            del self.acls[binding]
+            self.aclSize -= aclSize(binding)
+
     def copy(self) -> MetadataImage:
-        """An image that changes by itself; topics and settings are shared until they change."""
+        """An image that changes by itself; what it has is shared until it changes."""
         made = MetadataImage()
         made.clusterId = self.clusterId
         made.topics = self.topics.copy()
@@ -248,6 +298,8 @@ class MetadataImage:
         made.removing = self.removing.copy()
         made.brokerConfigs = self.brokerConfigs.copy()
         made.nextProducerId = self.nextProducerId
+        made.acls, made.aclSize = self.acls, self.aclSize
+        made._aclsAreShared = self._aclsAreShared = True
         return made
 
     def records(self) -> Iterator[Record]:
@@ -266,8 +318,15 @@ class MetadataImage:
             resource = BROKER if owner else CLUSTER_DEFAULT
             for name, value in configs.items():
                 yield ConfigRecord(resource, owner, name, value)
+        for binding in self.acls:
+            yield AclRecord(*binding)
         if self.nextProducerId:
             yield ProducerIdsRecord(self.nextProducerId)
+
+
+def aclSize(binding: AclBinding) -> int:
+    """The bytes of a rule in a snapshot."""
+    return len(encodeRecords([AclRecord(*binding)]))
 
 
 def _uuid(text: str) -> UUID:

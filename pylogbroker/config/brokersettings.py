@@ -32,6 +32,7 @@ from pylogbroker.config.propertytypes import (
     Host,
     Integer,
     Nullable,
+    PrincipalList,
     TopicMap,
     Warn,
     ZookeeperServers,
@@ -41,6 +42,8 @@ from pylogbroker.errors import ConfigurationError
 
 AUTO, KAFKA07, KAFKA = "auto", "kafka07", "kafka"
 """Values of C{listener.dialect}."""
+
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 SAMPLE_NAME = "broker.properties"
 
@@ -174,6 +177,28 @@ class BrokerSettings(Settings):
         "",
         "A file of rules: the certificates, by common name, that may produce to and fetch "
         "from each topic. Empty: every client may do everything.",
+    )
+    authorizerClassName = ownKey(
+        "authorizer.class.name",
+        Enum({"": False, STANDARD_AUTHORIZER: True}),
+        "",
+        "What decides about the requests of Kafka's current protocol: Kafka's StandardAuthorizer, "
+        "which looks at access control lists (ACLs), or nothing, and every client may do "
+        "everything.",
+    )
+    superUsers = ownKey(
+        "super.users",
+        PrincipalList(),
+        "",
+        "Users that may do everything, with `;` between them: `User:admin;User:alice`. Without "
+        "one, nobody can make the first ACL.",
+    )
+    allowEveryoneIfNoAclFound = ownKey(
+        "allow.everyone.if.no.acl.found",
+        BOOLEAN,
+        "false",
+        "With an authorizer, whether everybody may do everything to a resource about which there "
+        "is no ACL.",
     )
     # -- requests
     maxSocketRequestBytes = ConfigKey(

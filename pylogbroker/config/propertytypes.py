@@ -230,6 +230,19 @@ class BarSeparatedList(PropertyType[tuple[str, ...]]):
         return tuple(part.strip() for part in text.split("|") if part.strip())
 
 
+class PrincipalList(PropertyType[frozenset[str]]):
+    """Users as Kafka writes them, with C{;} between them: C{User:alice;User:CN=bob,O=example}."""
+
+    range = "`User:` and a name"
+
+    def parse(self, text: str, warn: Warn) -> frozenset[str]:
+        names = [name.strip() for name in text.split(";") if name.strip()]
+        for name in names:
+            if ":" not in name:
+                raise ValueError(f"{name!r} has no type, such as in User:{name}")
+        return frozenset(names)
+
+
 class TopicList(PropertyType[frozenset[str]]):
     """Topics with C{,} between them; white space around a topic is part of its name, as in 0.7."""
 

@@ -11,12 +11,14 @@ from pylogbroker.cluster.metadataimage import (
     BROKER,
     CLUSTER_DEFAULT,
     TOPIC,
+    AclRecord,
     ClusterRecord,
     ConfigRecord,
     MetadataImage,
     PartitionCountRecord,
     ProducerIdsRecord,
     Record,
+    RemoveAclRecord,
     RemoveTopicRecord,
     TopicRecord,
     TopicRemovedRecord,
@@ -25,6 +27,7 @@ from pylogbroker.cluster.metadataimage import (
 )
 from pylogbroker.errors import MetadataError
 
+ACL = AclRecord(2, 3, "orders", "User:alice", "*", 3, 3)
 FIRST, SECOND = str(UUID(int=1)), str(UUID(int=2))
 RECORDS: list[Record] = [
     ClusterRecord("AAAAAAAAAAAAAAAAAAAAAA"),
@@ -34,6 +37,7 @@ RECORDS: list[Record] = [
     ConfigRecord(CLUSTER_DEFAULT, "", "log.retention.ms", "7"),
     ConfigRecord(BROKER, "0", "log.retention.ms", "8"),
     ProducerIdsRecord(1000),
+    ACL,
 ]
 
 
@@ -74,6 +78,21 @@ class ImageTests(SynchronousTestCase):
         again.apply(TopicRemovedRecord(SECOND))
         self.assertEqual(again.removing, {})
         self.assertEqual(again.topics["orders"].configs, {"segment.ms": "5"})
+
+    def test_acls(self) -> None:
+        """Rules come and go; a copy shares them until it changes."""
+        image = imageOf(RECORDS)
+        size = image.aclSize
+        copy = image.copy()
+        self.assertIs(copy.acls, image.acls)
+        other = ACL._replace(operation=4)
+        copy.apply(other)
+        copy.apply(RemoveAclRecord(*ACL))
+        self.assertEqual(list(map(tuple, copy.acls)), [tuple(other)])
+        self.assertEqual(list(map(tuple, image.acls)), [tuple(ACL)])
+        self.assertEqual((copy.aclSize, image.aclSize), (size, size))
+        self.assertRaises(MetadataError, copy.apply, other)
+        self.assertRaises(MetadataError, copy.apply, RemoveAclRecord(*ACL))
 
     def test_copy(self) -> None:
         """A copy changes by itself."""

@@ -13,6 +13,7 @@ from pylogbroker.config.propertytypes import (
     Host,
     Integer,
     Nullable,
+    PrincipalList,
     PropertyList,
     PropertyType,
     Secret,
@@ -187,6 +188,17 @@ class TextTests(KindCase):
             ("tcp:1", "ssl:2:privateKey=/my keys/a.pem"),
         )
         self.assertEqual(self.parse(BarSeparatedList(), ""), ())
+
+
+class PrincipalTests(KindCase):
+    """Users."""
+
+    def test_principals(self) -> None:
+        """Names with their type, which may have commas, as those of certificates do."""
+        found = self.parse(PrincipalList(), "User:admin; User:CN=b,O=example;;")
+        self.assertEqual(found, {"User:admin", "User:CN=b,O=example"})
+        self.assertEqual(self.parse(PrincipalList(), ""), frozenset())
+        self.assertIn("User:admin", self.refused(PrincipalList(), "User:a;admin"))
 
 
 class TopicMapTests(KindCase):

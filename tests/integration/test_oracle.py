@@ -26,8 +26,11 @@ PROPERTIES = {
 """Those of Kafka's broker (C{tests.oracle.steps.SETTINGS}) that this one has, too."""
 
 SCENARIOS = (
+    "acls",
+    "acls-without-authorizer",
     "alter-configs",
     "api-versions",
+    "authorization",
     "classic-groups",
     "commits",
     "commits-of-members",
@@ -44,6 +47,7 @@ SCENARIOS = (
     "describe-topic-partitions",
     "fetch-of-compressed",
     "find-coordinator",
+    "idempotence-without-rights",
     "incremental-alter-configs",
     "init-producer-id",
     "join-errors",
@@ -58,6 +62,7 @@ SCENARIOS = (
     "produce-codecs",
     "produce-versions",
     "protocols-of-groups",
+    "refused-acls",
     "static-members",
     "strange-frames",
     "unknown-requests",

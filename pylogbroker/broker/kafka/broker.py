@@ -29,6 +29,9 @@ from pylogbroker.broker.kafka.metadatarequests import MetadataRequests
 from pylogbroker.broker.kafka.producerequests import ProduceRequests
 from pylogbroker.broker.kafka.protocol import ConnectionState, Handler, KafkaProtocol
 from pylogbroker.broker.kafka.purgatory import Purgatory
+from pylogbroker.broker.kafka.security.aclrequests import AclRequests
+from pylogbroker.broker.kafka.security.authorizer import AclAuthorizer
+from pylogbroker.broker.kafka.security.requestrules import authorized
 from pylogbroker.broker.kafka.topicrequests import TopicDefaults, TopicRequests
 from pylogbroker.broker.kafka.topics import (
     OFFSETS_TOPIC,
@@ -61,6 +64,7 @@ class KafkaBroker:
     @ivar groups: of consumers.
     @ivar fetchSessions: of consumers, too.
     @ivar cleaner: compacts.
+    @ivar authorizer: L{None}: every client may do everything.
     @ivar protocol: handles the requests of all its connections.
     """
 
@@ -98,6 +102,14 @@ class KafkaBroker:
         self.fetchSessions: FetchSessionCache
         self.protocol: KafkaProtocol
         self.purgatory = Purgatory(clock)
+        self.authorizer: AclAuthorizer | None = None
+        if settings.authorizerClassName:
+            self.authorizer = AclAuthorizer(
+                lambda: self.metadata.image.acls,
+                settings.superUsers,
+                settings.allowEveryoneIfNoAclFound,
+                clock,
+            )
 
     def batchLogSettings(self, topic: str) -> BatchLogSettings | None:
         """The settings of a topic's partitions; L{None}: it is no topic of this protocol."""
@@ -128,12 +140,12 @@ class KafkaBroker:
             self.metadata, directory, logManager, self._serverConfigs, self._settings.maxPartitions
         )
         self.cleaner = self._makeCleaner(directory, logManager)
-        produce = ProduceRequests(broker, self.topics, logManager, self.purgatory)
+        produce = ProduceRequests(broker, self.topics, logManager, self.purgatory, self.authorizer)
         sessions = self.fetchSessions = FetchSessionCache(
             self._settings.maxIncrementalFetchSessionCacheSlots, self._clock.seconds, self._random
         )
         self._fetches = fetch = FetchRequests(
-            broker, self.topics, self.purgatory, self._counters, sessions
+            broker, self.topics, self.purgatory, self._counters, sessions, self.authorizer
         )
         self.groups = GroupService(
             self._clock, self.topics, broker.readWorker, self._settings, self._random
@@ -157,7 +169,10 @@ class KafkaBroker:
             **logs.handlers,
             **ProducerIdRequests(topics).handlers,
             **groups.handlers,
+            **AclRequests(self.metadata, self.authorizer is not None).handlers,
         }
+        if self.authorizer is not None:
+            handlers = authorized(handlers, self.authorizer, lambda: self.metadata.image)
         self.protocol = KafkaProtocol(
             handlers,
             self._settings.maxSocketRequestBytes,

@@ -30,9 +30,11 @@ from pylogbroker.broker.kafka.fetchsessions import (
 )
 from pylogbroker.broker.kafka.protocol import ConnectionState
 from pylogbroker.broker.kafka.purgatory import Purgatory
+from pylogbroker.broker.kafka.security.authorizer import AclAuthorizer
 from pylogbroker.broker.kafka.topics import TopicManager, batchLog
 from pylogbroker.broker.logmanager import Partition
 from pylogbroker.broker.server import Broker
+from pylogbroker.cluster.acls import AclOperation, AclResourceType
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.interfaces import EMPTY_SLICE, Slice
 from pylogbroker.metrics.counters import BrokerCounters
@@ -87,6 +89,7 @@ class FetchRequests:
     The handler of Fetch requests.
 
     @ivar sessions: of the broker's clients.
+    @ivar authorizer: decides which topics a client may read.
     """
 
     def __init__(
@@ -96,7 +99,10 @@ class FetchRequests:
         purgatory: Purgatory,
         counters: BrokerCounters,
         sessions: FetchSessionCache,
+        authorizer: AclAuthorizer | None = None,
     ) -> None:
+        """@param authorizer: L{None}: every client may read every topic."""
+        self.authorizer = authorizer
         self._broker = broker
         self._topics = topics
         self._purgatory = purgatory
@@ -194,6 +200,10 @@ class _Fetch:
 
     def _find(self, fetched: RequestedPartition) -> _Read:
         topic, index = fetched.key
+        if fetched.name is not None and not self._mayRead(fetched.name):
+            read = _Read(fetched, None)
+            read.error = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            return read
         if isinstance(topic, bytes):
             found = self._topics.findById(topic, index)
         else:
@@ -210,6 +220,15 @@ class _Fetch:
             return read
         read.error = self._refusal(fetched.wanted, batchLog(found))
         return read
+
+    def _mayRead(self, name: str) -> bool:
+        authorizer = self._owner.authorizer
+        if authorizer is None:
+            return True
+        if self._request.replicaId >= 0:  # a follower
+            cluster = AclResourceType.CLUSTER
+            return authorizer.requires(self._state, AclOperation.CLUSTER_ACTION, cluster)
+        return authorizer.requires(self._state, AclOperation.READ, AclResourceType.TOPIC, name)
 
     def _refusal(self, wanted: FetchPartition, log: BatchLog) -> KafkaError | None:
         """Why nothing is read from a partition, as by Apache."""

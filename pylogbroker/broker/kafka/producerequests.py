@@ -24,9 +24,11 @@ from twisted.internet.defer import Deferred
 from pylogbroker.broker.kafka.errors import KafkaError, errorOf
 from pylogbroker.broker.kafka.protocol import ConnectionState
 from pylogbroker.broker.kafka.purgatory import Purgatory
+from pylogbroker.broker.kafka.security.authorizer import AclAuthorizer
 from pylogbroker.broker.kafka.topics import INTERNAL_TOPICS, TopicManager
 from pylogbroker.broker.logmanager import LogManager, Partition
 from pylogbroker.broker.server import Broker
+from pylogbroker.cluster.acls import AclOperation, AclResourceType
 from pylogbroker.errors import (
     CorruptCompressionError,
     InvalidProducerEpochError,
@@ -96,8 +98,15 @@ class ProduceRequests:
     """The handler of Produce requests."""
 
     def __init__(
-        self, broker: Broker, topics: TopicManager, logManager: LogManager, purgatory: Purgatory
+        self,
+        broker: Broker,
+        topics: TopicManager,
+        logManager: LogManager,
+        purgatory: Purgatory,
+        authorizer: AclAuthorizer | None = None,
     ) -> None:
+        """@param authorizer: L{None}: every client may write to every topic."""
+        self._authorizer = authorizer
         self._broker = broker
         self._topics = topics
         self._logManager = logManager
@@ -116,7 +125,7 @@ class ProduceRequests:
         done: list[Appended] = []
         if state.appending is None:
             for topic, part in parts:
-                appended = self._tryAppend(header, request, topic, part)
+                appended = self._tryAppend(header, request, topic, part, state)
                 if appended is None:
                     break
                 done.append(appended)
@@ -142,7 +151,7 @@ class ProduceRequests:
                 if before is not None:
                     await before
                 for topic, part in parts[len(done) :]:
-                    done.append(await self._append(header, request, topic, part))
+                    done.append(await self._append(header, request, topic, part, state))
             finally:
                 if state.appending is mine:
                     state.appending = None
@@ -160,11 +169,14 @@ class ProduceRequests:
         request: ProduceRequest,
         topic: TopicProduceData,
         part: PartitionProduceData,
+        state: ConnectionState,
     ) -> Partition:
         """@raise KafkaError: nothing may be appended there."""
         index, records = part
         if not -1 <= request.acks <= 1:
             raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
+        if self._authorizer is not None:
+            self._authorize(header, topic, state)
         if header.apiVersion >= 13:
             found = self._topics.findById(topic.topicId, index)
             unknown = ErrorCode.UNKNOWN_TOPIC_ID
@@ -189,17 +201,32 @@ class ProduceRequests:
             raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         return found
 
+    def _authorize(
+        self, header: RequestHeader, topic: TopicProduceData, state: ConnectionState
+    ) -> None:
+        """@raise KafkaError: the client may not write to the topic."""
+        assert self._authorizer is not None
+        name = topic.name
+        if header.apiVersion >= 13:
+            found = self._topics.topicById(topic.topicId)
+            if found is None:
+                return  # which the client is told
+            name = found.name
+        if not self._authorizer.requires(state, AclOperation.WRITE, AclResourceType.TOPIC, name):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
     def _tryAppend(
         self,
         header: RequestHeader,
         request: ProduceRequest,
         topic: TopicProduceData,
         part: PartitionProduceData,
+        state: ConnectionState,
     ) -> Appended | None:
         """L{None}: a worker must check the batch, or the partition admits nothing now."""
         partition = None
         try:
-            partition = self._find(header, request, topic, part)
+            partition = self._find(header, request, topic, part, state)
             result = self._broker.tryAppend(partition, bytes(part.records or b""))
         except PylogbrokerError as error:
             return Appended(topic, _refused(part.index, error, _startOf(partition)))
@@ -211,10 +238,11 @@ class ProduceRequests:
         request: ProduceRequest,
         topic: TopicProduceData,
         part: PartitionProduceData,
+        state: ConnectionState,
     ) -> Appended:
         partition = None
         try:
-            partition = self._find(header, request, topic, part)
+            partition = self._find(header, request, topic, part, state)
             result = await self._broker.append(partition, bytes(part.records or b""))
         except PylogbrokerError as error:
             return Appended(topic, _refused(part.index, error, _startOf(partition)))

@@ -18,6 +18,7 @@ _MODULES = (
     "positions",
     "transactions",
     "security",
+    "authorization",
     "consumergroups",
     "malformed",
 )

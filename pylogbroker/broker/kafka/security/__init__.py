@@ -1,0 +1,3 @@
+"""
+Who clients are, and what they may do: authentication, authorization.
+"""

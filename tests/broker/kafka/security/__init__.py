@@ -1,0 +1,1 @@
+"""Who clients are, and what they may do."""
