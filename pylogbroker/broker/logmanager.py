@@ -492,8 +492,7 @@ class LogManager:
             finally:
                 waiters.fire(None)
 
-        running = Deferred.fromCoroutine(self.runJob(job)).addCallback(done)
-        running.addErrback(self._failedUnexpectedly)
+        self.runJob(job).addCallback(done).addErrback(self._failedUnexpectedly)
 
     def report(self, event: StorageEvent) -> None:
         self._log.emit(
@@ -760,20 +759,22 @@ class LogManager:
         while partition in self._busy:
             await partition.jobWaiters.wait()
 
-    async def runJob(self, job: Job) -> StorageError | None:
+    def runJob(self, job: Job) -> Deferred[StorageError | None]:
         """
         Run a job on the worker, and log its events.
 
-        @return: why it failed, or L{None}.
+        @return: fires with the reason why it failed, or L{None}.
         """
+        return self._worker.submit(job.run).addBoth(self._jobEnded, job)
+
+    def _jobEnded(self, result: object, job: Job) -> StorageError | None:
         error: StorageError | None = None
-        try:
-            await self._worker.submit(job.run)
-        except StorageError as problem:
-            error = problem
-        except Exception as problem:
-            self._log.failure("A job of the log failed unexpectedly")
-            error = StorageError("", "work on a partition", str(problem))
+        if isinstance(result, Failure):
+            if isinstance(result.value, StorageError):
+                error = result.value
+            else:
+                self._log.failure("A job of the log failed unexpectedly", result)
+                error = StorageError("", "work on a partition", str(result.value))
         for event in job.events:
             self.report(event)
         return error

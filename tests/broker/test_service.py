@@ -9,6 +9,7 @@ import gc
 import os
 import resource
 import socket
+import threading
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -525,8 +526,8 @@ class PortTests(TestCase):
         with self.assertRaises(StorageError):
             await broker.start()
         self.assertEqual((broker.ports, broker.running), ([], False))
-        worker: Any = broker._flushWorker
-        self.assertFalse(any(thread.is_alive() for thread in worker._pool.threads))
+        names = [thread.name for thread in threading.enumerate()]
+        self.assertEqual([name for name in names if name.startswith("pylogbroker-")], [])
         await broker.stop()
 
     async def test_stoppedWhileStarting(self) -> None:

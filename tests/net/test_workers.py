@@ -5,6 +5,7 @@ Tests of work on threads.
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
@@ -56,7 +57,7 @@ class ThreadWorkerTests(TestCase):
         ThreadPoolWorker(reactor, "idle", 1).stop()
         self.worker.start()
         ends: list[int] = []
-        all_ = gatherResults([self.worker.submit(lambda n=n: ends.append(n)) for n in range(20)])
+        all_ = gatherResults([self.worker.submit(partial(ends.append, n)) for n in range(20)])
         self.worker.stop()
         self.assertEqual(sorted(ends), list(range(20)))
         return all_
