@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -193,18 +193,18 @@ class Broker:
 
     # -- today's protocol: on a partition that is known
 
-    def tryAppend(self, partition: Partition, data: bytes) -> AppendResult | None:
+    def tryAppend(self, partition: Partition, data: bytes | memoryview) -> AppendResult | None:
         """
         Append a batch, if that can be done at once.
 
+        @param data: copied.
         @return: L{None}: call L{append}.
         @raise PylogbrokerError: why it is refused: L{FormatError}s, errors of idempotent producers,
             L{PartitionOfflineError}.
         """
-        batches = partition.log.format.validatePlain((data,), self._payloadSizeMax)
-        if batches is None:
-            return None
-        return self._tryAppend(partition, batches)
+        sets = (cast("bytes", data),)  # today's format reads a view as it reads bytes
+        batches = partition.log.format.validatePlain(sets, self._payloadSizeMax)
+        return None if batches is None else self._tryAppend(partition, batches)
 
     def _tryAppend(self, partition: Partition, batches: ValidatedBatches) -> AppendResult | None:
         topic = partition.topicPartition.topic

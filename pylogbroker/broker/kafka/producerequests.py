@@ -15,7 +15,7 @@ would see its sequences out of order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -119,8 +119,7 @@ class ProduceRequests:
         parts = [
             (topic, part)
             for topic in request.topicData
-            # of a partition that comes twice the last counts, as by Apache
-            for part in {each.index: each for each in topic.partitionData}.values()
+            for part in _withoutRepeats(topic.partitionData)
         ]
         done: list[Appended] = []
         if state.appending is None:
@@ -227,7 +226,8 @@ class ProduceRequests:
         partition = None
         try:
             partition = self._find(header, request, topic, part, state)
-            result = self._broker.tryAppend(partition, bytes(part.records or b""))
+            # The frame's own bytes: the stamp of the log makes the one copy that is needed.
+            result = self._broker.tryAppend(partition, part.records or b"")
         except PylogbrokerError as error:
             return Appended(topic, _refused(part.index, error, _startOf(partition)))
         return None if result is None else self._appended(topic, part.index, partition, result)
@@ -318,35 +318,34 @@ class _Acknowledgement:
     The wait for the acknowledgement of one request.
     """
 
-    __slots__ = ("_cancels", "_done", "_fired", "_key", "_left", "_purgatory", "_response")
+    __slots__ = ("_cancels", "_done", "_fired", "_key", "_purgatory", "_response")
 
     def __init__(
         self, done: list[Appended], response: Callable[[list[Appended]], list[bytes]]
     ) -> None:
         self._done = done
         self._response = response
-        self._left: set[int] = set()  # places of partitions that are not acknowledged yet
-        self._cancels: dict[int, Callable[[], object]] = {}
+        # By the place of the partition; of those that are not acknowledged yet.
+        self._cancels: dict[int, Callable[[], object] | None] = {}
         self._fired: Deferred[list[bytes]] | None = None
 
     @property
     def leftCount(self) -> int:
         """Partitions that are not acknowledged yet."""
-        return len(self._left)
+        return len(self._cancels)
 
     def begin(self, at: int, partition: Partition, result: AppendResult, isByAll: bool) -> None:
         """Wait for the partition of one outcome; perhaps it is acknowledged at once."""
-        self._left.add(at)
+        self._cancels[at] = None
         cancel = partition.whenAcknowledged(result, isByAll, partial(self._reached, at))
-        if at in self._left:
+        if at in self._cancels:
             self._cancels[at] = cancel
 
     def _reached(self, at: int, error: StorageError | None) -> None:
         if error is not None:
             self._refuse(at, error)
         self._cancels.pop(at, None)
-        self._left.discard(at)
-        if not self._left and self._fired is not None:
+        if not self._cancels and self._fired is not None:
             self._purgatory.cancel(self._key)
             self._fired.callback(self._response(self._done))
 
@@ -363,10 +362,16 @@ class _Acknowledgement:
 
     def _expire(self) -> None:
         for at, cancel in self._cancels.items():
+            assert cancel is not None
             cancel()
             self._refuse(at, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
         assert self._fired is not None
         self._fired.callback(self._response(self._done))
+
+
+def _withoutRepeats(parts: list[PartitionProduceData]) -> Iterable[PartitionProduceData]:
+    """Of a partition that comes twice the last counts, as by Apache."""
+    return parts if len(parts) == 1 else {each.index: each for each in parts}.values()
 
 
 def _isOneBatch(records: memoryview | None) -> bool:
