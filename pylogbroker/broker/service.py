@@ -74,7 +74,6 @@ from pylogbroker.storage.logdirectory import LogDirectory, LogSettings
 from pylogbroker.storage.partitionlog import HOUR_MS, PartitionSettings
 from pylogbroker.storage.segments import both, byAge, bySize
 from pylogbroker.types import formatCount
-from pylogbroker.zookeeper.client import ZookeeperClient
 
 STOP_GRACE_MS = 5_000
 LINGER_MS = 5_000
@@ -189,7 +188,7 @@ class BrokerService(Service):
         self.ports: list[Any] = []
         self.registration: Registration | None = None
         self.zookeeper: IZookeeper | None = None
-        self._makeZookeeper = zookeeper or partial(ZookeeperClient.fromSettings, reactor, settings)
+        self._makeZookeeper = zookeeper or partial(_zookeeperClient, reactor, settings)
         self._isRegistering = self._wasInterrupted = False
         self._flushWorker = worker(reactor, "pylogbroker-flush", settings.flushThreads)
         self._readWorker = worker(reactor, "pylogbroker-cold", settings.coldReadThreads)
@@ -667,3 +666,10 @@ class BrokerService(Service):
 async def _addressNow(name: str) -> str:
     """Resolve before the reactor runs. A thread would keep Ctrl-C from ending the process."""
     return socket.gethostbyname(name)
+
+
+def _zookeeperClient(reactor: Any, settings: BrokerSettings) -> IZookeeper:
+    """kazoo is imported only where there is a ZooKeeper: a start costs less without it."""
+    from pylogbroker.zookeeper.client import ZookeeperClient
+
+    return ZookeeperClient.fromSettings(reactor, settings)

@@ -11,8 +11,12 @@ from twisted.application.service import IService
 
 from pylogbroker.broker.service import BrokerService
 from pylogbroker.config.brokersettings import BrokerSettings
-from pylogbroker.console.service import brokerConsole
-from pylogbroker.programs.lifecycle import HttpServiceMixin, PropertyOptions, TwistdLifecycle
+from pylogbroker.programs.lifecycle import (
+    HttpServiceMixin,
+    PropertyOptions,
+    TwistdLifecycle,
+    brokerSite,
+)
 
 
 class Options(PropertyOptions):
@@ -36,5 +40,5 @@ def makeService(options: Options) -> IService:
     from twisted.internet import reactor
 
     service: Any = TwistdBrokerService(reactor, options.settings)
-    service.site = brokerConsole(reactor, options.settings, service)
+    service.site = brokerSite(reactor, options.settings, service)
     return options.configure(service)

@@ -15,16 +15,19 @@ Rejected: daemon threads, which die during a flush and leave no clean-shutdown m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pylogbroker.broker.service import BrokerService
 from pylogbroker.config.brokersettings import BrokerSettings
-from pylogbroker.console.service import ConsoleService, brokerConsole
 from pylogbroker.interfaces import IFileSystem, IZookeeper
 from pylogbroker.net.deferreds import asDeferred
+from pylogbroker.programs.lifecycle import brokerSite
+
+if TYPE_CHECKING:
+    from pylogbroker.console.service import ConsoleService
 
 
 class EmbeddedBroker:
@@ -60,7 +63,7 @@ class EmbeddedBroker:
         self.service = BrokerService(
             reactor, self.settings, fileSystem=fileSystem, zookeeper=zookeeper
         )
-        self.console: ConsoleService | None = brokerConsole(reactor, self.settings, self.service)
+        self.console: ConsoleService | None = brokerSite(reactor, self.settings, self.service)
 
     @asDeferred
     async def start(self) -> None:

@@ -27,7 +27,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.application.service import IService
 from twisted.internet.threads import deferToThreadPool
@@ -45,6 +45,11 @@ from pylogbroker.broker.kafka07 import REQUEST_LOG as REQUESTS
 from pylogbroker.config.properties import readProperties
 from pylogbroker.errors import ConfigurationError, PylogbrokerError
 from pylogbroker.net.deferreds import asDeferred
+
+if TYPE_CHECKING:
+    from pylogbroker.broker.service import BrokerService
+    from pylogbroker.config.brokersettings import BrokerSettings
+    from pylogbroker.console.service import ConsoleService
 
 NOTIFY_SOCKET = "NOTIFY_SOCKET"
 ROOT = "root"
@@ -256,6 +261,22 @@ class PropertyOptions(ProgramOptions):
             raise usage.UsageError("--config FILE is missing")
         properties = readProperties(self["config"], warn).withOverrides(self.get("set", ()))
         self.settings = self.read(properties, warn)
+
+
+def brokerSite(
+    reactor: Any, settings: BrokerSettings, broker: BrokerService
+) -> ConsoleService | None:
+    """
+    The HTTP service of a broker, which is imported only where there is one: metrics, console and
+    HTTP are a fifth of all that a broker imports.
+
+    @return: L{None} without C{http.listener}.
+    """
+    if not settings.httpListener.strip():
+        return None
+    from pylogbroker.console.service import brokerConsole
+
+    return brokerConsole(reactor, settings, broker)
 
 
 class HttpServiceMixin:

@@ -14,7 +14,6 @@ from threading import Thread
 from time import monotonic, sleep  # noqa: TID251 - the process has no reactor
 from typing import Any, TextIO
 
-from pylogbroker.broker.compaction.segmentrewrite import compact
 from pylogbroker.errors import CorruptLogError, StorageError
 from pylogbroker.interfaces import IFileSystem
 from pylogbroker.storage.files import RealFileSystem
@@ -57,6 +56,9 @@ def serve(
 
     @param onRequest: called when it has come.
     """
+    # The broker, which imports this module for its texts, never compacts.
+    from pylogbroker.broker.compaction.segmentrewrite import compact
+
     request = decodeRequest(read.readline())
     onRequest()
     answer: dict[str, Any]

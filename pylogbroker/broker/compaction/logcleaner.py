@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -26,7 +26,6 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pylogbroker.broker.compaction.compactionprocess import decodeAnswer, encodeRequest
-from pylogbroker.broker.compaction.segmentrewrite import firstTimestamp
 from pylogbroker.broker.logmanager import LogManager
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.errors import CorruptLogError, StorageError
@@ -42,6 +41,7 @@ from pylogbroker.storage.kafka.compaction import (
 )
 from pylogbroker.storage.kafka.segmentswap import ReplaceJob, removeCleaned
 from pylogbroker.storage.logdirectory import LogDirectory
+from pylogbroker.storage.segments import Segment
 from pylogbroker.types import TopicPartition
 
 _MODULE = "pylogbroker.broker.compaction.compactionprocess"
@@ -187,7 +187,7 @@ class LogCleaner:
         """Whether a record of a dirty segment is older than a time."""
         if latestMs < 0:
             return False
-        look = partial(firstTimestamp, self._fileSystem, found.dirtySegments)
+        look = partial(_firstTimestamp, self._fileSystem, found.dirtySegments)
         try:
             timestampMs = await self._worker.submit(look)
         except StorageError:  # the run will say why
@@ -260,3 +260,10 @@ class LogCleaner:
         if error is not None:
             raise error
         return job is not None
+
+
+def _firstTimestamp(fileSystem: IFileSystem, segments: Sequence[Segment]) -> int:
+    """What compacts is imported by the worker that needs it, not by every broker that starts."""
+    from pylogbroker.broker.compaction.segmentrewrite import firstTimestamp
+
+    return firstTimestamp(fileSystem, segments)

@@ -18,7 +18,6 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pylogbroker.broker.compaction.logcleaner import CompactionProcess, LogCleaner
-from pylogbroker.broker.compaction.segmentrewrite import compact
 from pylogbroker.broker.kafka.configrequests import BrokerConfig, ConfigRequests
 from pylogbroker.broker.kafka.coordinators.grouprequests import GroupRequests
 from pylogbroker.broker.kafka.coordinators.groupservice import OFFSETS_TOPIC_CONFIGS, GroupService
@@ -49,6 +48,7 @@ from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.net.workers import IWorker
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.storage.kafka.batchlog import BatchLogSettings
+from pylogbroker.storage.kafka.compaction import Compactor
 from pylogbroker.storage.logdirectory import LogDirectory
 from pylogbroker.storage.metadatastore import MetadataStore
 
@@ -184,13 +184,18 @@ class KafkaBroker:
     def _makeCleaner(self, directory: LogDirectory, logManager: LogManager) -> LogCleaner:
         worker, fileSystem = self._compactionWorker, self._fileSystem
         process = CompactionProcess()
+        compactor: Compactor = process
+        if worker is None:
+            from pylogbroker.broker.compaction.segmentrewrite import compact
+
+            compactor = partial(compact, fileSystem)
         return LogCleaner(
             logManager,
             directory,
             self._settings,
             fileSystem,
             self._worker if worker is None else worker,
-            process if worker is not None else partial(compact, fileSystem),
+            compactor,
             process.stop,
         )
 
