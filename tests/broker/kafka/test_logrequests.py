@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.broker.kafka.logrequests import (
@@ -18,6 +19,7 @@ from pylogbroker.broker.kafka.logrequests import (
     LogRequests,
     ProducerIdRequests,
 )
+from pylogbroker.cluster.metadataimage import RemoveTopicRecord
 from pylogbroker.errors import StorageError
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
@@ -268,6 +270,19 @@ class DeleteRecordsTests(LogCase):
         self.bench.files.cutPower()
         again = RequestBench(self.bench.files)
         self.assertEqual(again.partition().log.logStartOffset, 5)
+
+    def test_removing(self) -> None:
+        """A topic whose removal is decided, and whose partitions are still there, is unknown."""
+        self.bench.append(b"a")
+        topicId = str(self.bench.topics.image.topics["t"].topicId)
+        removing = Deferred.fromCoroutine(
+            self.bench.topics.change(lambda image: ([RemoveTopicRecord(topicId)], None))
+        )
+        while "t" in self.bench.topics.image.topics:
+            self.bench.worker.perform()
+        self.assertIsNotNone(self.bench.topics.find("t", 0))
+        self.assertEqual(self.delete(1), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1))
+        self.successResultOf(removing)
 
     def test_refused(self) -> None:
         """Offsets that are not there, and topics of which nothing may be deleted."""
