@@ -76,10 +76,11 @@ class MetadataManager:
 
     # -- start and stop
 
-    def open(self) -> None:
+    def open(self, first: Callable[[], list[Record]] = list) -> None:
         """
         Read the store; a new one gets a cluster id. Blocks.
 
+        @param first: called for an empty store; gives its first records, perhaps none.
         @raise pylogbroker.errors.StorageError: the store cannot be read or created.
         @raise pylogbroker.errors.MetadataError: its records cannot be understood.
         """
@@ -87,10 +88,13 @@ class MetadataManager:
             for record in decodeRecords(change):
                 self.image.apply(record)
         if not self.image.clusterId:
-            clusterId = urlsafe_b64encode(self._randomBytes(16)).decode().rstrip("=")
-            record = ClusterRecord(clusterId)
-            self.image.apply(record)
-            self._store.append(encodeRecords([record]), list)
+            records = first()
+            if not records:
+                clusterId = urlsafe_b64encode(self._randomBytes(16)).decode().rstrip("=")
+                records = [ClusterRecord(clusterId)]
+            for record in records:
+                self.image.apply(record)
+            self._store.append(encodeRecords(records), lambda: [encodeRecords(records)])
         self._nextProducerId = self._producerIdEnd = self.image.nextProducerId
 
     def close(self) -> None:

@@ -384,7 +384,7 @@ class BrokerService(Service):
         self._turnUntil(listening)
 
     def _openDirectory(self) -> None:
-        self.directory.open(self.logManager.report, self.kafka.metadata.open)
+        self.directory.open(self.logManager.report, self.kafka.open)
 
     def _turnUntil(self, waiting: Deferred[None]) -> None:
         outcomes: list[Any] = []

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 INT_MAX = 2**31 - 1
@@ -374,6 +374,13 @@ TOPIC_CONFIGS: Mapping[str, TopicConfig] = {
     )
 }
 """By name, sorted by it."""
+
+SERVER_CONFIGS: Mapping[str, TopicConfig] = {
+    each.serverKey: replace(each, name=each.serverKey)
+    for each in TOPIC_CONFIGS.values()
+    if each.serverKey and each.isHonoured
+}
+"""The settings of the broker that can be changed while it runs: defaults of those of topics."""
 
 
 class EffectiveConfigs(Mapping[str, str]):

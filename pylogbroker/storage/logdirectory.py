@@ -3,10 +3,10 @@ A log directory: all partitions of a broker, one lock, one clean-shutdown marker
 log-storage §1, §8, §9).
 
 B{The marker} C{.kafka_cleanshutdown} says that every byte in the directory is synced and whole.
-C{open} removes it, and syncs the removal, before anything else. Only an orderly close after a
-successful open writes it again, if all partitions were closed well. 0.7.2 wrote it even after a
-failed start, and skipped recovery the next time (gotcha 2). The file C{.lock} keeps a second broker
-out.
+C{open} removes it, and syncs the removal, before it touches a partition. Only an orderly close
+after a successful open writes it again, if all partitions were closed well. 0.7.2 wrote it even
+after a failed start, and skipped recovery the next time (gotcha 2). The file C{.lock} keeps a
+second broker out.
 
 B{One bad partition} (unreadable, with a gap, on a failing disk) is kept in C{failures} with the
 reason; the others serve (gotcha 30). Then no marker is written, except an earlier one after a
@@ -260,8 +260,8 @@ class LogDirectory:
         _makeDurably(self._fileSystem, self.path)
         unlock = self._fileSystem.lock(f"{self.path}/{LOCK_NAME}")
         try:
-            self._hadMarker = self._removeMarker()
             onLocked()
+            self._hadMarker = self._removeMarker()
             self._readCheckpoints(report)
             self._load(report)
             if not self._hadMarker:

@@ -543,7 +543,9 @@ class PortTests(TestCase):
         self.assertEqual(
             (broker.running, broker.ports, broker.directory.isOpen), (False, [], False)
         )
-        self.assertEqual(set(os.listdir(self.directory)), {MARK, ".lock", "metadata.journal"})
+        self.assertEqual(
+            set(os.listdir(self.directory)), {MARK, ".lock", "metadata.journal", "meta.properties"}
+        )
 
     async def test_startCancelled(self) -> None:
         """

@@ -219,6 +219,6 @@ class GoldenTests(SynchronousTestCase):
         self.assertGreater(len(list((self.logs / "plain-0").iterdir())), 5)
         self.assertEqual(
             {each.name for each in self.logs.iterdir() if not each.is_dir()},
-            {".kafka_cleanshutdown", ".lock", "metadata.journal"},
+            {".kafka_cleanshutdown", ".lock", "meta.properties", "metadata.journal"},
         )
         self.assertEqual((self.logs / ".kafka_cleanshutdown").stat().st_size, 0)

@@ -149,7 +149,8 @@ class StartTests(RegisteringCase):
         self.assertEqual(second.broker.service.ports, [])
         self.assertTrue(self.clients[1].isClosed)
         self.assertEqual(
-            sorted(os.listdir(directory)), [".kafka_cleanshutdown", ".lock", "metadata.journal"]
+            sorted(os.listdir(directory)),
+            [".kafka_cleanshutdown", ".lock", "meta.properties", "metadata.journal"],
         )
         self.assertEqual(self.server.tree()[OWN][1], self.clients[0].session_id)
         await self.broker(directory, brokerid="1").start()

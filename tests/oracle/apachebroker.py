@@ -77,6 +77,28 @@ def apacheBroker(
     @raise RuntimeError: it did not start; the text has the end of its output.
     """
     folder = Path(tempfile.mkdtemp(prefix="apache-kafka-"))
+    try:
+        with apacheProcess(jars, settings, folder, java, started) as (_process, address):
+            yield address
+    finally:
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def apacheProcess(
+    jars: Path,
+    settings: Mapping[str, str],
+    folder: Path,
+    java: Sequence[str] = JAVA,
+    started: Callable[[int], object] = lambda _processId: None,
+) -> Iterator[tuple[subprocess.Popen[bytes], tuple[str, int]]]:
+    """
+    A new broker as a process, and its address; it is killed with the context, and its log directory
+    stays, as C{logs}. See L{apacheBroker}.
+
+    @param folder: where its files are; exists.
+    @raise RuntimeError: it did not start; the text has the end of its output.
+    """
     port, controllerPort = _freePort(), _freePort()
     properties = {
         "process.roles": "broker,controller",
@@ -103,12 +125,11 @@ def apacheBroker(
             )
         started(process.pid)
         _waitForPort(process, port, output)
-        yield "127.0.0.1", port
+        yield process, ("127.0.0.1", port)
     finally:
         if process is not None:
             process.kill()
             process.wait()
-        shutil.rmtree(folder)
 
 
 def _freePort() -> int:

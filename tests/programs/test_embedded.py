@@ -85,7 +85,7 @@ class EmbeddedBrokerTests(TestCase):
         await broker.stop()
         self.assertEqual(
             sorted(os.listdir(self.directory)),
-            [".kafka_cleanshutdown", ".lock", "metadata.journal", "t-0"],
+            [".kafka_cleanshutdown", ".lock", "meta.properties", "metadata.journal", "t-0"],
         )
         with open(f"{self.directory}/t-0/00000000000000000000.kafka", "rb") as segment:
             self.assertEqual(segment.read(), SET)

@@ -3,7 +3,8 @@ L{KafkaBroker}: everything that a broker adds for Kafka's current protocol, put 
 of its own, so that the service need not know these parts.
 
 The metadata are read when the log directory is locked, before its partitions are loaded, since they
-hold the topics' settings. Topics are served from the moment the broker serves.
+hold the topics' settings; those of a directory of Apache's are taken over then. Topics are served
+from the moment the broker serves.
 """
 
 from __future__ import annotations
@@ -41,16 +42,24 @@ from pylogbroker.broker.kafka.topics import (
 from pylogbroker.broker.logmanager import LogManager
 from pylogbroker.broker.metadatamanager import MetadataManager
 from pylogbroker.broker.server import Broker
+from pylogbroker.cluster.metadataimage import Record
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.config.topicconfigs import ConfigType, EffectiveConfigs
+from pylogbroker.errors import StorageError
 from pylogbroker.interfaces import IFileSystem
 from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.net.workers import IWorker
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.storage.kafka.batchlog import BatchLogSettings
+from pylogbroker.storage.kafka.checkpoints import (
+    META_PROPERTIES,
+    MetaProperties,
+    readMetaProperties,
+    writeMetaProperties,
+)
 from pylogbroker.storage.kafka.compaction import Compactor
-from pylogbroker.storage.logdirectory import LogDirectory
-from pylogbroker.storage.metadatastore import MetadataStore
+from pylogbroker.storage.logdirectory import APACHE_METADATA, LogDirectory
+from pylogbroker.storage.metadatastore import JOURNAL_NAME, MetadataStore
 
 log = Logger()
 
@@ -123,6 +132,47 @@ class KafkaBroker:
             self._random.random,
             lambda: int(self._clock.seconds() * 1000),
         )
+
+    def open(self) -> None:
+        """
+        Read the metadata. The log directory is locked, and nothing of it is loaded. Blocks.
+
+        @raise pylogbroker.errors.StorageError: they cannot be read; or the directory is that of
+            another cluster, or of a broker of Apache's that this one cannot follow.
+        @raise pylogbroker.errors.MetadataError: they cannot be understood.
+        """
+        path, fileSystem = self._settings.logDir, self._fileSystem
+
+        def report(text: str) -> None:
+            log.warn("Apache Kafka's metadata in {path}: {text}", path=path, text=text)
+
+        def takeOver() -> list[Record]:
+            if fileSystem.status(f"{path}/{APACHE_METADATA}") is None:
+                return []
+            # Needed once in the life of a directory.
+            from pylogbroker.broker.apachemetadata import readApacheMetadata
+
+            return readApacheMetadata(fileSystem, path, self._settings.brokerId, report)
+
+        self.metadata.open(takeOver)
+        self._identify()
+
+    def _identify(self) -> None:
+        """Check whose the directory is, and write it there."""
+        path, fileSystem = self._settings.logDir, self._fileSystem
+        clusterId, nodeId = self.metadata.image.clusterId, self._settings.brokerId
+        found = readMetaProperties(fileSystem, path)
+        if found is None:
+            found = MetaProperties(clusterId, nodeId, self.metadata.newTopicId())
+            writeMetaProperties(fileSystem, path, found)
+        elif found.clusterId != clusterId:
+            raise StorageError(
+                f"{path}/{META_PROPERTIES}",
+                "use",
+                f"it names cluster {found.clusterId}, and {JOURNAL_NAME} cluster {clusterId}",
+            )
+        elif found.nodeId != nodeId:
+            writeMetaProperties(fileSystem, path, found._replace(nodeId=nodeId))
 
     def isTopic(self, name: str) -> bool:
         """

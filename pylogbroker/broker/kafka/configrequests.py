@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -31,10 +30,10 @@ from pylogbroker.cluster.metadataimage import (
     Record,
 )
 from pylogbroker.config.topicconfigs import (
+    SERVER_CONFIGS,
     TOPIC_CONFIGS,
     ConfigType,
     EffectiveConfigs,
-    TopicConfig,
     checkTopicConfig,
 )
 from pylogbroker.errors import PylogbrokerError
@@ -92,13 +91,6 @@ _UNSET = frozenset(
     ("log.retention.ms", "log.roll.ms", "log.roll.jitter.ms", "log.flush.interval.ms")
 )
 """Keys without a default: Kafka's defaults are those of keys with other units."""
-
-_DYNAMIC: Mapping[str, TopicConfig] = {
-    each.serverKey: replace(each, name=each.serverKey)
-    for each in TOPIC_CONFIGS.values()
-    if each.serverKey and each.isHonoured
-}
-"""The settings of the broker that can be changed while it runs."""
 
 Synonym = tuple[str, str, ConfigSource]
 
@@ -205,10 +197,10 @@ class ConfigRequests:
         if resource.resourceType == ResourceType.BROKER:
             if name:
                 self._checkBroker(name, "Broker", " or empty string, but")
-                wanted = _wanted(resource, sorted((*self._brokerConfigs, *_DYNAMIC)))
+                wanted = _wanted(resource, sorted((*self._brokerConfigs, *SERVER_CONFIGS)))
             else:
                 current = self._topics.image.brokerConfigs.get("", {})
-                wanted = _wanted(resource, (each for each in _DYNAMIC if each in current))
+                wanted = _wanted(resource, (each for each in SERVER_CONFIGS if each in current))
             return [self._brokerConfig(each, request, bool(name)) for each in wanted]
         kind = ResourceType(resource.resourceType).name
         raise _invalid(f"Unsupported resource type: {kind}")
@@ -230,7 +222,7 @@ class ConfigRequests:
 
     def _brokerConfig(self, name: str, request: Any, isOfBroker: bool) -> Any:
         image = self._topics.image
-        config = _DYNAMIC.get(name)
+        config = SERVER_CONFIGS.get(name)
         if config is not None:
             topicName = _TOPIC_NAMES[name]
             default = None if name in _UNSET else config.default
@@ -313,7 +305,7 @@ class ConfigRequests:
         if resource.resourceType == ResourceType.BROKER:
             if resource.resourceName:
                 self._checkBroker(resource.resourceName, "Node", ", but")
-            unknown = [name for name in names if name not in _DYNAMIC]
+            unknown = [name for name in names if name not in SERVER_CONFIGS]
             if unknown:
                 text = f"Cannot update these configs dynamically: [{', '.join(unknown)}]"
                 raise _invalid(text)
@@ -341,7 +333,7 @@ class ConfigRequests:
             kind, owner = (BROKER if name else CLUSTER_DEFAULT), name
             current = image.brokerConfigs.get(name, {})
             changes = changed(resource, current, self._brokerDefault)
-            checked = _checked(changes, lambda key, value: _DYNAMIC[key].check(value))
+            checked = _checked(changes, lambda key, value: SERVER_CONFIGS[key].check(value))
         if validateOnly:
             return []
         return [
@@ -437,7 +429,7 @@ def _incrementallyChanged(
         if operation == ConfigOperation.DELETE:
             value = None
         elif operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
-            config = TOPIC_CONFIGS.get(name) or _DYNAMIC.get(name)
+            config = TOPIC_CONFIGS.get(name) or SERVER_CONFIGS.get(name)
             if config is None or config.type is not ConfigType.LIST:
                 raise KafkaError(
                     ErrorCode.INVALID_CONFIG,

@@ -80,8 +80,7 @@ class RequestBench:
         self.files.makeDirectories(ROOT)
         for path in ("/", "/srv"):
             self.files.syncDirectory(path)
-        self.kafka.metadata.open()
-        self.directory.open(lambda event: None)
+        self.directory.open(lambda event: None, self.kafka.open)
         self.kafka.serve(self.broker, self.directory, self.logManager)
         self.logManager.start(self.directory)
         self.do(self.kafka.start())

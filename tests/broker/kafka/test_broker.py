@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from twisted.logger import capturedLogs, formatEvent
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.errors import StorageError
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
+from pylogbroker.storage.kafka.checkpoints import (
+    MetaProperties,
+    readMetaProperties,
+    writeMetaProperties,
+)
+from pylogbroker.testing.powercut import PowerCutFileSystem
 from tests.broker.kafka.kafkacase import KafkaCase
+from tests.broker.kafka.requestbench import ROOT, RequestBench
+from tests.broker.test_apachemetadata import A, batch, config, topic
 
 
 class AdvertiseTests(KafkaCase):
@@ -54,3 +66,67 @@ class AdvertiseTests(KafkaCase):
         (found,) = self.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, request).results
         self.assertEqual(found.logDir, self.lead.settings.logDir)
         self.assertEqual([(each.name, len(each.partitions)) for each in found.topics], [("t", 2)])
+
+
+class DirectoryTests(SynchronousTestCase):
+    """Whose a log directory is."""
+
+    def test_identity(self) -> None:
+        """
+        A new directory gets cluster, node and directory id, which stay; a new node id is noted.
+        """
+        bench = RequestBench()
+        first = readMetaProperties(bench.files, ROOT)
+        assert first is not None
+        clusterId = bench.kafka.metadata.image.clusterId
+        self.assertEqual((first.clusterId, first.nodeId), (clusterId, 0))
+        self.assertIsNotNone(first.directoryId)
+        bench.directory.close()
+        bench = RequestBench(bench.files, brokerid="5")
+        self.assertEqual(readMetaProperties(bench.files, ROOT), first._replace(nodeId=5))
+
+    def test_otherCluster(self) -> None:
+        """A directory whose files name two clusters is refused."""
+        bench = RequestBench()
+        bench.directory.close()
+        writeMetaProperties(bench.files, ROOT, MetaProperties("other", 0, None))
+        error = self.assertRaises(StorageError, RequestBench, bench.files)
+        self.assertIn("it names cluster other", str(error))
+
+    def apaches(self) -> PowerCutFileSystem:
+        """A directory of Apache's, with a topic."""
+        files = PowerCutFileSystem()
+        folder = f"{ROOT}/__cluster_metadata-0"
+        files.makeDirectories(folder)
+        writeMetaProperties(files, ROOT, MetaProperties("theirs", 1, None))
+        records = [*topic("a", A), config(2, "a", "preallocate", "true")]
+        files.open(f"{folder}/{0:020}.log", create=True).writeAt(0, [batch(0, *records)])
+        files.open(f"{ROOT}/.kafka_cleanshutdown", create=True).close()
+        return files
+
+    def test_takenOver(self) -> None:
+        """
+        The first start on a directory of Apache's takes its metadata over, and creates what is
+        missing; later starts do not look at them again.
+        """
+        files = self.apaches()
+        with capturedLogs() as events:
+            bench = RequestBench(files, brokerid="1")
+        texts = [formatEvent(each) for each in events]
+        self.assertTrue([each for each in texts if "a setting of topic a is left out" in each])
+        self.assertEqual(bench.kafka.metadata.image.clusterId, "theirs")
+        bench.append(b"x", name="a")
+        bench.directory.close()
+        files.remove(f"{ROOT}/__cluster_metadata-0/{0:020}.log")
+        bench = RequestBench(files, brokerid="1")
+        self.assertEqual(list(bench.topics.image.topics), ["a"])
+        self.assertEqual(bench.topics.image.topics["a"].topicId, A)
+
+    def test_refused(self) -> None:
+        """A directory that is refused is left as it was, and a later start may succeed."""
+        files = self.apaches()
+        self.assertRaises(StorageError, RequestBench, files)
+        self.assertIsNotNone(files.status(f"{ROOT}/.kafka_cleanshutdown"))
+        self.assertEqual(readMetaProperties(files, ROOT), MetaProperties("theirs", 1, None))
+        bench = RequestBench(files, brokerid="1")
+        self.assertEqual(list(bench.topics.image.topics), ["a"])

@@ -1,0 +1,323 @@
+"""
+What Apache Kafka's controller wrote in a log directory, as records of our own metadata: read once,
+when a directory of Apache's is opened for the first time (docs/decisions/0021). Nothing is changed.
+A module of its own, since a broker needs it once in its life.
+
+The newest snapshot (C{….checkpoint}) of C{__cluster_metadata-0} is read, then the log behind it,
+up to its last whole batch. With one controller, which this must be, everything whole is committed;
+of a transaction of the controller that has no end, nothing counts.
+
+What must be true of the directory: it belongs to one broker, and that broker has all records of
+each partition (it is in sync). Otherwise the directory is refused, and nothing is changed. What
+this broker cannot do is told and left out: a setting that it does not honour, users, delegation
+tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from pylogbroker.cluster.metadataimage import (
+    BROKER,
+    CLUSTER_DEFAULT,
+    TOPIC,
+    AclRecord,
+    ClusterRecord,
+    ConfigRecord,
+    ProducerIdsRecord,
+    Record,
+    TopicRecord,
+)
+from pylogbroker.config.topicconfigs import SERVER_CONFIGS, checkTopicConfig
+from pylogbroker.errors import CorruptLogError, PylogbrokerError, StorageError
+from pylogbroker.interfaces import IFileSystem
+from pylogbroker.protocol.kafka.metadatarecords import decodeMetadataRecord
+from pylogbroker.records.kafkaformat import KafkaFormat
+from pylogbroker.records.recordbatch import iterateRecords
+from pylogbroker.storage.filenames import BATCH_SUFFIX, parseSegmentName
+from pylogbroker.storage.kafka.checkpoints import META_PROPERTIES, readMetaProperties
+from pylogbroker.storage.logdirectory import APACHE_METADATA
+
+_SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
+_TOPIC, _BROKER = 2, 4
+
+Report = Callable[[str], object]
+
+
+def readApacheMetadata(
+    fileSystem: IFileSystem, directory: str, nodeId: int, report: Report
+) -> list[Record]:
+    """
+    The metadata of a directory of Apache's, as the records of an empty store. Blocks.
+
+    @param nodeId: of this broker, which must be the directory's.
+    @param report: called with a sentence for each thing that is left out.
+    @raise StorageError: the directory is not that of this broker alone, or cannot be read; the text
+        says why.
+    """
+    meta = readMetaProperties(fileSystem, directory)
+    path = f"{directory}/{APACHE_METADATA}"
+    if meta is None:
+        raise StorageError(path, "import", f"there is no {META_PROPERTIES} beside it")
+    if meta.nodeId != nodeId:
+        raise StorageError(
+            path,
+            "import",
+            f"the directory is that of broker {meta.nodeId}; set brokerid={meta.nodeId}",
+        )
+    metadata = _ApacheMetadata(path, report)
+    for record in _committed(_records(fileSystem, path)):
+        metadata.apply(record)
+    metadata.check(nodeId)
+    return [ClusterRecord(meta.clusterId), *metadata.records(nodeId)]
+
+
+# -- the files
+
+
+def _records(fileSystem: IFileSystem, path: str) -> Iterator[Any]:
+    names = fileSystem.list(path)
+    snapshots = sorted(name for name in names if _SNAPSHOT.fullmatch(name))
+    end = 0
+    if snapshots:
+        end = int(snapshots[-1].partition("-")[0])
+        for _, record in _recordsIn(fileSystem, f"{path}/{snapshots[-1]}", 0, True):
+            yield record
+    bases = sorted(
+        (base, name) for name in names if (base := parseSegmentName(name, BATCH_SUFFIX)) is not None
+    )
+    if bases and bases[0][0] > end:
+        raise CorruptLogError(path, "import", f"nothing tells what was before {bases[0][0]}")
+    for index, (base, name) in enumerate(bases):
+        isLast = index == len(bases) - 1
+        for offset, record in _recordsIn(fileSystem, f"{path}/{name}", base, not isLast):
+            if offset >= end:
+                yield record
+
+
+def _recordsIn(
+    fileSystem: IFileSystem, path: str, baseOffset: int, isWhole: bool
+) -> Iterator[tuple[int, Any]]:
+    """
+    The records of a file, with their offsets.
+
+    @param isWhole: whether a fault is an error; otherwise the file ends there, as after a crash.
+    """
+    with closing(fileSystem.open(path, write=False)) as file:
+        size = file.size()
+        scan = KafkaFormat().scan(file.readAt, baseOffset, 0, size)
+        for entry in scan:
+            header = entry.header
+            assert header is not None
+            if header.isControl:
+                continue
+            data = file.readAt(entry.position, entry.size)
+            try:
+                for found in iterateRecords(data, 0, header):
+                    record = decodeMetadataRecord(found.value or b"")
+                    if record is not None:
+                        yield found.offset, record
+            except PylogbrokerError as error:
+                reason = f"the batch at byte {entry.position}: {error}"
+                raise CorruptLogError(path, "import", reason) from error
+        if isWhole and scan.position < size:
+            raise CorruptLogError(path, "import", scan.reason or "it is cut")
+
+
+def _committed(records: Iterator[Any]) -> Iterator[Any]:
+    """The records without those of transactions that were aborted or have no end."""
+    held: list[Any] | None = None
+    for record in records:
+        kind = type(record).__name__
+        if kind == "BeginTransactionRecord":
+            held = []
+        elif kind == "EndTransactionRecord":
+            yield from held or ()
+            held = None
+        elif kind == "AbortTransactionRecord":
+            held = None
+        elif held is None:
+            yield record
+        else:
+            held.append(record)
+
+
+# -- what they say
+
+
+class _Partition(NamedTuple):
+    """
+    Where the records of a partition are.
+
+    @ivar eligible: those that were in sync when they stopped.
+    """
+
+    replicas: frozenset[int]
+    inSync: frozenset[int]
+    eligible: frozenset[int]
+
+    def isComplete(self, nodeId: int) -> bool:
+        """Whether a broker has all records."""
+        return nodeId in self.inSync | self.eligible or self.replicas == {nodeId}
+
+
+class _ApacheMetadata:
+    """The sum of the records."""
+
+    def __init__(self, path: str, report: Report) -> None:
+        self._path = path
+        self._tell = report
+        self._topics: dict[bytes, str] = {}
+        self._partitions: dict[bytes, dict[int, _Partition]] = {}
+        self._configs: dict[tuple[int, str], dict[str, str]] = {}
+        self._acls: dict[bytes, AclRecord] = {}
+        self._nextProducerId = 0
+        self._leftOut: dict[str, set[str]] = {}
+
+    def apply(self, record: Any) -> None:
+        """@raise CorruptLogError: the record does not fit to those before it."""
+        act = getattr(self, f"_on{type(record).__name__}")
+        try:
+            act(record)
+        except KeyError as error:
+            raise CorruptLogError(
+                self._path, "import", f"{type(record).__name__} of the unknown topic {error}"
+            ) from error
+
+    def _onTopicRecord(self, record: Any) -> None:
+        self._topics[record.topicId] = record.name
+        self._partitions[record.topicId] = {}
+
+    def _onRemoveTopicRecord(self, record: Any) -> None:
+        name = self._topics.pop(record.topicId)
+        del self._partitions[record.topicId]
+        self._configs.pop((_TOPIC, name), None)
+
+    def _onPartitionRecord(self, record: Any) -> None:
+        self._partitions[record.topicId][record.partitionId] = _Partition(
+            frozenset(record.replicas),
+            frozenset(record.isr),
+            frozenset(record.eligibleLeaderReplicas or ()),
+        )
+
+    def _onPartitionChangeRecord(self, record: Any) -> None:
+        partitions = self._partitions[record.topicId]
+        found = partitions[record.partitionId]
+        if record.replicas is not None:
+            found = found._replace(replicas=frozenset(record.replicas))
+        if record.isr is not None:
+            found = found._replace(inSync=frozenset(record.isr))
+        if record.eligibleLeaderReplicas is not None:
+            found = found._replace(eligible=frozenset(record.eligibleLeaderReplicas))
+        partitions[record.partitionId] = found
+
+    def _onConfigRecord(self, record: Any) -> None:
+        configs = self._configs.setdefault((record.resourceType, record.resourceName), {})
+        if record.value is None:
+            configs.pop(record.name, None)
+        else:
+            configs[record.name] = record.value
+
+    def _onProducerIdsRecord(self, record: Any) -> None:
+        self._nextProducerId = max(self._nextProducerId, record.nextProducerId)
+
+    def _onFeatureLevelRecord(self, record: Any) -> None:
+        """Every level that 4.3.1 writes has the files that are read here."""
+
+    def _onUserScramCredentialRecord(self, record: Any) -> None:
+        self._leaveOut("SCRAM credentials of users", record.name)
+
+    def _onRemoveUserScramCredentialRecord(self, record: Any) -> None:
+        self._leftOut["SCRAM credentials of users"].discard(record.name)
+
+    def _onAccessControlEntryRecord(self, record: Any) -> None:
+        self._acls[record.id] = AclRecord(
+            record.resourceType,
+            record.patternType,
+            record.resourceName,
+            record.principal,
+            record.host,
+            record.operation,
+            record.permissionType,
+        )
+
+    def _onRemoveAccessControlEntryRecord(self, record: Any) -> None:
+        self._acls.pop(record.id, None)
+
+    def _onClientQuotaRecord(self, record: Any) -> None:
+        entity = ", ".join(f"{each.entityType} {each.entityName}" for each in record.entity)
+        name = f"{record.key} of {entity}"
+        if record.remove:
+            self._leftOut["quotas"].discard(name)
+        else:
+            self._leaveOut("quotas", name)
+
+    def _onDelegationTokenRecord(self, record: Any) -> None:
+        self._leaveOut("delegation tokens", record.tokenId)
+
+    def _leaveOut(self, kind: str, name: str) -> None:
+        self._leftOut.setdefault(kind, set()).add(name)
+
+    def check(self, nodeId: int) -> None:
+        """@raise StorageError: a broker has not all records of the partitions."""
+        for topicId, partitions in self._partitions.items():
+            name = self._topics[topicId]
+            if sorted(partitions) != list(range(len(partitions))) or not partitions:
+                raise CorruptLogError(
+                    self._path, "import", f"topic {name} has the partitions {sorted(partitions)}"
+                )
+            for index, partition in sorted(partitions.items()):
+                if not partition.isComplete(nodeId):
+                    raise StorageError(
+                        self._path,
+                        "import",
+                        f"broker {nodeId} has not all records of {name}-{index}: its replicas are"
+                        f" on brokers {sorted(partition.replicas)}, in sync are"
+                        f" {sorted(partition.inSync | partition.eligible)}",
+                    )
+
+    def records(self, nodeId: int) -> Iterator[Record]:
+        """As records of our own; what is left out is reported, but for other brokers' settings."""
+        for topicId, name in self._topics.items():
+            ownId = str(UUID(bytes=topicId))
+            yield TopicRecord(name, ownId, len(self._partitions[topicId]))
+            configs = self._configs.get((_TOPIC, name), {})
+            yield from self._configRecords(TOPIC, ownId, f"topic {name}", configs, checkTopicConfig)
+        for (kind, name), configs in self._configs.items():
+            owner = f"broker {name}" if name else "all brokers"
+            if kind == _BROKER and name in ("", str(nodeId)):
+                resource = BROKER if name else CLUSTER_DEFAULT
+                yield from self._configRecords(resource, name, owner, configs, _checkBroker)
+            elif kind not in (_TOPIC, _BROKER):
+                self._leaveOut("settings of groups and clients", name)
+        yield from dict.fromkeys(self._acls.values())
+        if self._nextProducerId:
+            yield ProducerIdsRecord(self._nextProducerId)
+        for what, names in self._leftOut.items():
+            if names:
+                self._tell(f"left out: {what} ({len(names)})")
+
+    def _configRecords(
+        self,
+        resource: str,
+        ownerId: str,
+        owner: str,
+        configs: dict[str, str],
+        check: Callable[[str, str], str],
+    ) -> Iterator[Record]:
+        for key, value in configs.items():
+            try:
+                yield ConfigRecord(resource, ownerId, key, check(key, value))
+            except ValueError as error:
+                self._tell(f"a setting of {owner} is left out: {error}")
+
+
+def _checkBroker(name: str, value: str) -> str:
+    config = SERVER_CONFIGS.get(name)
+    if config is None:
+        raise ValueError(f"{name} cannot be changed while the broker runs")
+    return config.check(value)

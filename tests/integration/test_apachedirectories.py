@@ -1,0 +1,73 @@
+"""
+Log directories that Apache Kafka 4.3.1 left: the broker opens them, and clients see what they saw
+of Apache (C{tests/oracle/directoryrecording.py}).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from confluent_kafka import Producer
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.testing.backgroundbroker import BackgroundBroker
+from tests.oracle.directories import NODE_ID, Picture, extract
+from tests.oracle.directoryrecording import picture
+
+PROPERTIES = {
+    "brokerid": str(NODE_ID),
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.retention.minutes": "2000000000",
+    "log.cleaner.backoff.ms": "2000000000",
+}
+"""The recorded positions may be as old as they are, and nothing more is compacted."""
+
+
+class ApacheDirectoryTests(SynchronousTestCase):
+    """Directories, one stopped in order and one killed."""
+
+    def opened(self, name: str) -> tuple[BackgroundBroker, Picture]:
+        directory = os.path.abspath(self.mktemp())
+        expected = extract(name, directory)
+        broker = BackgroundBroker(PROPERTIES, directory)
+        self.addCleanup(shutil.rmtree, directory)
+        self.addCleanup(broker.close)
+        return broker.start(), expected
+
+    def check(self, name: str) -> None:
+        broker, expected = self.opened(name)
+        del expected["recordedMs"]
+        address = broker.bootstrapServers
+        self.assertEqual(picture(address), expected)
+        broker.kill()
+        broker.start()
+        topics = ("plain", "compacted", "transactions")
+        producer = Producer({"bootstrap.servers": address, "enable.idempotence": True})
+        for topic in topics:
+            producer.produce(topic, b"new", b"key", partition=0)
+        self.assertEqual(producer.flush(60), 0)
+        del producer
+        broker.stop()
+        broker.start()
+        found = picture(address)
+        for topic in topics:
+            place = f"{topic}-0"
+            record = found["records"][place].pop()
+            offset = expected["marks"][place][1]
+            self.assertEqual([record[0], *record[3:5]], [offset, "key", "new"])
+            self.assertEqual(found["committed"][place].pop(), offset)
+            found["marks"][place][1] -= 1
+        self.assertEqual(found, expected)
+
+    def test_stopped(self) -> None:
+        """
+        From a directory that was stopped in order: topics, settings, records of each isolation,
+        marks and positions are those that Apache gave, also after a kill; and the broker goes on
+        with them.
+        """
+        self.check("clean")
+
+    def test_killed(self) -> None:
+        """The same from the directory of a broker that was killed."""
+        self.check("killed")
