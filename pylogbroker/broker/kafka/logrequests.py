@@ -261,9 +261,7 @@ class LogRequests:
         partition, log = self._find(name, part.partitionIndex)
         if name in INTERNAL_TOPICS:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-        topic = self._topics.image.topics.get(name)
-        if topic is None:  # it is being removed
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        topic = self._topics.image.topics[name]
         if "delete" not in self._topics.configs(topic)["cleanup.policy"].split(","):
             raise KafkaError(ErrorCode.POLICY_VIOLATION)
         if part.offset < _HIGH_WATERMARK:

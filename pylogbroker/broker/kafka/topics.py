@@ -327,6 +327,8 @@ class TopicManager:
 
         removed, touched, configured, result = await self.metadata.change(withRemoved)
         for topic in removed:
+            self._forget(topic)
+        for topic in removed:
             await self._remove(topic)
         image = self.image
         for topicId in configured & image.topicsById.keys():
@@ -336,13 +338,14 @@ class TopicManager:
         )
         return result
 
+    def _forget(self, topic: TopicImage) -> None:
+        for index in range(topic.partitionCount):
+            self._byName.pop((topic.name, index), None)
+            self._byId.pop((topic.topicId.bytes, index), None)
+
     async def _remove(self, topic: TopicImage) -> None:
-        places = [(topic.name, index) for index in range(topic.partitionCount)]
-        for place in places:
-            self._byName.pop(place, None)
-            self._byId.pop((topic.topicId.bytes, place[1]), None)
         partitions = []
-        for place in places:
+        for place in [(topic.name, index) for index in range(topic.partitionCount)]:
             while (underWay := self._creating.get(place)) is not None:
                 await underWay.wait()
             topicPartition = TopicPartition(*place)

@@ -19,7 +19,7 @@ from pylogbroker.broker.kafka.logrequests import (
     LogRequests,
     ProducerIdRequests,
 )
-from pylogbroker.cluster.metadataimage import RemoveTopicRecord
+from pylogbroker.cluster.metadataimage import Record, RemoveTopicRecord
 from pylogbroker.errors import StorageError
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
@@ -272,15 +272,18 @@ class DeleteRecordsTests(LogCase):
         self.assertEqual(again.partition().log.logStartOffset, 5)
 
     def test_removing(self) -> None:
-        """A topic whose removal is decided, and whose partitions are still there, is unknown."""
+        """A topic is unknown from the decision to remove it, also beside others."""
+        self.bench.create("a")
         self.bench.append(b"a")
-        topicId = str(self.bench.topics.image.topics["t"].topicId)
-        removing = Deferred.fromCoroutine(
-            self.bench.topics.change(lambda image: ([RemoveTopicRecord(topicId)], None))
-        )
+        topics = self.bench.topics.image.topics
+        records: list[Record] = [
+            RemoveTopicRecord(str(topics[name].topicId)) for name in ("a", "t")
+        ]
+        removing = Deferred.fromCoroutine(self.bench.topics.change(lambda image: (records, None)))
         while "t" in self.bench.topics.image.topics:
             self.bench.worker.perform()
-        self.assertIsNotNone(self.bench.topics.find("t", 0))
+        self.assertNoResult(removing)
+        self.assertIsNone(self.bench.topics.find("t", 0))
         self.assertEqual(self.delete(1), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1))
         self.successResultOf(removing)
 
