@@ -242,11 +242,14 @@ class ServerConnection(TwistedProtocol):
         return greeting
 
     def readConnectionLost(self) -> None:
+        self._finish()
+        if self._slots and not self._handler.allowsHalfClose:
+            self.transport.loseConnection()
+
+    def _finish(self) -> None:
         self._finishing = True
         if not self.busy:
             self._advance()
-        if self._slots and not self._handler.allowsHalfClose:
-            self.transport.loseConnection()
 
     def writeConnectionLost(self) -> None:
         """Never requested."""
@@ -364,13 +367,15 @@ class ServerConnection(TwistedProtocol):
         slot.outcome, slot.isDone = outcome, True
         if isinstance(outcome, Failure):
             self._ignoreRest()
-        if self._slots and self._slots[0] is slot:
+        if self._slots and (self._orphaned or self._slots[0] is slot):
             if not self._advancing:  # else it sends all that are done
                 self._sendReady()
         elif slot not in (self._slots or ()) and isinstance(outcome, list):
             releaseSlices(outcome)  # the connection was dropped meanwhile
 
     def _sendReady(self) -> None:
+        if self._orphaned and self._slots:  # nobody reads the answers: their order is free
+            self._slots = deque(sorted(self._slots, key=lambda slot: not slot.isDone))
         while self._slots and self._slots[0].isDone and self._sender is None:
             outcome = self._slots[0].outcome
             if isinstance(outcome, Failure):
@@ -516,7 +521,7 @@ class ServerConnection(TwistedProtocol):
         """Read nothing more; handle held requests, then close."""
         if not self._finishing:
             self.transport.pauseProducing()
-            self.readConnectionLost()
+            self._finish()
 
     def abort(self) -> None:
         """Close now; held requests are handled all the same."""

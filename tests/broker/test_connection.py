@@ -1075,6 +1075,32 @@ class SlotTests(DialectTestCase):
         self.dialect.answer()
         self.assertEqual(len(self.connections.orphaned), 0)
 
+    def test_finishing(self) -> None:
+        """A broker that stops answers what was asked, whatever the protocol allows."""
+        self.dialect.allowsHalfClose = False
+        self.feed(b"one")
+        self.connection.finish()
+        self.assertFalse(self.transport.disconnecting)
+        self.dialect.answer()
+        self.assertEqual(self.transport.value(), b"\0\0\0\3one")
+        self.assertTrue(self.transport.disconnecting)
+
+    def test_orphanedOutOfOrder(self) -> None:
+        """
+        When the client is gone, a request that waits for long keeps neither the answers behind it
+        nor the requests that no slot was left for.
+        """
+        self.feed(b"one", b"two", b"three", b"four", b"five")
+        self.connection.connectionLost(Failure(ConnectionAborted()))
+        self.dialect.answer(1)
+        self.assertEqual(self.requests(), [b"one", b"three", b"four"])
+        self.dialect.answer(1)
+        self.assertEqual(self.requests(), [b"one", b"four", b"five"])
+        for _ in range(3):
+            self.assertEqual(len(self.connections.orphaned), 1)
+            self.dialect.answer()
+        self.assertEqual(len(self.connections.orphaned), 0)
+
     def test_refusedInOrder(self) -> None:
         """
         A refusal ends the connection when the answers before it are sent; no request behind it is
