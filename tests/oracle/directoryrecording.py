@@ -64,7 +64,7 @@ BROKER_SETTINGS = {
 # -- what is done
 
 
-class _Filler:
+class Filler:
     """Does things to a broker, of which its directory tells later."""
 
     def __init__(self, address: str) -> None:
@@ -289,7 +289,7 @@ class _Filler:
 
 def fill(address: str) -> None:
     """Do to an empty broker what a recorded directory is to hold."""
-    filler = _Filler(address)
+    filler = Filler(address)
     filler.topics()
     filler.compacted()
     filler.settings()
