@@ -57,8 +57,12 @@ from pylogbroker.types import TopicPartition
 
 GREETING_SIZE = 64
 
-CHOICE_SIZE = 6
-"""The first bytes of a connection, by which its protocol is chosen: a size and a request's key."""
+CHOICE_SIZE = 15
+"""
+The first bytes of a connection, by which its protocol is chosen: the head of a request of today's
+protocol, to the first byte of the client's id.
+"""
+_SIZE_SIZE = 4
 
 
 class IDecoder(Protocol):
@@ -135,7 +139,7 @@ class IProtocolHandler(Protocol):
 ChooseHandler = Callable[[Any, bytes], IProtocolHandler]
 """
 C{choose(transport, greeting)}: the handler of a connection, by the client's certificate and its
-first bytes, L{CHOICE_SIZE} or more.
+first bytes, L{CHOICE_SIZE} or more, or a whole frame.
 """
 
 
@@ -232,7 +236,8 @@ class ServerConnection(TwistedProtocol):
         """
         assert self._chooseHandler is not None
         greeting = (self._greeting or b"") + data
-        if len(greeting) < CHOICE_SIZE:
+        frameSize = _SIZE_SIZE + int.from_bytes(greeting[:_SIZE_SIZE], "big", signed=True)
+        if len(greeting) < max(_SIZE_SIZE, min(CHOICE_SIZE, frameSize)):
             return data
         self._handler = self._chooseHandler(self.transport, greeting)
         self._chooseHandler = None

@@ -102,8 +102,8 @@ class BrokerSettings(Settings):
         Enum({AUTO: AUTO, KAFKA07: KAFKA07, KAFKA: KAFKA}),
         AUTO,
         "The protocol of clients: `kafka07`, `kafka` (the current one), or `auto`, by a "
-        "connection's first request. Clients of the current protocol that do not begin with "
-        "ApiVersions need `kafka`.",
+        "connection's first request. A client of the current protocol that begins neither with "
+        "ApiVersions nor with its client id needs `kafka`.",
     )
     # -- ZooKeeper
     enableZookeeper = ConfigKey(

@@ -32,11 +32,20 @@ def apiVersions() -> bytes:
     return struct.pack(">i", len(header) + len(body)) + header + body
 
 
+def head(key: int, version: int) -> bytes:
+    """Its correlation id is 1."""
+    return struct.pack(">hhih", key, version, 1, 8) + b"producer"
+
+
 def metadata() -> bytes:
-    """
-    What an older one sends first: Metadata 1 for all topics. Its key, 3, is MULTIPRODUCE in 0.7.
-    """
-    body = struct.pack(">hhih", 3, 1, 1, 8) + b"producer" + struct.pack(">i", -1)
+    """Metadata 1 for all topics. Its key, 3, is MULTIPRODUCE in 0.7."""
+    body = head(3, 1) + struct.pack(">i", -1)
+    return struct.pack(">i", len(body)) + body
+
+
+def produce() -> bytes:
+    """Produce 2, of Kafka 0.10, which Kafka 4 does not serve; with no topics."""
+    body = head(0, 2) + struct.pack(">hii", 1, 1000, 0)
     return struct.pack(">i", len(body)) + body
 
 
@@ -87,9 +96,19 @@ class StrangerTests(SynchronousTestCase):
         self.assertNotIn("seems to speak", self.broker.log)
         self.assertNotIn("Traceback", self.broker.log)
 
+    def test_withoutVersions(self) -> None:
+        """Likewise one that begins with Metadata, as the further connections of some do."""
+        with self.broker.client(SECONDS_MAX) as client:
+            client.send(metadata())
+            size, correlation = struct.unpack(">ii", client.receive(8))
+        self.assertGreater(size, 8)
+        self.assertEqual(correlation, 1)
+        self.friend.roundTrip("friends", b"old connection")
+        self.assertNotIn("seems to speak", self.broker.log)
+
     def test_olderKafka(self) -> None:
-        """One of Kafka 0.9 asks for metadata without asking for versions, and is closed."""
-        self.assertSentAway(metadata())
+        """One of Kafka 0.10 produces without asking for versions, and is closed."""
+        self.assertSentAway(produce())
         self.assertNamed("the protocol of Kafka 0.8 or later")
 
     def test_http(self) -> None:
@@ -117,5 +136,5 @@ class StrangerTests(SynchronousTestCase):
     def test_manyTimes(self) -> None:
         """A scanner that comes a hundred times fills no log: one line, for now."""
         for _time in range(100):
-            self.assertSentAway(metadata())
+            self.assertSentAway(produce())
         self.assertNamed("the protocol of Kafka 0.8 or later")

@@ -82,6 +82,8 @@ class CompactionProcess:
                 answer = ""
             if not answer:
                 process.kill()
+                with suppress(OSError):  # of a request that was not flushed
+                    process.stdin.close()
                 assert process.stderr is not None
                 said = process.stderr.read()[-_ERROR_SIZE_MAX:].strip()
                 raise StorageError(request.directory, "compact", f"the process ended: {said}")

@@ -14,6 +14,7 @@ Several requests of a connection may be in progress; the connection sends their 
 from __future__ import annotations
 
 import re
+import struct
 from collections import Counter
 from collections.abc import Callable, Container, Hashable, Mapping
 from typing import Any
@@ -37,8 +38,12 @@ the request names it; clients name it once.
 """
 _KIND_NAMES = {ApiKey.PRODUCE: "produce", ApiKey.FETCH: "fetch"}
 _LONG_WAITS = frozenset((ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP))
-_KEYS = frozenset(map(int, ApiKey))
+_KEYS: Mapping[int, ApiKey] = {int(key): key for key in ApiKey}
 _KEY_2011_MAX = 4
+_HEAD = struct.Struct(">ihhih")
+"""Size, key, version, correlation id, and the size of the client's id."""
+_FIRST_CORRELATION_MAX = 0xFFFF
+_PRINTABLE = range(0x21, 0x7F)
 ANONYMOUS = "User:ANONYMOUS"
 """The principal of a client that has not authenticated, on a listener where it need not."""
 _NAMED_VERSION = 3
@@ -250,9 +255,25 @@ class KafkaProtocol:
 def isCurrentProtocol(greeting: bytes) -> bool:
     """
     Whether a connection that begins so speaks Kafka's current protocol. Requests 0 to 4 exist in
-    both, with other layouts, and mean 2011's.
+    both, with other layouts. They mean 2011's, unless they are none of 2011's, and have a whole
+    head of today's: some clients, such as kafkajs, ask for the versions on their first connection
+    only, and begin the others with Metadata, Fetch or Produce. A small correlation id and a client
+    id are where 2011's requests have the name of a topic, which must not be empty nor have a NUL.
 
-    @param greeting: at least six bytes, or fewer that are no request.
+    @param greeting: at least fifteen bytes, or a whole frame.
     """
     key = int.from_bytes(greeting[4:6], "big")
-    return key > _KEY_2011_MAX and key in _KEYS
+    if key > _KEY_2011_MAX:
+        return key in _KEYS
+    if len(greeting) <= _HEAD.size:
+        return False
+    _, key, version, correlation, idSize = _HEAD.unpack_from(greeting)
+    apiKey = _KEYS.get(key)
+    return (
+        apiKey is not None
+        and version > 0
+        and apiKey.isServed(version)
+        and 0 <= correlation <= _FIRST_CORRELATION_MAX
+        and idSize > 0
+        and greeting[_HEAD.size] in _PRINTABLE
+    )

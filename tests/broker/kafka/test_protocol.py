@@ -176,6 +176,31 @@ class ProtocolTests(SynchronousTestCase):
         self.assertFalse(isCurrentProtocol(b"GET / HTTP/1.1"))
         self.assertFalse(isCurrentProtocol(b"\0\0\0\x10\xff\xff"))
 
+    def test_sharedKeys(self) -> None:
+        """A whole head of today's protocol chooses it, where 2011's would have no topic's name."""
+
+        def head(key: int, version: int, correlation: int, clientId: bytes) -> bytes:
+            body = struct.pack(">hhih", key, version, correlation, len(clientId)) + clientId
+            return struct.pack(">i", len(body)) + body
+
+        for key, versions in ((0, (3, 13)), (1, (4, 18)), (2, (1, 11)), (3, (1, 13))):
+            for version in versions:
+                for correlation in (0, 1, 0xFFFF):
+                    self.assertTrue(isCurrentProtocol(head(key, version, correlation, b"a")))
+        for key, version, correlation, clientId in (
+            (0, 2, 0, b"a"),
+            (1, 3, 0, b"a"),
+            (1, 19, 0, b"a"),
+            (3, 0, 0, b"a"),
+            (4, 1, 0, b"a"),
+            (1, 4, 0x10000, b"a"),
+            (1, 4, -1, b"a"),
+            (1, 4, 0, b""),
+            (1, 4, 0, b"\0a"),
+            (1, 4, int.from_bytes(b"name", "big"), b"a"),
+        ):
+            self.assertFalse(isCurrentProtocol(head(key, version, correlation, clientId)))
+
 
 class DialectTests(LeadTestCase):
     """C{listener.dialect}."""
@@ -189,18 +214,29 @@ class DialectTests(LeadTestCase):
 
     def test_dialects(self) -> None:
         """
-        By default the first request chooses; a listener of one protocol speaks no other, and takes
-        requests that exist in both as its own.
+        By default the first request chooses, and is 2011's where it exists in both; a listener of
+        one protocol speaks no other.
         """
         apiVersions, old = frame(18, 0), encodeFetch("t", 0, 0, 100)
         metadata = frame(3, 1, b"\0\0\0\0")
         for dialect, data, expected in (
             ("auto", apiVersions, True),
             ("auto", old, True),
-            ("auto", metadata, None),
+            ("auto", metadata, True),
+            ("auto", frame(3, 0, b"\0\0\0\0"), False),
             ("kafka", metadata, True),
             ("kafka", apiVersions, True),
             ("kafka07", apiVersions, None),
+            ("kafka07", metadata, None),
             ("kafka07", old, True),
         ):
             self.assertIs(self.answered(dialect, data), expected, (dialect, data))
+
+    def test_cutEverywhere(self) -> None:
+        """The choice does not depend on where the first request is cut."""
+        for data in (frame(3, 1, b"\0\0\0\0"), frame(18, 0), encodeFetch("t", 0, 0, 100)):
+            for cut in range(len(data)):
+                peer = self.broker({}).connect()
+                peer.send(data[:cut])
+                peer.send(data[cut:])
+                self.assertEqual((len(peer.frames()), peer.closed), (1, False), cut)
