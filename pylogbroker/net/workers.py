@@ -10,12 +10,12 @@ decompression.
 from __future__ import annotations
 
 from collections.abc import Callable
-from queue import SimpleQueue
-from threading import Thread
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred
-from twisted.python.failure import Failure
+from twisted.internet.threads import deferToThreadPool
+from twisted.python.threadpool import ThreadPool
 
 T = TypeVar("T")
 
@@ -41,63 +41,17 @@ class IWorker(Protocol):
 
 class ThreadPoolWorker:
     """
-    An L{IWorker} with threads, which are started when there is work for them. Its queue has no
-    limit: callers limit what they submit.
-
-    Rejected: C{twisted.python.threadpool}, whose hops between thread and reactor cost three times
-    as much; a producer of C{acks=all} pays for them with each flush.
+    An L{IWorker} with a pool of threads. Its queue has no limit: callers limit what they submit.
     """
 
     def __init__(self, reactor: Any, name: str, threadCount: int) -> None:
-        self._reactor = reactor
-        self._name = name
-        self._threadCountMax = threadCount
-        self._threads: list[Thread] = []
-        self._queue: SimpleQueue[tuple[Callable[[], Any], Deferred[Any]] | None] = SimpleQueue()
-        self._isStarted = False
-        self._leftCount = 0  # submitted, and not done as far as the reactor knows
-
-    def submit(self, work: Callable[[], T]) -> Deferred[T]:
-        """To be called on the reactor's thread; see L{IWorker}."""
-        result: Deferred[T] = Deferred()
-        self._leftCount += 1
-        self._queue.put((work, result))
-        if self._isStarted:
-            self._startThreads()
-        return result
+        self._pool = ThreadPool(0, threadCount, name)
+        self.submit: Callable[..., Deferred[Any]] = partial(deferToThreadPool, reactor, self._pool)
 
     def start(self) -> None:
-        self._isStarted = True
-        self._startThreads()
-
-    def _startThreads(self) -> None:
-        threads = self._threads
-        while len(threads) < self._leftCount and len(threads) < self._threadCountMax:
-            thread = Thread(target=self._serve, name=f"{self._name}-{len(threads)}")
-            threads.append(thread)
-            thread.start()
-
-    def _serve(self) -> None:
-        while (item := self._queue.get()) is not None:
-            work, result = item
-            try:
-                outcome = work()
-            except BaseException:
-                outcome = Failure()
-            self._reactor.callFromThread(self._done, result, outcome)
-            del item, work, result, outcome  # nothing is held while waiting
-
-    def _done(self, result: Deferred[Any], outcome: Any) -> None:
-        self._leftCount -= 1
-        if isinstance(outcome, Failure):
-            result.errback(outcome)
-        else:
-            result.callback(outcome)
+        if not self._pool.started:
+            self._pool.start()
 
     def stop(self) -> None:
-        self._isStarted = False
-        for _ in self._threads:
-            self._queue.put(None)
-        for thread in self._threads:
-            thread.join()
-        self._threads = []
+        if self._pool.started:
+            self._pool.stop()
