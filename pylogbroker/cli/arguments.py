@@ -19,9 +19,9 @@ from pylogbroker.cluster.znodes import decodePartition
 from pylogbroker.config.securitysettings import SecuritySettings
 from pylogbroker.errors import ConfigurationError, FormatError, PylogbrokerError
 from pylogbroker.net.endpointstrings import brokerEndpoint
-from pylogbroker.records.compression import codecByName
+from pylogbroker.records.compression import BATCH_CODEC_NAMES, codecByName
 from pylogbroker.storage.filenames import validateTopic
-from pylogbroker.types import EARLIEST, LATEST
+from pylogbroker.types import EARLIEST, LATEST, BrokerPartition
 
 T = TypeVar("T")
 
@@ -73,10 +73,16 @@ def topic(text: str) -> str:
 
 group = _checked(lambda text: GroupPaths(text).group)
 codec = _checked(codecByName)
+batchCodec = _checked(partial(codecByName, names=BATCH_CODEC_NAMES))
 whitelistPattern = _checked(whitelist)
 blacklistPattern = _checked(blacklist)
 brokerPartition = _checked(partial(decodePartition, "a partition"))
 """The type of a partition of a cluster, such as C{0-1}: broker 0, partition 1."""
+
+
+def anyPartition(text: str) -> BrokerPartition | int:
+    """The type of a partition: C{0-1} of a cluster of Kafka 0.7, a number of today's Kafka."""
+    return int(text) if text.isascii() and text.isdigit() else brokerPartition(text)
 
 
 def separator(text: str) -> bytes:
@@ -103,6 +109,14 @@ def time(text: str) -> int:
             f"{text!r} is none of latest, earliest, milliseconds since 1970, "
             "a date like 2026-01-31T12:00"
         ) from None
+
+
+def pointInTime(text: str) -> int:
+    """The type of a time that is neither C{latest} nor C{earliest}, in milliseconds."""
+    found = time(text)
+    if found < 0:
+        raise ArgumentTypeError(f"{text!r} is no time of a record")
+    return found
 
 
 Argument = Callable[[_ActionsContainer], object]
@@ -155,6 +169,12 @@ def either(*arguments: Argument, isRequired: bool = False) -> Argument:
     return add
 
 
+_BOOTSTRAP_TEXT = (
+    "brokers of today's Kafka to begin with, separated by commas; each may be a Twisted client "
+    "endpoint string such as tls:log1:9093"
+)
+
+
 def _zookeeper(more: str = "", **required: Any) -> Argument:
     text = f"ZooKeeper's servers, host:port[,host:port…][/chroot]{more}"
     return option("--zookeeper HOST:PORT", text, **required)
@@ -189,6 +209,12 @@ _BROKER = option(
 _BROKER_TIMEOUT = _timeout("for connecting and for each answer")
 ZOOKEEPER = _zookeeper()
 AT_BROKER = (_BROKER, _BROKER_TIMEOUT, *ACCESS)
+BOOTSTRAP = option("--bootstrap-server HOST:PORT", _BOOTSTRAP_TEXT)
+AT_BOOTSTRAP = (
+    option("--bootstrap-server HOST:PORT", _BOOTSTRAP_TEXT, required=True),
+    _timeout("for connecting and for each answer"),
+    *ACCESS,
+)
 AT_BROKER_OR_CLUSTER = (
     either(_BROKER, _zookeeper("; all brokers are found there")),
     _BROKER_TIMEOUT,
@@ -199,6 +225,17 @@ IN_CLUSTER = (
     _timeout("for ZooKeeper and for each answer"),
     *ACCESS,
 )
+IN_EITHER = (
+    either(_zookeeper(": a cluster of Kafka 0.7"), BOOTSTRAP, isRequired=True),
+    _timeout("for ZooKeeper and for each answer"),
+    *ACCESS,
+)
+"""A cluster of either kind; see L{Command.current}."""
+AT_ANY = (
+    either(_BROKER, _zookeeper("; all brokers are found there"), BOOTSTRAP),
+    _BROKER_TIMEOUT,
+    *ACCESS,
+)
 TOPIC = option("--topic", "the topic", topic, required=True)
 PARTITION = option("--partition N", "the partition of the topic (0)", intRange(0, INT_MAX), 0)
 MAX_MESSAGES = option(
@@ -207,6 +244,15 @@ MAX_MESSAGES = option(
 BATCHING = (
     option("--batch-size N", "messages in one request (%(default)s)", positive, 200),
     option("--compression none|gzip|snappy", "compression of each batch (none)", codec, 0),
+)
+ANY_BATCHING = (
+    BATCHING[0],
+    option(
+        "--compression none|gzip|snappy|lz4|zstd",
+        "compression of each batch (none); lz4 and zstd need --bootstrap-server",
+        batchCodec,
+        0,
+    ),
 )
 JSON = flag("--json", "print one JSON document instead of a table")
 
@@ -246,6 +292,7 @@ class Command(NamedTuple):
     @ivar isBlocking: whether the command runs without a reactor.
     @ivar isEndless: whether only a signal ends it, which is no failure then. With C{--follow} any
         command is.
+    @ivar current: runs it with C{--bootstrap-server}, for today's Kafka, without a reactor.
     """
 
     name: str
@@ -256,6 +303,7 @@ class Command(NamedTuple):
     prepare: Callable[[Namespace, Streams], None] | None = None
     isBlocking: bool = False
     isEndless: bool = False
+    current: Callable[[Namespace, Streams], int] | None = None
 
 
 def loadAccess(options: Namespace) -> None:
@@ -280,6 +328,11 @@ def endpointOf(options: Namespace) -> str:
     template: str = options.access.brokerEndpoint
     # The text may be a mistake: tcp:9092 is no host.
     return brokerEndpoint(template, options.broker) if template else str(options.broker)
+
+
+def isCurrent(options: Namespace) -> bool:
+    """Whether a command is for today's Kafka."""
+    return getattr(options, "bootstrapServer", None) is not None
 
 
 def rejectOptions(options: Namespace, reason: str, *names: str) -> None:

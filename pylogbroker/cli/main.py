@@ -15,7 +15,7 @@ import io
 import signal
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -24,7 +24,7 @@ from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, global
 from zope.interface import directlyProvides
 
 from pylogbroker import __version__
-from pylogbroker.cli.arguments import loadAccess
+from pylogbroker.cli.arguments import isCurrent, loadAccess
 from pylogbroker.cli.commands import (
     audit,
     cluster,
@@ -42,7 +42,8 @@ from pylogbroker.errors import PylogbrokerError
 
 PROGRAM = "pylogbroker"
 _DESCRIPTION = """\
-Publish to a pylogbroker or Kafka 0.7 broker, read from it, and administer a cluster.
+Publish to a pylogbroker or Kafka broker, read from it, and administer a cluster: of today's Kafka
+with --bootstrap-server, of Kafka 0.7 with --zookeeper or --broker.
 The broker itself is started with: twistd pylogbroker
 """
 _EXAMPLES = """\
@@ -80,7 +81,7 @@ COMMANDS = (
 """All commands, in the order of the help."""
 
 _NOUNS = {
-    "topic": "Topics of a cluster.",
+    "topic": "Topics of a cluster: partitions, sizes, and changes of today's.",
     "broker": "Brokers of a cluster.",
     "offset": "Offsets of a partition.",
     "group": "Consumer groups: members, lag, and changes of committed offsets.",
@@ -177,8 +178,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     streams = Streams(0, 1, sys.stderr or io.StringIO())
     try:
         options = prepare(arguments, streams)
-        if options.command.isBlocking:
-            code: int = options.command.run(options, streams)
+        run = options.command.run if options.command.isBlocking else options.command.current
+        if options.command.isBlocking or (run is not None and isCurrent(options)):
+            code: int = _blocking(run, options, streams)
             return code
     except BrokenPipeError:
         return 0
@@ -190,6 +192,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     globalLogBeginner.beginLoggingTo([logObserver(streams)], redirectStandardIO=False)
     react(_run, (options, streams))
     raise AssertionError("react exits")
+
+
+def _blocking(run: Callable[..., int], options: Namespace, streams: Streams) -> int:
+    """
+    Run a command without a reactor. A signal ends it where it stands; what follows new records has
+    no other end, so that is no failure.
+    """
+
+    def end(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)  # a second one kills
+        raise _EndedError(number)
+
+    before = [signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        return run(options, streams)
+    except _EndedError as error:
+        return 0 if getattr(options, "follow", False) else 128 + int(error.args[0])
+    finally:
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(number, handler)
+
+
+class _EndedError(BaseException):
+    """A signal has ended the command; its number."""
 
 
 async def _run(reactor: Any, options: Namespace, streams: Streams) -> None:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import importlib
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import cramjam
@@ -85,17 +85,18 @@ crc32: Callable[..., int] = zlib.crc32
 """Bytes, and the checksum of the bytes before them (0 at first), to 0..2^32-1."""
 
 
-def codecByName(name: str) -> int:
+def codecByName(name: str, names: Mapping[int, str] = CODEC_NAMES) -> int:
     """
     The number of a codec.
 
     @param name: C{"none"}, C{"gzip"} or C{"snappy"}, or its number in decimal.
+    @param names: those that are known.
     @raise UnknownCodecError: any other name.
     """
-    for number, known in CODEC_NAMES.items():
+    for number, known in names.items():
         if name in (known, str(number)):
             return number
-    raise UnknownCodecError(f"unknown codec {name!r}; known are {', '.join(CODEC_NAMES.values())}")
+    raise UnknownCodecError(f"unknown codec {name!r}; known are {', '.join(names.values())}")
 
 
 def compress(codec: int, data: bytes, level: int | None = None) -> bytes:

@@ -63,7 +63,10 @@ class ParserTests(SynchronousTestCase):
             (["consum"], "there is no command consum; did you mean consume?"),
             (["groups"], "there is no command groups; did you mean group?"),
             (["group", "rest"], "there is no command group rest; did you mean reset?"),
-            (["group", "xyz"], "there is no command group xyz; there are: describe, export"),
+            (
+                ["group", "xyz"],
+                "there is no command group xyz; there are: delete, describe, export",
+            ),
             (["prodcue"], "prodcue"),
             (["consume"], "--topic"),
             (["consume", "--topic", "a/b"], "a/b"),

@@ -98,6 +98,7 @@ class ExampleTests(CommandCase):
             "--broker" in commands()[command].format_help()
             and "--broker" not in example
             and "--zookeeper" not in example
+            and "--bootstrap-server" not in example
         ):
             more += f" --broker {place}"
         example = re.sub(r"--(zookeeper-)?port \d+", "", example) if command in SERVING else example

@@ -1,5 +1,6 @@
 """
-C{topic}, C{broker} and C{offset}: what a cluster holds, from ZooKeeper and the brokers.
+C{topic}, C{broker} and C{offset}: what a cluster holds, from ZooKeeper and the brokers; and the
+arguments of what L{pylogbroker.cli.kafka} does with topics of today's Kafka.
 """
 
 from __future__ import annotations
@@ -7,8 +8,10 @@ from __future__ import annotations
 from argparse import Namespace
 
 from pylogbroker.cli.arguments import (
+    AT_BOOTSTRAP,
     AT_BROKER,
     IN_CLUSTER,
+    IN_EITHER,
     JSON,
     PARTITION,
     TOPIC,
@@ -16,8 +19,11 @@ from pylogbroker.cli.arguments import (
     flag,
     option,
     positive,
+    repeated,
     time,
+    topic,
 )
+from pylogbroker.cli.kafka import topics
 from pylogbroker.cli.output import asJson, tableOfRows
 from pylogbroker.cli.session import ClusterSession, closing, openConsumer, requireTopic
 from pylogbroker.cli.streams import Streams
@@ -163,35 +169,107 @@ async def listOffsets(options: Namespace, streams: Streams) -> int:
     return 0
 
 
+_PARTITIONS = option("--partitions N", "partitions; by default, the broker's number", positive)
+_TOPIC_CONFIG = repeated(
+    "--topic-config KEY=VALUE",
+    "a setting of the topic; can be repeated",
+    "topicConfigs",
+    topics.setting,
+)
+
 COMMANDS = (
     Command(
         "topic list",
         "Print the topics of a cluster.",
         listTopics,
-        (*IN_CLUSTER, JSON),
+        (*IN_EITHER, JSON),
         """\
 examples:
+  pylogbroker topic list --bootstrap-server log1:9092
   pylogbroker topic list --zookeeper zk1:2181
   pylogbroker topic list --zookeeper zk1:2181 --json
 
-SIZE is the number of bytes that a consumer can read. The protocol of Kafka 0.7 cannot list the
+A topic is listed in its own protocol only: those of today's Kafka with --bootstrap-server, those of
+Kafka 0.7 with --zookeeper. SIZE is in bytes: of 0.7's topics what a consumer can read, of today's
+what lies on the brokers' disks. The protocol of Kafka 0.7 cannot list the
 topics of a broker without ZooKeeper: pylogbroker verify LOG_DIRECTORY shows its partitions, and so
 does the broker's page at http.listener.
 """,
+        current=topics.listTopics,
     ),
     Command(
         "topic describe",
         "Print the partitions of topics, and where their logs begin and end.",
         describeTopics,
-        (option("topics TOPIC", "the topics; by default, all", nargs="*"), *IN_CLUSTER, JSON),
+        (option("topics TOPIC", "the topics; by default, all", nargs="*"), *IN_EITHER, JSON),
         """\
 examples:
+  pylogbroker topic describe --bootstrap-server log1:9092
   pylogbroker topic describe --zookeeper zk1:2181
   pylogbroker topic describe clicks --zookeeper zk1:2181 --json
 
-PARTITION is BROKER-PARTITION. START is the offset of the oldest message, END the offset behind the
-last message that consumers see, SIZE the number of bytes between them.
+START is the offset of the oldest message, END the offset behind the last message that consumers
+see. With --zookeeper PARTITION is BROKER-PARTITION, and SIZE the number of bytes between START and
+END. With --bootstrap-server SIZE is the partition's on the disk; settings that a topic has of its
+own are listed behind the partitions.
 """,
+        current=topics.describeTopics,
+    ),
+    Command(
+        "topic create",
+        "Create a topic of today's Kafka.",
+        topics.createTopics,
+        (
+            option("topic TOPIC", "the topic", topic),
+            _PARTITIONS,
+            option("--replication-factor N", "replicas; by default, the broker's", positive),
+            _TOPIC_CONFIG,
+            *AT_BOOTSTRAP,
+        ),
+        """\
+examples:
+  pylogbroker topic create invoices --partitions 3 --bootstrap-server log1:9092
+  pylogbroker topic create prices --topic-config cleanup.policy=compact --bootstrap-server log1:9092
+""",
+        isBlocking=True,
+    ),
+    Command(
+        "topic alter",
+        "Give a topic of today's Kafka more partitions, or other settings.",
+        topics.alterTopics,
+        (
+            option("topic TOPIC", "the topic", topic),
+            _PARTITIONS,
+            _TOPIC_CONFIG,
+            repeated(
+                "--delete-config KEY",
+                "a setting that gets the broker's value again; can be repeated",
+                "deleteConfigs",
+            ),
+            *AT_BOOTSTRAP,
+        ),
+        """\
+examples:
+  pylogbroker topic alter invoices --partitions 6 --bootstrap-server log1:9092
+  pylogbroker topic alter invoices --topic-config retention.ms=3600000 --bootstrap-server log1:9092
+  pylogbroker topic alter invoices --delete-config retention.ms --bootstrap-server log1:9092
+
+Partitions can only be added. Keys then belong to other partitions than before.
+""",
+        isBlocking=True,
+    ),
+    Command(
+        "topic delete",
+        "Delete topics of today's Kafka, with their records.",
+        topics.deleteTopics,
+        (option("topics TOPIC", "the topics", nargs="+"), *AT_BOOTSTRAP),
+        """\
+examples:
+  pylogbroker topic delete invoices prices --bootstrap-server log1:9092
+
+Records that were deleted do not come back. The exit code is 1 when a topic could not be deleted.
+""",
+        isBlocking=True,
     ),
     Command(
         "broker list",

@@ -22,7 +22,7 @@ from twisted.internet.task import deferLater
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import (
-    AT_BROKER_OR_CLUSTER,
+    AT_ANY,
     INT_MAX,
     MAX_MESSAGES,
     Command,
@@ -31,12 +31,16 @@ from pylogbroker.cli.arguments import (
     flag,
     group,
     intRange,
+    isCurrent,
     option,
+    pointInTime,
     positive,
     rejectOptions,
     topic,
     whitelistPattern,
 )
+from pylogbroker.cli.kafka import records
+from pylogbroker.cli.kafka.records import FIELDS, fields
 from pylogbroker.cli.output import FORMAT_OPTIONS, MESSAGE_FORMATS
 from pylogbroker.cli.session import (
     GroupMember,
@@ -70,7 +74,19 @@ WRITE_COUNT = 1_000
 
 def prepare(options: Namespace, streams: Streams) -> None:
     """Check the options that depend on others. Options that would print nothing are an error."""
-    if options.zookeeper is None:
+    if not isCurrent(options):
+        reason = "needs --bootstrap-server: messages of Kafka 0.7 have none"
+        rejectOptions(options, reason, "--from-time", "--print")
+    if isCurrent(options):
+        rejectOptions(options, "needs --zookeeper", "--skip-message-on-error")
+        if options.group is None:
+            rejectOptions(options, "needs --group", "--autocommit-interval-ms")
+        else:
+            reason = "not with --group: a group shares all partitions, and knows where it was"
+            rejectOptions(options, reason, "--partition", "--offset")
+        if options.partition is not None and options.partition < 0:
+            options.parser.error("--partition: with --bootstrap-server it is 0 or more")
+    elif options.zookeeper is None:
         rejectOptions(
             options,
             "needs --zookeeper",
@@ -84,7 +100,8 @@ def prepare(options: Namespace, streams: Streams) -> None:
     else:
         reason = "not with --zookeeper: a group shares all partitions, and knows where it was"
         rejectOptions(options, reason, "--partition", "--offset")
-    if not (options.fromBeginning or options.follow or options.group) and options.offset is None:
+    hasStart = options.fromBeginning or options.group or options.fromTime is not None
+    if not (hasStart or options.follow) and options.offset is None:
         other = "or --offset N" if options.zookeeper is None else "or the --group that was there"
         options.parser.error(
             "behind the last message there is nothing to read: "
@@ -342,31 +359,32 @@ COMMAND = Command(
     "Print messages on standard output, one a line.",
     consume,
     (
-        *AT_BROKER_OR_CLUSTER,
+        *AT_ANY,
         either(
             option("--topic", "the topic", topic),
             option(
                 "--whitelist PATTERN",
-                "with --zookeeper: all topics, future ones too, whose whole names match a regular "
-                "expression; a comma means or",
+                "not with --broker: all topics, with --zookeeper future ones too, whose names "
+                "match a regular expression; a comma means or",
                 whitelistPattern,
             ),
             option(
                 "--blacklist PATTERN",
-                "with --zookeeper: all topics whose names do not match",
+                "not with --broker: all topics whose names do not match",
                 blacklistPattern,
             ),
             isRequired=True,
         ),
         option(
             "--partition N",
-            "the partition of the topic (0; not with --zookeeper)",
+            "the partition of the topic (0; not with --zookeeper; all with --bootstrap-server)",
             intRange(-1, INT_MAX),
         ),
         option(
             "--group NAME",
-            "with --zookeeper: the consumer group. Its members share the messages, and continue "
-            "at its committed offsets. By default, a new group that is deleted at the end",
+            "not with --broker: the consumer group. Its members share the messages, and continue "
+            "at its committed offsets. By default, with --zookeeper a new group that is deleted at "
+            "the end, with --bootstrap-server none",
             group,
         ),
         either(
@@ -375,6 +393,12 @@ COMMAND = Command(
                 "start with the oldest message, unless the group has committed offsets",
             ),
             option("--offset N", "start at an offset; by default, at the end", intRange(0)),
+            option(
+                "--from-time TIME",
+                "with --bootstrap-server: start with the first records of that time or later, in "
+                "milliseconds since 1970 or a date like 2026-01-31T12:00",
+                pointInTime,
+            ),
         ),
         MAX_MESSAGES,
         flag("--follow", "wait for new messages at the end"),
@@ -385,7 +409,7 @@ COMMAND = Command(
         ),
         option(
             "--autocommit-interval-ms MS",
-            f"with --zookeeper: time between commits of offsets ({COMMIT_MS})",
+            f"in a group: time between commits of offsets ({COMMIT_MS})",
             positive,
         ),
         flag(
@@ -394,6 +418,12 @@ COMMAND = Command(
             "as --follow does; the exit code is 1",
         ),
         *FORMAT_OPTIONS,
+        option(
+            "--print FIELDS",
+            "with --bootstrap-server: print these before each message, with tabs between them: "
+            f"any of {','.join(FIELDS)}",
+            fields,
+        ),
         option(
             "--fetch-size BYTES",
             "bytes of one fetch request; a larger message cannot be read (%(default)s)",
@@ -405,13 +435,17 @@ COMMAND = Command(
 examples:
   pylogbroker consume --topic dpkg --from-beginning
   pylogbroker consume --topic dpkg --from-beginning --max-messages 10
+  pylogbroker consume --topic payments --from-beginning --print key --bootstrap-server log1:9092
+  pylogbroker consume --topic payments --group billing --from-beginning --bootstrap-server log1:9092
   pylogbroker consume --broker log1:9092 --topic syslog --follow
   pylogbroker consume --zookeeper zk1:2181 --topic clicks --group counters --follow
   pylogbroker consume --topic dpkg --from-beginning --max-messages 2 --json
   pylogbroker consume --zookeeper zk1:2181 --whitelist log.* --from-beginning
 
 A member of a group has one stream. Start more members of a --group to share its messages; each
-needs at least one partition of its own.
+needs at least one partition of its own. With --bootstrap-server the command ends where the logs
+ended at its start, and --format json has offset, key, headers and timestamp.
 """,
     prepare,
+    current=records.consume,
 )

@@ -20,20 +20,24 @@ from textwrap import indent
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import (
+    AT_BOOTSTRAP,
     IN_CLUSTER,
+    IN_EITHER,
     JSON,
     Argument,
     Command,
-    brokerPartition,
+    anyPartition,
     either,
     flag,
     group,
     intRange,
+    isCurrent,
     option,
     repeated,
     time,
     topic,
 )
+from pylogbroker.cli.kafka import groups
 from pylogbroker.cli.output import asJson, table, tableOfRows
 from pylogbroker.cli.session import ClusterSession
 from pylogbroker.cli.streams import Streams, openInput, readable
@@ -463,6 +467,15 @@ def _readFile(path: str, streams: Streams) -> str:
 # -- reset -------------------------------------------------------------------------------------
 
 
+def prepareReset(options: Namespace, streams: Streams) -> None:
+    """Check that partitions are named as the kind of cluster names them."""
+    isNumber = [isinstance(each, int) for each in options.partitions]
+    if isCurrent(options) and not all(isNumber):
+        options.parser.error("--partition: with --bootstrap-server a partition is a number")
+    if not isCurrent(options) and any(isNumber):
+        options.parser.error("--partition: with --zookeeper it is BROKER-PARTITION, such as 0-1")
+
+
 async def resetOffsets(options: Namespace, streams: Streams) -> int:
     """Show or write new offsets of a group."""
     async with ClusterSession(options, streams) as cluster:
@@ -560,16 +573,15 @@ async def _existing(target: ClusterSession, each: PartitionId, offset: int) -> i
 
 # -- the commands ------------------------------------------------------------------------------
 
-_CHANGE = (
+_CHANGES = (
     flag("--execute", "make the changes; by default, they are only shown"),
     flag(
         "--force",
         "make refused changes, too: to a group with members, or to an offset at which "
         "no message begins",
     ),
-    *IN_CLUSTER,
-    JSON,
 )
+_CHANGE = (*_CHANGES, *IN_CLUSTER, JSON)
 _TOPICS = repeated(
     "--topic TOPIC",
     "a topic; can be repeated; by default, all in which the group has offsets",
@@ -587,12 +599,14 @@ COMMANDS = (
         "group list",
         "Print the consumer groups of a cluster.",
         listGroups,
-        (*IN_CLUSTER, JSON),
+        (*IN_EITHER, JSON),
         """\
 examples:
+  pylogbroker group list --bootstrap-server log1:9092
   pylogbroker group list --zookeeper zk1:2181
   pylogbroker group list --zookeeper zk1:2181 --json
 """,
+        current=groups.listGroups,
     ),
     Command(
         "group describe",
@@ -600,19 +614,22 @@ examples:
         describeGroups,
         (
             _groups("all"),
-            *IN_CLUSTER,
+            *IN_EITHER,
             flag("--json", "print one JSON document instead of tables; times are milliseconds"),
         ),
         """\
 examples:
+  pylogbroker group describe --bootstrap-server log1:9092
   pylogbroker group describe --zookeeper zk1:2181
   pylogbroker group describe counters --zookeeper zk1:2181 --json
 
-OFFSET is the committed offset, END the end of the log, LAG the bytes between them. BEHIND tells
-when the first message behind OFFSET was written. Messages of this protocol carry no time, so BEHIND
-is a range from the modification times of segment files: 5m-2h is at least 5 minutes and at most 2
-hours, >5m is at least 5 minutes, and - is unknown.
+OFFSET is the committed offset, END the end of the log, LAG what is between them: bytes with
+--zookeeper, records with --bootstrap-server. BEHIND, of groups of Kafka 0.7, tells when the first
+message behind OFFSET was written. Messages of that protocol carry no time, so BEHIND is a range
+from the modification times of segment files: 5m-2h is at least 5 minutes and at most 2 hours, >5m
+is at least 5 minutes, and - is unknown.
 """,
+        current=groups.describeGroups,
     ),
     Command(
         "group verify",
@@ -698,23 +715,43 @@ The first shows the changes. The second makes them, even while members run.
             _TOPICS,
             repeated(
                 "--partition BROKER-PARTITION",
-                "a partition; can be repeated; by default, all",
+                "a partition, with --bootstrap-server a number; can be repeated; by default, all",
                 "partitions",
-                brokerPartition,
+                anyPartition,
             ),
-            *_CHANGE,
+            *_CHANGES,
+            *IN_EITHER,
+            JSON,
         ),
         """\
 examples:
+  pylogbroker group reset billing --to-earliest --topic payments --bootstrap-server log1:9092
   pylogbroker group reset counters --to-earliest --zookeeper zk1:2181
   pylogbroker group reset counters --to-latest --topic clicks --zookeeper zk1:2181 --execute
   pylogbroker group reset counters --to-datetime 2026-01-31T12:00 --zookeeper zk1:2181 --json
   pylogbroker group reset counters --to-offset 0 --topic clicks --partition 0-0 --zookeeper zk1:2181
 
-Without --execute nothing is changed. Messages of this protocol carry no time: --to-datetime goes to
-the start of the last segment file that was not modified after that time, or else to the earliest
-message, so that no later message is left out.
+Without --execute nothing is changed. Records of today's Kafka have timestamps: --to-datetime goes
+to the first one of that time or later. Messages of Kafka 0.7 carry no time: there it goes to the
+start of the last segment file that was not modified after that time, or else to the earliest
+message, so that no later message is left out. A group of today's Kafka that has members refuses the
+change, also with --force.
 """,
+        prepareReset,
+        current=groups.resetOffsets,
+    ),
+    Command(
+        "group delete",
+        "Delete groups of today's Kafka that have no members, with their offsets.",
+        groups.deleteGroups,
+        (option("groups GROUP", "the groups", nargs="+"), *AT_BOOTSTRAP),
+        """\
+examples:
+  pylogbroker group delete billing --bootstrap-server log1:9092
+
+The exit code is 1 when a group could not be deleted.
+""",
+        isBlocking=True,
     ),
     Command(
         "group translate",

@@ -20,7 +20,8 @@ from twisted.internet.defer import CancelledError
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import (
-    AT_BROKER_OR_CLUSTER,
+    ANY_BATCHING,
+    AT_ANY,
     BATCHING,
     IN_CLUSTER,
     INT_MAX,
@@ -30,18 +31,24 @@ from pylogbroker.cli.arguments import (
     endpointOf,
     flag,
     intRange,
+    isCurrent,
     maxMessageSize,
     option,
+    pointInTime,
     rejectOptions,
+    repeated,
     separator,
     topic,
 )
 from pylogbroker.cli.commands.cluster import readBounds
+from pylogbroker.cli.kafka import records
+from pylogbroker.cli.kafka.records import header
 from pylogbroker.cli.output import Progress, asJson, formatBytes
 from pylogbroker.cli.publisher import BrokerPublisher, ClusterPublisher, Publisher, PublisherLimits
 from pylogbroker.cli.session import ClusterSession, announceWait, closing
 from pylogbroker.cli.streams import LineDecoder, Streams, inputSize, openInput, read, readable
 from pylogbroker.errors import FormatError, MessageTooLargeError, PylogbrokerError
+from pylogbroker.records.compression import CODEC_NAMES
 from pylogbroker.types import OffsetBounds, PartitionId, formatCount
 
 FETCH_SIZE = 1 << 20
@@ -55,8 +62,18 @@ def prepare(options: Namespace, streams: Streams) -> None:
 
     @raise CommandError: the file cannot be opened.
     """
-    if options.zookeeper is None:
-        reason = "needs --zookeeper: at a single broker, a key chooses nothing"
+    if not isCurrent(options):
+        reason = "needs --bootstrap-server: messages of Kafka 0.7 have none"
+        rejectOptions(options, reason, "--timestamp")
+        if options.headers:
+            options.parser.error(f"--header: {reason}")
+        if options.compression not in CODEC_NAMES:
+            options.parser.error("--compression: lz4 and zstd need --bootstrap-server")
+    if isCurrent(options):
+        if options.partition == -1:
+            options.parser.error("--partition: with --bootstrap-server it is 0 or more")
+    elif options.zookeeper is None:
+        reason = "needs --zookeeper or --bootstrap-server: at one broker, a key chooses nothing"
         rejectOptions(options, reason, "--key-separator")
         options.partition = options.partition or 0
     else:
@@ -221,32 +238,49 @@ PRODUCE = Command(
     produce,
     (
         option("file FILE", "its lines are the messages; - is standard input"),
-        *AT_BROKER_OR_CLUSTER,
+        *AT_ANY,
         TOPIC,
         option(
             "--partition N",
             "the partition of the topic (0; -1: the broker chooses one for each batch; "
-            "not with --zookeeper)",
+            "not with --zookeeper; with --bootstrap-server, by default, that of the key)",
             intRange(-1, INT_MAX),
         ),
         option(
             "--key-separator TEXT",
-            "with --zookeeper: the text between key and message in a line; \\t is a tab. The key "
-            "chooses the partition and is not sent. A line without TEXT has no key and goes "
-            "anywhere",
+            "not with --broker: the text between key and message in a line; \\t is a tab. The key "
+            "chooses the partition; only with --bootstrap-server is it sent, too. A line without "
+            "TEXT has no key and goes anywhere",
             separator,
         ),
-        *BATCHING,
+        repeated(
+            "--header NAME=VALUE",
+            "with --bootstrap-server: a header of every record; can be repeated",
+            "headers",
+            header,
+        ),
+        option(
+            "--timestamp TIME",
+            "with --bootstrap-server: the records' time, in milliseconds since 1970 or as a date; "
+            "by default, now",
+            pointInTime,
+        ),
+        *ANY_BATCHING,
         maxMessageSize("line", "the broker's"),
         flag("--json", "print the outcome as a JSON document on standard output"),
     ),
     """\
 examples:
   pylogbroker produce /var/log/dpkg.log --topic dpkg
+  pylogbroker produce orders.tsv --topic payments --key-separator '\\t' --bootstrap-server log1:9092
   tail -f /var/log/syslog | pylogbroker produce - --broker log1:9092 --topic syslog
   pylogbroker produce orders.tsv --zookeeper zk1:2181 --topic orders --key-separator '\\t' --json
+
+With --bootstrap-server records are acknowledged by all replicas in sync, and a request that is sent
+again is stored once.
 """,
     prepare,
+    current=records.produce,
 )
 REPLAY = Command(
     "replay",

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from pylogbroker.errors import RemoteError
+
 
 class ErrorCode(IntEnum):
     """
@@ -434,3 +436,35 @@ class ErrorCode(IntEnum):
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131, False, "The supplied topology epoch is invalid."
     STREAMS_TOPOLOGY_FENCED = 132, False, "The supplied topology epoch is outdated."
     SHARE_SESSION_LIMIT_REACHED = 133, True, "The limit of share sessions has been reached."
+
+
+_BY_CODE = {int(each): each for each in ErrorCode}
+
+
+class ResponseError(RemoteError):
+    """
+    A broker's refusal of a request, or of a part of it, for clients.
+
+    @ivar code: as on the wire.
+    @ivar name: Kafka's name for it, or its number.
+    @ivar isRetriable: whether the same request may succeed later.
+    """
+
+    def __init__(self, code: int, where: str = "", text: str | None = None) -> None:
+        """
+        @param where: what was refused.
+        @param text: of the broker; by default Kafka's own.
+        """
+        known = _BY_CODE.get(code)
+        self.name = f"error {code}" if known is None else known.name
+        self.isRetriable = known is not None and known.isRetriable
+        said = text or ("" if known is None else known.message)
+        super().__init__(": ".join(filter(None, (where, self.name, said))), code)
+
+
+def checkCode(code: int, where: str = "", text: str | None = None) -> None:
+    """
+    @raise ResponseError: the code is one of an error.
+    """
+    if code:
+        raise ResponseError(code, where, text)

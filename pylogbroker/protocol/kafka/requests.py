@@ -21,6 +21,7 @@ from pylogbroker.protocol.kafka.produce import decodeProduceRequest
 from pylogbroker.protocol.kafka.schemas import readVarint
 
 _HEAD = struct.Struct(">hhih")
+_SIZED_HEAD = struct.Struct(">ihhih")
 _KEYS = {int(key): key for key in ApiKey}
 
 
@@ -96,11 +97,32 @@ def decodeHeader(frame: bytes, keys: Container[ApiKey]) -> tuple[RequestHeader, 
             raise WireError(f"client id of {size} bytes in a request of {len(frame)}")
         clientId = frame[_HEAD.size : position].decode("utf-8", "replace")
     if version >= key.flexibleVersion and key.isServed(version):
-        position = _skipTags(frame, position)
+        position = skipTags(frame, position)
     return tuple.__new__(RequestHeader, (key, version, correlationId, clientId)), position
 
 
-def _skipTags(frame: bytes, position: int) -> int:
+def encodeRequest(header: RequestHeader, body: Any) -> bytes:
+    """
+    A whole frame, as a client sends it.
+
+    @param body: an object of C{messages}.
+    @raise WireError: a value does not fit into the version.
+    """
+    key, version, correlationId, clientId = header
+    name = b"" if clientId is None else clientId.encode("utf-8", "replace")
+    size = -1 if clientId is None else len(name)
+    tags = b"\0" if version >= key.flexibleVersion else b""
+    encoded = body.encode(version)
+    frameSize = _HEAD.size + len(name) + len(tags) + len(encoded)
+    try:
+        head = _SIZED_HEAD.pack(frameSize, key, version, correlationId, size)
+    except struct.error as error:
+        raise WireError(f"header of {key.apiName} v{version}: {error}") from error
+    return b"".join((head, name, tags, encoded))
+
+
+def skipTags(frame: bytes, position: int) -> int:
+    """The position behind the tags of a header."""
     count, position = readVarint(frame, position, "tags of the header")
     for _ in range(count):
         _, position = readVarint(frame, position, "tag of the header")

@@ -18,7 +18,7 @@ from pylogbroker.errors import WireError
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
-from pylogbroker.protocol.kafka.requests import RequestHeader
+from pylogbroker.protocol.kafka.requests import RequestHeader, skipTags
 from pylogbroker.protocol.kafka.schemas import packVarint
 
 _HEAD = struct.Struct(">ii")
@@ -85,6 +85,31 @@ def apiVersionsResponse(header: RequestHeader, keys: Iterable[ApiKey]) -> Any:
             for key in sorted(keys)
         ],
     )
+
+
+def decodeResponse(header: RequestHeader, frame: bytes) -> Any:
+    """
+    The body of a response, for a client.
+
+    @param header: of the request.
+    @param frame: without its size field.
+    @return: an object of C{messages}. That of an ApiVersions request of a version that the broker
+        does not have is in the layout of version 0.
+    @raise WireError: it is no response to this request.
+    """
+    key, version = header.apiKey, header.apiVersion
+    if len(frame) < _INT.size:
+        raise WireError(f"a response of {len(frame)} bytes")
+    (correlationId,) = _INT.unpack_from(frame)
+    if correlationId != header.correlationId:
+        raise WireError(f"response {correlationId} to request {header.correlationId}")
+    position = _INT.size
+    if key is ApiKey.API_VERSIONS:
+        if frame[position : position + 2] == _SHORT.pack(ErrorCode.UNSUPPORTED_VERSION):
+            version = 0
+    elif version >= key.flexibleVersion:
+        position = skipTags(frame, position)
+    return key.responseClass.decode(frame, version, position)[0]
 
 
 # -- Metadata by hand

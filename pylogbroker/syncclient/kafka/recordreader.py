@@ -1,0 +1,141 @@
+"""
+Reads records of partitions whose positions are known; a module of its own, since a tool that only
+administers needs none of it.
+
+Fetches are sent without sessions and in a version that names topics. A batch is checked before its
+records are given out; markers of transactions are stepped over. Records of open and aborted
+transactions are read, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pylogbroker.errors import FormatError, MessageTooLargeError, OffsetOutOfRangeError
+from pylogbroker.protocol.kafka import messages
+from pylogbroker.protocol.kafka.apikeys import ApiKey
+from pylogbroker.protocol.kafka.errorcodes import ErrorCode, ResponseError
+from pylogbroker.records.recordbatch import (
+    BATCH_OVERHEAD,
+    Record,
+    checkCrc,
+    iterateRecords,
+    readHeader,
+)
+from pylogbroker.syncclient.kafka.cluster import KafkaCluster
+from pylogbroker.types import TopicPartition
+
+NAMED_VERSION = 12
+"""The last version of Fetch, and of Produce, that names topics instead of giving their ids."""
+
+FETCH_SIZE = 1 << 20
+RESPONSE_SIZE = 50 << 20
+
+
+class RecordReader:
+    """
+    Partitions, and how far each has been read.
+
+    @ivar positions: the next offset of each; may be changed between two polls.
+    """
+
+    def __init__(
+        self,
+        cluster: KafkaCluster,
+        positions: Mapping[TopicPartition, int],
+        fetchSize: int = FETCH_SIZE,
+    ) -> None:
+        """@param fetchSize: bytes of one partition in a response; a larger batch comes whole."""
+        self._cluster = cluster
+        self._fetchSize = fetchSize
+        self.positions = dict(positions)
+
+    def poll(self, waitMs: int) -> Iterator[tuple[TopicPartition, Record]]:
+        """
+        Fetch once from every leader, and give out what came; the position of a partition is behind
+        each record before it is given out.
+
+        @param waitMs: how long the first leader may wait for a record.
+        @raise OffsetOutOfRangeError: a position is not in the log.
+        @raise ResponseError: a partition cannot be read, and that does not pass.
+        @raise FormatError: a batch is damaged.
+        """
+        found = self._cluster.attempt(lambda: self._fetch(waitMs))
+        for where, data in found:
+            yield from self._records(where, data)
+
+    def _fetch(self, waitMs: int) -> list[tuple[TopicPartition, bytes]]:
+        cls = messages.FetchRequest
+        byLeader: dict[int, dict[str, list[int]]] = {}
+        for where in self.positions:
+            topics = byLeader.setdefault(self._cluster.leader(where), {})
+            topics.setdefault(where.topic, []).append(where.partition)
+        found: list[tuple[TopicPartition, bytes]] = []
+        for number, topics in byLeader.items():
+            body = cls(
+                maxWaitMs=0 if found else waitMs,
+                minBytes=1,
+                maxBytes=RESPONSE_SIZE,
+                topics=[
+                    cls.FetchTopic(
+                        topic=name,
+                        partitions=[
+                            cls.FetchPartition(
+                                partition=index,
+                                fetchOffset=self.positions[TopicPartition(name, index)],
+                                partitionMaxBytes=self._fetchSize,
+                            )
+                            for index in indexes
+                        ],
+                    )
+                    for name, indexes in topics.items()
+                ],
+            )
+            response = self._cluster.broker(number).request(
+                ApiKey.FETCH, body, body.maxWaitMs, NAMED_VERSION
+            )
+            found += self._contents(response)
+        return found
+
+    def _contents(self, response: Any) -> Iterator[tuple[TopicPartition, bytes]]:
+        if response.errorCode:
+            raise ResponseError(response.errorCode, "fetch")
+        for topic in response.responses:
+            for part in topic.partitions:
+                where = TopicPartition(topic.topic, part.partitionIndex)
+                if part.errorCode == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    raise OffsetOutOfRangeError(
+                        f"{where} has no offset {self.positions[where]}: its log begins or ends"
+                        " elsewhere"
+                    )
+                if part.errorCode:
+                    raise ResponseError(part.errorCode, str(where))
+                if part.records:
+                    yield where, bytes(part.records)
+
+    def _records(
+        self, where: TopicPartition, data: bytes
+    ) -> Iterator[tuple[TopicPartition, Record]]:
+        at, before = 0, self.positions[where]
+        while len(data) - at >= BATCH_OVERHEAD:
+            header = readHeader(data, at)
+            if header.size > len(data) - at:
+                break
+            try:
+                checkCrc(data, at, header)
+                if not header.isControl:
+                    for record in iterateRecords(data, at, header):
+                        if record.offset >= self.positions[where]:
+                            self.positions[where] = record.offset + 1
+                            yield where, record
+            except FormatError as error:
+                raise type(error)(
+                    f"{where}, batch at offset {header.baseOffset}: {error.reason}", error.position
+                ) from error
+            self.positions[where] = max(self.positions[where], header.nextOffset)
+            at += header.size
+        if data and at == 0 and self.positions[where] == before:
+            raise MessageTooLargeError(
+                f"the batch at offset {before} of {where} has more than {len(data)} bytes"
+            )
