@@ -136,6 +136,10 @@ class IProtocolHandler(Protocol):
         ...
 
 
+class LastAnswer(list[ResponsePart]):
+    """The parts of an answer behind which the connection is closed."""
+
+
 ChooseHandler = Callable[[Any, bytes], IProtocolHandler]
 """
 C{choose(transport, greeting)}: the handler of a connection, by the client's certificate and its
@@ -370,7 +374,7 @@ class ServerConnection(TwistedProtocol):
 
     def _done(self, outcome: Any, slot: _Slot) -> None:
         slot.outcome, slot.isDone = outcome, True
-        if isinstance(outcome, Failure):
+        if isinstance(outcome, Failure | LastAnswer):
             self._ignoreRest()
         if self._slots and (self._orphaned or self._slots[0] is slot):
             if not self._advancing:  # else it sends all that are done

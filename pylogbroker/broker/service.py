@@ -47,7 +47,8 @@ from pylogbroker.broker.requestmemory import RequestMemory
 from pylogbroker.broker.server import Broker
 from pylogbroker.broker.status import BrokerStatus
 from pylogbroker.config.allowlist import readAllowList
-from pylogbroker.config.brokersettings import AUTO, KAFKA, BrokerSettings
+from pylogbroker.config.brokersettings import BrokerSettings
+from pylogbroker.config.listenersettings import AUTO, KAFKA, Listener, readListeners
 from pylogbroker.errors import (
     ClosedError,
     ConfigurationError,
@@ -60,7 +61,7 @@ from pylogbroker.errors import (
 from pylogbroker.interfaces import IFileSystem, IRecordFormat, IZookeeper
 from pylogbroker.metrics.brokermetrics import BrokerSnapshot
 from pylogbroker.metrics.counters import BrokerCounters
-from pylogbroker.net.listeners import formatAddress, listenError, serverEndpoint
+from pylogbroker.net.listeners import formatAddress, listenerEndpoint, listenError
 from pylogbroker.net.pagecache import PIECE_SIZE, PageCache
 from pylogbroker.net.ratelimitedlog import RateLimitedLogger
 from pylogbroker.net.sendfile import SendfileTransport
@@ -156,7 +157,7 @@ class BrokerService(Service):
     One broker, started once and stopped once.
 
     @ivar connections: the clients, of all listeners.
-    @ivar factory: of the listeners, which all speak Kafka 0.7.
+    @ivar factories: of the listeners, in their order.
     @ivar registration: in ZooKeeper, while there is one.
     @ivar zookeeper: the client, while there is one. Callers may only read with it.
     """
@@ -240,7 +241,8 @@ class BrokerService(Service):
             log,
             settings.maxConnections,
         )
-        self.factory = self._makeFactory(log, requestLog)
+        self._listeners = readListeners(settings)
+        self.factories = self._makeFactories(log, requestLog)
         self._status = BrokerStatus(
             settings,
             self.counters,
@@ -252,7 +254,9 @@ class BrokerService(Service):
         self._wasStopped = False
         self._turn = DeferredLock()  # starting and stopping, one after the other
 
-    def _makeFactory(self, log: RateLimitedLogger, requestLog: Logger | None) -> BrokerFactory:
+    def _makeFactories(
+        self, log: RateLimitedLogger, requestLog: Logger | None
+    ) -> list[BrokerFactory]:
         settings = self._settings
 
         def report(message: str, error: PylogbrokerError) -> None:
@@ -270,22 +274,25 @@ class BrokerService(Service):
                 requestLog,
             )
 
-        kafka07, kafka = makeHandler(self._broker), self.kafka.protocol
+        kafka07 = makeHandler(self._broker)
         authorizer = None
         if settings.allowFile:
             authorizer = Authorizer(
                 self._broker, readAllowList(settings.allowFile), makeHandler, log
             )
 
-        dialect = settings.listenerDialect
+        def makeFactory(listener: Listener) -> BrokerFactory:
+            dialect, kafka = listener.dialect, self.kafka.newProtocol(listener)
 
-        def choose(transport: Any, greeting: bytes) -> IProtocolHandler:
-            if authorizer is not None:  # its rules know nothing of today's requests
-                return authorizer.handlerFor(transport)
-            isKafka = isCurrentProtocol(greeting) if dialect == AUTO else dialect == KAFKA
-            return kafka if isKafka else kafka07
+            def choose(transport: Any, greeting: bytes) -> IProtocolHandler:
+                if authorizer is not None and not listener.isSasl:
+                    return authorizer.handlerFor(transport)  # knows nothing of today's requests
+                isKafka = isCurrentProtocol(greeting) if dialect == AUTO else dialect == KAFKA
+                return kafka if isKafka else kafka07
 
-        return BrokerFactory(self.connections, kafka07, choose)
+            return BrokerFactory(self.connections, kafka07, choose)
+
+        return [makeFactory(listener) for listener in self._listeners]
 
     # -- inspection
 
@@ -469,8 +476,9 @@ class BrokerService(Service):
         """Every mistake in the settings is found before ZooKeeper is contacted."""
         settings = self._settings
         port = self._advertisedPort()
+        advertised = self._listeners[0].advertisedHost
         host = await advertisedHost(
-            settings,
+            settings.replace(hostName=advertised) if advertised else settings,
             self._listeningHosts(port),
             lambda sentence: self._log.warn("{sentence}", sentence=sentence),
             resolve,
@@ -504,7 +512,9 @@ class BrokerService(Service):
         return self._flushWorker.submit(lambda: socket.gethostbyname(name))
 
     def _advertisedPort(self) -> int:
-        port = self._settings.port or getattr(self.ports[0].getHost(), "port", 0)
+        first = self._listeners[0]
+        port = first.advertisedPort or (first.endpoint and self._settings.port)
+        port = port or getattr(self.ports[0].getHost(), "port", 0)
         if not port:
             raise ConfigurationError(
                 "port=0: no port can be advertised, since the first of listeners has none: set port"
@@ -536,13 +546,13 @@ class BrokerService(Service):
             raise RuntimeError(
                 "a broker that was stopped cannot be started again: make another one"
             )
-        for description in self._settings.listeners:
+        for listener, factory in zip(self._listeners, self.factories, strict=True):
             try:
-                endpoint = serverEndpoint(self._reactor, description)
-                port = await endpoint.listen(self.factory)
+                endpoint = listenerEndpoint(self._reactor, listener)
+                port = await endpoint.listen(factory)
             except Exception as error:
                 raise ConfigurationError(
-                    f"cannot listen on {description!r}: {listenError(error)}"
+                    f"cannot listen on {str(listener)!r}: {listenError(error)}"
                 ) from error
             if isinstance(port, Port):
                 self._prepare(port)
@@ -555,7 +565,7 @@ class BrokerService(Service):
             port.socket.listen(max(port.backlog, socket.SOMAXCONN))
         if port.addressFamily in (socket.AF_INET, socket.AF_INET6):
             self._sizeBuffers(port.socket)
-            if port.factory is self.factory:  # and not TLS's around it
+            if isinstance(port.factory, BrokerFactory):  # and not TLS's around it
                 port.transport = SendfileTransport
 
     def _sizeBuffers(self, listening: Any) -> None:

@@ -14,6 +14,7 @@ version does not know is refused: to skip it would lose it in the next snapshot.
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -116,6 +117,29 @@ class RemoveAclRecord(NamedTuple):
     permission: int
 
 
+class ScramCredentialRecord(NamedTuple):
+    """
+    What is kept of a user's password; it replaces an earlier one.
+
+    @ivar mechanism: 1 for SCRAM-SHA-256, 2 for SCRAM-SHA-512.
+    @ivar salt: in base64, as the keys are.
+    """
+
+    user: str
+    mechanism: int
+    salt: str
+    storedKey: str
+    serverKey: str
+    iterations: int
+
+
+class RemoveScramCredentialRecord(NamedTuple):
+    """A user's password for a mechanism is gone."""
+
+    user: str
+    mechanism: int
+
+
 Record = (
     ClusterRecord
     | TopicRecord
@@ -126,6 +150,8 @@ Record = (
     | ProducerIdsRecord
     | AclRecord
     | RemoveAclRecord
+    | ScramCredentialRecord
+    | RemoveScramCredentialRecord
 )
 
 _KINDS: dict[str, type[Any]] = {
@@ -138,6 +164,8 @@ _KINDS: dict[str, type[Any]] = {
     "producerIds": ProducerIdsRecord,
     "acl": AclRecord,
     "removeAcl": RemoveAclRecord,
+    "scramCredential": ScramCredentialRecord,
+    "removeScramCredential": RemoveScramCredentialRecord,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
@@ -182,6 +210,33 @@ class TopicImage(NamedTuple):
     configs: dict[str, str]
 
 
+class ScramCredential(NamedTuple):
+    """
+    What is kept of a password. Whoever knows it can pretend to be the broker, but not the user.
+
+    @ivar iterations: of the hashing that clients do.
+    """
+
+    salt: bytes
+    storedKey: bytes
+    serverKey: bytes
+    iterations: int
+
+    def __repr__(self) -> str:
+        return f"ScramCredential({self.iterations} iterations)"
+
+    def record(self, user: str, mechanism: int) -> ScramCredentialRecord:
+        """The record that makes it a user's."""
+        return ScramCredentialRecord(
+            user,
+            mechanism,
+            b64encode(self.salt).decode(),
+            b64encode(self.storedKey).decode(),
+            b64encode(self.serverKey).decode(),
+            self.iterations,
+        )
+
+
 class MetadataImage:
     """
     What the records say; the module states the rules.
@@ -192,6 +247,7 @@ class MetadataImage:
     @ivar partitionCount: of all topics together.
     @ivar removing: names of removed topics whose partitions may still be there, by id.
     @ivar brokerConfigs: settings by broker id, and C{""} for those of all brokers.
+    @ivar scramCredentials: what is kept of passwords, by user and mechanism.
     @ivar nextProducerId: no producer id from here on was given away.
     @ivar acls: the rules about who may do what. A change makes another dictionary.
     @ivar aclSize: bytes of all these rules in a snapshot.
@@ -208,6 +264,7 @@ class MetadataImage:
         self.acls: dict[AclBinding, None] = {}
         self.aclSize = 0
         self._aclsAreShared = False
+        self.scramCredentials: dict[str, dict[int, ScramCredential]] = {}
 
     def apply(self, record: Record) -> None:
         """@raise MetadataError: the record does not fit to those before it."""
@@ -241,6 +298,17 @@ class MetadataImage:
                     f" and {record.nextProducerId} is not behind them"
                 )
             self.nextProducerId = record.nextProducerId
+        elif isinstance(record, ScramCredentialRecord):
+            known = self.scramCredentials.get(record.user, {})
+            made = ScramCredential(
+                b64decode(record.salt),
+                b64decode(record.storedKey),
+                b64decode(record.serverKey),
+                record.iterations,
+            )
+            self.scramCredentials[record.user] = {**known, record.mechanism: made}
+        elif isinstance(record, RemoveScramCredentialRecord):
+            self._removeCredential(record)
         else:
             if self.clusterId:
                 raise MetadataError(f"a second cluster id, {record.clusterId}")
@@ -288,6 +356,17 @@ class MetadataImage:
             del self.acls[binding]
             self.aclSize -= aclSize(binding)
 
+    def _removeCredential(self, record: RemoveScramCredentialRecord) -> None:
+        left = dict(self.scramCredentials.get(record.user, {}))
+        if left.pop(record.mechanism, None) is None:
+            raise MetadataError(
+                f"user {record.user} has no password for mechanism {record.mechanism}"
+            )
+        if left:
+            self.scramCredentials[record.user] = left
+        else:
+            del self.scramCredentials[record.user]
+
     def copy(self) -> MetadataImage:
         """An image that changes by itself; what it has is shared until it changes."""
         made = MetadataImage()
@@ -300,6 +379,7 @@ class MetadataImage:
         made.nextProducerId = self.nextProducerId
         made.acls, made.aclSize = self.acls, self.aclSize
         made._aclsAreShared = self._aclsAreShared = True
+        made.scramCredentials = self.scramCredentials.copy()
         return made
 
     def records(self) -> Iterator[Record]:
@@ -322,6 +402,9 @@ class MetadataImage:
             yield AclRecord(*binding)
         if self.nextProducerId:
             yield ProducerIdsRecord(self.nextProducerId)
+        for user, credentials in self.scramCredentials.items():
+            for mechanism, credential in credentials.items():
+                yield credential.record(user, mechanism)
 
 
 def aclSize(binding: AclBinding) -> int:

@@ -16,6 +16,28 @@ from typing import Any
 
 from pylogbroker.config.allowlist import readAllowList
 from pylogbroker.config.keys import ConfigKey, Settings, ignoredKey, ownKey
+from pylogbroker.config.listenersettings import (
+    ADVERTISED_LISTENERS,
+    CLIENT_AUTH,
+    ENABLED_MECHANISMS,
+    FAILED_DELAY_MS,
+    KEY_PASSWORD,
+    KEYSTORE_CHAIN,
+    KEYSTORE_KEY,
+    KEYSTORE_LOCATION,
+    KEYSTORE_TYPE,
+    LISTENER_DIALECT,
+    LISTENER_NAME,
+    LISTENERS,
+    MAPPING_RULES,
+    MAX_REAUTH_MS,
+    MAX_RECEIVE_SIZE,
+    SECURITY_PROTOCOL_MAP,
+    TRUSTSTORE_CERTIFICATES,
+    TRUSTSTORE_LOCATION,
+    TRUSTSTORE_TYPE,
+    readListeners,
+)
 from pylogbroker.config.propertytypes import (
     ANY_INTEGER,
     BAR_SEPARATED_LIST,
@@ -39,9 +61,6 @@ from pylogbroker.config.propertytypes import (
 )
 from pylogbroker.config.securitysettings import ZK_ACL, ZK_DIGEST
 from pylogbroker.errors import ConfigurationError
-
-AUTO, KAFKA07, KAFKA = "auto", "kafka07", "kafka"
-"""Values of C{listener.dialect}."""
 
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
@@ -88,23 +107,11 @@ class BrokerSettings(Settings):
         "The address to listen on, such as 127.0.0.1 or ::1; empty means all IPv4 addresses"
         " of the machine, as in 0.7.",
     )
-    listeners = ownKey(
-        "listeners",
-        BAR_SEPARATED_LIST,
-        "",
-        "The endpoints to listen on, as Twisted endpoint strings with `|` between them: "
-        "`tcp:9092:interface=127.0.0.1 | tls:9093:privateKey=key.pem:clientCAs=ca.pem`. "
-        "Double each backslash in the file.",
-        derived="made of `port` and `listen.interface`",
-    )
-    listenerDialect = ownKey(
-        "listener.dialect",
-        Enum({AUTO: AUTO, KAFKA07: KAFKA07, KAFKA: KAFKA}),
-        AUTO,
-        "The protocol of clients: `kafka07`, `kafka` (the current one), or `auto`, by a "
-        "connection's first request. A client of the current protocol that begins neither with "
-        "ApiVersions nor with its client id needs `kafka`.",
-    )
+    listeners = LISTENERS
+    advertisedListeners = ADVERTISED_LISTENERS
+    listenerSecurityProtocolMap = SECURITY_PROTOCOL_MAP
+    listenerName = LISTENER_NAME
+    listenerDialect = LISTENER_DIALECT
     # -- ZooKeeper
     enableZookeeper = ConfigKey(
         "enable.zookeeper",
@@ -200,6 +207,21 @@ class BrokerSettings(Settings):
         "With an authorizer, whether everybody may do everything to a resource about which there "
         "is no ACL.",
     )
+    # -- security of listeners
+    sslKeystoreType = KEYSTORE_TYPE
+    sslKeystoreLocation = KEYSTORE_LOCATION
+    sslKeystoreKey = KEYSTORE_KEY
+    sslKeystoreCertificateChain = KEYSTORE_CHAIN
+    sslKeyPassword = KEY_PASSWORD
+    sslTruststoreType = TRUSTSTORE_TYPE
+    sslTruststoreLocation = TRUSTSTORE_LOCATION
+    sslTruststoreCertificates = TRUSTSTORE_CERTIFICATES
+    sslClientAuth = CLIENT_AUTH
+    sslPrincipalMappingRules = MAPPING_RULES
+    saslEnabledMechanisms = ENABLED_MECHANISMS
+    saslServerMaxReceiveSize = MAX_RECEIVE_SIZE
+    connectionsMaxReauthMs = MAX_REAUTH_MS
+    connectionFailedAuthenticationDelayMs = FAILED_DELAY_MS
     # -- requests
     maxSocketRequestBytes = ConfigKey(
         "max.socket.request.bytes",
@@ -623,6 +645,7 @@ class BrokerSettings(Settings):
             )
         if not values["listeners"]:
             values["listeners"] = (listener(values["port"], values["listenInterface"]),)
+        readListeners(cls(values), warn)
         if values["httpMessages"] is None:
             values["httpMessages"] = not values["allowFile"]
         if values["allowFile"]:

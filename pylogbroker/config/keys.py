@@ -44,6 +44,8 @@ class ConfigKey(Generic[T]):
     @ivar isRequired: true if the file must give the key.
     @ivar derived: the source of a derived default, as Markdown for the reference page.
     @ivar fallback: an earlier key, whose value is the default.
+    @ivar isPrefix: whether it stands for all keys that begin with it; the value is the texts of
+        these keys, by what follows.
     @ivar least: an earlier key, whose value is the smallest: the default rises to it, and a smaller
         value in the file is an error.
     """
@@ -59,6 +61,7 @@ class ConfigKey(Generic[T]):
     derived: str = ""
     fallback: ReferencedKey | None = None
     least: ReferencedKey | None = None
+    isPrefix: bool = False
 
     def __post_init__(self) -> None:
         if self.fallback is not None:
@@ -182,8 +185,9 @@ class Settings:
     def _read(cls, properties: Mapping[str, str], warn: Warn) -> dict[str, Any]:
         problems: list[str] = []
         known = {key.key for key in cls.keys}
+        prefixes = tuple(key.key for key in cls.keys if key.isPrefix)
         for name in properties:
-            if name not in known:
+            if name not in known and not name.startswith(prefixes):
                 near = difflib.get_close_matches(name, known, 1, 0.5)
                 warn(
                     f"{_shown(properties, name)}: there is no such key and it has no effect"
@@ -192,7 +196,13 @@ class Settings:
         values: dict[str, Any] = {}
         for key in cls.keys:
             value: object = None
-            if key.key in properties:
+            if key.isPrefix:
+                value = {
+                    name.removeprefix(key.key): key.type.parse(text, warn)
+                    for name, text in properties.items()
+                    if name.startswith(key.key)
+                }
+            elif key.key in properties:
                 where = _shown(properties, key.key, key.type.isSecret)
                 try:
                     value = key.type.parse(

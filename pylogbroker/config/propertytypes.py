@@ -25,6 +25,7 @@ _BROKER_NUMBER = re.compile(r"[+-]?[0-9]{1,10}")
 _SERVER = re.compile(
     r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>[0-9]{1,5}))?"
 )
+_NAMED_LISTENER = re.compile(r"[^:/|]*://[^/|]*:[0-9]+(?![^,\s])")
 _JAVA_TRIM = "".join(map(chr, range(33)))
 
 
@@ -243,6 +244,36 @@ class PrincipalList(PropertyType[frozenset[str]]):
         return frozenset(names)
 
 
+class CommaSeparatedList(PropertyType[tuple[str, ...]]):
+    """Texts with C{,} between them. White space around a text is dropped."""
+
+    name = "list"
+    range = "separated by `,`"
+
+    def parse(self, text: str, warn: Warn) -> tuple[str, ...]:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+class ListenerList(PropertyType[tuple[str, ...]]):
+    """
+    Kafka's C{NAME://HOST:PORT} with C{,} between them, or Twisted endpoint strings with C{|}.
+    """
+
+    name = "list"
+    range = "separated by `,`; endpoint strings by `|`"
+
+    @staticmethod
+    def isKafkas(text: str) -> bool:
+        """Whether a text is no endpoint string."""
+        return _NAMED_LISTENER.match(text) is not None
+
+    def parse(self, text: str, warn: Warn) -> tuple[str, ...]:
+        inner: PropertyType[tuple[str, ...]] = BAR_SEPARATED_LIST
+        if self.isKafkas(text.strip()):
+            inner = COMMA_SEPARATED_LIST
+        return inner.parse(text, warn)
+
+
 class TopicList(PropertyType[frozenset[str]]):
     """Topics with C{,} between them; white space around a topic is part of its name, as in 0.7."""
 
@@ -361,4 +392,5 @@ TEXT = Text()
 NOT_EMPTY = Text(empty=False)
 NULLABLE_TEXT = Nullable(TEXT)
 BAR_SEPARATED_LIST = BarSeparatedList()
+COMMA_SEPARATED_LIST = CommaSeparatedList()
 TOPIC_MAP = TopicMap()

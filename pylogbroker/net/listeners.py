@@ -17,16 +17,34 @@ from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import SSL4ServerEndpoint, serverFromString
+from twisted.internet.endpoints import (
+    SSL4ServerEndpoint,
+    TCP4ServerEndpoint,
+    TCP6ServerEndpoint,
+    serverFromString,
+)
 from twisted.internet.error import CannotListenError
 from twisted.python.failure import Failure
 
+from pylogbroker.config.listenersettings import Listener
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.net.endpointstrings import PORT_MAX, splitEndpoint
 
 BACKLOG = 1024
 LOOPBACK = "127.0.0.1"
 _LOOPBACKS = {"tcp": LOOPBACK, "ssl": LOOPBACK, "tls": LOOPBACK, "tcp6": r"\:\:1"}
+_KEYWORDS = {
+    "2.5.4.3": "CN",
+    "2.5.4.6": "C",
+    "2.5.4.7": "L",
+    "2.5.4.8": "ST",
+    "2.5.4.9": "STREET",
+    "2.5.4.10": "O",
+    "2.5.4.11": "OU",
+    "0.9.2342.19200300.100.1.1": "UID",
+    "0.9.2342.19200300.100.1.25": "DC",
+}
+"""The attributes to which RFC 2253 gives names."""
 _KEYS = frozenset(("interface", "privateKey", "certKey", "clientCAs", "backlog"))
 
 
@@ -41,19 +59,45 @@ def serverEndpoint(reactor: Any, description: str) -> Any:
     if not description.startswith("tls:"):
         return serverFromString(reactor, description)
     port, options = _parse(description)
+    return _tlsEndpoint(
+        reactor,
+        port,
+        options.get("interface", ""),
+        lambda tls: tls.serverConnections(options),
+        int(options.get("backlog", BACKLOG)),
+    )
+
+
+def listenerEndpoint(reactor: Any, listener: Listener) -> Any:
+    """
+    The endpoint of a broker's listener.
+
+    @raise ConfigurationError: key or certificates cannot be used.
+    @raise Exception: what Twisted raises for endpoint strings.
+    """
+    if listener.endpoint:
+        return serverEndpoint(reactor, listener.endpoint)
+    port, interface, stores = listener.port, listener.interface, listener.stores
+    if stores is None:
+        kind = TCP6ServerEndpoint if ":" in interface else TCP4ServerEndpoint
+        return kind(reactor, port, BACKLOG, interface)
+    return _tlsEndpoint(reactor, port, interface, lambda tls: tls.connectionsOf(stores))
+
+
+def _tlsEndpoint(
+    reactor: Any,
+    port: int,
+    interface: str,
+    connections: Callable[[Any], Any],
+    backlog: int = BACKLOG,
+) -> Any:
     try:
-        from pylogbroker.net.tls import serverConnections
+        from pylogbroker.net import tls
     except ImportError as error:
         raise ConfigurationError(
             f"TLS needs the extra tls: pip install '.[tls]' in the sources ({error})"
         ) from error
-    return SSL4ServerEndpoint(
-        reactor,
-        port,
-        serverConnections(options),
-        int(options.get("backlog", BACKLOG)),
-        options.get("interface", ""),
-    )
+    return SSL4ServerEndpoint(reactor, port, connections(tls), backlog, interface)
 
 
 def _parse(description: str) -> tuple[int, dict[str, str]]:
@@ -146,6 +190,46 @@ def clientName(transport: Any) -> str | None:
 
     names = certificate.to_cryptography().subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if len(names) == 1 else None
+
+
+def distinguishedName(transport: Any) -> str | None:
+    """
+    The subject of a client's certificate as Java writes it by RFC 2253, the last part first;
+    L{None} without a certificate.
+    """
+    get = getattr(transport, "getPeerCertificate", None)
+    certificate = None if get is None else get()
+    if certificate is None:
+        return None
+    parts = reversed(certificate.to_cryptography().subject.rdns)
+    return ",".join("+".join(_attribute(each) for each in part) for part in parts)
+
+
+def _attribute(attribute: Any) -> str:
+    oid = attribute.oid.dotted_string
+    keyword = _KEYWORDS.get(oid)
+    value = attribute.value
+    if keyword is None:
+        data = value if isinstance(value, bytes) else value.encode()
+        head = bytes((attribute._type.value, *_derLength(len(data))))
+        return f"{oid}=#{(head + data).hex()}"
+    return f"{keyword}={_escaped(str(value))}"
+
+
+def _derLength(size: int) -> bytes:
+    if size < 0x80:
+        return bytes((size,))
+    data = size.to_bytes((size.bit_length() + 7) // 8, "big")
+    return bytes((0x80 | len(data), *data))
+
+
+def _escaped(value: str) -> str:
+    text = re.sub(r'([,+"\\<>;])', r"\\\1", value)
+    if text.startswith(("#", " ")):
+        text = f"\\{text}"
+    if value != " " and text.endswith(" "):
+        text = f"{text[:-1]}\\ "
+    return text
 
 
 def isTlsFailure(reason: Failure) -> bool:

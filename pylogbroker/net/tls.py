@@ -18,12 +18,12 @@ from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
 from twisted.internet.ssl import (
     Certificate,
     CertificateOptions,
-    KeyPair,
     TLSVersion,
     trustRootFromCertificates,
 )
 from zope.interface import implementer
 
+from pylogbroker.config.listenersettings import NONE, REQUESTED, REQUIRED, TlsStores
 from pylogbroker.errors import ConfigurationError
 
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----\r?\n.+?\r?\n-----END CERTIFICATE-----", re.DOTALL)
@@ -61,24 +61,47 @@ def serverConnections(options: Mapping[str, str]) -> ServerConnectionCreator:
     @param options: C{privateKey}, C{certKey}, C{clientCAs}, see L{pylogbroker.net.listeners}.
     @raise ConfigurationError: a file cannot be read, or key and certificates do not match.
     """
+    stores = TlsStores(
+        location=options["privateKey"],
+        authoritiesLocation=options.get("clientCAs", ""),
+        clientAuth=REQUIRED if "clientCAs" in options else NONE,
+    )
+    return connectionsOf(stores, options.get("certKey", ""))
+
+
+def connectionsOf(stores: TlsStores, chainLocation: str = "") -> ServerConnectionCreator:
+    """
+    TLS 1.2 and later, with a listener's key and certificates.
+
+    @param chainLocation: the file of the certificates, if they are not with the key.
+    @raise ConfigurationError: a file cannot be read, or key and certificates do not match.
+    """
+    place = stores.location
     try:
-        own = _certificates(options.get("certKey", options["privateKey"]))
-        key = KeyPair.load(_read(options["privateKey"]), crypto.FILETYPE_PEM)
-        trustRoot = (
-            trustRootFromCertificates(_certificates(options["clientCAs"]))
-            if "clientCAs" in options
-            else None
-        )
+        keyText = stores.key.encode() if stores.key else _read(place)
+        if stores.chain:
+            own = _certificates(stores.chain.encode(), "the chain")
+        else:
+            own = _certificates(_read(chainLocation or place), chainLocation or place)
+        # Without a password OpenSSL would ask for one on the terminal.
+        key = crypto.load_privatekey(crypto.FILETYPE_PEM, keyText, stores.keyPassword.encode())
+        trustRoot = None
+        if stores.clientAuth != NONE:
+            texts = stores.authorities.encode() or _read(stores.authoritiesLocation)
+            found = _certificates(texts, stores.authoritiesLocation or "the authorities' texts")
+            trustRoot = trustRootFromCertificates(found)
         made = CertificateOptions(
-            privateKey=key.original,
+            privateKey=key,
             certificate=own[0].original,
             extraCertChain=[each.original for each in own[1:]],
             trustRoot=trustRoot,
             raiseMinimumTo=TLSVersion.TLSv1_2,
         )
+        if stores.clientAuth == REQUESTED:
+            made.requireCertificate = False
         # Made now: else the first client would find what does not fit together.
         return ServerConnectionCreator(made.getContext())
-    except (SSL.Error, crypto.Error, ValueError) as error:
+    except (SSL.Error, crypto.Error, ValueError, TypeError) as error:
         raise ConfigurationError(f"TLS cannot be used: {error}") from error
 
 
@@ -90,8 +113,8 @@ def _read(path: str) -> bytes:
         raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _certificates(path: str) -> list[Any]:
-    found = [Certificate.loadPEM(text) for text in _PEM.findall(_read(path))]
+def _certificates(data: bytes, place: str) -> list[Any]:
+    found = [Certificate.loadPEM(text) for text in _PEM.findall(data)]
     if not found:
-        raise ConfigurationError(f"there is no certificate in {path}")
+        raise ConfigurationError(f"there is no certificate in {place}")
     return found

@@ -152,7 +152,8 @@ class FaultInjector:
         self._leaders: dict[tuple[str, int], int] = {}
         self._ports: dict[int, Any] = {}
         self._held: dict[Deferred[None], Any] = {}  # answers that are late, and their timers
-        service.kafka.protocol.wrapHandlers(self._around)
+        for protocol in service.kafka.protocols:
+            protocol.wrapHandlers(self._around)
 
     # -- ordering
 

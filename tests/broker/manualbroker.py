@@ -299,19 +299,19 @@ class LeadBroker:
         assert outcomes == [None], outcomes
         assert not self.reactor.getDelayedCalls(), self.reactor.getDelayedCalls()
 
-    def connect(self, transport: Any = SendfileTransport) -> Peer:
-        """A connection over a pair of sockets."""
-        peer = self.tryConnect(transport)
+    def connect(self, transport: Any = SendfileTransport, listener: int = 0) -> Peer:
+        """A connection over a pair of sockets, to the listener of a number."""
+        peer = self.tryConnect(transport, listener)
         assert peer is not None
         return peer
 
-    def tryConnect(self, transport: Any = SendfileTransport) -> Peer | None:
+    def tryConnect(self, transport: Any = SendfileTransport, listener: int = 0) -> Peer | None:
         """The same; L{None}: it was turned away."""
         near, far = socket.socketpair()
         far.setblocking(False)
         number = len(self.peers) + 1
         address = ("192.0.2.1", number)
-        protocol = self.service.factory.buildProtocol(IPv4Address("TCP", *address))
+        protocol = self.service.factories[listener].buildProtocol(IPv4Address("TCP", *address))
         if protocol is None:
             near.close()
             far.close()

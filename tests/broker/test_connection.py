@@ -22,6 +22,7 @@ from pylogbroker.broker.requestmemory import RECEIVE_SIZE_MAX, RequestMemory
 from pylogbroker.errors import InvalidRequestValueError
 from pylogbroker.metrics.counters import ConnectionCounters
 from pylogbroker.net.ratelimitedlog import RateLimitedLogger
+from pylogbroker.net.sendfile import SendfileTransport
 from pylogbroker.protocol.framing import FrameDecoder
 from pylogbroker.protocol.kafka07.requests import (
     encodeFetch,
@@ -314,8 +315,8 @@ class HeldTests(LeadTestCase):
         """
         broker = self.broker()
         fill(broker, *[b"x" * 100_000] * 30)
-        for transport in (None, plainServer):
-            peer = broker.connect(*([transport] if transport else []))
+        for transport in (SendfileTransport, plainServer):
+            peer = broker.connect(transport)
             peer.resize(10_000)
             peer.sendSome(
                 encodeFetch("t", 0, 0, 3_000_000)

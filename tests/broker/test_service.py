@@ -248,7 +248,7 @@ class LifeTests(LeadTestCase):
             def listen(self, factory: object) -> Deferred[Any]:
                 return never
 
-        self.patch(service, "serverEndpoint", lambda reactor, description: Slow())
+        self.patch(service, "listenerEndpoint", lambda reactor, listener: Slow())
         error = self.assertRaises(ConfigurationError, lead.service.privilegedStartService)
         self.assertIn("twistd cannot wait", str(error))
 
@@ -264,7 +264,7 @@ class LifeTests(LeadTestCase):
             def listen(self, factory: object) -> Deferred[Any]:
                 return late
 
-        self.patch(service, "serverEndpoint", lambda reactor, description: Slow())
+        self.patch(service, "listenerEndpoint", lambda reactor, listener: Slow())
         self.assertRaises(ConfigurationError, lead.service.privilegedStartService)
         late.errback(OSError("late"))
         gc.collect()

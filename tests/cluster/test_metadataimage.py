@@ -19,7 +19,10 @@ from pylogbroker.cluster.metadataimage import (
     ProducerIdsRecord,
     Record,
     RemoveAclRecord,
+    RemoveScramCredentialRecord,
     RemoveTopicRecord,
+    ScramCredential,
+    ScramCredentialRecord,
     TopicRecord,
     TopicRemovedRecord,
     decodeRecords,
@@ -38,6 +41,8 @@ RECORDS: list[Record] = [
     ConfigRecord(BROKER, "0", "log.retention.ms", "8"),
     ProducerIdsRecord(1000),
     ACL,
+    ScramCredentialRecord("alice", 1, "c2FsdA==", "a2V5", "c2VydmVy", 4096),
+    ScramCredentialRecord("alice", 2, "", "a2V5", "c2VydmVy", 8192),
 ]
 
 
@@ -107,6 +112,21 @@ class ImageTests(SynchronousTestCase):
         self.assertEqual(made.topics["orders"].partitionCount, 9)
         self.assertEqual((image.partitionCount, made.partitionCount), (4, 9))
 
+    def test_credentials(self) -> None:
+        """What is kept of a password is found by user and mechanism, replaced, and removed."""
+        image = imageOf(RECORDS)
+        before = list(image.records())
+        made = image.copy()
+        old = ScramCredential(b"salt", b"key", b"server", 4096)
+        new = old._replace(salt=b"other")
+        self.assertEqual(image.scramCredentials["alice"][1], old)
+        made.apply(new.record("alice", 1))
+        made.apply(RemoveScramCredentialRecord("alice", 2))
+        self.assertEqual(made.scramCredentials, {"alice": {1: new}})
+        made.apply(RemoveScramCredentialRecord("alice", 1))
+        self.assertEqual(made.scramCredentials, {})
+        self.assertEqual(list(image.records()), before)
+
     def test_contradictions(self) -> None:
         """A record that contradicts an earlier one is refused, and changes nothing."""
         image = imageOf(RECORDS)
@@ -122,6 +142,7 @@ class ImageTests(SynchronousTestCase):
             (TopicRemovedRecord(FIRST), "not being removed"),
             (ConfigRecord("planet", "", "x", "y"), "unknown resource"),
             (ProducerIdsRecord(1000), "not behind"),
+            (RemoveScramCredentialRecord("bob", 1), "no password for mechanism 1"),
         ]
         for record, text in contradictions:
             error = self.assertRaises(MetadataError, image.apply, record)

@@ -349,9 +349,14 @@ class SampleTests(SettingsCase):
     def pairs(self) -> list[tuple[str, str, str, str]]:
         """(comment, C{"#"} if the key is commented out, key, value), for each key of the file."""
         with open(SAMPLE, encoding="utf-8") as file:
-            found = re.findall(r"\n((?:# .*\n)+)(#?)([a-z.]+)=(.*)", file.read())
+            found = re.findall(r"\n((?:# .*\n)+)(#?)([a-z._]+)=(.*)", file.read())
+        prefixes = [row.key for row in BrokerSettings.keys if row.isPrefix]
+
+        def rowKey(key: str) -> str:
+            return next((prefix for prefix in prefixes if key.startswith(prefix)), key)
+
         return [
-            (" ".join(line[2:] for line in comment.splitlines()), mark, key, value)
+            (" ".join(line[2:] for line in comment.splitlines()), mark, rowKey(key), value)
             for comment, mark, key, value in found
         ]
 

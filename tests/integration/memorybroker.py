@@ -155,7 +155,7 @@ class MemoryClient:
     def __init__(self, broker: MemoryBroker) -> None:
         self._broker = broker
         self._transport = _PoweredTransport(broker)
-        protocol = broker.service.factory.buildProtocol(None)
+        protocol = broker.service.factories[0].buildProtocol(None)
         assert protocol is not None
         self._protocol = protocol
         self._protocol.makeConnection(self._transport)

@@ -8,21 +8,36 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import NameOID
 from OpenSSL import SSL
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import Deferred, fail, succeed
-from twisted.internet.endpoints import SSL4ServerEndpoint, TCP4ServerEndpoint
+from twisted.internet.endpoints import (
+    SSL4ServerEndpoint,
+    TCP4ServerEndpoint,
+    TCP6ServerEndpoint,
+)
 from twisted.internet.error import CannotListenError, ConnectionDone
 from twisted.internet.testing import MemoryReactor
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.config.listenersettings import Listener, TlsStores
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.net.listeners import (
     clientName,
+    distinguishedName,
     formatAddress,
     isTlsFailure,
     listenerDescription,
+    listenerEndpoint,
     listenError,
     listenNow,
     serverEndpoint,
@@ -70,6 +85,41 @@ class EndpointTests(SynchronousTestCase):
         )
         self.assertEqual(self.mode(endpoint), SSL.VERIFY_NONE)
 
+    def test_listeners(self) -> None:
+        """Kafka's listeners: an address of IPv4 or IPv6, or an endpoint string; with TLS or not."""
+        for listener, kind in (
+            (Listener(endpoint="tcp:0"), TCP4ServerEndpoint),
+            (Listener(interface="127.0.0.1"), TCP4ServerEndpoint),
+            (Listener(interface="::1"), TCP6ServerEndpoint),
+            (Listener(stores=TlsStores(self.key), interface="::1"), SSL4ServerEndpoint),
+        ):
+            self.assertIsInstance(listenerEndpoint(MemoryReactor(), listener), kind)
+
+    def test_stores(self) -> None:
+        """Key, chain and authorities may be texts; the key may be encrypted."""
+        with open(self.key) as file:
+            text = file.read()
+        start = text.index("-----BEGIN CERTIFICATE")
+        key = load_pem_private_key(text[:start].encode(), None).private_bytes(
+            Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")
+        )
+        with open(self.authority.ca) as file:
+            authority = file.read()
+        stores = TlsStores(
+            key=key.decode(),
+            chain=text[start:],
+            keyPassword="secret",
+            authorities=authority,
+            clientAuth="requested",
+        )
+        found = listenerEndpoint(MemoryReactor(), Listener(stores=stores))
+        self.assertEqual(self.mode(found) & 3, SSL.VERIFY_PEER)
+        for wrong in ("", "wrong"):
+            stores = stores._replace(keyPassword=wrong)
+            self.assertRaises(
+                ConfigurationError, listenerEndpoint, MemoryReactor(), Listener(stores=stores)
+            )
+
     def test_wrong(self) -> None:
         """What is wrong with a string, or with a file that it names, is said."""
         other = self.authority.issue("another")
@@ -108,6 +158,43 @@ class PeerTests(SynchronousTestCase):
     def test_noTls(self) -> None:
         """A plain connection has no name."""
         self.assertIs(clientName(object()), None)
+        self.assertIs(distinguishedName(object()), None)
+
+    def test_distinguishedName(self) -> None:
+        """
+        The subject as C{javax.security.auth.x500.X500Principal.getName()} gives it: the last part
+        first, what RFC 2253 does not name as DER in hexadecimal digits.
+        """
+
+        class Transport:
+            """One whose client has shown a certificate, or none."""
+
+            subject: Any = None
+
+            def getPeerCertificate(self) -> Any:
+                return None if self.subject is None else self
+
+            def to_cryptography(self) -> Any:
+                return self
+
+        transport = Transport()
+        self.assertIs(distinguishedName(transport), None)
+        one = x509.NameAttribute
+        transport.subject = x509.Name(
+            [
+                x509.RelativeDistinguishedName([one(NameOID.COUNTRY_NAME, "DE")]),
+                x509.RelativeDistinguishedName([one(NameOID.ORGANIZATION_NAME, ' A, "B"\\ ')]),
+                x509.RelativeDistinguishedName([one(NameOID.EMAIL_ADDRESS, "a@example.org")]),
+                x509.RelativeDistinguishedName([one(NameOID.TITLE, "x" * 130)]),
+                x509.RelativeDistinguishedName([one(NameOID.COMMON_NAME, "#alice")]),
+            ]
+        )
+        self.assertEqual(
+            distinguishedName(transport),
+            "CN=\\#alice,2.5.4.12=#0c8182" + "78" * 130 + ","
+            "1.2.840.113549.1.9.1=#160d61406578616d706c652e6f7267,"
+            'O=\\ A\\, \\"B\\"\\\\\\ ,C=DE',
+        )
 
     def test_failures(self) -> None:
         """What OpenSSL raises is told from other ends, in its own words."""

@@ -16,7 +16,7 @@ from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.schemas import ApiMessage
 from tests.oracle.normaliser import Normaliser
-from tests.oracle.steps import Ask, Close, Raw, Receive, Scenario, Setting, Step, Until
+from tests.oracle.steps import Ask, Close, Raw, Receive, Scenario, Setting, Step, Token, Until
 
 FRAME_SIZE_MAX = 64 << 20
 _KEYS = {int(key): key for key in ApiKey}
@@ -162,7 +162,7 @@ class Conversation:
         """
         baseMs = time.time_ns() // 1_000_000 // 1000 * 1000 - _HOUR_MS
         self._names = Normaliser(baseMs)
-        self._names.nodeId = self._nodeId()
+        self._names.nodeId = self._nodeId(scenario.login)
         steps = scenario.run(Setting(self._names.nodeId, baseMs))
         result: Any = None
         try:
@@ -182,7 +182,12 @@ class Conversation:
                 connection.close()
             self._connections.clear()
 
-    def _nodeId(self) -> int:
+    def _nodeId(self, login: bytes) -> int:
+        if login:
+            handshake = messages.SaslHandshakeRequest(mechanism="PLAIN")
+            self._do(Ask("handshake", ApiKey.SASL_HANDSHAKE, 1, handshake, "node"))
+            authenticate = messages.SaslAuthenticateRequest(authBytes=login)
+            self._do(Ask("authenticate", ApiKey.SASL_AUTHENTICATE, 1, authenticate, "node"))
         ask = Ask("node", ApiKey.METADATA, 1, messages.MetadataRequest(topics=[]), "node")
         body, _ = self._do(ask)
         self._connections.pop("node").close()
@@ -190,7 +195,8 @@ class Conversation:
 
     def _do(self, step: Step) -> tuple[Any, Line | None]:
         if isinstance(step, Close):
-            self._connections.pop(step.on).close()
+            if step.on in self._connections:
+                self._connections.pop(step.on).close()
             return None, None
         if isinstance(step, Until):
             return self._repeat(step)
@@ -200,6 +206,8 @@ class Conversation:
             return self._rawAnswer(step, connection)
         if isinstance(step, Receive):
             return self._answer(step, connection)
+        if isinstance(step, Token):
+            return self._tokenAnswer(step, connection)
         connection.ask(step)
         if not step.isAnswered:
             return None, None
@@ -226,6 +234,17 @@ class Conversation:
         if step.on in self._connections:
             self._connections.pop(step.on).close()
         return body, Line(step.label, "bytes", answer)
+
+    def _tokenAnswer(self, step: Token, connection: _Connection) -> tuple[Any, Line]:
+        connection.send(struct.pack(">i", len(step.data)) + step.data)
+        answer: Any
+        try:
+            body = connection.receive()
+            answer = self._names.text("authBytes", body)
+        except (_ClosedError, TimeoutError) as error:
+            body, answer = None, "silent" if isinstance(error, TimeoutError) else "closed"
+            self._connections.pop(step.on).close()
+        return body, Line(step.label, "token", answer)
 
     def _answer(self, step: Ask | Receive, connection: _Connection) -> tuple[Any, Line | None]:
         if isinstance(step, Ask):

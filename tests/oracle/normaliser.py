@@ -38,6 +38,8 @@ _TEXTS = {"errorMessage", "batchIndexErrorMessage"}
 _TIME_DIGITS = re.compile(r"(?<!\d)-?\d{13,19}(?!\d)")
 _UUID = re.compile(r"(?<![\w-])[\w-]{22}(?![\w-])")
 _MEMBER_ID = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+_SCRAM_NONCE = re.compile(r"r=(clientnonce)[^,]+,")
+_SCRAM_SIGNATURE = re.compile(r"v=[A-Za-z0-9+/]+=*$")
 _CLIENT_TIMES_MS = 30 * 60_000
 _NOW_AFTER_MS = 50 * 60_000
 _DAY_MS = 86_400_000
@@ -128,10 +130,18 @@ class Normaliser:
         if isinstance(value, bytes) and len(value) == 16 and name in ("topicId", "clusterId"):
             return self.topic(value)
         if isinstance(value, bytes | memoryview):
-            return _text(bytes(value))
+            return self.text(name, bytes(value))
         if name == "resourceName":
             return value
         return self._scalar(name, value)
+
+    @staticmethod
+    def text(name: str, value: bytes) -> str | None:
+        """Bytes as text; in those of SCRAM, the broker's nonce and what follows from it by name."""
+        if name == "authBytes" and value.startswith((b"r=", b"v=")):
+            found = _SCRAM_NONCE.sub(r"r=\1<nonce>,", value.decode("ascii"))
+            return _SCRAM_SIGNATURE.sub("v=<signature>", found)
+        return _text(value)
 
     def _scalar(self, name: str, value: Any) -> Any:
         if name in _COUNTED and (_COUNTED[name], value) in self._names:

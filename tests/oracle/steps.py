@@ -88,13 +88,24 @@ class Raw(NamedTuple):
     own: str | None = None
 
 
+class Token(NamedTuple):
+    """
+    Send bytes of SASL with their size and no header, as clients do after a SaslHandshake of version
+    0, and wait for the broker's.
+    """
+
+    label: str
+    data: bytes
+    on: str = MAIN
+
+
 class Close(NamedTuple):
     """Close a connection."""
 
     on: str = MAIN
 
 
-Step = Ask | Receive | Until | Raw | Close
+Step = Ask | Receive | Until | Raw | Token | Close
 Steps = Generator[Step, Any, Any]
 
 
@@ -102,11 +113,14 @@ class Scenario(NamedTuple):
     """
     @ivar name: of the file with its answers; its topics and groups begin with it.
     @ivar settings: of the broker, in Kafka's words, beside L{SETTINGS}.
+    @ivar login: the SASL/PLAIN token with which the scenario's first request, for the number of the
+        node, gets in; empty where there is no SASL.
     """
 
     name: str
     run: Callable[[Setting], Steps]
     settings: Sequence[tuple[str, str]] = ()
+    login: bytes = b""
 
 
 SETTINGS = (
@@ -124,13 +138,14 @@ REGISTERED: dict[str, Scenario] = {}
 
 def scenario(
     *settings: tuple[str, str],
+    login: bytes = b"",
 ) -> Callable[[Callable[[Setting], Steps]], Callable[[Setting], Steps]]:
     """Register a generator function: C{offsetsByTime} is the scenario C{offsets-by-time}."""
 
     def register(run: Callable[[Setting], Steps]) -> Callable[[Setting], Steps]:
         name = re.sub("(?=[A-Z])", "-", run.__name__).lower()
         assert name not in REGISTERED, name
-        REGISTERED[name] = Scenario(name, run, settings)
+        REGISTERED[name] = Scenario(name, run, settings, login)
         return run
 
     return register

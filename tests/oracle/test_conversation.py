@@ -16,7 +16,7 @@ from pylogbroker.protocol.kafka.responses import encodeResponse
 from tests.oracle.conversation import Conversation, Line, encodeRequest
 from tests.oracle.scenarios import scenarios
 from tests.oracle.scenarios.pieces import batch, produce
-from tests.oracle.steps import Ask, Close, Raw, Receive, Scenario, Setting, Steps, Until
+from tests.oracle.steps import Ask, Close, Raw, Receive, Scenario, Setting, Steps, Token, Until
 
 METADATA = messages.MetadataRequest(topics=[])
 
@@ -151,6 +151,17 @@ class ConversationTests(SynchronousTestCase):
 
         answers = [line.answer for line in self.run_(steps)]
         self.assertEqual(answers, [{"errorCode": 5}, "closed", "silent"])
+
+    def test_tokens(self) -> None:
+        """Bytes with a size and no header, as clients of SASL send them; or the end."""
+
+        def steps(setting: Setting) -> Steps:
+            for generation in (5, -1):
+                yield Token("token", encodeRequest(heartbeat("", generation, 0), 1)[4:])
+                yield Close()
+
+        answers = [line.answer for line in self.run_(steps)]
+        self.assertEqual(answers, ["00 00 00 01 00 05", "closed"])
 
     def test_scenarioThatEnds(self) -> None:
         """An exception of the scenario is its last line."""

@@ -100,7 +100,7 @@ class SimulatedBroker:
     def _started(self, _result: None, service: BrokerService, process: Process) -> None:
         if service is self.service and self.isUp:
             self.isServing = True
-            self.world.servers[self.name] = process, service.factory.buildProtocol
+            self.world.servers[self.name] = process, service.factories[0].buildProtocol
 
     def _notStarted(self, _failure: Failure, service: BrokerService, process: Process) -> None:
         """ZooKeeper could not be reached, say."""

@@ -31,7 +31,9 @@ from pylogbroker.broker.kafka.protocol import ConnectionState, Handler, KafkaPro
 from pylogbroker.broker.kafka.purgatory import Purgatory
 from pylogbroker.broker.kafka.security.aclrequests import AclRequests
 from pylogbroker.broker.kafka.security.authorizer import AclAuthorizer
+from pylogbroker.broker.kafka.security.credentialrequests import CredentialRequests
 from pylogbroker.broker.kafka.security.requestrules import authorized
+from pylogbroker.broker.kafka.security.saslprotocol import REFUSALS, SaslProtocol
 from pylogbroker.broker.kafka.topicrequests import TopicDefaults, TopicRequests
 from pylogbroker.broker.kafka.topics import (
     OFFSETS_TOPIC,
@@ -42,12 +44,14 @@ from pylogbroker.broker.kafka.topics import (
 from pylogbroker.broker.logmanager import LogManager
 from pylogbroker.broker.metadatamanager import MetadataManager
 from pylogbroker.broker.server import Broker
-from pylogbroker.cluster.metadataimage import Record
+from pylogbroker.cluster.metadataimage import Record, ScramCredential
 from pylogbroker.config.brokersettings import BrokerSettings
+from pylogbroker.config.listenersettings import Listener
 from pylogbroker.config.topicconfigs import ConfigType, EffectiveConfigs
 from pylogbroker.errors import StorageError
 from pylogbroker.interfaces import IFileSystem
 from pylogbroker.metrics.counters import BrokerCounters
+from pylogbroker.net.ratelimitedlog import RateLimitedLogger
 from pylogbroker.net.workers import IWorker
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.storage.kafka.batchlog import BatchLogSettings
@@ -74,7 +78,7 @@ class KafkaBroker:
     @ivar fetchSessions: of consumers, too.
     @ivar cleaner: compacts.
     @ivar authorizer: L{None}: every client may do everything.
-    @ivar protocol: handles the requests of all its connections.
+    @ivar protocols: handle the requests of connections, one for each listener.
     """
 
     def __init__(
@@ -109,7 +113,7 @@ class KafkaBroker:
         self.topics: TopicManager
         self.groups: GroupService
         self.fetchSessions: FetchSessionCache
-        self.protocol: KafkaProtocol
+        self.protocols: list[KafkaProtocol] = []
         self.purgatory = Purgatory(clock)
         self.authorizer: AclAuthorizer | None = None
         if settings.authorizerClassName:
@@ -220,16 +224,46 @@ class KafkaBroker:
             **ProducerIdRequests(topics).handlers,
             **groups.handlers,
             **AclRequests(self.metadata, self.authorizer is not None).handlers,
+            **CredentialRequests(self.metadata).handlers,
+            **REFUSALS,
         }
         if self.authorizer is not None:
             handlers = authorized(handlers, self.authorizer, lambda: self.metadata.image)
-        self.protocol = KafkaProtocol(
-            handlers,
-            self._settings.maxSocketRequestBytes,
+        self._handlers = handlers
+
+    def newProtocol(self, listener: Listener) -> KafkaProtocol:
+        """What handles the requests of a listener's connections."""
+        made = self._newProtocol(listener)
+        self.protocols.append(made)
+        return made
+
+    def _newProtocol(self, listener: Listener) -> KafkaProtocol:
+        settings = self._settings
+        if listener.isSasl:
+            return SaslProtocol(
+                self._handlers,
+                settings.maxSocketRequestBytes,
+                self._counters,
+                self._clock,
+                self._requestLog,
+                listener,
+                self._credential,
+                self._random,
+                RateLimitedLogger(self._clock, log),
+                settings.saslServerMaxReceiveSize,
+                settings.connectionFailedAuthenticationDelayMs,
+            )
+        return KafkaProtocol(
+            self._handlers,
+            settings.maxSocketRequestBytes,
             self._counters,
             self._clock.seconds,
             self._requestLog,
+            listener,
         )
+
+    def _credential(self, user: str, mechanism: int) -> ScramCredential | None:
+        return self.metadata.image.scramCredentials.get(user, {}).get(mechanism)
 
     def _makeCleaner(self, directory: LogDirectory, logManager: LogManager) -> LogCleaner:
         worker, fileSystem = self._compactionWorker, self._fileSystem
@@ -275,10 +309,13 @@ class KafkaBroker:
         }
 
     def advertised(self, state: ConnectionState) -> tuple[str, int]:
-        """Host and port at which the broker tells a client to find it."""
-        settings = self._settings
+        """Host and port at which the broker tells a client to find the listener that it uses."""
+        settings, listener = self._settings, state.listener
         host, port = state.local
-        return settings.hostName or host or "localhost", port or settings.port
+        return (
+            listener.advertisedHost or settings.hostName or host or "localhost",
+            listener.advertisedPort or port or settings.port,
+        )
 
     def start(self) -> Deferred[None]:
         """

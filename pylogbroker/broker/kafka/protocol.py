@@ -22,7 +22,9 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from pylogbroker.config.listenersettings import Listener
 from pylogbroker.metrics.counters import BrokerCounters
+from pylogbroker.net.listeners import distinguishedName
 from pylogbroker.protocol.framing import FrameDecoder
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
@@ -39,6 +41,8 @@ the request names it; clients name it once.
 _KIND_NAMES = {ApiKey.PRODUCE: "produce", ApiKey.FETCH: "fetch"}
 _LONG_WAITS = frozenset((ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP))
 _KEYS: Mapping[int, ApiKey] = {int(key): key for key in ApiKey}
+_SECRETS = frozenset((ApiKey.SASL_AUTHENTICATE, ApiKey.ALTER_USER_SCRAM_CREDENTIALS))
+"""Requests whose bodies no log may show."""
 _KEY_2011_MAX = 4
 _HEAD = struct.Struct(">ihhih")
 """Size, key, version, correlation id, and the size of the client's id."""
@@ -61,17 +65,20 @@ class ConnectionState:
         whose records a worker checks would else be overtaken.
     @ivar fetches: what ends each waiting fetch.
     @ivar isLost: the client is gone, and held requests are still handled.
+    @ivar listener: by which the client came.
     @ivar principal: who the client is, as Kafka writes it: C{User:name}.
     """
 
-    __slots__ = ("_transport", "appending", "fetches", "isLost", "principal")
+    __slots__ = ("_transport", "appending", "fetches", "isLost", "listener", "principal")
 
-    def __init__(self, transport: Any) -> None:
+    def __init__(self, transport: Any, listener: Listener = Listener()) -> None:  # noqa: B008
         """@param transport: L{None}: not connected."""
         self._transport = transport
+        self.listener = listener
         self.appending: Deferred[None] | None = None
         self.isLost = False
-        self.principal = ANONYMOUS
+        name = distinguishedName(transport) if listener.isTls else None
+        self.principal = ANONYMOUS if name is None else f"User:{name}"
         self.fetches: dict[int, Callable[[], object]] = {}
 
     @property
@@ -148,13 +155,16 @@ class KafkaProtocol:
         counters: BrokerCounters,
         seconds: Callable[[], float],
         requestLog: Logger | None = None,
+        listener: Listener = Listener(),  # noqa: B008
     ) -> None:
         """
         @param handlers: of all requests but ApiVersions.
         @param requestSizeMax: bytes of a frame.
         @param seconds: a clock that times requests.
         @param requestLog: logs every request; costs more than the requests do.
+        @param listener: of its connections.
         """
+        self._listener = listener
         self._handlers = {**handlers, ApiKey.API_VERSIONS: self._apiVersions}
         self._requestSizeMax = requestSizeMax
         self._counters = counters.requests
@@ -172,7 +182,7 @@ class KafkaProtocol:
         return KafkaRequestDecoder(self._requestSizeMax, self._handlers)
 
     def newState(self, transport: Any) -> ConnectionState:
-        return ConnectionState(transport)
+        return ConnectionState(transport, self._listener)
 
     def handle(self, request: Request, state: ConnectionState) -> Any:
         header, body = request
@@ -182,7 +192,7 @@ class KafkaProtocol:
                 kind=header.apiKey.apiName,
                 version=header.apiVersion,
                 clientId=header.clientId,
-                body=body,
+                body="…" if header.apiKey in _SECRETS else body,
             )
         key = header.apiKey
         counters = self._counters

@@ -87,7 +87,7 @@ class GroupCase(LeadTestCase):
         if version >= key.flexibleVersion:
             header += packVarint(0)
         data = header + body
-        protocol = self.lead.service.kafka.protocol
+        protocol = self.lead.service.kafka.protocols[0]
         decoder = protocol.newDecoder()
         decoder.feed(struct.pack(">i", len(data)) + data)
         request = decoder.takeRequest()

@@ -316,7 +316,7 @@ class AdministrationTests(GroupCase):
 
 def _state(case: GroupCase) -> Any:
 
-    return case.lead.service.kafka.protocol.newState(TRANSPORT)
+    return case.lead.service.kafka.protocols[0].newState(TRANSPORT)
 
 
 def _named(topic: Any, isId: bool) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.requests import RequestHeader
 from pylogbroker.protocol.kafka07.requests import encodeFetch
-from tests.broker.manualbroker import LeadTestCase
+from tests.broker.manualbroker import LeadTestCase, Peer
 
 
 def frame(key: int, version: int, body: bytes = b"", flexible: bool = False) -> bytes:
@@ -164,6 +164,7 @@ class ProtocolTests(SynchronousTestCase):
         state.fetches = {1: lambda: ended.append(1), 2: lambda: ended.append(2)}
         self.protocol.connectionLost(state)
         self.assertEqual(ended, [1, 2])
+        self.assertEqual(state.local, ("", 0))
 
     def test_principal(self) -> None:
         """A client of a listener without authentication is anonymous."""
@@ -200,6 +201,38 @@ class ProtocolTests(SynchronousTestCase):
             (1, 4, int.from_bytes(b"name", "big"), b"a"),
         ):
             self.assertFalse(isCurrentProtocol(head(key, version, correlation, clientId)))
+
+
+class ListenersTests(LeadTestCase):
+    """Several listeners of one broker."""
+
+    def advertised(self, peer: Peer) -> tuple[str, int]:
+        """What a Metadata response says."""
+        peer.send(frame(3, 1, b"\0\0\0\0"))
+        (found,) = peer.frames()
+        body, _ = messages.MetadataResponse.decode(found, 1, 4)
+        return body.brokers[0].host, body.brokers[0].port
+
+    def test_advertised(self) -> None:
+        """
+        Clients are told the address of the listener by which they came; the one that they have
+        reached where nothing else is known.
+        """
+        broker = self.broker(
+            {
+                "listeners": "INSIDE://:9092,OUTSIDE://:9093,OLD://:9094,HERE://10.0.0.5:9095",
+                "advertised.listeners": "INSIDE://log1:1,OUTSIDE://log1.example.org:2",
+                "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT,"
+                "OLD:PLAINTEXT,HERE:PLAINTEXT",
+                "listener.dialect": "kafka",
+                "listener.name.old.listener.dialect": "kafka07",
+            }
+        )
+        found = [self.advertised(broker.connect(listener=number)) for number in (0, 1, 3)]
+        self.assertEqual(found, [("log1", 1), ("log1.example.org", 2), ("10.0.0.5", 9092)])
+        old = broker.connect(listener=2)
+        old.send(encodeFetch("t", 0, 0, 100))
+        self.assertEqual(len(old.fetched()), 1)
 
 
 class DialectTests(LeadTestCase):

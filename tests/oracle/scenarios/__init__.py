@@ -19,6 +19,7 @@ _MODULES = (
     "transactions",
     "security",
     "authorization",
+    "sasl",
     "consumergroups",
     "malformed",
 )
