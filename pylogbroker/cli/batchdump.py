@@ -1,6 +1,6 @@
 """
-What C{dump} shows of today's segment files and their indexes: lines as by DumpLogSegments of Kafka
-4.x, or JSON. It is a module of its own, since C{dump} itself is about the format of 2011.
+What C{dump} shows of today's segment files, their indexes and snapshots of producers: lines as by
+DumpLogSegments of Kafka 4.x, or JSON. It is a module of its own, since C{dump} itself is about the format of 2011.
 
 A batch with a wrong checksum is shown, and the walk goes on, as long as sizes make sense.
 """
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from pylogbroker.cli.output import asJsonLine
-from pylogbroker.errors import FormatError
+from pylogbroker.errors import CorruptLogError, FormatError
 from pylogbroker.interfaces import BatchHeader, EndMarker
 from pylogbroker.records.compression import BATCH_CODEC_NAMES
 from pylogbroker.records.recordbatch import (
@@ -26,12 +26,23 @@ from pylogbroker.records.recordbatch import (
     readHeader,
     readMarker,
 )
+from pylogbroker.storage.kafka.producerstate import decodeSnapshot
 from pylogbroker.types import escapeUnprintable
 
-SUFFIXES = (".log", ".index", ".timeindex")
+SUFFIXES = (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
+_SMALL_SIZE_MAX = 64 << 20
+"""Bytes of a snapshot of producers, which is read at once."""
 
-_INDEX_ENTRY = struct.Struct(">ii")
-_TIME_ENTRY = struct.Struct(">qi")
+_ABORTED_FIELDS = ("version", "producerId", "firstOffset", "lastOffset", "lastStableOffset")
+_ENTRIES: dict[str, tuple[struct.Struct, tuple[str, ...], tuple[str, ...]]] = {
+    "index": (struct.Struct(">ii"), ("offset", "position"), ("offset",)),
+    "timeindex": (struct.Struct(">qi"), ("timestamp", "offset"), ("offset",)),
+    "txnindex": (struct.Struct(">hqqqq"), _ABORTED_FIELDS, ()),
+}
+"""By suffix: layout, names of the fields, and those that count from the segment's first offset."""
+
+
+_TEXTS = ("key", "payload")
 
 
 def _boolean(value: bool) -> str:
@@ -69,29 +80,68 @@ class BatchDump:
             yield f"Dumping {self._path}\n".encode("utf-8", "surrogateescape")
         if self._path.endswith(".log"):
             yield from self._batches()
+        elif self._path.endswith(".snapshot"):
+            yield from self._producers()
         else:
             yield from self._entries()
 
     # -- indexes
 
     def _entries(self) -> Iterator[bytes]:
-        isTimes = self._path.endswith(".timeindex")
-        entry = _TIME_ENTRY if isTimes else _INDEX_ENTRY
-        count, left = divmod(self._size, entry.size)
+        layout, names, bases = _ENTRIES[self._path.rpartition(".")[2]]
+        count, left = divmod(self._size, layout.size)
         for _ in range(count):
-            first, second = entry.unpack(self._file.read(entry.size))
-            found = (
-                {"timestamp": first, "offset": self._base + second}
-                if isTimes
-                else {"offset": self._base + first, "position": second}
+            values = layout.unpack(self._file.read(layout.size))
+            yield self._line(
+                {
+                    name: value + self._base if name in bases else value
+                    for name, value in zip(names, values, strict=True)
+                }
             )
-            yield (
-                asJsonLine({"file": self._path, **found})
-                if self._options.json
-                else " ".join(f"{name}: {value}" for name, value in found.items()) + "\n"
-            ).encode("utf-8", "surrogateescape")
         if left:
             self.fault = f"{left} bytes are left, less than an entry"
+
+    def _line(self, found: dict[str, Any]) -> bytes:
+        return (
+            asJsonLine({"file": self._path, **found})
+            if self._options.json
+            else " ".join(f"{name}: {value}" for name, value in found.items()) + "\n"
+        ).encode("utf-8", "surrogateescape")
+
+    # -- snapshots of producers
+
+    def _producers(self) -> Iterator[bytes]:
+        try:
+            if self._size > _SMALL_SIZE_MAX:
+                raise CorruptLogError(self._path, "read", f"it has {self._size} bytes")
+            entries = decodeSnapshot(self._file.read(), self._path)
+        except CorruptLogError as error:
+            self.fault = error.reason
+            return
+        for entry in entries:
+            start = entry.transactionStart
+            found: dict[str, Any] = {
+                "producerId": entry.producerId,
+                "producerEpoch": entry.epoch,
+                "coordinatorEpoch": entry.coordinatorEpoch,
+                "currentTxnFirstOffset": start if start >= 0 else None,
+                "lastTimestamp": entry.timestampMs,
+            }
+            if entry.batches:
+                last = entry.batches[-1]
+                count = last.offsetDelta
+                found |= {
+                    "firstSequence": (last.lastSequence - count) & 0x7FFFFFFF,
+                    "lastSequence": last.lastSequence,
+                    "lastOffset": last.lastOffset,
+                    "offsetDelta": last.offsetDelta,
+                    "timestamp": last.timestampMs,
+                }
+            if not self._options.json:
+                found["currentTxnFirstOffset"] = (
+                    "OptionalLong.empty" if start < 0 else f"OptionalLong[{start}]"
+                )
+            yield self._line(found)
 
     # -- batches
 
@@ -115,7 +165,7 @@ class BatchDump:
             records: list[Record] = []
             try:
                 checkCrc(data, 0, header)
-                if self._options.open or header.isControl:
+                if self._options.open or self._options.decoder or header.isControl:
                     records = list(iterateRecords(data, 0, header))
                 if header.baseOffset < nextOffset:
                     raise FormatError(f"offset {header.baseOffset} is behind {nextOffset}")
@@ -166,8 +216,11 @@ class BatchDump:
         )
         if header.isControl:
             return text + _markerText(record)
-        if self._options.isPrinted:
-            for name, field in (("key", record.key), ("payload", record.value)):
+        if self._options.decoder is not None:
+            for name, shown in zip(_TEXTS, self._options.decoder(record), strict=True):
+                text += "" if shown is None else f" {name}: {shown}"
+        elif self._options.isPrinted:
+            for name, field in zip(_TEXTS, (record.key, record.value), strict=True):
                 if field is not None:
                     text += f" {name}: {field.decode('utf-8', 'replace')}"
         return escapeUnprintable(text) if self._isTerminal else text
@@ -186,7 +239,7 @@ class BatchDump:
             "isControl": header.isControl,
             "isLogAppendTime": header.isLogAppendTime,
         }
-        if self._options.open:
+        if self._options.open or self._options.decoder:
             document["records"] = [self._recordJson(record) for record in records]
         if header.isControl:
             document["markers"] = [
@@ -196,7 +249,9 @@ class BatchDump:
 
     def _recordJson(self, record: Record) -> dict[str, Any]:
         shown: dict[str, Any] = {"offset": record.offset, "timestampMs": record.timestampMs}
-        if self._options.isPrinted:
+        if self._options.decoder is not None:
+            shown.update(zip(_TEXTS, self._options.decoder(record), strict=True))
+        elif self._options.isPrinted:
             shown.update(_fieldJson("key", record.key))
             shown.update(_fieldJson("payload", record.value))
             shown["headers"] = [

@@ -7,16 +7,26 @@ import json
 import os
 import shutil
 from argparse import Namespace
+from pathlib import Path
 
 from crc32c import crc32c
+from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cli.batchdump import BatchDump
 from pylogbroker.cli.commands.dump import verifyFiles
+from pylogbroker.cli.kafka.internaltopics import offsetsText, transactionText
 from pylogbroker.cli.main import prepare
 from pylogbroker.cli.streams import Streams
+from pylogbroker.coordinator.offsetstopic import (
+    StoredGroup,
+    StoredMember,
+    encodeGroupMetadataKey,
+    encodeStoredGroup,
+)
 from pylogbroker.records.recordbatch import Record, encodeBatch, readHeader
 from tests.cli.test_dump import DumpCase
 from tests.goldenfiles import GOLDEN
+from tests.oracle.directories import extract
 from tests.records.goldenbatches import START_MS, goldenBatches
 
 BATCHES = goldenBatches()
@@ -237,3 +247,95 @@ class VerifyTests(DumpCase):
         code, text = self.verify(self.segment(bad, "0.log"))
         self.assertEqual(code, 1)
         self.assertIn("cannot be opened", text)
+
+
+class DirectoryTests(DumpCase):
+    """Files of a directory that Apache Kafka wrote, as its own tool shows them."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.folder = os.path.abspath(self.mktemp())
+        os.mkdir(self.folder)
+        extract("clean", self.folder)
+
+    def check(self, name: str, pattern: str, *flags: str) -> None:
+        """What we print of files is what Apache's tool printed."""
+        files = sorted(str(path) for path in Path(self.folder).glob(pattern))
+        text = (GOLDEN / "kafka43" / "dumps" / f"{name}.txt").read_text(encoding="utf-8")
+        expected = text.replace("Dumping ", f"Dumping {self.folder}/").splitlines()
+        self.assertEqual(self.dump(*flags, *files), (0, expected, ""))
+
+    def test_offsets(self) -> None:
+        """C{__consumer_offsets}: offsets, groups and members, and what was deleted."""
+        self.check("offsets", "__consumer_offsets-*/*.log", "--offsets-decoder")
+
+    def test_transactions(self) -> None:
+        """C{__transaction_state}: every state of a transaction."""
+        self.check("transactions", "__transaction_state-*/*.log", "--transaction-log-decoder")
+
+    def test_producers(self) -> None:
+        """Snapshots of producers, with and without an ongoing transaction."""
+        self.check("snapshots", "transactions-*/*.snapshot")
+
+    def test_aborted(self) -> None:
+        """Indexes of aborted transactions."""
+        self.check("aborted", "transactions-*/*.txnindex")
+
+    def test_json(self) -> None:
+        """The same as JSON."""
+        [path] = Path(self.folder).glob("__transaction_state-*/*.log")
+        _, lines, _ = self.dump("--json", "--transaction-log-decoder", str(path))
+        [record] = json.loads(lines[0])["records"]
+        self.assertEqual(
+            json.loads(record["key"]), {"type": "0", "data": {"transactionalId": "committing"}}
+        )
+        [path, *_] = sorted(Path(self.folder).glob("transactions-0/*.snapshot"))
+        _, lines, _ = self.dump("--json", str(path))
+        found = json.loads(lines[0])
+        self.assertEqual((found["producerId"], found["currentTxnFirstOffset"]), (0, 0))
+        [path] = Path(self.folder).glob("transactions-0/*.txnindex")
+        _, lines, _ = self.dump("--json", str(path))
+        self.assertEqual(json.loads(lines[0])["lastStableOffset"], 4)
+
+    def test_damagedSnapshot(self) -> None:
+        """A snapshot with a wrong checksum is named."""
+        [path, *_] = sorted(Path(self.folder).glob("transactions-0/*.snapshot"))
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(bytes(data))
+        code, _, errors = self.dump(str(path))
+        self.assertEqual(code, 1)
+        self.assertIn("a wrong checksum", errors)
+
+
+class InternalTopicTests(SynchronousTestCase):
+    """Records of internal topics that are none."""
+
+    def test_unknown(self) -> None:
+        """A kind that is not known is named by its number; its value is left out."""
+        found = offsetsText(Record(7, 0, b"\0\x63x", b"y"))
+        self.assertEqual(found, ("Unknown record type 99 at offset 7, skipping.", None))
+
+    def test_damaged(self) -> None:
+        """What cannot be decoded is said to be damaged; so is a record without a key."""
+        text, value = transactionText(Record(7, 0, b"\0\0\0\x09x", None))
+        self.assertIsNone(value)
+        self.assertIn("Damaged record at offset 7: TransactionLogKey v0", str(text))
+        self.assertEqual(
+            offsetsText(Record(7, 0, None, b"x")), ("Missing key at offset 7, skipping.", None)
+        )
+
+    def test_otherMembers(self) -> None:
+        """What members say in a protocol that is not the consumers' is shown as bytes."""
+        group = StoredGroup(
+            *("connect", 1, "p", "m", 5),
+            [StoredMember("m", None, "c", "/h", 1, 2, b"\0\xff", b"")],
+        )
+        key = encodeGroupMetadataKey("g")
+        _, value = offsetsText(Record(0, 0, key, encodeStoredGroup(group)))
+        [member] = json.loads(str(value))["data"]["members"]
+        self.assertEqual((member["subscription"], member["assignment"]), ("AP8=", ""))
+        group = group._replace(protocolType="consumer")
+        _, value = offsetsText(Record(0, 0, key, encodeStoredGroup(group)))
+        [member] = json.loads(str(value))["data"]["members"]
+        self.assertEqual((member["subscription"], member["assignment"]), ("AP8=", ""))

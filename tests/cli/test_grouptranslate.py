@@ -171,7 +171,7 @@ class TranslateTests(ClusterCase):
         """
         await self.produce(self.targetBroker, "t", 0, [b"x" * 90] * 100)
         await self.produce(self.targetBroker, "t", 1, [b"x"])
-        while len(await self.targetAdmin.get_children("/brokers/topics")) < 1:
+        while await self.targetAdmin.exists("/brokers/topics/t") is None:
             await deferLater(reactor, 0.01)
         await self.put(p0_0=100, p0_1=100)
         table = OffsetSyncTable(

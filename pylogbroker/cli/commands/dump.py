@@ -21,9 +21,11 @@ from pylogbroker.cli import batchdump
 from pylogbroker.cli.arguments import (
     JSON,
     Command,
+    either,
     flag,
     option,
 )
+from pylogbroker.cli.kafka.internaltopics import offsetsText, transactionText
 from pylogbroker.cli.output import asJson, asJsonLine, payloadAsJson, tableOfRows
 from pylogbroker.cli.streams import Streams, writeAtOnce
 from pylogbroker.errors import FormatError, StorageError
@@ -309,6 +311,22 @@ COMMANDS = (
                 "open entries and batches, and show what is inside; 2011's only if compressed",
                 dest="open",
             ),
+            either(
+                flag(
+                    "--offsets-decoder",
+                    "show the records of today's topic __consumer_offsets",
+                    dest="decoder",
+                    action="store_const",
+                    const=offsetsText,
+                ),
+                flag(
+                    "--transaction-log-decoder",
+                    "show the records of today's topic __transaction_state",
+                    dest="decoder",
+                    action="store_const",
+                    const=transactionText,
+                ),
+            ),
             flag(
                 "--json",
                 "print each entry as a JSON object in a line; --open adds the messages inside",
@@ -322,7 +340,9 @@ examples:
   pylogbroker dump --records /tmp/pylogbroker-logs/orders-0/00000000000000000000.log
 
 Of today's files it shows what Kafka's own tool shows: the header of each batch, with --records its
-records, with their keys and payloads; of .index and .timeindex files the entries.
+records, with their keys and payloads; of .index, .timeindex and .txnindex files the entries, of
+.snapshot files the producers. With --offsets-decoder or --transaction-log-decoder the records of an
+internal topic are shown field by field.
 """,
         isBlocking=True,
     ),

@@ -170,6 +170,17 @@ class ApiMessage:
         shown = ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items())
         return f"{type(self).__name__}({shown})"
 
+    def shown(self, version: int) -> Iterator[tuple[str, str, Any]]:
+        """
+        What a version has of the message, for people: name, type and value of each field; of
+        tagged fields only those that have another value than the default.
+        """
+        for field in self._fields.values():
+            value = getattr(self, field.name)
+            isTagged = field.tagged.has(version)
+            if field.versions.has(version) and not (isTagged and value == field.make()):
+                yield field.name, field.kind, value
+
     @classmethod
     def decode(
         cls: type[_M],
