@@ -1,6 +1,7 @@
 """
 What C{dump} shows of today's segment files, their indexes and snapshots of producers: lines as by
-DumpLogSegments of Kafka 4.x, or JSON. It is a module of its own, since C{dump} itself is about the format of 2011.
+DumpLogSegments of Kafka 4.x, or JSON. It is a module of its own, since C{dump} itself is about the
+format of 2011.
 
 A batch with a wrong checksum is shown, and the walk goes on, as long as sizes make sense.
 """

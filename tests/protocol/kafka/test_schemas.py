@@ -49,6 +49,15 @@ Rich: Any = TABLE["Rich"]
 class ApiMessageTests(SynchronousTestCase):
     """A message has Kafka's fields, and no others."""
 
+    def test_shown(self) -> None:
+        """A version shows its own fields; a tagged one only with a value of its own."""
+        self.assertEqual(
+            list(Plain(number=3).shown(0)), [("number", "int32", 3), ("name", "string", "none")]
+        )
+        names = [[name for name, _, _ in Rich(tagged=each).shown(2)] for each in (None, "x")]
+        untagged = ["id", "flag", "data", "batch", "parts", "one", "maybe"]
+        self.assertEqual(names, [untagged, [*untagged, "tagged"]])
+
     def test_defaults(self) -> None:
         """Fields that are not given have their defaults; lists and structs are never shared."""
         rich = Rich()
