@@ -10,7 +10,7 @@ C{topic.log.retention.size} works (gotcha 5), and unknown keys are reported (got
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,7 @@ from pylogbroker.config.propertytypes import (
     ZookeeperServers,
 )
 from pylogbroker.config.securitysettings import ZK_ACL, ZK_DIGEST
+from pylogbroker.config.topicconfigs import topicDefault
 from pylogbroker.errors import ConfigurationError
 
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
@@ -313,7 +314,8 @@ class BrokerSettings(Settings):
         "log.roll.hours",
         POSITIVE,
         "168",
-        "The age in hours, from its first message, above which a segment file is rolled.",
+        "The age in hours, from its first message, above which a segment file is rolled. "
+        "`log.roll.ms` goes before it for topics of Kafka's current protocol.",
     )
     topicLogRollHours = ConfigKey(
         "topic.log.roll.hours", TOPIC_MAP, "", "`log.roll.hours` for some topics: `topic1:24`."
@@ -524,7 +526,9 @@ class BrokerSettings(Settings):
         "log.retention.hours",
         POSITIVE,
         "168",
-        "The time in hours after its last message after which a segment file is deleted.",
+        "The time in hours after its last message after which a segment file is deleted. "
+        "`log.retention.ms` and `log.retention.minutes` go before it for topics of Kafka's "
+        "current protocol.",
     )
     topicLogRetentionHours = ConfigKey(
         "topic.log.retention.hours",
@@ -551,6 +555,52 @@ class BrokerSettings(Settings):
         "10",
         "The interval in minutes at which the broker checks for segment files to delete; "
         "the first check is one minute after the start.",
+    )
+    # -- defaults of the topics of Kafka's current protocol
+    logCleanupPolicy = topicDefault("cleanup.policy")
+    compressionGzipLevel = topicDefault("compression.gzip.level")
+    compressionLz4Level = topicDefault("compression.lz4.level")
+    compressionType = topicDefault("compression.type")
+    compressionZstdLevel = topicDefault("compression.zstd.level")
+    logCleanerDeleteRetentionMs = topicDefault("delete.retention.ms")
+    logSegmentDeleteDelayMs = topicDefault("file.delete.delay.ms")
+    logFlushIntervalMessages = topicDefault("flush.messages")
+    logFlushIntervalMs = topicDefault("flush.ms")
+    logIndexIntervalBytes = topicDefault("index.interval.bytes")
+    logCleanerMaxCompactionLagMs = topicDefault("max.compaction.lag.ms")
+    messageMaxBytes = topicDefault("max.message.bytes")
+    logMessageTimestampAfterMaxMs = topicDefault("message.timestamp.after.max.ms")
+    logMessageTimestampBeforeMaxMs = topicDefault("message.timestamp.before.max.ms")
+    logMessageTimestampType = topicDefault("message.timestamp.type")
+    logCleanerMinCleanableRatio = topicDefault("min.cleanable.dirty.ratio")
+    logCleanerMinCompactionLagMs = topicDefault("min.compaction.lag.ms")
+    minInsyncReplicas = topicDefault("min.insync.replicas")
+    logPreallocate = topicDefault("preallocate")
+    logRetentionBytes = topicDefault("retention.bytes")
+    logRetentionMs = topicDefault("retention.ms")
+    logSegmentBytes = topicDefault("segment.bytes")
+    logIndexSizeMaxBytes = topicDefault("segment.index.bytes")
+    logRollJitterMs = topicDefault("segment.jitter.ms")
+    logRollMs = topicDefault("segment.ms")
+    uncleanLeaderElectionEnable = topicDefault("unclean.leader.election.enable")
+    logRetentionMinutes = ownKey(
+        "log.retention.minutes",
+        Integer(-1),
+        None,
+        "`log.retention.ms` in minutes, if that is absent; -1: no limit.",
+        derived="`log.retention.hours`",
+    )
+    logRollJitterHours = ownKey(
+        "log.roll.jitter.hours",
+        NOT_NEGATIVE,
+        "0",
+        "`log.roll.jitter.ms` in hours, if that is absent.",
+    )
+    deleteTopicEnable = ownKey(
+        "delete.topic.enable",
+        BOOLEAN,
+        "true",
+        "Whether clients of Kafka's current protocol may delete topics.",
     )
     # -- looking in
     maxTopicCounters = ownKey(
@@ -650,6 +700,23 @@ class BrokerSettings(Settings):
             values["httpMessages"] = not values["allowFile"]
         if values["allowFile"]:
             readAllowList(values["allowFile"])
+
+
+def kafkaValues(settings: BrokerSettings, keys: Iterable[str]) -> dict[str, str]:
+    """
+    What the broker's file says, as Kafka's texts by its keys; without what has its default.
+
+    @param keys: wanted ones, with others.
+    """
+    wanted = frozenset(keys)
+    found = {}
+    for key in settings.keys:
+        if key.key in wanted:
+            value = getattr(settings, key.name)
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            if value is not None and text != key.default:
+                found[key.key] = text
+    return found
 
 
 def listener(port: int, interface: str) -> str:

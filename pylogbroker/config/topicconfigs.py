@@ -14,6 +14,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
+from pylogbroker.config.keys import ConfigKey, ownKey
+from pylogbroker.config.propertytypes import Nullable, PropertyType, Warn
+
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 VALUE_LENGTH_MAX = 1000
@@ -381,6 +384,93 @@ SERVER_CONFIGS: Mapping[str, TopicConfig] = {
     if each.serverKey and each.isHonoured
 }
 """The settings of the broker that can be changed while it runs: defaults of those of topics."""
+
+OTHER_UNITS: Mapping[str, tuple[tuple[str, int], ...]] = {
+    "log.retention.ms": (("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)),
+    "log.roll.ms": (("log.roll.hours", 3_600_000),),
+    "log.roll.jitter.ms": (("log.roll.jitter.hours", 3_600_000),),
+    "log.flush.interval.ms": (("log.flush.scheduler.interval.ms", 1),),
+}
+"""Keys of the broker that hold if this one is absent, the first first, with their units."""
+
+
+def topicDefaults(server: Mapping[str, str]) -> dict[str, str]:
+    """
+    The defaults of topics, by the names of their settings.
+
+    @param server: what the broker's file says, by its keys.
+    """
+    found = {}
+    for config in TOPIC_CONFIGS.values():
+        key = config.serverKey
+        if key in server:
+            found[config.name] = server[key]
+            continue
+        for other, unit in OTHER_UNITS.get(key, ()):
+            if other in server:
+                number = int(server[other])
+                found[config.name] = str(number * unit if number > 0 else number)
+                break
+    return found
+
+
+_TYPE_NAMES = {
+    ConfigType.BOOLEAN: "bool",
+    ConfigType.STRING: "string",
+    ConfigType.INT: "int",
+    ConfigType.LONG: "long",
+    ConfigType.DOUBLE: "number",
+    ConfigType.LIST: "list with commas",
+}
+
+
+class TopicDefaultType(PropertyType[str]):
+    """The type of a broker's key that is the default of a topic's setting: its text, checked."""
+
+    def __init__(self, config: TopicConfig) -> None:
+        self._config = config
+        self.name = _TYPE_NAMES[config.type]
+        if config.choices:
+            self.range = ", ".join(config.choices)
+        elif config.low is not None:
+            ends = (config.alternative, config.low, config.high)
+            least, low, high = ("" if each is None else f"{each:g}" for each in ends)
+            between = f"{low} to {high}" if high else f"{low} or more"
+            self.range = f"{least} or {between}" if least else between
+
+    def parse(self, text: str, warn: Warn) -> str:
+        try:
+            return self._config.check(text)
+        except ValueError as error:
+            raise ValueError(str(error).partition(f" {self._config.name}: ")[2]) from error
+
+
+def topicDefault(name: str) -> ConfigKey[str | None]:
+    """
+    The broker's key for the default of a topic's setting.
+
+    @param name: of the topic's setting.
+    """
+    config = TOPIC_CONFIGS[name]
+    return ownKey(
+        config.serverKey,
+        Nullable(TopicDefaultType(config)),
+        None,
+        f"The default of `{name}`, for topics of Kafka's current protocol. {config.doc}",
+        derived=_derived(config),
+    )
+
+
+def _derived(config: TopicConfig) -> str:
+    others = [other for other, _ in OTHER_UNITS.get(config.serverKey, ()) if other in _OWN_KEYS]
+    if others:
+        return " or ".join(f"`{other}`" for other in others)
+    return f"`{config.default}`"
+
+
+_OWN_KEYS = frozenset(
+    ("log.retention.minutes", "log.retention.hours", "log.roll.hours", "log.roll.jitter.hours")
+)
 
 
 class EffectiveConfigs(Mapping[str, str]):

@@ -349,7 +349,7 @@ class SampleTests(SettingsCase):
     def pairs(self) -> list[tuple[str, str, str, str]]:
         """(comment, C{"#"} if the key is commented out, key, value), for each key of the file."""
         with open(SAMPLE, encoding="utf-8") as file:
-            found = re.findall(r"\n((?:# .*\n)+)(#?)([a-z._]+)=(.*)", file.read())
+            found = re.findall(r"\n((?:# .*\n)+)(#?)([a-z0-9._]+)=(.*)", file.read())
         prefixes = [row.key for row in BrokerSettings.keys if row.isPrefix]
 
         def rowKey(key: str) -> str:

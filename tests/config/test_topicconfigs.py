@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.config.brokersettings import BrokerSettings, kafkaValues
 from pylogbroker.config.topicconfigs import (
+    SERVER_CONFIGS,
     TOPIC_CONFIGS,
     VALUE_LENGTH_MAX,
     EffectiveConfigs,
     checkTopicConfig,
+    topicDefaults,
 )
+from pylogbroker.errors import ConfigurationError
 
 
 class CheckTests(SynchronousTestCase):
@@ -85,3 +89,63 @@ class CheckTests(SynchronousTestCase):
         self.assertEqual(configs["cleanup.policy"], "delete")
         self.assertFalse(configs.isTrue("preallocate"))
         self.assertEqual((len(configs), set(configs)), (len(TOPIC_CONFIGS), set(TOPIC_CONFIGS)))
+
+
+class TopicDefaultTests(SynchronousTestCase):
+    """The broker's file gives defaults of topics."""
+
+    def settings(self, **properties: str) -> BrokerSettings:
+        named = {key.replace("_", "."): value for key, value in properties.items()}
+        return BrokerSettings.fromProperties(
+            {"brokerid": "0", "log.dir": "/x", "enable.zookeeper": "false", **named}, self.fail
+        )
+
+    def defaults(self, **properties: str) -> dict[str, str]:
+        keys = (*SERVER_CONFIGS, "log.retention.minutes", "log.retention.hours")
+        others = ("log.roll.hours", "log.roll.jitter.hours")
+        return topicDefaults(kafkaValues(self.settings(**properties), (*keys, *others)))
+
+    def test_none(self) -> None:
+        """A file that says nothing changes no default."""
+        self.assertEqual(self.defaults(), {})
+
+    def test_each(self) -> None:
+        """Every setting that the broker has a key for can have a default in its file."""
+        for key, config in SERVER_CONFIGS.items():
+            found = self.defaults(**{key.replace(".", "_"): config.default})
+            name = next(each.name for each in TOPIC_CONFIGS.values() if each.serverKey == key)
+            self.assertEqual(found, {name: config.default})
+        self.assertEqual(
+            self.defaults(log_cleanup_policy="compact, delete")["cleanup.policy"], "compact,delete"
+        )
+        self.assertEqual(
+            self.defaults(unclean_leader_election_enable="TRUE"),
+            {"unclean.leader.election.enable": "true"},
+        )
+
+    def test_units(self) -> None:
+        """Milliseconds go before minutes, and these before hours, which 0.7 has, too."""
+        self.assertEqual(self.defaults(log_retention_hours="2"), {"retention.ms": "7200000"})
+        both = {"log_retention_hours": "2", "log_retention_minutes": "3"}
+        self.assertEqual(self.defaults(**both), {"retention.ms": "180000"})
+        self.assertEqual(self.defaults(**both, log_retention_ms="4"), {"retention.ms": "4"})
+        self.assertEqual(self.defaults(log_retention_minutes="-1"), {"retention.ms": "-1"})
+        self.assertEqual(
+            self.defaults(log_roll_hours="1", log_roll_jitter_hours="2"),
+            {"segment.ms": "3600000", "segment.jitter.ms": "7200000"},
+        )
+
+    def test_of2011(self) -> None:
+        """0.7's keys of other names are for its topics alone."""
+        found = self.defaults(log_file_size="100", log_retention_size="9", log_flush_interval="1")
+        self.assertEqual(found, {})
+
+    def test_wrong(self) -> None:
+        """What is wrong or not honoured stops the start, and the text says why."""
+        for key, value, text in (
+            ("log_segment_bytes", "5", "log.segment.bytes=5: Value must be at least 1048576"),
+            ("compression_type", "xz", "String must be one of: uncompressed"),
+            ("log_preallocate", "true", "this broker only has false"),
+        ):
+            error = self.assertRaises(ConfigurationError, self.settings, **{key: value})
+            self.assertIn(text, str(error))

@@ -45,9 +45,14 @@ from pylogbroker.broker.logmanager import LogManager
 from pylogbroker.broker.metadatamanager import MetadataManager
 from pylogbroker.broker.server import Broker
 from pylogbroker.cluster.metadataimage import Record, ScramCredential
-from pylogbroker.config.brokersettings import BrokerSettings
+from pylogbroker.config.brokersettings import BrokerSettings, kafkaValues
 from pylogbroker.config.listenersettings import Listener
-from pylogbroker.config.topicconfigs import ConfigType, EffectiveConfigs
+from pylogbroker.config.topicconfigs import (
+    SERVER_CONFIGS,
+    ConfigType,
+    EffectiveConfigs,
+    topicDefaults,
+)
 from pylogbroker.errors import StorageError
 from pylogbroker.interfaces import IFileSystem
 from pylogbroker.metrics.counters import BrokerCounters
@@ -64,6 +69,31 @@ from pylogbroker.storage.kafka.checkpoints import (
 from pylogbroker.storage.kafka.compaction import Compactor
 from pylogbroker.storage.logdirectory import APACHE_METADATA, LogDirectory
 from pylogbroker.storage.metadatastore import JOURNAL_NAME, MetadataStore
+
+_SHOWN = {
+    "auto.create.topics.enable": ConfigType.BOOLEAN,
+    "delete.topic.enable": ConfigType.BOOLEAN,
+    "group.initial.rebalance.delay.ms": ConfigType.INT,
+    "group.max.session.timeout.ms": ConfigType.INT,
+    "group.max.size": ConfigType.INT,
+    "group.min.session.timeout.ms": ConfigType.INT,
+    "log.cleaner.backoff.ms": ConfigType.LONG,
+    "log.cleaner.dedupe.buffer.size": ConfigType.LONG,
+    "log.cleaner.io.max.bytes.per.second": ConfigType.DOUBLE,
+    "log.flush.offset.checkpoint.interval.ms": ConfigType.INT,
+    "log.retention.hours": ConfigType.INT,
+    "log.retention.minutes": ConfigType.INT,
+    "log.roll.hours": ConfigType.INT,
+    "log.roll.jitter.hours": ConfigType.INT,
+    "max.incremental.fetch.session.cache.slots": ConfigType.INT,
+    "num.partitions": ConfigType.INT,
+    "offset.metadata.max.bytes": ConfigType.INT,
+    "offsets.retention.minutes": ConfigType.INT,
+    "offsets.topic.num.partitions": ConfigType.INT,
+    "producer.id.expiration.check.interval.ms": ConfigType.INT,
+    "producer.id.expiration.ms": ConfigType.INT,
+}
+"""Settings of this broker that Kafka has, too, with the same meaning, and does not change."""
 
 log = Logger()
 
@@ -102,7 +132,8 @@ class KafkaBroker:
         self._random = random
         self._counters = counters
         self._requestLog = requestLog
-        self._serverConfigs: dict[str, str] = {}
+        self._staticValues = kafkaValues(settings, (*SERVER_CONFIGS, *_SHOWN))
+        self._serverConfigs = topicDefaults(self._staticValues)
         self.metadata = MetadataManager(
             MetadataStore(fileSystem, settings.logDir), worker, random.randbytes
         )
@@ -191,7 +222,7 @@ class KafkaBroker:
     def serve(self, broker: Broker, directory: LogDirectory, logManager: LogManager) -> None:
         """Make the handlers, over what both protocols share."""
         self.topics = TopicManager(
-            self.metadata, directory, logManager, self._serverConfigs, self._settings.maxPartitions
+            self.metadata, directory, logManager, self._staticValues, self._settings.maxPartitions
         )
         self.cleaner = self._makeCleaner(directory, logManager)
         produce = ProduceRequests(broker, self.topics, logManager, self.purgatory, self.authorizer)
@@ -210,6 +241,7 @@ class KafkaBroker:
             settings.autoCreateTopicsEnable,
             settings.numPartitions,
             {OFFSETS_TOPIC: (settings.offsetsTopicNumPartitions, OFFSETS_TOPIC_CONFIGS)},
+            settings.deleteTopicEnable,
         )
         logs = LogRequests(
             broker, topics, self.purgatory, os.path.abspath(settings.logDir), _diskSpace
@@ -286,26 +318,21 @@ class KafkaBroker:
     def _brokerConfigs(self) -> dict[str, BrokerConfig]:
         """The settings that Kafka has, too, by its names."""
         settings = self._settings
-        text, number = ConfigType.STRING, ConfigType.INT
         own = str(settings.brokerId)
-        hours = str(settings.logRetentionHours)
-        partitions = str(settings.numPartitions)
-        isAuto = str(settings.autoCreateTopicsEnable).lower()
-        found = {
+        number = ConfigType.INT
+        return {
             "broker.id": BrokerConfig(number, "-1", "The number of the broker.", own),
             "node.id": BrokerConfig(number, None, "The number of the broker.", own),
-            "log.dirs": BrokerConfig(text, None, "The log directory.", settings.logDir),
-            "log.retention.hours": BrokerConfig(
-                number, "168", "Hours that records are kept, unless log.retention.ms says.", hours
+            "log.dirs": BrokerConfig(
+                ConfigType.STRING, None, "The log directory.", settings.logDir
             ),
-            "num.partitions": BrokerConfig(number, "1", "Partitions of new topics.", partitions),
-            "auto.create.topics.enable": BrokerConfig(
-                ConfigType.BOOLEAN, "true", "Whether clients' lookups create topics.", isAuto
-            ),
-        }
-        return {
-            name: each._replace(value=None) if each.value == each.default else each
-            for name, each in found.items()
+            **{
+                key.key: BrokerConfig(
+                    _SHOWN[key.key], key.default, key.doc, self._staticValues.get(key.key)
+                )
+                for key in settings.keys
+                if key.key in _SHOWN
+            },
         }
 
     def advertised(self, state: ConnectionState) -> tuple[str, int]:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from enum import IntEnum
+from itertools import dropwhile
 from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
@@ -30,6 +31,8 @@ from pylogbroker.cluster.metadataimage import (
     Record,
 )
 from pylogbroker.config.topicconfigs import (
+    LONG_MAX,
+    OTHER_UNITS,
     SERVER_CONFIGS,
     TOPIC_CONFIGS,
     ConfigType,
@@ -87,10 +90,22 @@ class BrokerConfig(NamedTuple):
     value: str | None = None
 
 
-_UNSET = frozenset(
-    ("log.retention.ms", "log.roll.ms", "log.roll.jitter.ms", "log.flush.interval.ms")
-)
-"""Keys without a default: Kafka's defaults are those of keys with other units."""
+_DEFAULTS: Mapping[str, str] = {
+    **{key: each.default for key, each in SERVER_CONFIGS.items() if key not in OTHER_UNITS},
+    "log.preallocate": "false",
+    "log.retention.hours": "168",
+    "log.roll.hours": "168",
+    "log.roll.jitter.hours": "0",
+    "log.flush.scheduler.interval.ms": str(LONG_MAX),
+}
+"""By the broker's keys. Of keys that mean the same, that with the largest unit has the default."""
+
+_SAME: Mapping[str, tuple[str, ...]] = {
+    key: (first, *(other for other, _ in others))
+    for first, others in OTHER_UNITS.items()
+    for key in (first, *(other for other, _ in others))
+}
+"""The keys that mean the same in other units, in the order in which they count."""
 
 Synonym = tuple[str, str, ConfigSource]
 
@@ -108,25 +123,34 @@ def configSource(
         found.append((name, configs[name], ConfigSource.DYNAMIC_TOPIC))
     key = TOPIC_CONFIGS[name].serverKey
     if key:
-        static = topics.staticConfigs.get(name)
-        default = None if key in _UNSET else TOPIC_CONFIGS[name].default
-        found += _serverSynonyms(topics.image, key, static, default)
-    return found[0][2] if found else ConfigSource.DEFAULT, found
+        found += _serverSynonyms(topics.image, key, topics.staticValues, _DEFAULTS)
+    if found:
+        return found[0][2], found
+    isFromOther = name in topics.staticConfigs  # from a key with another unit
+    return ConfigSource.STATIC_BROKER if isFromOther else ConfigSource.DEFAULT, found
 
 
 def _serverSynonyms(
-    image: MetadataImage, key: str, static: str | None, default: str | None
+    image: MetadataImage, key: str, static: Mapping[str, str], defaults: Mapping[str, str | None]
 ) -> list[Synonym]:
+    """
+    The values of a key of the broker, and of those that mean the same; as Kafka, none of what comes
+    before its own first one.
+    """
     configs = image.brokerConfigs
-    owners = sorted(owner for owner in configs if owner and key in configs[owner])
-    found = [(key, configs[owner][key], ConfigSource.DYNAMIC_BROKER) for owner in owners]
-    if key in configs.get("", {}):
-        found.append((key, configs[""][key], ConfigSource.DYNAMIC_DEFAULT_BROKER))
-    if static is not None:
-        found.append((key, static, ConfigSource.STATIC_BROKER))
-    if default is not None:
-        found.append((key, default, ConfigSource.DEFAULT))
-    return found
+    sources: list[tuple[ConfigSource, Mapping[str, str | None]]] = [
+        *((ConfigSource.DYNAMIC_BROKER, configs[owner]) for owner in sorted(configs) if owner),
+        (ConfigSource.DYNAMIC_DEFAULT_BROKER, configs.get("", {})),
+        (ConfigSource.STATIC_BROKER, static),
+        (ConfigSource.DEFAULT, defaults),
+    ]
+    found = [
+        (name, value, source)
+        for source, values in sources
+        for name in _SAME.get(key, (key,))
+        if (value := values.get(name)) is not None
+    ]
+    return list(dropwhile(lambda each: each[0] != key, found))
 
 
 def _invalid(text: str | None = None) -> KafkaError:
@@ -224,10 +248,7 @@ class ConfigRequests:
         image = self._topics.image
         config = SERVER_CONFIGS.get(name)
         if config is not None:
-            topicName = _TOPIC_NAMES[name]
-            default = None if name in _UNSET else config.default
-            static = self._topics.staticConfigs.get(topicName)
-            synonyms = _serverSynonyms(image, name, static, default)
+            synonyms = _serverSynonyms(image, name, self._topics.staticValues, _DEFAULTS)
             if not isOfBroker:
                 synonyms = [
                     each for each in synonyms if each[2] >= ConfigSource.DYNAMIC_DEFAULT_BROKER
@@ -235,7 +256,10 @@ class ConfigRequests:
             value = synonyms[0][1] if synonyms else None
             return _result(name, value, config.type, config.doc, synonyms, request)
         known = self._brokerConfigs[name]
-        synonyms = _serverSynonyms(image, name, known.value, known.default)
+        static = self._topics.staticValues
+        if known.value is not None:
+            static = {**static, name: known.value}
+        synonyms = _serverSynonyms(image, name, static, {**_DEFAULTS, name: known.default})
         value = synonyms[0][1] if synonyms else None
         result = _result(name, value, known.type, known.doc, synonyms, request)
         result.readOnly = True

@@ -43,6 +43,10 @@ CREATED_COUNT_MAX = 10_000
 """Partitions that one request may create, as in Kafka."""
 
 
+_DELETION_DISABLED_VERSION = 3
+"""The first whose clients know the error."""
+
+
 class TopicDefaults(NamedTuple):
     """
     What holds where a client leaves a new topic open.
@@ -50,11 +54,13 @@ class TopicDefaults(NamedTuple):
     @ivar isAutoCreating: whether Metadata requests create topics (C{auto.create.topics.enable}).
     @ivar partitionCount: C{num.partitions}.
     @ivar internal: partition count and settings of internal topics.
+    @ivar isDeleting: whether topics may be deleted (C{delete.topic.enable}).
     """
 
     isAutoCreating: bool = True
     partitionCount: int = 1
     internal: Mapping[str, tuple[int, Mapping[str, str]]] = {}
+    isDeleting: bool = True
 
 
 class TopicRequests:
@@ -224,13 +230,24 @@ class TopicRequests:
         self, header: RequestHeader, request: Any, state: ConnectionState
     ) -> Deferred[Any]:
         """Handle DeleteTopics; as L{Handler}."""
-        return Deferred.fromCoroutine(self._deleteTopics(request))
+        return Deferred.fromCoroutine(self._deleteTopics(request, header.apiVersion))
 
-    async def _deleteTopics(self, request: Any) -> Any:
+    async def _deleteTopics(self, request: Any, version: int) -> Any:
         cls = messages.DeleteTopicsResponse
         wanted = [(name, ZERO_UUID) for name in request.topicNames]
         wanted += [(each.name, each.topicId) for each in request.topics]
         invalid = ErrorCode.INVALID_REQUEST
+        if not self._defaults.isDeleting:
+            isKnown = version >= _DELETION_DISABLED_VERSION
+            code = ErrorCode.TOPIC_DELETION_DISABLED if isKnown else invalid
+            return cls(
+                responses=[
+                    cls.DeletableTopicResult(
+                        name=name, topicId=topicId, errorCode=code, errorMessage=None
+                    )
+                    for name, topicId in wanted
+                ]
+            )
         if any(name is None and topicId == ZERO_UUID for name, topicId in wanted):
             error = KafkaError(invalid, "Neither topic name nor id were specified.")
         elif any(name is not None and topicId != ZERO_UUID for name, topicId in wanted):

@@ -32,7 +32,12 @@ from pylogbroker.cluster.metadataimage import (
     TopicRemovedRecord,
 )
 from pylogbroker.config.brokersettings import BrokerSettings
-from pylogbroker.config.topicconfigs import TOPIC_CONFIGS, EffectiveConfigs, checkTopicConfig
+from pylogbroker.config.topicconfigs import (
+    TOPIC_CONFIGS,
+    EffectiveConfigs,
+    checkTopicConfig,
+    topicDefaults,
+)
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.net.deferreds import Waiters, gatherInBatches
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
@@ -94,6 +99,7 @@ class TopicManager:
     Topics and partitions; the module states the rules.
 
     @ivar metadata: whose image is the truth.
+    @ivar staticValues: what the broker's file says, by its keys.
     """
 
     def __init__(
@@ -101,17 +107,18 @@ class TopicManager:
         metadata: MetadataManager,
         directory: LogDirectory,
         logManager: LogManager,
-        serverConfigs: Mapping[str, str],
+        staticValues: Mapping[str, str],
         partitionCountMax: int,
     ) -> None:
         """
-        @param serverConfigs: the broker's own settings, by the names of topic settings.
+        @param staticValues: what the broker's file says, by its keys.
         @param partitionCountMax: partitions that this broker may have.
         """
         self.metadata = metadata
         self._directory = directory
         self._logManager = logManager
-        self._serverConfigs = serverConfigs
+        self.staticValues = staticValues
+        self._serverConfigs = topicDefaults(staticValues)
         self._partitionCountMax = partitionCountMax
         self._format = KafkaFormat()
         self._byName: dict[tuple[str, int], Partition] = {}

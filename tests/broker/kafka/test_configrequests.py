@@ -344,3 +344,69 @@ class ListTests(ConfigCase):
         self.assertEqual(self.list(1), (0, everything))
         self.assertEqual(self.list(1, BROKER, BROKER, 16), (0, [("0", 4)]))
         self.assertEqual(self.list(1, 77), (ErrorCode.UNSUPPORTED_VERSION, []))
+
+
+class StaticTests(SynchronousTestCase):
+    """Defaults of topics in the broker's file."""
+
+    def described(self, bench: RequestBench, kind: ResourceType, name: str, *keys: str) -> Any:
+        """(value, source, synonyms) by key."""
+        cls = messages.DescribeConfigsRequest
+        resource = cls.DescribeConfigsResource(
+            resourceType=kind, resourceName=name, configurationKeys=list(keys)
+        )
+        answer = bench.ask(DESCRIBE, 4, cls(resources=[resource], includeSynonyms=True))
+        return {
+            each.name: (
+                each.value,
+                each.configSource,
+                [(other.name, other.value, other.source) for other in each.synonyms],
+            )
+            for each in answer.results[0].configs
+        }
+
+    def test_described(self) -> None:
+        """Value, source and synonyms are those of Kafka, also of a key in another unit."""
+        bench = RequestBench(
+            log_segment_bytes="5242880", log_retention_minutes="90", log_flush_interval_ms="7"
+        )
+        bench.handlers = ConfigRequests(bench.topics, 0, OWN).handlers
+        bench.create("t")
+        static, default = ConfigSource.STATIC_BROKER, ConfigSource.DEFAULT
+        key = "log.segment.bytes"
+        size = ("5242880", static, [(key, "5242880", static), (key, "1073741824", default)])
+        flush = [
+            ("log.flush.interval.ms", "7", static),
+            ("log.flush.scheduler.interval.ms", str(2**63 - 1), default),
+        ]
+        self.assertEqual(
+            self.described(bench, TOPIC, "t", "segment.bytes", "retention.ms", "flush.ms"),
+            {
+                "segment.bytes": size,
+                "retention.ms": ("5400000", default, []),
+                "flush.ms": ("7", static, flush),
+            },
+        )
+        self.assertEqual(self.described(bench, BROKER, "0", key), {key: size})
+        settings = bench.partition("t").log.settings
+        self.assertEqual((settings.segmentSizeMax, settings.flushIntervalMs), (5242880, 7))
+
+    def test_changed(self) -> None:
+        """What is changed while the broker runs goes before its file, and a topic's before both."""
+        bench = RequestBench(message_max_bytes="500000")
+        bench.handlers = ConfigRequests(bench.topics, 0, OWN).handlers
+        bench.create("t")
+        cls = messages.IncrementalAlterConfigsRequest
+        for kind, name, key, value in (
+            (BROKER, "", "message.max.bytes", "600000"),
+            (TOPIC, "t", "max.message.bytes", "700000"),
+        ):
+            config = cls.AlterableConfig(name=key, configOperation=SET, value=value)
+            resource = cls.AlterConfigsResource(
+                resourceType=kind, resourceName=name, configs=[config]
+            )
+            bench.ask(INCREMENTAL, 1, cls(resources=[resource]))
+        (found,) = self.described(bench, TOPIC, "t", "max.message.bytes").values()
+        self.assertEqual(
+            [value for _, value, _ in found[2]], ["700000", "600000", "500000", "1048588"]
+        )

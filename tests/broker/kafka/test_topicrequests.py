@@ -241,6 +241,18 @@ class DeleteTests(TopicCase):
     def idOf(self, name: str) -> bytes:
         return self.bench.topics.image.topics[name].topicId.bytes
 
+    def test_disabled(self) -> None:
+        """With delete.topic.enable=false nothing is deleted; old clients do not know the error."""
+        self.bench.create("a")
+        defaults = TopicDefaults(isDeleting=False)
+        self.bench.handlers = TopicRequests(self.bench.topics, 0, defaults).handlers
+        for version, code in (
+            (6, ErrorCode.TOPIC_DELETION_DISABLED),
+            (2, ErrorCode.INVALID_REQUEST),
+        ):
+            self.assertEqual(self.delete("a", version=version), [("a", ZERO_UUID, code, None)])
+        self.assertIn("a", self.bench.topics.image.topics)
+
     def test_byName(self) -> None:
         """A deleted topic is gone, with its files, and its name can be used at once."""
         self.bench.create("a", 2)

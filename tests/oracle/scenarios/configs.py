@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from pylogbroker.config.topicconfigs import SERVER_CONFIGS
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
-from tests.oracle.scenarios.pieces import makeTopic, versionsOf
+from tests.oracle.scenarios.pieces import awaitTopic, makeTopic, topic, versionsOf
 from tests.oracle.steps import Ask, Setting, Steps, Until, scenario
 
 TOPIC = 2
@@ -223,3 +224,85 @@ def listConfigResources(setting: Setting) -> Steps:
     yield Ask("version 0", key, 0, cls())
     for kinds in ([4], [8], [16], [32], [0], [99], [4, 8]):
         yield Ask(f"types {kinds}", key, 1, cls(resourceTypes=kinds))
+
+
+_SERVER_KEYS = sorted(SERVER_CONFIGS)
+_OTHER_KEYS = [
+    "auto.create.topics.enable",
+    "delete.topic.enable",
+    "log.retention.hours",
+    "log.retention.minutes",
+    "log.roll.hours",
+    "log.roll.jitter.hours",
+    "min.insync.replicas",
+    "num.partitions",
+]
+_STATIC = (
+    ("auto.create.topics.enable", "false"),
+    ("compression.type", "gzip"),
+    ("delete.topic.enable", "false"),
+    ("log.cleaner.delete.retention.ms", "86400001"),
+    ("log.cleaner.max.compaction.lag.ms", "1000000"),
+    ("log.cleaner.min.cleanable.ratio", "0.75"),
+    ("log.cleaner.min.compaction.lag.ms", "20"),
+    ("log.cleanup.policy", "compact,delete"),
+    ("log.flush.interval.messages", "1000"),
+    ("log.flush.interval.ms", "5000"),
+    ("log.index.interval.bytes", "8192"),
+    ("log.index.size.max.bytes", "1048576"),
+    ("log.message.timestamp.after.max.ms", "7200000"),
+    ("log.message.timestamp.before.max.ms", "86400000"),
+    ("log.message.timestamp.type", "LogAppendTime"),
+    ("log.retention.bytes", "1000000000"),
+    ("log.roll.hours", "24"),
+    ("log.roll.jitter.hours", "2"),
+    ("log.retention.minutes", "90"),
+    ("log.segment.bytes", "5242880"),
+    ("message.max.bytes", "500000"),
+    ("num.partitions", "3"),
+)
+
+
+def _describedBroker(setting: Setting, name: str, partitions: int) -> Steps:
+    """The broker's settings that are defaults of topics, and a topic's, with synonyms."""
+    key = ApiKey.DESCRIBE_CONFIGS
+    node = str(setting.nodeId)
+    body = _describe((BROKER, node, _SERVER_KEYS), includeSynonyms=True)
+    yield Ask("defaults of topics", key, 4, body)
+    body = _describe((BROKER, node, _OTHER_KEYS), includeSynonyms=True)
+    yield Ask("other settings", key, 4, body)
+    made = topic(name, -1, -1, configs=[("segment.ms", "123456")])
+    yield Ask("creation", ApiKey.CREATE_TOPICS, 7, messages.CreateTopicsRequest(topics=[made]))
+    yield from awaitTopic(name, partitions)
+    body = _describe((TOPIC, name, None), includeSynonyms=True)
+    yield Ask("a topic", key, 4, body)
+
+
+@scenario()
+def brokerConfigs(setting: Setting) -> Steps:
+    """A broker with Kafka's defaults."""
+    yield from _describedBroker(setting, "broker-configs", 1)
+
+
+@scenario(*_STATIC)
+def staticConfigs(setting: Setting) -> Steps:
+    """A broker whose file has defaults for topics."""
+    name = "static-configs"
+    yield from _describedBroker(setting, name, 3)
+    change = [("retention.ms", "12345"), ("segment.ms", None)]
+    yield Ask(
+        "changed", ApiKey.INCREMENTAL_ALTER_CONFIGS, 1,
+        _increment(name, [(key, SET if value else DELETE, value) for key, value in change]),
+    )  # fmt: skip
+    yield _settled("a changed topic", name, ["retention.ms"], ["12345"])
+    metadata = messages.MetadataRequest
+    for other in (name, f"{name}-none"):
+        body = metadata(
+            topics=[metadata.MetadataRequestTopic(name=other)], allowAutoTopicCreation=True
+        )
+        yield Ask(f"metadata of {other}", ApiKey.METADATA, 9, body)
+    for version in (1, 2, 3, 6):
+        delete = messages.DeleteTopicsRequest
+        topics = [delete.DeleteTopicState(name=name)] if version == 6 else []
+        body = delete(topics=topics, topicNames=[name] if version < 6 else [], timeoutMs=5000)
+        yield Ask("a topic that may not be deleted", ApiKey.DELETE_TOPICS, version, body)
