@@ -25,7 +25,6 @@ from pylogbroker.net.sendfile import (
     CACHED_SECONDS,
     RANGE_SIZE_MAX,
     READ_SIZE,
-    TURN_SIZE_MAX,
     BufferedSender,
     releaseSlices,
 )
@@ -304,7 +303,10 @@ class AskedTests(TransferTestCase):
         )
 
     def test_inOneCall(self) -> None:
-        """What the socket has room for leaves in one C{sendfile}, up to a turn's share."""
+        """
+        What the socket has room for leaves in one C{sendfile}, up to 1 MiB, of which the header
+        before it takes nothing.
+        """
         sizes: list[int] = []
         real = os.sendfile
 
@@ -317,7 +319,7 @@ class AskedTests(TransferTestCase):
         peer.send(encodeFetch("t", 0, 0, 100_000))
         self.assertEqual(peer.receive(), fetchHeader(0, 100_000) + SET[:100_000])
         peer.send(encodeFetch("t", 0, 0, ALL))
-        self.assertEqual(sizes, [100_000, TURN_SIZE_MAX - 6])
+        self.assertEqual(sizes, [100_000, RANGE_SIZE_MAX])
         self.assertEqual(self.receiveAll(peer), fetchHeader(0, SIZE) + SET)
 
 

@@ -319,9 +319,10 @@ class _Fetch:
     def _wait(self) -> None:
         if not self._key:
             waitMs = min(self._request.maxWaitMs, WAIT_MS_MAX)
-            self._key = self._purgatory.wait(waitMs, self._expire)
+            expire = self._expire  # one object, since thousands wait
+            self._key = self._purgatory.wait(waitMs, expire)
             self._state.fetches[self._key] = self._abandon
-            self._owner.waiting[self._key] = self._expire
+            self._owner.waiting[self._key] = expire
         self._waitCount = turn = self._waitCount + 1
         for read in self._reads:
             if read.partition is None:
