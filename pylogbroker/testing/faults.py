@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred, maybeDeferred
@@ -318,11 +319,10 @@ class FaultInjector:
         delayMs = sum(fault.delayMs for fault in met)
         if not isCut and not delayMs:
             return answer
-        return Deferred.fromCoroutine(self._late(answer, delayMs, isCut))
+        late = partial(self._late, delayMs=delayMs, isCut=isCut)
+        return _then(answer, lambda found: Deferred.fromCoroutine(late(found)))
 
     async def _late(self, answer: Any, delayMs: int, isCut: bool) -> Any:
-        if isinstance(answer, Deferred):
-            answer = await answer
         if delayMs:
             waiting = Deferred[None]()
 
@@ -409,7 +409,7 @@ class FaultInjector:
                 return self._refuse(key)
             return self._withLeaders(key, response, node) if self._leaders else response
 
-        return answer.addCallback(marked) if isinstance(answer, Deferred) else marked(answer)
+        return _then(answer, marked)
 
     def _isElsewhere(self, found: list[Place], node: int) -> bool:
         return any(
@@ -451,7 +451,7 @@ class FaultInjector:
                 raise _OrderedCutError("a test has ordered an error, which has no answer")
             return merge(key, refused, unpacked(header, response))
 
-        return answer.addCallback(merged) if isinstance(answer, Deferred) else merged(answer)
+        return _then(answer, merged)
 
     # -- who leads
 
@@ -478,6 +478,15 @@ class FaultInjector:
                 if leader != self._brokerId and not part.errorCode:
                     topic.partitions[place] = _led(part, [self._brokerId, leader])
         return response
+
+
+def _then(answer: Any, act: Callable[[Any], Any]) -> Any:
+    """Do something with what a handler gives in the end (L{Handler})."""
+    if isinstance(answer, Deferred):
+        return answer.addCallback(lambda found: _then(found, act))
+    if callable(answer):
+        return lambda: _then(answer(), act)
+    return act(answer)
 
 
 def _led(part: Any, brokers: list[int]) -> Any:

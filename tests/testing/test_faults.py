@@ -13,10 +13,18 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from twisted.internet import reactor
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from pylogbroker.errors import ClosedError, ConfigurationError, PylogbrokerError
+from pylogbroker.errors import (
+    BrokerConnectionError,
+    ClosedError,
+    ConfigurationError,
+    PylogbrokerError,
+)
+from pylogbroker.net.endpointstrings import SocketAddress
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+from pylogbroker.records.recordbatch import Record, encodeBatch
+from pylogbroker.syncclient.kafka.cluster import KafkaCluster
 from pylogbroker.testing.backgroundbroker import BackgroundBroker
 from pylogbroker.testing.faultresponses import (
     MARKED,
@@ -279,6 +287,44 @@ class ErrorTests(FaultCase):
         self.assertEqual((fault.hitCount, fault.leftCount), (2, None))
         fault.clear()
         self.assertIsNone(self.produce(producer, b"x", 1))
+
+    def test_oneOfTwo(self) -> None:
+        """
+        Of a request with two partitions the one is refused and the other carried out; of a fetch
+        the one is refused and the other has its records; also when the answer is late.
+        """
+        address = SocketAddress(self.broker.host, self.broker.port)
+        with KafkaCluster([address], timeoutMs=TIMEOUT_SECONDS * 1000) as cluster:
+            cluster.partitions("t", isCreating=True)
+            cls = messages.ProduceRequest
+            batch = encodeBatch([Record(0, 0, None, b"x")])
+            parts = [cls.PartitionProduceData(index=index, records=batch) for index in (0, 1)]
+            topic = cls.TopicProduceData(name="t", partitionData=parts)
+            request = cls(acks=-1, timeoutMs=60_000, topicData=[topic])
+            fault = self.broker.injectError("Produce", "NOT_ENOUGH_REPLICAS", partition=1)
+            self.broker.injectDelay("Produce", 1)
+            answer = cluster.any().request(ApiKey.PRODUCE, request, versionMax=12)
+            found = {part.index: part for part in answer.responses[0].partitionResponses}
+            self.assertEqual(
+                {index: part.errorCode for index, part in found.items()}, {0: 0, 1: 19}
+            )
+            self.assertEqual((found[0].baseOffset, found[1].baseOffset), (0, -1))
+            fetching = messages.FetchRequest
+            wanted = [
+                fetching.FetchPartition(partition=each, partitionMaxBytes=99) for each in (0, 1)
+            ]
+            body = fetching(
+                maxBytes=999, topics=[fetching.FetchTopic(topic="t", partitions=wanted)]
+            )
+            self.broker.injectError("Fetch", "KAFKA_STORAGE_ERROR", topic="t", partition=1)
+            [read] = cluster.any().request(ApiKey.FETCH, body, versionMax=12).responses
+            self.assertEqual([part.errorCode for part in read.partitions], [0, 56])
+            self.assertEqual(len(read.partitions[0].records), len(batch))
+            self.assertEqual(fault.hitCount, 1)
+            request.acks = 0
+            self.broker.injectError("Produce", "NOT_ENOUGH_REPLICAS", partition=1)
+            with self.assertRaises(BrokerConnectionError):  # there is no other way to tell
+                cluster.any().request(ApiKey.PRODUCE, request, versionMax=12)
 
     def test_fetch(self) -> None:
         """A consumer goes on behind errors of its fetches, and misses nothing."""
