@@ -135,6 +135,7 @@ class ValidatedBatches(NamedTuple):
     @ivar headers: of the batches, in formats that are stamped; offsets and epoch are the sender's.
         With C{isLogAppendTime}, timestamp and checksum are still to be stamped.
     @ivar marker: what a control batch says, which then is the only batch.
+    @ivar isFromCoordinator: the batches are a coordinator's own; their sequences mean nothing.
     """
 
     buffers: Sequence[bytes]
@@ -144,6 +145,7 @@ class ValidatedBatches(NamedTuple):
     timestampMaxMs: int = -1
     headers: Sequence[BatchHeader] = ()
     marker: EndMarker | None = None
+    isFromCoordinator: bool = False
 
 
 class AppendResult(NamedTuple):

@@ -221,10 +221,13 @@ class Broker:
             counters.producedSize += batches.size
         return result
 
-    async def append(self, partition: Partition, data: bytes) -> AppendResult:
+    async def append(
+        self, partition: Partition, data: bytes, check: Callable[[], object] | None = None
+    ) -> AppendResult:
         """
         Append a batch, when it is checked and the partition admits it.
 
+        @param check: called at the moment of the append; raises if it may not be.
         @raise PylogbrokerError: as L{tryAppend}.
         """
         try:
@@ -232,9 +235,13 @@ class Broker:
         except PylogbrokerError:
             self._countFailure(partition.topicPartition.topic)
             raise
-        while (result := self._tryAppend(partition, batches)) is None:
+        while True:
+            if check is not None:
+                check()
+            result = self._tryAppend(partition, batches)
+            if result is not None:
+                return result
             await partition.awaitAdmission()
-        return result
 
     def readBatches(
         self, log: BatchLog, offset: int, sizeMax: int, isFirst: bool, isCommitted: bool

@@ -492,6 +492,38 @@ class BrokerSettings(Settings):
         "4096",
         "The longest text that a client may store with a committed offset.",
     )
+    transactionStateLogNumPartitions = ownKey(
+        "transaction.state.log.num.partitions",
+        POSITIVE,
+        "50",
+        "The number of partitions with which the topic of transactions is created, when the first "
+        "producer needs it.",
+    )
+    transactionMaxTimeoutMs = ownKey(
+        "transaction.max.timeout.ms",
+        POSITIVE,
+        "900000",
+        "The longest transaction time-out that a producer may ask for. Readers of committed "
+        "records wait that long for a producer that is gone.",
+    )
+    transactionalIdExpirationMs = ownKey(
+        "transactional.id.expiration.ms",
+        POSITIVE,
+        "604800000",
+        "How long a transactional id is kept that has no transaction.",
+    )
+    transactionAbortTimedOutTransactionCleanupIntervalMs = ownKey(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        POSITIVE,
+        "10000",
+        "How often transactions that have timed out are looked for.",
+    )
+    transactionRemoveExpiredTransactionCleanupIntervalMs = ownKey(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        POSITIVE,
+        "3600000",
+        "How often expired transactional ids are looked for.",
+    )
     # -- reading
     coldReadThreads = ownKey(
         "cold.read.threads",

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from heapq import heapify, heappop, heappush
-from typing import TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 
@@ -22,12 +22,47 @@ Record = tuple[bytes, bytes | None]
 Appended = Callable[[ErrorCode], None]
 """Called once: with no error when the records are appended as acknowledged writes are."""
 
-Append = Callable[[int, Sequence[Record], Appended], None]
-"""
-Called with a partition of the coordinator's topic, records, and what to call back, now or later.
-For one partition the calls back come in the order of the appends. The records are one batch if they
-fit into one.
-"""
+
+class TransactionalProducer(NamedTuple):
+    """The producer in whose transaction records are appended."""
+
+    producerId: int
+    producerEpoch: int
+
+
+class Append(Protocol):
+    """
+    Called with a partition of the coordinator's topic, records, and what to call back, now or
+    later. For one partition the calls back come in the order of the appends. The records are one
+    batch if they fit into one. With a producer, they count when its transaction is committed.
+    """
+
+    def __call__(
+        self,
+        partition: int,
+        records: Sequence[Record],
+        done: Appended,
+        producer: TransactionalProducer | None = None,
+        /,
+    ) -> None: ...
+
+
+_ANSWERS_TO_APPEND_ERRORS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+def appendError(error: ErrorCode) -> ErrorCode:
+    """What a client is told when an append fails; other errors as they are."""
+    return _ANSWERS_TO_APPEND_ERRORS.get(error, error)
+
 
 STALE_COUNT_MAX = 64
 """Entries of the queue of deadlines that may be out of date, beyond as many as are not."""
@@ -70,11 +105,18 @@ class Effects:
         """Give an answer."""
         self._queue.append(lambda: _discard(callback(answer)))
 
-    def append(self, partition: int, records: Sequence[Record], done: Appended) -> PendingAppend:
+    def append(
+        self,
+        partition: int,
+        records: Sequence[Record],
+        done: Appended,
+        producer: TransactionalProducer | None = None,
+    ) -> PendingAppend:
         """
         Append records.
 
         @param done: called with the outcome; what it queues is delivered.
+        @param producer: the records count when its transaction is committed.
         """
         pending = PendingAppend(done)
 
@@ -82,7 +124,10 @@ class Effects:
             pending.completed(error)
             self.deliver()
 
-        self._queue.append(lambda: self._append(partition, records, appended))
+        if producer is None:
+            self._queue.append(lambda: self._append(partition, records, appended))
+        else:
+            self._queue.append(lambda: self._append(partition, records, appended, producer))
         return pending
 
     def deliver(self) -> None:

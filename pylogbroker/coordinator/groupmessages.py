@@ -199,6 +199,23 @@ class OffsetCommit(NamedTuple):
     retentionTimeMs: int = -1
 
 
+class TxnOffsetCommit(NamedTuple):
+    """
+    Commit offsets in a producer's transaction.
+
+    @ivar producerId: of the producer, whose transaction the broker has checked.
+    """
+
+    groupId: str
+    topics: Sequence[CommitTopic]
+    producerId: int
+    producerEpoch: int
+    generationIdOrMemberEpoch: int = -1
+    memberId: str = UNKNOWN_MEMBER_ID
+    groupInstanceId: str | None = None
+    retentionTimeMs: int = -1
+
+
 class PartitionResult(NamedTuple):
     """What became of a partition in a request."""
 

@@ -54,6 +54,7 @@ from pylogbroker.coordinator.groupmessages import (
     OffsetFetchGroupAnswer,
     SyncGroup,
     SyncGroupAnswer,
+    TxnOffsetCommit,
 )
 from pylogbroker.coordinator.grouptable import GroupSettings, GroupTable
 from pylogbroker.coordinator.membership import ClassicMembership
@@ -65,12 +66,14 @@ from pylogbroker.coordinator.offsetstopic import (
     decodeStoredGroup,
     encodeGroupMetadataKey,
 )
+from pylogbroker.coordinator.pendingpositions import PositionKey
 from pylogbroker.coordinator.positions import (
     GroupPositions,
     commitFailed,
     fetchFailed,
     tombstones,
 )
+from pylogbroker.interfaces import NO_PRODUCER
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 
 CLASSIC_TYPE = "classic"
@@ -215,10 +218,13 @@ class GroupCoordinator:
     def offsetCommit(
         self,
         context: ClientContext,
-        request: OffsetCommit,
+        request: OffsetCommit | TxnOffsetCommit,
         reply: Callable[[OffsetCommitAnswer], object],
     ) -> None:
-        """OffsetCommit, versions 2 to 10. Answered when the offsets are appended."""
+        """
+        OffsetCommit, versions 2 to 10, or TxnOffsetCommit, versions 0 to 5. Answered when the
+        offsets are appended; those of a transaction count when it is committed.
+        """
         error = self._unavailable(request.groupId)
         if error is ErrorCode.NONE:
             self._positions.commit(context, request, reply)
@@ -255,6 +261,15 @@ class GroupCoordinator:
         else:
             self._effects.reply(reply, OffsetDeleteAnswer(error))
         self._effects.deliver()
+
+    def transactionEnded(self, partition: int, producerId: int, isCommit: bool) -> None:
+        """A transaction's end marker was appended to a partition of C{__consumer_offsets}."""
+        self._positions.transactionEnded(partition, producerId, isCommit)
+        self._effects.deliver()
+
+    def partitionOf(self, groupId: str) -> int:
+        """The partition of C{__consumer_offsets} that holds a group."""
+        return self._table.partitionOf(groupId)
 
     def topicDeleted(self, topic: str, topicId: bytes) -> None:
         """A topic was deleted: delete its committed offsets."""
@@ -368,10 +383,15 @@ class GroupCoordinator:
                 if error:
                     group.transition(ClassicGroupState.EMPTY, stateTimestampMs)
                 else:
+                    for position in positions:
+                        self._positions.setPosition(group, *position, None)
                     self._membership.unload(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             done(self._table.appendError(error))
 
-        records = tombstones(group, list(group.allPositions()))
+        positions = dict.fromkeys(
+            [*group.allPositions(), *self._positions.pending.ofGroup(group.groupId)]
+        )
+        records = tombstones(group, list(positions))
         records.append((encodeGroupMetadataKey(group.groupId), None))
         self._table.append(group, records, appended)
 
@@ -381,10 +401,14 @@ class GroupCoordinator:
         """A partition of C{__consumer_offsets} is going to be read."""
         self._loading.add(partition)
 
-    def replay(self, key: bytes, value: bytes | None) -> bool:
+    def replay(
+        self, key: bytes, value: bytes | None, partition: int = 0, producerId: int = NO_PRODUCER
+    ) -> bool:
         """
         A record was read.
 
+        @param producerId: in whose transaction it was appended, to a partition; -1: in none. The
+            caller gives the end of the transaction to L{transactionEnded}.
         @return: whether its kind is known. Those of other kinds of groups are not.
         @raise FormatError: the record is broken.
         """
@@ -395,10 +419,15 @@ class GroupCoordinator:
         group = self._table.groups.get(groupId)
         if isinstance(decoded, OffsetCommitKey):
             committed = None if value is None else decodeCommittedOffset(value)
+            if committed is not None and producerId != NO_PRODUCER:
+                pending = self._positions.pending
+                pending.add(partition, producerId, PositionKey(*decoded), committed)
+                return True
             if group is None and committed is not None:
                 group = self._table.create(groupId)
             if group is not None:
                 group.setPosition(decoded.topic, decoded.partition, committed)
+            self._positions.pending.supersede(PositionKey(*decoded))
         elif value is not None:
             stored = decodeStoredGroup(value)
             (group or self._table.create(groupId)).restore(stored)
@@ -426,6 +455,7 @@ class GroupCoordinator:
         """A partition is not to be served any more, since its log has failed."""
         self._loading.discard(partition)
         self._active.discard(partition)
+        self._positions.pending.unload(partition)
         for group in list(self._table.groups.values()):
             if group.partition == partition:
                 self._membership.unload(group, ErrorCode.NOT_COORDINATOR)
@@ -480,7 +510,8 @@ class GroupCoordinator:
         expired = self._positions.expired(group, nowMs)
         isIdle = group.state is ClassicGroupState.EMPTY and not group.pendingMembers
         isNothingLeft = len(expired) == sum(map(len, group.positions.values()))
-        if isIdle and isNothingLeft and not group.pendingCommits:
+        isPending = group.pendingCommits or self._positions.pending.ofGroup(group.groupId)
+        if isIdle and isNothingLeft and not isPending:
             self._delete(group, lambda error: None)
         else:
             self._positions.drop(group, expired)

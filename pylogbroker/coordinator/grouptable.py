@@ -15,6 +15,8 @@ from pylogbroker.coordinator.effects import (
     Effects,
     PendingAppend,
     Record,
+    TransactionalProducer,
+    appendError,
 )
 from pylogbroker.coordinator.offsetstopic import (
     StoredGroup,
@@ -67,19 +69,6 @@ class GroupSettings:
     positionCountMax: int = 2_000_000
 
 
-_ANSWERS_TO_APPEND_ERRORS = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
-"""What a client is told when an append fails; other errors as they are."""
-
-
 class GroupTable:
     """
     The groups of a coordinator.
@@ -124,10 +113,14 @@ class GroupTable:
     # -- appends
 
     def append(
-        self, group: ClassicGroup, records: Sequence[Record], done: Appended
+        self,
+        group: ClassicGroup,
+        records: Sequence[Record],
+        done: Appended,
+        producer: TransactionalProducer | None = None,
     ) -> PendingAppend:
-        """Append records of a group."""
-        group.lastAppend = self.effects.append(group.partition, records, done)
+        """Append records of a group, perhaps in a transaction."""
+        group.lastAppend = self.effects.append(group.partition, records, done, producer)
         return group.lastAppend
 
     def storeGroup(
@@ -155,4 +148,4 @@ class GroupTable:
 
     def appendError(self, error: ErrorCode) -> ErrorCode:
         """What a client is told when an append fails."""
-        return _ANSWERS_TO_APPEND_ERRORS.get(error, error)
+        return appendError(error)

@@ -18,7 +18,7 @@ from pylogbroker.coordinator.classicgroup import (
     ClassicGroup,
     ClassicGroupState,
 )
-from pylogbroker.coordinator.effects import Record
+from pylogbroker.coordinator.effects import Record, TransactionalProducer
 from pylogbroker.coordinator.groupmessages import (
     UNKNOWN_MEMBER_ID,
     ClientContext,
@@ -34,6 +34,7 @@ from pylogbroker.coordinator.groupmessages import (
     OffsetFetchTopic,
     PartitionResult,
     TopicResults,
+    TxnOffsetCommit,
 )
 from pylogbroker.coordinator.grouptable import GroupTable
 from pylogbroker.coordinator.membership import ClassicMembership
@@ -43,6 +44,7 @@ from pylogbroker.coordinator.offsetstopic import (
     encodeCommittedOffset,
     encodeOffsetCommitKey,
 )
+from pylogbroker.coordinator.pendingpositions import PendingPositions, PositionKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 
 TOP_LEVEL_ERROR_VERSION = 2
@@ -62,7 +64,11 @@ _Commits = list[tuple[str, int, CommittedOffset]]
 
 
 class GroupPositions:
-    """The committed offsets of all groups of a coordinator."""
+    """
+    The committed offsets of all groups of a coordinator.
+
+    @ivar pending: those in transactions that are not ended.
+    """
 
     def __init__(self, table: GroupTable, membership: ClassicMembership) -> None:
         """
@@ -73,22 +79,26 @@ class GroupPositions:
         self._membership = membership
         self._effects = table.effects
         self._settings = table.settings
+        self.pending = PendingPositions()
 
     # -- commit
 
     def commit(
         self,
         context: ClientContext,
-        request: OffsetCommit,
+        request: OffsetCommit | TxnOffsetCommit,
         reply: Callable[[OffsetCommitAnswer], object],
     ) -> None:
-        """OffsetCommit. A topic has both its name and its id, if it has one."""
+        """
+        OffsetCommit or TxnOffsetCommit. A topic has both its name and its id, if it has one.
+        """
         group = self._table.groups.get(request.groupId)
         error = self._commitError(context, request, group)
         if error is not ErrorCode.NONE:
             self._effects.reply(reply, commitFailed(request, error))
             return
-        if group is not None and group.state in _MANAGED:
+        isMember = group is not None and request.memberId in group.members
+        if group is not None and isMember and group.state in _MANAGED:
             self._membership.showedLife(group, request.memberId)
         commits, answer = self._commits(request, group)
         if not commits:
@@ -102,17 +112,24 @@ class GroupPositions:
             key = encodeOffsetCommitKey(group.groupId, topic, partition)
             records.append((key, encodeCommittedOffset(committed)))
         done = partial(self._committed, group, commits, request, answer, reply)
-        self._table.append(group, records, done)
+        producer = None
+        if isinstance(request, TxnOffsetCommit):
+            producer = TransactionalProducer(request.producerId, request.producerEpoch)
+        self._table.append(group, records, done, producer)
 
     def _commitError(
-        self, context: ClientContext, request: OffsetCommit, group: ClassicGroup | None
+        self,
+        context: ClientContext,
+        request: OffsetCommit | TxnOffsetCommit,
+        group: ClassicGroup | None,
     ) -> ErrorCode:
         generation = request.generationIdOrMemberEpoch
+        isTransactional = isinstance(request, TxnOffsetCommit)
         if group is None:
             if generation < 0:
                 isFull = self._table.isFull
                 return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if isFull else ErrorCode.NONE
-            isNew = context.apiVersion >= GROUP_NOT_FOUND_VERSION
+            isNew = context.apiVersion >= GROUP_NOT_FOUND_VERSION and not isTransactional
             return ErrorCode.GROUP_ID_NOT_FOUND if isNew else ErrorCode.ILLEGAL_GENERATION
         if group.state is ClassicGroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -120,24 +137,26 @@ class GroupPositions:
             return ErrorCode.NONE
         memberId, instanceId = request.memberId, request.groupInstanceId
         if generation < 0 and memberId == UNKNOWN_MEMBER_ID and instanceId is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
+            return ErrorCode.NONE if isTransactional else ErrorCode.UNKNOWN_MEMBER_ID
         error = group.memberError(memberId, instanceId)
         if error is not ErrorCode.NONE:
             return error
         if generation != group.generation:
             return ErrorCode.ILLEGAL_GENERATION
         isCompleting = group.state is ClassicGroupState.COMPLETING_REBALANCE
-        return ErrorCode.REBALANCE_IN_PROGRESS if isCompleting else ErrorCode.NONE
+        isRefused = isCompleting and not isTransactional
+        return ErrorCode.REBALANCE_IN_PROGRESS if isRefused else ErrorCode.NONE
 
     def _commits(
-        self, request: OffsetCommit, group: ClassicGroup | None
+        self, request: OffsetCommit | TxnOffsetCommit, group: ClassicGroup | None
     ) -> tuple[_Commits, OffsetCommitAnswer]:
         """What can be committed, and the answer if that is appended."""
         nowMs = self._table.nowMs()
         expireTimestampMs = -1
         if request.retentionTimeMs != DEFAULT_RETENTION_MS:
             expireTimestampMs = min(max(nowMs + request.retentionTimeMs, 0), TIME_MAX_MS)
-        room = self._settings.positionCountMax - self._table.totals.positionCount
+        held = self._table.totals.positionCount + self.pending.count
+        room = self._settings.positionCountMax - held
         commits: _Commits = []
         topics = []
         for topic in request.topics:
@@ -178,7 +197,7 @@ class GroupPositions:
         self,
         group: ClassicGroup,
         commits: _Commits,
-        request: OffsetCommit,
+        request: OffsetCommit | TxnOffsetCommit,
         answer: OffsetCommitAnswer,
         reply: Callable[[OffsetCommitAnswer], object],
         error: ErrorCode,
@@ -188,12 +207,31 @@ class GroupPositions:
             group.pendingCommits[topic, partition] -= 1
             if not group.pendingCommits[topic, partition]:
                 del group.pendingCommits[topic, partition]
-            if not error and isHere:
-                group.setPosition(topic, partition, committed)
+            if error or not isHere:
+                continue
+            if isinstance(request, TxnOffsetCommit):
+                key = PositionKey(group.groupId, topic, partition)
+                self.pending.add(group.partition, request.producerId, key, committed)
+            else:
+                self.setPosition(group, topic, partition, committed)
         if error:
             self._dropIfNothing(group)
             answer = commitFailed(request, self._table.appendError(error))
         self._effects.reply(reply, answer)
+
+    def setPosition(
+        self, group: ClassicGroup, topic: str, partition: int, committed: CommittedOffset | None
+    ) -> None:
+        """An offset was appended outside of transactions, or its deletion."""
+        group.setPosition(topic, partition, committed)
+        self.pending.supersede(PositionKey(group.groupId, topic, partition))
+
+    def transactionEnded(self, offsetsPartition: int, producerId: int, isCommit: bool) -> None:
+        """The end marker of a transaction was appended to a partition of the topic of positions."""
+        for key, committed in self.pending.end(offsetsPartition, producerId):
+            if isCommit and committed is not None:
+                group = self._table.groups.get(key.groupId) or self._table.create(key.groupId)
+                group.setPosition(key.topic, key.partition, committed)
 
     def _dropIfNothing(self, group: ClassicGroup) -> None:
         """A group that a failed commit has begun, and that nobody has joined, is not there."""
@@ -223,7 +261,7 @@ class GroupPositions:
         group = self._table.groups.get(request.groupId)
 
         def answer() -> None:
-            self._effects.reply(reply, self._fetched(request, group))
+            self._effects.reply(reply, self._fetched(request, group, requireStable))
 
         if group is None or not requireStable:
             answer()
@@ -231,7 +269,7 @@ class GroupPositions:
             self._table.whenAppended(group, answer)
 
     def _fetched(
-        self, request: OffsetFetchGroup, group: ClassicGroup | None
+        self, request: OffsetFetchGroup, group: ClassicGroup | None, requireStable: bool
     ) -> OffsetFetchGroupAnswer:
         positions = {} if group is None else group.positions
         if request.topics is None:
@@ -243,7 +281,20 @@ class GroupPositions:
             topics = [
                 _fetchedTopic(topic, positions.get(topic.name, {})) for topic in request.topics
             ]
+        if requireStable and self.pending.ofGroup(request.groupId):
+            topics = [self._stable(request.groupId, topic) for topic in topics]
         return OffsetFetchGroupAnswer(request.groupId, topics)
+
+    def _stable(self, groupId: str, topic: FetchedTopic) -> FetchedTopic:
+        """Without offsets that a transaction may change."""
+        return topic._replace(
+            partitions=[
+                FetchedPartition(each.partitionIndex, errorCode=ErrorCode.UNSTABLE_OFFSET_COMMIT)
+                if self.pending.isPending(groupId, topic.name, each.partitionIndex)
+                else each
+                for each in topic.partitions
+            ]
+        )
 
     # -- delete
 
@@ -297,7 +348,7 @@ class GroupPositions:
         def appended(error: ErrorCode) -> None:
             if not error and self._table.has(group):
                 for topic, partition in positions:
-                    group.setPosition(topic, partition, None)
+                    self.setPosition(group, topic, partition, None)
             done(self._table.appendError(error))
 
         self._table.append(group, tombstones(group, positions), appended)
@@ -311,6 +362,9 @@ class GroupPositions:
                 if committed.topicId in (ZERO_ID, topicId)
             ]
             self.drop(group, gone)
+        for key in self.pending.ofTopic(topic, topicId):
+            pendingGroup = self._table.groups.get(key.groupId) or self._table.create(key.groupId)
+            self.drop(pendingGroup, [(topic, key.partition)])
 
     # -- expiry
 
@@ -333,6 +387,7 @@ class GroupPositions:
             if not group.isSubscribedTo(topic)
             for partition, committed in partitions.items()
             if (topic, partition) not in group.pendingCommits
+            and not self.pending.isPending(group.groupId, topic, partition)
             and _isExpired(committed, baseMs, retentionMs, nowMs)
         ]
 
@@ -345,7 +400,7 @@ def tombstones(group: ClassicGroup, positions: Sequence[tuple[str, int]]) -> lis
     ]
 
 
-def commitFailed(request: OffsetCommit, error: ErrorCode) -> OffsetCommitAnswer:
+def commitFailed(request: OffsetCommit | TxnOffsetCommit, error: ErrorCode) -> OffsetCommitAnswer:
     """The same error for each partition."""
     return OffsetCommitAnswer(
         [

@@ -85,7 +85,9 @@ class Kafka07Format:
             return None
         size = sum(map(len, sets))
         # Half the cost of calling the class.
-        return tuple.__new__(ValidatedBatches, (sets, size, messageCount, size, -1, (), None))
+        return tuple.__new__(
+            ValidatedBatches, (sets, size, messageCount, size, -1, (), None, False)
+        )
 
     def validate(self, data: bytes, limits: CheckLimits) -> ValidatedBatches:
         size, messageCount = validateSet(data, limits)

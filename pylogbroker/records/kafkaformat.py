@@ -183,7 +183,7 @@ class KafkaFormat:
         except struct.error:  # fewer bytes than a header
             return None
         found: ValidatedBatches = new(
-            ValidatedBatches, (sets, total, count, count, largestMs, headers, None)
+            ValidatedBatches, (sets, total, count, count, largestMs, headers, None, False)
         )
         return found
 

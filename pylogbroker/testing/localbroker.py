@@ -46,6 +46,7 @@ DEFAULTS = {
     "log.flush.before.read": "false",
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
 }
 
 

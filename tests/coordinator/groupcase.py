@@ -10,7 +10,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.coordinator.effects import Appended, Record
+from pylogbroker.coordinator.effects import Appended, Record, TransactionalProducer
 from pylogbroker.coordinator.groupmessages import (
     ClientContext,
     CommitPartition,
@@ -46,11 +46,20 @@ class Log:
     def __init__(self) -> None:
         self.isHeld = False
         self.error = ErrorCode.NONE
-        self.waiting: list[tuple[int, Sequence[Record], Appended]] = []
+        self.waiting: list[
+            tuple[int, Sequence[Record], Appended, TransactionalProducer | None]
+        ] = []
         self.records: list[tuple[int, Record]] = []
+        self.producers: list[TransactionalProducer | None] = []  # of the records
 
-    def append(self, partition: int, records: Sequence[Record], done: Appended) -> None:
-        self.waiting.append((partition, records, done))
+    def append(
+        self,
+        partition: int,
+        records: Sequence[Record],
+        done: Appended,
+        producer: TransactionalProducer | None = None,
+    ) -> None:
+        self.waiting.append((partition, records, done, producer))
         if not self.isHeld:
             self.flush()
 
@@ -58,8 +67,9 @@ class Log:
         """Do the appends that wait, or fail them."""
         error = self.error if error is None else error
         waiting, self.waiting = self.waiting, []
-        for partition, records, done in waiting:
+        for partition, records, done, producer in waiting:
             if not error:
+                self.producers += [producer for _ in records]
                 self.records += [(partition, record) for record in records]
             done(error)
 
@@ -102,8 +112,11 @@ class GroupCase(SynchronousTestCase):
         )
         for partition in range(self.settings.partitionCount):
             self.coordinator.beginLoading(partition)
-        for _, (key, value) in self.log.records:
-            self.assertTrue(self.coordinator.replay(key, value))
+        for (partition, (key, value)), producer in zip(
+            self.log.records, self.log.producers, strict=True
+        ):
+            producerId = -1 if producer is None else producer.producerId
+            self.assertTrue(self.coordinator.replay(key, value, partition, producerId))
         for partition in range(self.settings.partitionCount):
             self.coordinator.loaded(partition)
 

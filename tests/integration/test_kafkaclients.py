@@ -71,7 +71,7 @@ class ClientCase(SynchronousTestCase):
             step()
 
 
-class ConfluentTests(ClientCase):
+class ConfluentCase(ClientCase):
     """confluent-kafka."""
 
     def consumer(self, **settings: Any) -> Any:
@@ -117,6 +117,10 @@ class ConfluentTests(ClientCase):
         self.until(poll, lambda: len(found) >= count)
         return found
 
+
+class ConfluentTests(ConfluentCase):
+    """Records and groups."""
+
     def test_records(self) -> None:
         """Keys, values and headers come back, in order, in every codec."""
         for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
@@ -161,6 +165,88 @@ class ConfluentTests(ClientCase):
         self.assertEqual(owned, {0, 1})
         second.close()
         self.until(lambda: first.poll(POLL_SECONDS), lambda: len(first.assignment()) == 2)
+
+
+class ConfluentTransactionTests(ConfluentCase):
+    """confluent-kafka's transactions."""
+
+    def transactional(self, name: str = "transaction") -> Any:
+        """A producer that may begin transactions."""
+        made = confluent_kafka.Producer(
+            {"bootstrap.servers": self.servers, "transactional.id": name}
+        )
+        made.init_transactions(TIMEOUT_SECONDS)
+        return made
+
+    def committed(self, topic: str, count: int) -> list[bytes]:
+        """So many values, as a reader of committed records gets them."""
+        consumer = self.consumer(group_id="reader", isolation_level="read_committed")
+        consumer.subscribe([topic])
+        found = [each.value or b"" for each in self.consume(consumer, count)]
+        consumer.close()
+        return found
+
+    def test_committedAndAborted(self) -> None:
+        """Readers of committed records never see aborted ones."""
+        producer = self.transactional()
+        for number in range(6):
+            producer.begin_transaction()
+            producer.produce("t", b"%d" % number)
+            if number % 2:
+                producer.flush(TIMEOUT_SECONDS)
+                producer.abort_transaction(TIMEOUT_SECONDS)
+            else:
+                producer.commit_transaction(TIMEOUT_SECONDS)
+        self.assertEqual(self.committed("t", 3), [b"0", b"2", b"4"])
+
+    def test_fencing(self) -> None:
+        """A second producer with the same id ends what the first has begun, and fences it."""
+        first = self.transactional()
+        first.begin_transaction()
+        first.produce("t", b"first")
+        first.flush(TIMEOUT_SECONDS)
+        second = self.transactional()
+        second.begin_transaction()
+        second.produce("t", b"second")
+        second.commit_transaction(TIMEOUT_SECONDS)
+        with self.assertRaises(confluent_kafka.KafkaException) as raised:
+            first.produce("t", b"late")
+            first.commit_transaction(TIMEOUT_SECONDS)
+        self.assertTrue(raised.exception.args[0].fatal())
+        self.assertEqual(self.committed("t", 1), [b"second"])
+
+    def test_consumeTransformProduce(self) -> None:
+        """
+        Records and the positions behind which they were made count together: what is aborted is
+        made again, over a kill of the broker, and nothing comes twice.
+        """
+        self.create("in", 1)
+        self.produce("in", [Sent(None, b"%d" % each, ()) for each in range(40)], {})
+        for number in range(4):
+            producer = self.transactional()
+            consumer = self.consumer(group_id="work", enable_auto_commit=False)
+            consumer.subscribe(["in"])
+            for isCommit in (False, True):
+                producer.begin_transaction()
+                for each in self.consume(consumer, 10):
+                    producer.produce("out", (each.value or b"") + b"!")
+                producer.send_offsets_to_transaction(
+                    consumer.position(consumer.assignment()),
+                    consumer.consumer_group_metadata(),
+                    TIMEOUT_SECONDS,
+                )
+                if isCommit:
+                    producer.commit_transaction(TIMEOUT_SECONDS)
+                else:
+                    producer.abort_transaction(TIMEOUT_SECONDS)
+                    consumer.close()
+                    consumer = self.consumer(group_id="work", enable_auto_commit=False)
+                    consumer.subscribe(["in"])
+            consumer.close()
+            if number == 1:
+                self.broker.kill()
+                self.broker.start()
+        self.assertEqual(self.committed("out", 40), [b"%d!" % each for each in range(40)])
 
 
 class AiokafkaTests(ClientCase):

@@ -18,6 +18,7 @@ from tests.oracle.scenarios import scenarios
 PROPERTIES = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
     "brokerid": "1",
     "listener.dialect": "kafka",
     "log.flush.acks.all": "true",
@@ -31,6 +32,7 @@ SCENARIOS = (
     "alter-configs",
     "api-versions",
     "authorization",
+    "authorization-of-transactions",
     "broker-configs",
     "classic-groups",
     "commits",
@@ -75,7 +77,10 @@ SCENARIOS = (
     "static-configs",
     "static-members",
     "strange-frames",
+    "transaction-lists",
+    "transactions",
     "unknown-requests",
+    "write-txn-markers",
 )
 
 

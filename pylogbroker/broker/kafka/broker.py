@@ -22,9 +22,14 @@ from pylogbroker.broker.compaction.logcleaner import CompactionProcess, LogClean
 from pylogbroker.broker.kafka.configrequests import BrokerConfig, ConfigRequests
 from pylogbroker.broker.kafka.coordinators.grouprequests import GroupRequests
 from pylogbroker.broker.kafka.coordinators.groupservice import OFFSETS_TOPIC_CONFIGS, GroupService
+from pylogbroker.broker.kafka.coordinators.transactionrequests import TransactionRequests
+from pylogbroker.broker.kafka.coordinators.transactionservice import (
+    TRANSACTIONS_TOPIC_CONFIGS,
+    TransactionService,
+)
 from pylogbroker.broker.kafka.fetchrequests import FetchRequests
 from pylogbroker.broker.kafka.fetchsessions import FetchSessionCache
-from pylogbroker.broker.kafka.logrequests import LogRequests, ProducerIdRequests
+from pylogbroker.broker.kafka.logrequests import LogRequests
 from pylogbroker.broker.kafka.metadatarequests import MetadataRequests
 from pylogbroker.broker.kafka.producerequests import ProduceRequests
 from pylogbroker.broker.kafka.protocol import ConnectionState, Handler, KafkaProtocol
@@ -37,6 +42,7 @@ from pylogbroker.broker.kafka.security.saslprotocol import REFUSALS, SaslProtoco
 from pylogbroker.broker.kafka.topicrequests import TopicDefaults, TopicRequests
 from pylogbroker.broker.kafka.topics import (
     OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
     TopicManager,
     batchLogSettings,
     currentConfigs,
@@ -105,6 +111,7 @@ class KafkaBroker:
     @ivar metadata: of the cluster.
     @ivar topics: and their partitions here.
     @ivar groups: of consumers.
+    @ivar transactions: of producers.
     @ivar fetchSessions: of consumers, too.
     @ivar cleaner: compacts.
     @ivar authorizer: L{None}: every client may do everything.
@@ -143,6 +150,7 @@ class KafkaBroker:
         self.cleaner: LogCleaner
         self.topics: TopicManager
         self.groups: GroupService
+        self.transactions: TransactionService
         self.fetchSessions: FetchSessionCache
         self.protocols: list[KafkaProtocol] = []
         self.purgatory = Purgatory(clock)
@@ -225,7 +233,6 @@ class KafkaBroker:
             self.metadata, directory, logManager, self._staticValues, self._settings.maxPartitions
         )
         self.cleaner = self._makeCleaner(directory, logManager)
-        produce = ProduceRequests(broker, self.topics, logManager, self.purgatory, self.authorizer)
         sessions = self.fetchSessions = FetchSessionCache(
             self._settings.maxIncrementalFetchSessionCacheSlots, self._clock.seconds, self._random
         )
@@ -235,12 +242,31 @@ class KafkaBroker:
         self.groups = GroupService(
             self._clock, self.topics, broker.readWorker, self._settings, self._random
         )
-        groups = GroupRequests(self.groups, self.topics, self._settings.brokerId, self.advertised)
+        self.transactions = TransactionService(
+            self._clock, self.topics, broker.readWorker, self._settings, self.groups
+        )
+        groups = GroupRequests(
+            self.groups, self.transactions, self.topics, self._settings.brokerId, self.advertised
+        )
+        produce = ProduceRequests(
+            broker,
+            self.topics,
+            logManager,
+            self.purgatory,
+            self.transactions,
+            self.authorizer,
+        )
         settings, topics = self._settings, self.topics
         defaults = TopicDefaults(
             settings.autoCreateTopicsEnable,
             settings.numPartitions,
-            {OFFSETS_TOPIC: (settings.offsetsTopicNumPartitions, OFFSETS_TOPIC_CONFIGS)},
+            {
+                OFFSETS_TOPIC: (settings.offsetsTopicNumPartitions, OFFSETS_TOPIC_CONFIGS),
+                TRANSACTIONS_TOPIC: (
+                    settings.transactionStateLogNumPartitions,
+                    TRANSACTIONS_TOPIC_CONFIGS,
+                ),
+            },
             settings.deleteTopicEnable,
         )
         logs = LogRequests(
@@ -253,10 +279,10 @@ class KafkaBroker:
             **TopicRequests(topics, settings.brokerId, defaults).handlers,
             **ConfigRequests(topics, settings.brokerId, self._brokerConfigs()).handlers,
             **logs.handlers,
-            **ProducerIdRequests(topics).handlers,
             **groups.handlers,
             **AclRequests(self.metadata, self.authorizer is not None).handlers,
             **CredentialRequests(self.metadata).handlers,
+            **TransactionRequests(self.transactions, groups, topics).handlers,
             **REFUSALS,
         }
         if self.authorizer is not None:
@@ -346,16 +372,19 @@ class KafkaBroker:
 
     def start(self) -> Deferred[None]:
         """
-        Serve the topics, then the groups.
+        Serve the topics, then the groups, then transactions, whose ends the groups must know.
 
-        @return: fires when all partitions are there, and the groups are loaded; what is ready
-            sooner is served at once.
+        @return: fires when all partitions are there, and groups and transactions are loaded; what
+            is ready sooner is served at once.
         """
         self.cleaner.start()
-        return self.topics.start().addCallback(lambda _none: self.groups.start())
+        started = self.topics.start()
+        started.addCallback(lambda _none: self.groups.start())
+        return started.addCallback(lambda _none: self.transactions.start())
 
     def endWaits(self) -> None:
         """Answer the requests that wait for other clients, since no more requests come."""
+        self.transactions.stop()
         self.groups.stop()
         self._fetches.endWaits()
         self.cleaner.stop()

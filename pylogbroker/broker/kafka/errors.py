@@ -7,6 +7,7 @@ from __future__ import annotations
 from pylogbroker.errors import (
     BackpressureError,
     BatchSizeError,
+    CoordinatorFencedError,
     CorruptCompressionError,
     DecompressionLimitError,
     FormatError,
@@ -52,6 +53,7 @@ _CODES: tuple[tuple[type[PylogbrokerError], ErrorCode], ...] = (
     (BatchSizeError, ErrorCode.RECORD_LIST_TOO_LARGE),
     (OutOfOrderSequenceError, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
     (InvalidProducerEpochError, ErrorCode.INVALID_PRODUCER_EPOCH),
+    (CoordinatorFencedError, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
     (InvalidTransactionStateError, ErrorCode.INVALID_TXN_STATE),
     (OffsetOutOfRangeError, ErrorCode.OFFSET_OUT_OF_RANGE),
     (UnknownPartitionError, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),

@@ -49,8 +49,6 @@ _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 _NO_EPOCH = -1
 _HIGH_WATERMARK = -1
 
-NO_PRODUCER_ID, NO_PRODUCER_EPOCH = -1, -1
-
 
 def checkEpoch(log: BatchLog, epoch: int) -> None:
     """
@@ -349,44 +347,6 @@ class LogRequests:
                 for topic in request.topics
             ]
         )
-
-
-class ProducerIdRequests:
-    """The handler that gives ids to producers without transactions."""
-
-    def __init__(self, topics: TopicManager) -> None:
-        self._topics = topics
-
-    @property
-    def handlers(self) -> dict[ApiKey, Handler]:
-        return {ApiKey.INIT_PRODUCER_ID: self.initProducerId}
-
-    def initProducerId(
-        self, header: RequestHeader, request: Any, state: ConnectionState
-    ) -> Deferred[Any]:
-        """
-        Handle InitProducerId; as L{Handler}. A producer without transactions gets a new id, even if
-        it has one: only a transactional id keeps the producer's. Transactions do not exist here
-        yet: INVALID_REQUEST, which ends the producer, where a code of coordinators would be tried
-        again for ever.
-        """
-        return Deferred.fromCoroutine(self._initProducerId(request))
-
-    async def _initProducerId(self, request: Any) -> Any:
-        response = messages.InitProducerIdResponse(
-            producerId=NO_PRODUCER_ID, producerEpoch=NO_PRODUCER_EPOCH
-        )
-        hasId = request.producerId != NO_PRODUCER_ID
-        hasEpoch = request.producerEpoch != NO_PRODUCER_EPOCH
-        if request.transactionalId is not None or hasId != hasEpoch:
-            response.errorCode = ErrorCode.INVALID_REQUEST
-            return response
-        try:
-            response.producerId = await self._topics.metadata.newProducerId()
-            response.producerEpoch = 0
-        except PylogbrokerError as error:
-            response.errorCode = errorOf(error).code
-        return response
 
 
 async def _forEach(

@@ -15,20 +15,22 @@ would see its sequences out of order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
 
+from pylogbroker.broker.kafka.coordinators.transactionservice import TransactionService
 from pylogbroker.broker.kafka.errors import KafkaError, errorOf
 from pylogbroker.broker.kafka.protocol import ConnectionState
 from pylogbroker.broker.kafka.purgatory import Purgatory
 from pylogbroker.broker.kafka.security.authorizer import AclAuthorizer
-from pylogbroker.broker.kafka.topics import INTERNAL_TOPICS, TopicManager
+from pylogbroker.broker.kafka.topics import INTERNAL_TOPICS, TopicManager, batchLog
 from pylogbroker.broker.logmanager import LogManager, Partition
 from pylogbroker.broker.server import Broker
 from pylogbroker.cluster.acls import AclOperation, AclResourceType
+from pylogbroker.coordinator.effects import TransactionalProducer
 from pylogbroker.errors import (
     CorruptCompressionError,
     InvalidProducerEpochError,
@@ -54,12 +56,15 @@ from pylogbroker.protocol.kafka.responses import frameResponse
 from pylogbroker.records.compression import ZSTD
 from pylogbroker.records.kafkaformat import KafkaFormat
 from pylogbroker.records.recordbatch import (
+    BATCH_OVERHEAD,
     CODEC_ATTRIBUTES,
     MAGIC,
     MAGIC_POSITION,
     SIZE_HEAD_SIZE,
     TRANSACTIONAL_ATTRIBUTE,
+    readHeader,
 )
+from pylogbroker.types import TopicPartition
 
 ALL, NONE = -1, 0
 _ADMIN_CLIENT = "__admin_client"
@@ -77,7 +82,31 @@ _LOG_REFUSALS = (
 ZSTD_VERSION = 7
 """The first version in which clients may use zstd."""
 
+ABORTABLE_VERSION = 11
+"""The first version whose clients know TRANSACTION_ABORTABLE."""
+
+ADDING_VERSION = 12
+"""The first version whose clients leave it to the broker to add partitions to transactions."""
+
 TIMEOUT_MS_MAX = 3_600_000
+
+_UNAVAILABLE = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+
+
+class TransactionError(KafkaError):
+    """
+    A batch is not in an ongoing transaction of its producer.
+
+    @ivar shown: the text that Kafka has in this case; L{None}: none.
+    """
+
+    def __init__(self, code: ErrorCode, text: str | None = None) -> None:
+        super().__init__(code, text)
+        self.shown = text
 
 
 class Appended(NamedTuple):
@@ -103,11 +132,13 @@ class ProduceRequests:
         topics: TopicManager,
         logManager: LogManager,
         purgatory: Purgatory,
+        transactions: TransactionService,
         authorizer: AclAuthorizer | None = None,
     ) -> None:
         """@param authorizer: L{None}: every client may write to every topic."""
         self._authorizer = authorizer
         self._broker = broker
+        self._transactions = transactions
         self._topics = topics
         self._logManager = logManager
         self._purgatory = purgatory
@@ -149,8 +180,10 @@ class ProduceRequests:
             try:
                 if before is not None:
                     await before
-                for topic, part in parts[len(done) :]:
-                    done.append(await self._append(header, request, topic, part, state))
+                left = parts[len(done) :]
+                refused = await self._addToTransaction(header, request, left, state)
+                for topic, part in left:
+                    done.append(await self._append(header, request, topic, part, state, refused))
             finally:
                 if state.appending is mine:
                     state.appending = None
@@ -193,8 +226,7 @@ class ProduceRequests:
         attributes = 0
         if records is not None and len(records) > _ATTRIBUTES and records[MAGIC_POSITION] == MAGIC:
             attributes = records[_ATTRIBUTES]
-        if attributes & TRANSACTIONAL_ATTRIBUTE:
-            # There is no coordinator yet that could end a transaction.
+        if attributes & TRANSACTIONAL_ATTRIBUTE and request.transactionalId is None:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         if attributes & CODEC_ATTRIBUTES == ZSTD and header.apiVersion < ZSTD_VERSION:
             raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
@@ -226,6 +258,10 @@ class ProduceRequests:
         partition = None
         try:
             partition = self._find(header, request, topic, part, state)
+            if request.transactionalId is not None and _isTransactional(part.records):
+                if header.apiVersion >= ADDING_VERSION and not _isInTransaction(partition, part):
+                    return None
+                self._verify(header, request, partition, part)
             # The frame's own bytes: the stamp of the log makes the one copy that is needed.
             result = self._broker.tryAppend(partition, part.records or b"")
         except PylogbrokerError as error:
@@ -239,14 +275,79 @@ class ProduceRequests:
         topic: TopicProduceData,
         part: PartitionProduceData,
         state: ConnectionState,
+        refused: Mapping[TransactionalProducer, ErrorCode],
     ) -> Appended:
+        """@param refused: producers whose transaction could not take their partitions in."""
         partition = None
         try:
-            partition = self._find(header, request, topic, part, state)
-            result = await self._broker.append(partition, bytes(part.records or b""))
+            partition = found = self._find(header, request, topic, part, state)
+            check: Callable[[], object] | None = None
+            if request.transactionalId is not None and _isTransactional(part.records):
+                error = refused.get(_producerOf(part))
+                if error and not _isInTransaction(partition, part):
+                    raise _refusedByTransaction(header, error)
+
+                def check() -> None:
+                    self._verify(header, request, found, part)
+
+            result = await self._broker.append(partition, bytes(part.records or b""), check)
         except PylogbrokerError as error:
             return Appended(topic, _refused(part.index, error, _startOf(partition)))
         return self._appended(topic, part.index, partition, result)
+
+    # -- transactions
+
+    def _verify(
+        self,
+        header: RequestHeader,
+        request: ProduceRequest,
+        partition: Partition,
+        part: PartitionProduceData,
+    ) -> None:
+        """
+        At the moment of the append: a batch behind the end of its transaction would begin one that
+        nobody ends.
+
+        @raise KafkaError: the partition is not in the producer's ongoing transaction.
+        """
+        if not _isInTransaction(partition, part):
+            assert request.transactionalId is not None
+            error = self._transactions.verify(
+                request.transactionalId, _producerOf(part), partition.topicPartition
+            )
+            if error:
+                raise _refusedByTransaction(header, error)
+
+    async def _addToTransaction(
+        self,
+        header: RequestHeader,
+        request: ProduceRequest,
+        parts: Iterable[tuple[TopicProduceData, PartitionProduceData]],
+        state: ConnectionState,
+    ) -> dict[TransactionalProducer, ErrorCode]:
+        """
+        Add the partitions of a client that does not do so itself to its transaction.
+
+        @return: what is refused.
+        """
+        name = request.transactionalId
+        if name is None or header.apiVersion < ADDING_VERSION:
+            return {}
+        wanted: dict[TransactionalProducer, list[TopicPartition]] = {}
+        for topic, part in parts:
+            if _isTransactional(part.records):
+                try:
+                    partition = self._find(header, request, topic, part, state)
+                except PylogbrokerError:
+                    continue  # is refused later
+                if not _isInTransaction(partition, part):
+                    wanted.setdefault(_producerOf(part), []).append(partition.topicPartition)
+        refused = {}
+        for producer, places in wanted.items():
+            error = await self._transactions.add(name, producer, places)
+            if error:
+                refused[producer] = error
+        return refused
 
     @staticmethod
     def _appended(
@@ -388,6 +489,44 @@ def _isOneBatch(records: memoryview | None) -> bool:
     return size <= SIZE_HEAD_SIZE or behind >= len(records) or records[behind] != MAGIC
 
 
+def _isTransactional(records: memoryview | None) -> bool:
+    """Whether there is a transactional batch, of whatever else may be wrong with it."""
+    return (
+        records is not None
+        and len(records) >= BATCH_OVERHEAD
+        and records[MAGIC_POSITION] == MAGIC
+        and bool(records[_ATTRIBUTES] & TRANSACTIONAL_ATTRIBUTE)
+    )
+
+
+def _producerOf(part: PartitionProduceData) -> TransactionalProducer:
+    """The producer of a batch."""
+    assert part.records is not None
+    header = readHeader(bytes(part.records[:BATCH_OVERHEAD]))
+    return TransactionalProducer(header.producerId, header.producerEpoch)
+
+
+def _isInTransaction(partition: Partition, part: PartitionProduceData) -> bool:
+    """Whether the transaction has a batch in the partition already."""
+    return batchLog(partition).producers.hasOngoingTransaction(*_producerOf(part))
+
+
+def _refusedByTransaction(header: RequestHeader, error: ErrorCode) -> TransactionError:
+    """The refusal, with codes that clients of a version know."""
+    version = header.apiVersion
+    if error is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_VERSION:
+        text = "Partition was not added to the transaction"
+        return TransactionError(ErrorCode.INVALID_TXN_STATE, text)
+    isConcurrent = error is ErrorCode.CONCURRENT_TRANSACTIONS and version < ADDING_VERSION
+    if isConcurrent or error in _UNAVAILABLE:
+        return TransactionError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            "Unable to verify the partition has been added to the transaction. Underlying error:"
+            f" {error.name}",
+        )
+    return TransactionError(error)
+
+
 def _startOf(partition: Partition | None) -> int:
     return -1 if partition is None else partition.log.logStartOffset
 
@@ -404,5 +543,9 @@ def _refused(
         errorOf(error).code,
         logStartOffset=logStartOffset if records or isinstance(error, _LOG_REFUSALS) else -1,
         recordErrors=records,
-        errorMessage=str(getattr(error, "reason", error)) if records else None,
+        errorMessage=_messageOf(error) if records else getattr(error, "shown", None),
     )
+
+
+def _messageOf(error: PylogbrokerError) -> str:
+    return str(getattr(error, "reason", error))

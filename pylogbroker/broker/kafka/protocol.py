@@ -33,6 +33,7 @@ from pylogbroker.protocol.kafka.responses import apiVersionsResponse, encodeResp
 from pylogbroker.types import TopicPartition
 
 SLOT_COUNT_MAX = 8
+TRANSACTION_VERSION = 2
 REPEAT_MAX = 2
 """
 How often a response describes the same group, resource or partition. Kafka does it each time that
@@ -52,6 +53,7 @@ ANONYMOUS = "User:ANONYMOUS"
 """The principal of a client that has not authenticated, on a listener where it need not."""
 _NAMED_VERSION = 3
 """The first version of ApiVersions in which a client names its software."""
+_FEATURE_FROM_0_VERSION = 4
 _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 Request = tuple[RequestHeader, Any]
@@ -236,6 +238,8 @@ class KafkaProtocol:
         if header.isVersionServed and header.apiVersion >= _NAMED_VERSION:
             if not all(_SOFTWARE_NAME.fullmatch(name) for name in names):
                 response.errorCode, response.apiKeys = ErrorCode.INVALID_REQUEST, []
+        if not response.errorCode:
+            _addFeatures(response, header.apiVersion)
         return response
 
     def keepsFrame(self, request: Request) -> bool:
@@ -260,6 +264,21 @@ class KafkaProtocol:
     def sniff(self, greeting: bytes) -> str | None:
         """A guess is made only where 2011's protocol was expected."""
         return None
+
+
+def _addFeatures(response: Any, version: int) -> None:
+    """
+    The features of the cluster on which its clients rely: C{transaction.version} 2, transactions
+    with an epoch each (KIP-890). Clients of version 3 take a feature that begins at 0 for an error.
+    """
+    cls = type(response)
+    name, level = "transaction.version", TRANSACTION_VERSION
+    if version >= _FEATURE_FROM_0_VERSION:
+        response.supportedFeatures = [cls.SupportedFeatureKey(name=name, maxVersion=level)]
+    response.finalizedFeatures = [
+        cls.FinalizedFeatureKey(name=name, maxVersionLevel=level, minVersionLevel=level)
+    ]
+    response.finalizedFeaturesEpoch = 0
 
 
 def isCurrentProtocol(greeting: bytes) -> bool:

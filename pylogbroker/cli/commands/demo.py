@@ -343,6 +343,7 @@ DEV_DEFAULTS = (
     "log.flush.before.read=false",
     "group.initial.rebalance.delay.ms=0",
     "offsets.topic.num.partitions=1",
+    "transaction.state.log.num.partitions=1",
 )
 """
 Properties of C{dev}: nobody waits. Nothing is lost when the process is killed, but in a power cut.

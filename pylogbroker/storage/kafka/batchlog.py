@@ -235,6 +235,8 @@ class BatchLog(PartitionLog):
         if hasProducer:
             if batches.marker is not None:
                 self.producers.checkMarker(header, batches.marker)
+            elif batches.isFromCoordinator:
+                self.producers.checkEpoch(header)
             else:
                 known = self.producers.check(header)
                 if known is not None:

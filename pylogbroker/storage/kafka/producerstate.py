@@ -217,6 +217,16 @@ class ProducerStateManager:
                 f" {self._name}, behind {entry.coordinatorEpoch}"
             )
 
+    def checkEpoch(self, header: BatchHeader) -> None:
+        """
+        Whether a batch of a coordinator may be appended in a producer's transaction.
+
+        @raise InvalidProducerEpochError: a newer producer has written.
+        """
+        entry = self.producers.get(header.producerId)
+        if entry is not None:
+            self._checkEpoch(entry, header)
+
     def _checkEpoch(self, entry: ProducerEntry, header: BatchHeader) -> None:
         if header.producerEpoch < entry.epoch:
             raise InvalidProducerEpochError(

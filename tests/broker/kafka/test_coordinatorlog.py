@@ -9,13 +9,17 @@ from twisted.internet.defer import Deferred
 from pylogbroker.broker.kafka.coordinators import coordinatorlog
 from pylogbroker.broker.kafka.coordinators.coordinatorlog import (
     Appender,
+    Loaded,
+    LoadedEnd,
+    LoadedRecord,
     Loader,
+    encodeMarker,
     encodeRecords,
 )
 from pylogbroker.broker.kafka.errors import KafkaError
-from pylogbroker.coordinator.effects import Record
+from pylogbroker.coordinator.effects import Record, TransactionalProducer
 from pylogbroker.errors import FormatError, StorageError
-from pylogbroker.interfaces import CheckLimits
+from pylogbroker.interfaces import CheckLimits, EndMarker
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.records import recordbatch
 from pylogbroker.records.kafkaformat import LOG_RULES, KafkaFormat
@@ -47,10 +51,10 @@ class CoordinatorLogCase(GroupCase):
         batches = KafkaFormat(LOG_RULES).validate(data, CheckLimits())
         self.assertIsNotNone(self.partition.append(batches, self.lead.logManager.nowMs()))
 
-    def load(self) -> list[Record]:
-        """All records."""
+    def load(self) -> list[Loaded]:
+        """All records, and the ends of transactions."""
         loader = Loader(self.partition, self.lead.readWorker)
-        found: list[Record] = []
+        found: list[Loaded] = []
         while True:
             loading = nextRecords(loader)
             self.lead.settle()
@@ -84,7 +88,10 @@ class AppendTests(CoordinatorLogCase):
         self.append((b"a", b"2"))
         self.lead.settle()
         self.assertEqual(self.outcomes, [ErrorCode.NONE] * 2)
-        self.assertEqual(self.load(), [(b"a", b"1"), (b"b", None), (b"a", b"2")])
+        self.assertEqual(
+            self.load(),
+            [LoadedRecord(b"a", b"1"), LoadedRecord(b"b", None), LoadedRecord(b"a", b"2")],
+        )
 
     def test_tooLarge(self) -> None:
         """A record that no batch can hold is refused; the others are not hurt."""
@@ -116,7 +123,7 @@ class LoadTests(CoordinatorLogCase):
     """L{Loader}."""
 
     def test_transactions(self) -> None:
-        """Records of a transaction count when it is committed, and not if it is aborted."""
+        """Records of a transaction come with its producer, and its end where it is in the log."""
 
         nowMs = self.lead.logManager.nowMs()
 
@@ -138,14 +145,45 @@ class LoadTests(CoordinatorLogCase):
         self.put(recordbatch.controlBatch(False, 2, 0, 0, nowMs))
         self.put(transactional(3, 0, (b"e", b"1")))
         self.lead.settle()
-        self.assertEqual(self.load(), [(b"d", b"1"), (b"a", b"2"), (b"b", b"1")])
+        self.assertEqual(
+            self.load(),
+            [
+                LoadedRecord(b"a", b"1", 1),
+                LoadedRecord(b"b", b"1", 1),
+                LoadedRecord(b"c", b"1", 2),
+                LoadedRecord(b"d", b"1"),
+                LoadedRecord(b"a", b"2", 1),
+                LoadedEnd(1, True),
+                LoadedEnd(2, False),
+                LoadedRecord(b"e", b"1", 3),
+            ],
+        )
+
+    def test_inTransaction(self) -> None:
+        """What a coordinator appends in a transaction is one batch; its sequence means nothing."""
+        producer = TransactionalProducer(5, 2)
+        for number in range(2):
+            self.appender.append([(b"a", b"%d" % number)], self.outcomes.append, producer)
+        marker = encodeMarker(producer, EndMarker(True, 0), self.lead.logManager.nowMs())
+        self.appender.appendBatches(marker, self.outcomes.append)
+        late = TransactionalProducer(5, 1)
+        self.appender.append([(b"a", b"2")], self.outcomes.append, late)
+        self.lead.settle()
+        refused = ErrorCode.INVALID_PRODUCER_EPOCH
+        self.assertEqual(self.outcomes, [refused, ErrorCode.NONE, ErrorCode.NONE, None])
+        self.assertEqual(
+            self.load(),
+            [LoadedRecord(b"a", b"0", 5), LoadedRecord(b"a", b"1", 5), LoadedEnd(5, True)],
+        )
+        with self.assertRaises(KafkaError):
+            encodeRecords([(b"a", bytes(200)), (b"b", bytes(200))], 5, 400, producer)
 
     def test_withoutKey(self) -> None:
         """A record without a key, which somebody may have produced, is left out."""
         self.put(recordbatch.encodeBatch([recordbatch.Record(0, -1, None, b"x")]))
         self.append((b"a", b"1"))
         self.lead.settle()
-        self.assertEqual(self.load(), [(b"a", b"1")])
+        self.assertEqual(self.load(), [LoadedRecord(b"a", b"1")])
 
     def test_unflushed(self) -> None:
         """What is not flushed when reading begins is waited for."""
@@ -154,14 +192,16 @@ class LoadTests(CoordinatorLogCase):
         self.lead.turn()
         self.assertNoResult(loading)
         self.lead.settle()
-        self.assertEqual(self.successResultOf(loading), [(b"a", b"1")])
+        self.assertEqual(self.successResultOf(loading), [LoadedRecord(b"a", b"1")])
 
     def test_largeBatch(self) -> None:
         """A batch is read whole, though it is larger than a piece."""
         self.append((b"a", bytes(500_000)), (b"b", b"1"))
         self.append((b"c", b"1"))
         self.lead.settle()
-        self.assertEqual([key for key, _ in self.load()], [b"a", b"b", b"c"])
+        self.assertEqual(
+            [each.key for each in self.load() if isinstance(each, LoadedRecord)], [b"a", b"b", b"c"]
+        )
 
     def test_failed(self) -> None:
         """A partition that fails meanwhile, or a file that is cut, is an error."""
@@ -188,4 +228,4 @@ class LoadTests(CoordinatorLogCase):
         self.lead.logManager.roll(self.partition)
         self.lead.settle()
         self.lead.directory.cache.closeIdle()
-        self.assertEqual(self.load(), [(b"a", b"1")])
+        self.assertEqual(self.load(), [LoadedRecord(b"a", b"1")])

@@ -34,10 +34,9 @@ class FindTests(GroupCase):
                 self.assertEqual(found.errorMessage, "NONE")
 
     def test_others(self) -> None:
-        """There is no coordinator of transactions yet, and of share groups never."""
+        """There are no coordinators of share groups, nor of unknown kinds."""
         for version in range(1, 7):
             for keyType, code in (
-                (1, ErrorCode.COORDINATOR_NOT_AVAILABLE),
                 (2, ErrorCode.INVALID_REQUEST),
                 (9, ErrorCode.INVALID_REQUEST),
             ):

@@ -17,7 +17,6 @@ from pylogbroker.broker.kafka.logrequests import (
     MAX_TIMESTAMP,
     WAIT_MS_MAX,
     LogRequests,
-    ProducerIdRequests,
 )
 from pylogbroker.cluster.metadataimage import Record, RemoveTopicRecord
 from pylogbroker.errors import StorageError
@@ -39,10 +38,7 @@ class LogCase(SynchronousTestCase):
         requests = LogRequests(
             self.bench.broker, self.bench.topics, self.bench.kafka.purgatory, ROOT, self.diskSpace
         )
-        self.bench.handlers = {
-            **requests.handlers,
-            **ProducerIdRequests(self.bench.topics).handlers,
-        }
+        self.bench.handlers = requests.handlers
 
     def diskSpace(self, path: str) -> tuple[int, int]:
         if isinstance(self.space, OSError):
@@ -397,24 +393,3 @@ class ProducerTests(LogCase):
         found = self.bench.ask(ApiKey.DESCRIBE_PRODUCERS, 0, cls(topics=topics)).topics
         indexes = [[part.partitionIndex for part in each.partitions] for each in found]
         self.assertEqual(indexes, [[0, 1, 0], [1]])
-
-    def init(self, version: int = 5, **fields: Any) -> tuple[int, int, int]:
-        """(code, producer id, epoch)."""
-        request = messages.InitProducerIdRequest(**{"transactionalId": None, **fields})
-        found = self.bench.ask(ApiKey.INIT_PRODUCER_ID, version, request)
-        return found.errorCode, found.producerId, found.producerEpoch
-
-    def test_newIds(self) -> None:
-        """Each producer gets an id that no other has, also one that has an id already."""
-        self.assertEqual(self.init(0), (0, 0, 0))
-        self.assertEqual(self.init(5), (0, 1, 0))
-        self.assertEqual(self.init(5, producerId=1, producerEpoch=4), (0, 2, 0))
-
-    def test_refused(self) -> None:
-        """Half an id, and transactions; and what the store refuses."""
-        refused = (ErrorCode.INVALID_REQUEST, -1, -1)
-        self.assertEqual(self.init(3, producerId=1), refused)
-        self.assertEqual(self.init(3, producerEpoch=1), refused)
-        self.assertEqual(self.init(transactionalId="x"), refused)
-        self.bench.kafka.metadata.close()
-        self.assertEqual(self.init(), (ErrorCode.UNKNOWN_SERVER_ERROR, -1, -1))

@@ -124,7 +124,7 @@ class AppendTests(ProduceCase):
         self.assertEqual(self.lead.log("t").logEndOffset, 3)
 
     def test_transactional(self) -> None:
-        """There is no coordinator yet that could end a transaction, so that none can begin."""
+        """A transactional batch needs a transactional id; test_transactions has those with one."""
         records = batchOf(b"a", producerId=9, producerEpoch=0, baseSequence=0, isTransactional=True)
         self.assertEqual(
             self.codes(("t", 0, records)), [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED]

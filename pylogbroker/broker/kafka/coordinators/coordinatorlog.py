@@ -8,23 +8,31 @@ rolls, the disk is full, or too much is unflushed, later ones wait behind it: th
 partition's appends, and of their outcomes, is that of the coordinator's calls.
 
 B{Reading.} In pieces of L{PIECE_SIZE} bytes (or one batch), on a worker. Records of transactions
-count when the end marker says so.
+come with their producer, and count when the end of its transaction comes.
 """
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from twisted.internet.defer import Deferred
 
 from pylogbroker.broker.kafka.errors import KafkaError, errorOf
 from pylogbroker.broker.logmanager import Partition
-from pylogbroker.coordinator.effects import Appended, Record
+from pylogbroker.coordinator.effects import Appended, Record, TransactionalProducer
 from pylogbroker.errors import FormatError, PylogbrokerError
-from pylogbroker.interfaces import BatchHeader, IPinnableFile, Slice, ValidatedBatches
+from pylogbroker.interfaces import (
+    NO_PRODUCER,
+    BatchHeader,
+    EndMarker,
+    IPinnableFile,
+    Slice,
+    ValidatedBatches,
+)
 from pylogbroker.net.workers import IWorker
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.records import recordbatch
@@ -42,6 +50,33 @@ RECORD_OVERHEAD_MAX = 32
 """Bytes of a record beside key and value, at most."""
 
 
+class LoadedRecord(NamedTuple):
+    """
+    A record of the partition.
+
+    @ivar producerId: in whose transaction it was appended; -1: in none.
+    """
+
+    key: bytes
+    value: bytes | None
+    producerId: int = NO_PRODUCER
+
+
+class LoadedEnd(NamedTuple):
+    """The end of a producer's transaction."""
+
+    producerId: int
+    isCommit: bool
+
+
+Loaded = LoadedRecord | LoadedEnd
+
+AppendOutcome = Callable[[PylogbrokerError | None], object]
+"""Called with L{None} when batches are appended as acknowledged writes are, or with why not."""
+
+_MakeBatches = Callable[[], ValidatedBatches]
+
+
 class Appender:
     """
     Appends to one partition, in order.
@@ -54,34 +89,47 @@ class Appender:
         self.partition = partition
         self._nowMs = nowMs
         self._onFailed = onFailed
-        self._waiting: deque[tuple[Sequence[Record] | None, int, Appended]] = deque()
+        self._waiting: deque[tuple[_MakeBatches, int, AppendOutcome]] = deque()
         self._waitingSize = 0
         self._isWaiting = False
 
-    def append(self, records: Sequence[Record], done: Appended) -> None:
+    def append(
+        self,
+        records: Sequence[Record],
+        done: Appended,
+        producer: TransactionalProducer | None = None,
+    ) -> None:
         """
         Append records.
 
         @param done: called with the outcome, now or later.
+        @param producer: in whose transaction; then the records must fit into one batch.
         """
-        if not self._waiting and self._tryAppend(records, done):
+
+        def make() -> ValidatedBatches:
+            sizeMax = _batchSizeMax(self.partition)
+            return encodeRecords(records, self._nowMs(), sizeMax, producer)
+
+        self._append(make, sum(map(_sizeOf, records)), lambda error: done(_codeOf(error)))
+
+    def appendBatches(self, batches: ValidatedBatches, done: AppendOutcome) -> None:
+        """Append batches."""
+        self._append(lambda: batches, batches.size, done)
+
+    def _append(self, make: _MakeBatches, size: int, done: AppendOutcome) -> None:
+        if not self._waiting and self._tryAppend(make, done):
             return
-        size = sum(map(_sizeOf, records))
         if self._waitingSize + size > QUEUED_SIZE_MAX:
-            self._waiting.append((None, 0, done))  # refused in its turn
-        else:
-            self._waitingSize += size
-            self._waiting.append((records, size, done))
+            make, size = _refuse, 0  # in its turn
+        self._waitingSize += size
+        self._waiting.append((make, size, done))
         self._wait()
 
-    def _tryAppend(self, records: Sequence[Record] | None, done: Appended) -> bool:
+    def _tryAppend(self, make: _MakeBatches, done: AppendOutcome) -> bool:
         """Whether the append was begun, or refused for good."""
         partition = self.partition
         try:
-            if records is None:
-                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
-            batches = encodeRecords(records, self._nowMs(), _batchSizeMax(partition))
-            result = partition.append(batches, self._nowMs())
+            result = partition.append(make(), self._nowMs())
         except PylogbrokerError as error:
             self._done(done, error)
             return True
@@ -90,8 +138,8 @@ class Appender:
         partition.whenAcknowledged(result, True, partial(self._done, done))
         return True
 
-    def _done(self, done: Appended, error: PylogbrokerError | None) -> None:
-        done(ErrorCode.NONE if error is None else errorOf(error).code)
+    def _done(self, done: AppendOutcome, error: PylogbrokerError | None) -> None:
+        done(error)
         if error is not None and self.partition.log.isOffline:
             self._onFailed()
 
@@ -103,12 +151,20 @@ class Appender:
     def _admitted(self, _none: None) -> None:
         self._isWaiting = False
         while self._waiting:
-            records, size, done = self._waiting[0]
-            if not self._tryAppend(records, done):
+            make, size, done = self._waiting[0]
+            if not self._tryAppend(make, done):
                 self._wait()
                 return
             self._waiting.popleft()
             self._waitingSize -= size
+
+
+def _refuse() -> ValidatedBatches:
+    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+
+
+def _codeOf(error: PylogbrokerError | None) -> ErrorCode:
+    return ErrorCode.NONE if error is None else errorOf(error).code
 
 
 def _batchSizeMax(partition: Partition) -> int:
@@ -122,35 +178,71 @@ def _sizeOf(record: Record) -> int:
     return len(key) + (0 if value is None else len(value)) + RECORD_OVERHEAD_MAX
 
 
-def encodeRecords(records: Sequence[Record], nowMs: int, batchSizeMax: int) -> ValidatedBatches:
+def encodeRecords(
+    records: Sequence[Record],
+    nowMs: int,
+    batchSizeMax: int,
+    producer: TransactionalProducer | None = None,
+) -> ValidatedBatches:
     """
     Batches of a coordinator's records.
 
     @param batchSizeMax: bytes of a batch.
-    @raise KafkaError: a record does not fit into one.
+    @param producer: in whose transaction the records are, as one batch.
+    @raise KafkaError: a record does not fit into one; or all, in a transaction.
     """
     some: list[recordbatch.Record] = []
     buffers: list[bytes] = []
     size = recordbatch.BATCH_OVERHEAD
     for record in records:
         more = _sizeOf(record)
-        if recordbatch.BATCH_OVERHEAD + more > batchSizeMax:
+        isWhole = producer is not None
+        if (size if isWhole else recordbatch.BATCH_OVERHEAD) + more > batchSizeMax:
             raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE)
         if size + more > batchSizeMax:
             buffers.append(recordbatch.encodeBatch(some))
             some, size = [], recordbatch.BATCH_OVERHEAD
         some.append(recordbatch.Record(len(some), nowMs, *record))
         size += more
-    buffers.append(recordbatch.encodeBatch(some))
+    if producer is None:
+        buffers.append(recordbatch.encodeBatch(some))
+    else:
+        # The sequence is as by Kafka, and is not checked: coordinators repeat nothing.
+        buffers.append(
+            recordbatch.encodeBatch(
+                some,
+                producerId=producer.producerId,
+                producerEpoch=producer.producerEpoch,
+                baseSequence=0,
+                isTransactional=True,
+            )
+        )
     headers = [recordbatch.readHeader(each) for each in buffers]
     count = len(records)
-    return ValidatedBatches(buffers, sum(map(len, buffers)), count, count, nowMs, headers)
+    return ValidatedBatches(
+        buffers, sum(map(len, buffers)), count, count, nowMs, headers, isFromCoordinator=True
+    )
+
+
+def encodeMarker(
+    producer: TransactionalProducer, marker: EndMarker, nowMs: int
+) -> ValidatedBatches:
+    """The control batch that ends a producer's transaction."""
+    data = recordbatch.controlBatch(
+        marker.isCommit,
+        producer.producerId,
+        producer.producerEpoch,
+        marker.coordinatorEpoch,
+        nowMs,
+    )
+    headers = [recordbatch.readHeader(data)]
+    return ValidatedBatches([data], len(data), 1, 1, nowMs, headers, marker)
 
 
 class Loader:
     """
-    Reads the records of a partition that counted when this began, and of committed transactions
-    only, in the order in which they count.
+    Reads the records of a partition that counted when this began, and the ends of transactions, in
+    the order of the log.
     """
 
     def __init__(self, partition: Partition, worker: IWorker) -> None:
@@ -158,9 +250,8 @@ class Loader:
         self._worker = worker
         self._offset = partition.log.logStartOffset
         self._end = partition.log.logEndOffset
-        self._open: dict[int, dict[bytes, bytes | None]] = {}
 
-    async def nextRecords(self) -> list[Record] | None:
+    async def nextRecords(self) -> list[Loaded] | None:
         """
         @return: some records; L{None} at the end.
         @raise PylogbrokerError: a file, or a batch, cannot be read.
@@ -198,35 +289,36 @@ class Loader:
             await self._worker.submit(piece.file.openPinned)
         return piece
 
-    def _read(self, file: IPinnableFile, position: int, size: int) -> list[Record]:
+    def _read(self, file: IPinnableFile, position: int, size: int) -> list[Loaded]:
         """On a worker. Whole batches; a cut one is the first of the next piece."""
         try:
             data = os.pread(file.fileno(), size, position)
         finally:
             file.unpin()
-        records: list[Record] = []
+        records: list[Loaded] = []
         at = 0
         while at + recordbatch.BATCH_OVERHEAD <= len(data):
             header = recordbatch.readHeader(data, at)
             if at + header.size > len(data):
                 break
             recordbatch.checkCrc(data, at, header)
-            records += self._recordsOf(data, at, header)
+            records += _recordsOf(data, at, header)
             at += header.size
             self._offset = header.nextOffset
         if not at:
             raise FormatError(f"no whole batch in {len(data)} bytes", position)
         return records
 
-    def _recordsOf(self, data: bytes, at: int, header: BatchHeader) -> list[Record]:
-        found = recordbatch.iterateRecords(data, at, header)
-        if header.isControl:
-            ended = self._open.pop(header.producerId, {})
-            markers = [recordbatch.readMarker(record) for record in found]
-            isCommit = any(each is not None and each.isCommit for each in markers)
-            return list(ended.items()) if isCommit else []
-        records = [(each.key, each.value) for each in found if each.key is not None]
-        if not header.isTransactional:
-            return records
-        self._open.setdefault(header.producerId, {}).update(records)
-        return []
+
+def _recordsOf(data: bytes, at: int, header: BatchHeader) -> Iterator[Loaded]:
+    found = recordbatch.iterateRecords(data, at, header)
+    if header.isControl:
+        for record in found:
+            marker = recordbatch.readMarker(record)
+            if marker is not None:
+                yield LoadedEnd(header.producerId, marker.isCommit)
+        return
+    producerId = header.producerId if header.isTransactional else NO_PRODUCER
+    for each in found:
+        if each.key is not None:
+            yield LoadedRecord(each.key, each.value, producerId)

@@ -11,15 +11,16 @@ Each answer is a Deferred, since it may have to wait: for other members, or for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
 from twisted.internet.defer import Deferred
 
 from pylogbroker.broker.kafka.coordinators.groupservice import GroupService
+from pylogbroker.broker.kafka.coordinators.transactionservice import TransactionService
 from pylogbroker.broker.kafka.protocol import ConnectionState, Handler, RepeatLimit
-from pylogbroker.broker.kafka.topics import TopicManager
+from pylogbroker.broker.kafka.topics import OFFSETS_TOPIC, TopicManager
 from pylogbroker.coordinator.groupmessages import (
     ClientContext,
     CommitPartition,
@@ -35,13 +36,16 @@ from pylogbroker.coordinator.groupmessages import (
     OffsetFetchTopic,
     PartitionResult,
     TopicResults,
+    TxnOffsetCommit,
 )
 from pylogbroker.coordinator.offsetstopic import ZERO_ID
+from pylogbroker.coordinator.positions import commitFailed
 from pylogbroker.net.deferreds import gatherAll
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.requests import RequestHeader
+from pylogbroker.types import TopicPartition
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 """What a coordinator is looked for. There are no share groups."""
@@ -67,6 +71,7 @@ class GroupRequests:
     def __init__(
         self,
         groups: GroupService,
+        transactions: TransactionService,
         topics: TopicManager,
         brokerId: int,
         advertised: Callable[[ConnectionState], tuple[str, int]],
@@ -76,6 +81,7 @@ class GroupRequests:
             reach this broker.
         """
         self._groups = groups
+        self._transactions = transactions
         self._topics = topics
         self._brokerId = brokerId
         self._advertised = advertised
@@ -121,7 +127,12 @@ class GroupRequests:
     async def _find(
         self, keyType: int, key: str, state: ConnectionState
     ) -> tuple[ErrorCode, dict[str, Any]]:
-        if keyType == GROUP and await self._groups.findCoordinator(key):
+        isServed = False
+        if keyType == GROUP:
+            isServed = await self._groups.findCoordinator(key)
+        elif keyType == TRANSACTION:
+            isServed = await self._transactions.findCoordinator(key)
+        if isServed:
             host, port = self._advertised(state)
             return ErrorCode.NONE, {"nodeId": self._brokerId, "host": host, "port": port}
         isKnown = keyType in (GROUP, TRANSACTION)
@@ -208,6 +219,68 @@ class GroupRequests:
         return self._asked(
             lambda reply: self._groups.coordinator.offsetCommit(context, request, reply)
         ).addCallback(lambda answer: response(topics=_joined(refused, answer.topics)))
+
+    async def offsetsPartition(self, groupId: str) -> TopicPartition | None:
+        """
+        Where the offsets of a group are. Creates the topic if need be; L{None}: that failed.
+        """
+        if not await self._groups.awaitTopic():
+            return None
+        return TopicPartition(OFFSETS_TOPIC, self._groups.coordinator.partitionOf(groupId))
+
+    def txnOffsetCommit(
+        self,
+        header: RequestHeader,
+        body: Any,
+        state: ConnectionState,
+        admit: Callable[[TopicPartition], Awaitable[ErrorCode]],
+    ) -> Deferred[Any]:
+        """
+        Commit offsets in a transaction.
+
+        @param admit: tells whether the partition of the offsets is in the producer's transaction.
+        """
+        return Deferred.fromCoroutine(self._txnOffsetCommit(header, body, state, admit))
+
+    async def _txnOffsetCommit(
+        self,
+        header: RequestHeader,
+        body: Any,
+        state: ConnectionState,
+        admit: Callable[[TopicPartition], Awaitable[ErrorCode]],
+    ) -> Any:
+        refused: list[TopicResults] = []
+        accepted: list[CommitTopic] = []
+        for topic in body.topics:
+            topicId = self._idOf(topic.name)
+            known: list[CommitPartition] = []
+            self._divide(topic.name, topicId, topic.partitions, known, refused)
+            if known:
+                accepted.append(CommitTopic(topic.name, known, topicId))
+        response = messages.TxnOffsetCommitResponse
+        if not accepted:
+            return response(topics=refused)
+        request = TxnOffsetCommit(
+            body.groupId,
+            accepted,
+            body.producerId,
+            body.producerEpoch,
+            body.generationId,
+            body.memberId,
+            body.groupInstanceId,
+        )
+        error = ErrorCode.INVALID_GROUP_ID
+        if body.groupId:
+            place = await self.offsetsPartition(body.groupId)
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE if place is None else await admit(place)
+        if error:
+            answer = commitFailed(request, error)
+        else:
+            context = _context(header, state)
+            answer = await self._asked(
+                lambda reply: self._groups.coordinator.offsetCommit(context, request, reply)
+            )
+        return response(topics=_joined(refused, answer.topics))
 
     def _divide(
         self,

@@ -1,46 +1,28 @@
 """
-L{GroupService}: drives the coordinator of consumer groups, which is pure
-(L{pylogbroker.coordinator.groups}), with the log, workers and the clock.
-
-B{The topic} C{__consumer_offsets} is created when the first client looks for a coordinator. It
-gives the answer when the topic is there, so that the client need not ask again.
-
-B{Loading.} A start reads each partition from its beginning
-(L{pylogbroker.broker.kafka.coordinators.coordinatorlog}). Clients of a group whose partition is
-being read are told so. A partition that cannot be read is not served: a coordinator that has missed
-a record would give positions that went back.
-
-B{The end.} L{GroupService.stop} answers all joins and syncs that wait. Appends that are under way
-end with their log.
+L{GroupService}: drives the coordinator of consumer groups
+(L{pylogbroker.coordinator.groups}), whose topic is C{__consumer_offsets}.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Any
 from uuid import UUID
 
 from twisted.internet.defer import Deferred
-from twisted.logger import Logger
 
-from pylogbroker.broker.kafka.coordinators.coordinatorlog import Appender, Loader
+from pylogbroker.broker.kafka.coordinators.coordinatorlog import Appender, Loaded, LoadedEnd
+from pylogbroker.broker.kafka.coordinators.coordinatorservice import CoordinatorService
 from pylogbroker.broker.kafka.topics import OFFSETS_TOPIC, TopicManager
 from pylogbroker.cluster.metadataimage import TopicImage
 from pylogbroker.config.brokersettings import BrokerSettings
-from pylogbroker.coordinator.effects import Appended, Record
 from pylogbroker.coordinator.groups import GroupCoordinator
 from pylogbroker.coordinator.grouptable import GroupSettings
-from pylogbroker.coordinator.offsetstopic import partitionFor
 from pylogbroker.errors import PylogbrokerError
-from pylogbroker.net.deferreds import Waiters, gatherInBatches
-from pylogbroker.net.timer import Timer
+from pylogbroker.interfaces import ValidatedBatches
 from pylogbroker.net.workers import IWorker
-from pylogbroker.protocol.kafka.errorcodes import ErrorCode
-
-LOAD_COUNT_MAX = 4
-"""Partitions that are read at the same time."""
 
 OFFSETS_TOPIC_CONFIGS: Mapping[str, str] = {
     "cleanup.policy": "compact",
@@ -50,8 +32,6 @@ OFFSETS_TOPIC_CONFIGS: Mapping[str, str] = {
 """The settings with which Kafka creates the topic."""
 
 _MINUTE_MS = 60_000
-
-log = Logger()
 
 
 def groupSettings(settings: BrokerSettings, partitionCount: int) -> GroupSettings:
@@ -68,12 +48,16 @@ def groupSettings(settings: BrokerSettings, partitionCount: int) -> GroupSetting
     )
 
 
-class GroupService:
+class GroupService(CoordinatorService):
     """
-    The groups of a broker; the module states the rules.
+    The groups of a broker.
 
-    @ivar coordinator: call L{schedule} behind each of its methods that changes something.
+    @ivar coordinator: call C{schedule} behind each of its methods that changes something.
     """
+
+    topicName = OFFSETS_TOPIC
+    topicConfigs = OFFSETS_TOPIC_CONFIGS
+    coordinator: GroupCoordinator
 
     def __init__(
         self,
@@ -83,182 +67,75 @@ class GroupService:
         settings: BrokerSettings,
         random: Random,
     ) -> None:
-        """
-        @param worker: reads the partitions.
-        @param random: for the ids of members, which nobody should be able to guess.
-        """
-        self._clock = clock
-        self._topics = topics
-        self._worker = worker
+        """@param random: for the ids of members, which nobody should be able to guess."""
+        super().__init__(clock, topics, worker, settings.offsetsTopicNumPartitions)
         self._settings = settings
         self._random = random
-        self._timer = Timer(clock)
-        self._dueMs: int | None = None
-        self._isRunning = False
-        self._isCreating = False
-        self._created: Waiters[None] = Waiters()
-        self._topic: TopicImage | None = None
-        self._appenders: dict[int, Appender] = {}
         self._known: Mapping[UUID, TopicImage] = {}
-        self._partitionCount = settings.offsetsTopicNumPartitions
-        self.coordinator = self._newCoordinator()
+        self._makeCoordinator()
 
-    def _newCoordinator(self) -> GroupCoordinator:
-        settings = groupSettings(self._settings, self._partitionCount)
-        return GroupCoordinator(settings, self._append, self.nowMs, self._random)
-
-    def nowMs(self) -> int:
-        return int(self._clock.seconds() * 1000)
-
-    # -- start and stop
+    def _makeCoordinator(self) -> None:
+        settings = groupSettings(self._settings, self.partitionCount)
+        self.coordinator = GroupCoordinator(settings, self._append, self.nowMs, self._random)
 
     def start(self) -> Deferred[None]:
-        """
-        Load the groups. The partitions of all topics are there.
-
-        @return: fires with L{None} when all partitions are served, or found to be unreadable.
-            Clients need not wait for it.
-        """
-        self._isRunning = True
+        """See L{CoordinatorService.start}."""
         self._known = self._topics.image.topicsById
-        self._topics.metadata.listen(self._onMetadata)
-        topic = self._topics.image.topics.get(OFFSETS_TOPIC)
-        if topic is None:
-            return Deferred.fromCoroutine(_nothing())
-        return Deferred.fromCoroutine(self._load(topic))
-
-    def stop(self) -> None:
-        """Serve no group any more. What waits is answered with an error."""
-        self._isRunning = False
-        self._timer.stop()
-        self._unload()
-        self._created.fire(None)
-
-    # -- the topic
+        return super().start()
 
     async def findCoordinator(self, groupId: str) -> bool:
-        """
-        Whether this broker serves a group. Creates the topic if need be.
-        """
-        while self._isRunning and self._topic is None:
-            waiting = self._created.wait()
-            if not self._isCreating:
-                self._isCreating = True
-                Deferred.fromCoroutine(self._create()).addErrback(_bug)
-            await waiting
-            if self._topic is None:
-                return False
-        return partitionFor(groupId, self._partitionCount) in self._appenders
-
-    async def _create(self) -> None:
-        try:
-            topic = await self._topics.create(
-                OFFSETS_TOPIC, self._settings.offsetsTopicNumPartitions, OFFSETS_TOPIC_CONFIGS
-            )
-            if self._isRunning:
-                await self._load(topic)
-        except PylogbrokerError as error:
-            log.error("{topic} cannot be created: {error}", topic=OFFSETS_TOPIC, error=error)
-        finally:
-            self._isCreating = False
-            self._created.fire(None)
+        """Whether this broker serves a group. Creates the topic if need be."""
+        isThere = await self.awaitTopic()
+        return isThere and await self.findPartition(self.coordinator.partitionOf(groupId))
 
     def _onMetadata(self) -> None:
         """Topics that are gone take their committed offsets along."""
+        super()._onMetadata()
         known, self._known = self._known, self._topics.image.topicsById
-        if self._topic is not None and self._topic.topicId not in self._known:
-            self._unload()
         for topicId in known.keys() - self._known.keys():
             self.coordinator.topicDeleted(known[topicId].name, topicId.bytes)
 
-    def _unload(self) -> None:
-        self._topic = None
-        appenders, self._appenders = self._appenders, {}
-        for index in appenders:
-            self.coordinator.unload(index)
+    def _replay(self, partition: int, records: Sequence[Loaded]) -> None:
+        for each in records:
+            if isinstance(each, LoadedEnd):
+                self.coordinator.transactionEnded(partition, each.producerId, each.isCommit)
+            else:
+                self.coordinator.replay(each.key, each.value, partition, each.producerId)
 
-    # -- loading
+    def _loaded(self, partition: int, appender: Appender) -> None:
+        self.coordinator.loaded(partition)
 
-    async def _load(self, topic: TopicImage) -> None:
-        self._topic = topic
-        if topic.partitionCount != self._partitionCount:
-            self._partitionCount = topic.partitionCount
-            self.coordinator = self._newCoordinator()
-        for index in range(topic.partitionCount):
-            found = self._topics.find(OFFSETS_TOPIC, index)
-            if found is None:
-                log.error("{topic}-{index} is not there", topic=OFFSETS_TOPIC, index=index)
-                continue
-            self._appenders[index] = Appender(found, self.nowMs, partial(self._failed, index))
-            self.coordinator.beginLoading(index)
-        await gatherInBatches(self._loadOne, list(self._appenders.items()), LOAD_COUNT_MAX)
+    # -- transactions
 
-    async def _loadOne(self, place: tuple[int, Appender]) -> None:
-        index, appender = place
-        loader = Loader(appender.partition, self._worker)
-        coordinator = self.coordinator
-        try:
-            while self._appenders.get(index) is appender:
-                records = await loader.nextRecords()
-                if self._appenders.get(index) is not appender:
-                    return  # stopped meanwhile
-                if records is None:
-                    coordinator.loaded(index)
-                    self.schedule()
-                    return
-                for key, value in records:
-                    coordinator.replay(key, value)
-        except PylogbrokerError as error:
-            log.critical(
-                "The groups of {topicPartition} are not served, since it cannot be read: {error}",
-                topicPartition=appender.partition.topicPartition,
-                error=error,
-            )
-            self._failed(index)
+    def endTransaction(
+        self,
+        partition: int,
+        marker: ValidatedBatches,
+        done: Callable[[PylogbrokerError | None], None],
+    ) -> bool:
+        """
+        Append a transaction's end marker, behind the offsets that were committed in it.
 
-    # -- appending
-
-    def _append(self, index: int, records: Sequence[Record], done: Appended) -> None:
-        appender = self._appenders.get(index)
+        @param done: called when the marker is appended as an acknowledged write is, or with why it
+            is not.
+        @return: whether the partition is served; otherwise C{done} is not called.
+        """
+        appender = self._appenders.get(partition)
         if appender is None:
-            done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        else:
-            appender.append(records, partial(self._appended, done))
+            return False
+        appender.appendBatches(marker, partial(self._ended, partition, marker, done))
+        return True
 
-    def _appended(self, done: Appended, error: ErrorCode) -> None:
-        done(error)
-        self.schedule()
-
-    def _failed(self, index: int) -> None:
-        """A partition cannot be read or written any more."""
-        if self._appenders.pop(index, None) is not None:
-            self.coordinator.unload(index)
+    def _ended(
+        self,
+        partition: int,
+        marker: ValidatedBatches,
+        done: Callable[[PylogbrokerError | None], None],
+        error: PylogbrokerError | None,
+    ) -> None:
+        if error is None:
+            assert marker.marker is not None
+            producerId = marker.headers[0].producerId
+            self.coordinator.transactionEnded(partition, producerId, marker.marker.isCommit)
             self.schedule()
-
-    # -- time
-
-    def schedule(self) -> None:
-        """Have the coordinator called when it wants to be."""
-        if not self._isRunning:
-            return
-        dueMs = self.coordinator.nextDeadlineMs()
-        if dueMs == self._dueMs:
-            return
-        self._dueMs = dueMs
-        if dueMs is None:
-            self._timer.stop()
-        else:
-            self._timer.start(dueMs - self.nowMs(), self._advance)
-
-    def _advance(self) -> None:
-        self._dueMs = None
-        self.coordinator.advance()
-        self.schedule()
-
-
-async def _nothing() -> None:
-    """There is nothing to wait for."""
-
-
-def _bug(failure: Any) -> None:
-    log.failure("Creating a topic failed unexpectedly: this is a bug", failure)
+        done(error)

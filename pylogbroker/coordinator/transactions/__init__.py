@@ -1,0 +1,3 @@
+"""
+The coordinator of transactions as a pure state machine, and the records it writes to its topic.
+"""
