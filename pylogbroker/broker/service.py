@@ -621,6 +621,7 @@ class BrokerService(Service):
         self.kafka.endWaits()
         await self._endConnections()
         await self.logManager.drain()
+        await self.kafka.topics.stop()
         for log in list(self.directory.logs.values()):
             await self.logManager.close(log)
         self.logManager.stop()

@@ -94,6 +94,7 @@ def _throw(
 
     try:
         sender.run(goOn)
+        port.endWaits()
         figures.socketCountAtEnd = broker.settledSocketCount(figures.socketCountAtStart)
         if figures.socketCountAtEnd > figures.socketCountAtStart:
             figures.faults.append(

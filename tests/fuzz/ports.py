@@ -220,6 +220,9 @@ class PlainPort:
             caller.untilVisible(topic, len(data))
         caller.close()
 
+    def endWaits(self) -> None:
+        """End what may go on behind the last mutation."""
+
     def mayBeThere(self, topic: str) -> bool:
         """Whether there may be such a topic in the end."""
         return True
@@ -451,6 +454,15 @@ class KafkaPort(PlainPort):
         for index in range(PROBE_COUNT):
             caller.produce(PROBE_TOPIC, kafkawatching.batch(b"probe %06d" % index))
         self._answers = {probe: caller.receive(probe) for probe in self.probes}
+        caller.close()
+
+    def endWaits(self) -> None:
+        """
+        Remove the members of all groups: a request to join one waits as long as the most patient
+        member says, and the broker reads no more from a connection with eight such requests.
+        """
+        caller = kafkawatching.KafkaCaller(self.open())
+        caller.emptyGroups()
         caller.close()
 
 

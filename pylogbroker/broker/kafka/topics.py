@@ -124,6 +124,7 @@ class TopicManager:
         self._byName: dict[tuple[str, int], Partition] = {}
         self._byId: dict[tuple[bytes, int], Partition] = {}
         self._creating: dict[tuple[str, int], Waiters[None]] = {}
+        self._isStopping = False
 
     # -- looking up
 
@@ -189,6 +190,15 @@ class TopicManager:
             )
         await self._createMissing(list(self.image.topics.values()))
 
+    async def stop(self) -> None:
+        """
+        Create no more partitions, and wait for those that are created now. The next start creates
+        what is missing.
+        """
+        self._isStopping = True
+        for underWay in list(self._creating.values()):
+            await underWay.wait()
+
     def _put(self, topic: TopicImage, index: int, partition: Partition) -> None:
         self._byName[topic.name, index] = partition
         self._byId[topic.topicId.bytes, index] = partition
@@ -215,7 +225,8 @@ class TopicManager:
         place = (topic.name, index)
         while (underWay := self._creating.get(place)) is not None:
             await underWay.wait()
-        if place in self._byName or topic.topicId not in self.image.topicsById:
+        isGone = topic.topicId not in self.image.topicsById
+        if self._isStopping or isGone or place in self._byName:
             return
         underWay = self._creating[place] = Waiters()
         try:

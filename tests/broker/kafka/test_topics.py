@@ -52,6 +52,21 @@ class TopicTests(SynchronousTestCase):
             self.assertEqual(self.bench.do(waiting).partitionCount, 2)
         self.assertIsNotNone(self.topics.find("a", 1))
 
+    def test_stop(self) -> None:
+        """A stop waits for the partition that is created, and no other is; the topic is there."""
+        creating = self.begin("a", 2)
+        self.bench.worker.perform()
+        stopping = Deferred.fromCoroutine(self.topics.stop())
+        self.assertNoResult(stopping)
+        self.bench.settle()
+        self.successResultOf(stopping)
+        self.successResultOf(creating)
+        later = self.begin("b")
+        self.bench.settle()
+        self.successResultOf(later)
+        self.assertEqual(list(self.topics.image.topics), ["a", "b"])
+        self.assertIsNone(self.topics.find("b", 0))
+
     def test_grownWhileCreated(self) -> None:
         """Partitions that are added while others are created are there in the end."""
         first = self.begin("a", 2)
