@@ -9,7 +9,7 @@ of a transaction of the controller that has no end, nothing counts.
 
 What must be true of the directory: it belongs to one broker, and that broker has all records of
 each partition (it is in sync). Otherwise the directory is refused, and nothing is changed. What
-this broker cannot do is told and left out: a setting that it does not honour, users, delegation
+this broker cannot do is told and left out: a setting that it does not honour, quotas, delegation
 tokens.
 """
 
@@ -30,6 +30,7 @@ from pylogbroker.cluster.metadataimage import (
     ConfigRecord,
     ProducerIdsRecord,
     Record,
+    ScramCredential,
     TopicRecord,
 )
 from pylogbroker.config.topicconfigs import SERVER_CONFIGS, checkTopicConfig
@@ -174,6 +175,7 @@ class _ApacheMetadata:
         self._topics: dict[bytes, str] = {}
         self._partitions: dict[bytes, dict[int, _Partition]] = {}
         self._configs: dict[tuple[int, str], dict[str, str]] = {}
+        self._credentials: dict[tuple[str, int], ScramCredential] = {}
         self._acls: dict[bytes, AclRecord] = {}
         self._nextProducerId = 0
         self._leftOut: dict[str, set[str]] = {}
@@ -229,10 +231,12 @@ class _ApacheMetadata:
         """Every level that 4.3.1 writes has the files that are read here."""
 
     def _onUserScramCredentialRecord(self, record: Any) -> None:
-        self._leaveOut("SCRAM credentials of users", record.name)
+        self._credentials[record.name, record.mechanism] = ScramCredential(
+            record.salt, record.storedKey, record.serverKey, record.iterations
+        )
 
     def _onRemoveUserScramCredentialRecord(self, record: Any) -> None:
-        self._leftOut["SCRAM credentials of users"].discard(record.name)
+        self._credentials.pop((record.name, record.mechanism), None)
 
     def _onAccessControlEntryRecord(self, record: Any) -> None:
         self._acls[record.id] = AclRecord(
@@ -294,6 +298,8 @@ class _ApacheMetadata:
                 yield from self._configRecords(resource, name, owner, configs, _checkBroker)
             elif kind not in (_TOPIC, _BROKER):
                 self._leaveOut("settings of groups and clients", name)
+        for (user, mechanism), credential in self._credentials.items():
+            yield credential.record(user, mechanism)
         yield from dict.fromkeys(self._acls.values())
         if self._nextProducerId:
             yield ProducerIdsRecord(self._nextProducerId)

@@ -17,6 +17,7 @@ from pylogbroker.cluster.metadataimage import (
     ClusterRecord,
     ConfigRecord,
     ProducerIdsRecord,
+    ScramCredential,
     TopicRecord,
 )
 from pylogbroker.errors import CorruptLogError, StorageError
@@ -215,9 +216,21 @@ class ApacheMetadataTests(SynchronousTestCase):
         )
         self.assertEqual(self.read()[1:], [AclRecord(2, 4, "a", "User:u", "*", 3, 2)])
 
+    def test_users(self) -> None:
+        """The last credentials of users are taken over, but for those that were removed."""
+        credential = RECORDS["UserScramCredentialRecord"]
+        keys = {"salt": b"salt", "storedKey": b"stored", "serverKey": b"server"}
+        self.log(
+            credential(name="u", mechanism=1, iterations=4096, **keys),
+            credential(name="u", mechanism=2, iterations=5000, **keys),
+            credential(name="u", mechanism=2, iterations=6000, **keys),
+            RECORDS["RemoveUserScramCredentialRecord"](name="u", mechanism=1),
+        )
+        expected = ScramCredential(b"salt", b"stored", b"server", 6000).record("u", 2)
+        self.assertEqual(self.read()[1:], [expected])
+
     def test_leftOut(self) -> None:
         """What this broker does not have is told and left out, if it is still there at the end."""
-        credential = RECORDS["UserScramCredentialRecord"]
         quota: Any = RECORDS["ClientQuotaRecord"]
         entity = [quota.EntityData(entityType="user", entityName=name) for name in ("u", None)]
         self.log(
@@ -225,9 +238,6 @@ class ApacheMetadataTests(SynchronousTestCase):
             config(2, "a", "preallocate", "true"),
             config(4, "1", "num.io.threads", "9"),
             config(16, "metrics", "interval.ms", "9"),
-            credential(name="u", mechanism=1),
-            credential(name="v", mechanism=1),
-            RECORDS["RemoveUserScramCredentialRecord"](name="v", mechanism=1),
             quota(entity=entity[:1], key="producer_byte_rate", value=1.5),
             quota(entity=entity[1:], key="producer_byte_rate", value=1.5),
             quota(entity=entity[1:], key="producer_byte_rate", remove=True),
@@ -241,7 +251,6 @@ class ApacheMetadataTests(SynchronousTestCase):
                 " preallocate: this broker only has false",
                 "a setting of broker 1 is left out: num.io.threads cannot be changed while the"
                 " broker runs",
-                "left out: SCRAM credentials of users (1)",
                 "left out: quotas (1)",
                 "left out: delegation tokens (1)",
                 "left out: settings of groups and clients (1)",

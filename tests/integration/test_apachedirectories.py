@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.config.brokersettings import STANDARD_AUTHORIZER
 from pylogbroker.testing.backgroundbroker import BackgroundBroker
 from tests.oracle.directories import NODE_ID, Picture, extract
 from tests.oracle.directoryrecording import picture
@@ -27,10 +30,12 @@ PROPERTIES = {
 class ApacheDirectoryTests(SynchronousTestCase):
     """Directories, one stopped in order and one killed."""
 
-    def opened(self, name: str) -> tuple[BackgroundBroker, Picture]:
+    def opened(
+        self, name: str, properties: Mapping[str, str] = PROPERTIES
+    ) -> tuple[BackgroundBroker, Picture]:
         directory = os.path.abspath(self.mktemp())
         expected = extract(name, directory)
-        broker = BackgroundBroker(PROPERTIES, directory)
+        broker = BackgroundBroker(properties, directory)
         self.addCleanup(shutil.rmtree, directory)
         self.addCleanup(broker.close)
         return broker.start(), expected
@@ -71,3 +76,36 @@ class ApacheDirectoryTests(SynchronousTestCase):
     def test_killed(self) -> None:
         """The same from the directory of a broker that was killed."""
         self.check("killed")
+
+    def test_users(self) -> None:
+        """
+        Apache's users authenticate with their passwords, and its ACLs decide what they may do.
+        """
+        broker, expected = self.opened(
+            "killed",
+            {
+                **PROPERTIES,
+                "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+                "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512",
+                "authorizer.class.name": STANDARD_AUTHORIZER,
+                "super.users": "User:bob",
+            },
+        )
+
+        def metadata(user: str, mechanism: str, password: str) -> set[str]:
+            client = AdminClient(
+                {
+                    "bootstrap.servers": broker.bootstrapServers,
+                    "security.protocol": "SASL_PLAINTEXT",
+                    "sasl.mechanism": mechanism,
+                    "sasl.username": user,
+                    "sasl.password": password,
+                    "log_level": 0,
+                }
+            )
+            listed = client.list_topics(timeout=60).topics
+            return {name for name in listed if not name.startswith("__")}
+
+        self.assertEqual(metadata("bob", "SCRAM-SHA-512", "secret of bob"), set(expected["topics"]))
+        for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+            self.assertEqual(metadata("alice", mechanism, "secret of alice"), {"plain"})
