@@ -63,6 +63,7 @@ SCENARIOS = (
     "offset-for-leader-epoch",
     "position-fetches",
     "produce-codecs",
+    "produce-to-too-few-replicas",
     "produce-versions",
     "protocols-of-groups",
     "refused-acls",

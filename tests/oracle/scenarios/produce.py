@@ -286,3 +286,14 @@ def produceToInternalTopics(setting: Setting) -> Steps:
         for acks in (-1, 1):
             records = batch(setting.baseMs, b"a", key=b"k")
             yield produce(f"acks {acks}", version, "__consumer_offsets", bytes(16), records, acks)
+
+
+@scenario()
+def produceToTooFewReplicas(setting: Setting) -> Steps:
+    """C{min.insync.replicas} above the one replica that there is, which Kafka accepts."""
+    name = "produce-to-too-few-replicas"
+    topicId = yield from makeTopic(name, 1, ("min.insync.replicas", "2"))
+    records = batch(setting.baseMs, b"x")
+    for version in (3, 9, 13):
+        for acks in (1, -1):
+            yield produce(f"acks={acks}", version, name, topicId, records, acks)
