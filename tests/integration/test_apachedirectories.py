@@ -9,22 +9,28 @@ import os
 import shutil
 from collections.abc import Mapping
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.config.brokersettings import STANDARD_AUTHORIZER
 from pylogbroker.testing.backgroundbroker import BackgroundBroker
 from tests.oracle.directories import NODE_ID, Picture, extract
-from tests.oracle.directoryrecording import picture
+from tests.oracle.directoryrecording import picture, readRecords
 
+TIMED_OUT_INTERVAL = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
+TRIES_MAX = 5000
 PROPERTIES = {
     "brokerid": str(NODE_ID),
     "group.initial.rebalance.delay.ms": "0",
     "offsets.retention.minutes": "2000000000",
     "log.cleaner.backoff.ms": "2000000000",
+    TIMED_OUT_INTERVAL: "2000000000",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "2000000000",
 }
-"""The recorded positions may be as old as they are, and nothing more is compacted."""
+"""
+The recorded positions and transactions may be as old as they are, and nothing more is compacted.
+"""
 
 
 class ApacheDirectoryTests(SynchronousTestCase):
@@ -76,6 +82,32 @@ class ApacheDirectoryTests(SynchronousTestCase):
     def test_killed(self) -> None:
         """The same from the directory of a broker that was killed."""
         self.check("killed")
+
+    def test_transactions(self) -> None:
+        """
+        A transaction that Apache left open is aborted when its time is over, and a producer goes on
+        with its transactional id.
+        """
+        broker, expected = self.opened("killed", {**PROPERTIES, TIMED_OUT_INTERVAL: "50"})
+        address = broker.bootstrapServers
+        place = TopicPartition("transactions", 1)
+        consumer = Consumer({"bootstrap.servers": address, "group.id": "nobody"})
+        self.addCleanup(consumer.close)
+        start, end = marks = tuple(expected["marks"]["transactions-1"])
+        for _ in range(TRIES_MAX):
+            marks = consumer.get_watermark_offsets(place, timeout=60)
+            if marks != (start, end):
+                break
+        self.assertEqual(marks, (start, end + 2))  # the record that was open, and the marker
+        producer = Producer({"bootstrap.servers": address, "transactional.id": "committing"})
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        producer.produce("transactions", b"new", partition=1)
+        producer.commit_transaction(60)
+        found = readRecords(address, [("transactions", 1)], "read_committed")["transactions-1"]
+        committed = expected["committed"]["transactions-1"]
+        self.assertEqual([record[0] for record in found], [*committed, end + 2])
+        self.assertEqual(found[-1][4], "new")
 
     def test_users(self) -> None:
         """

@@ -24,6 +24,9 @@ PROPERTIES = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "1",
     "offsets.retention.minutes": "2000000000",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "2000000000",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "2000000000",
 }
 NEVER_MS = 2_000_000_000
 TRIES_MAX = 3000
@@ -102,8 +105,9 @@ class DumpLogSegmentsTests(SynchronousTestCase):
 
     def test_ours(self) -> None:
         """
-        Every codec, headers, both kinds of timestamps, idempotent producers, rolled, deleted and
-        compacted segments, full indexes; positions in C{__consumer_offsets}.
+        Every codec, headers, both kinds of timestamps, idempotent producers, transactions, rolled,
+        deleted and compacted segments, full indexes; positions in C{__consumer_offsets}, states in
+        C{__transaction_state}.
         """
         broker = self.started(50)
         filler = Filler(broker.bootstrapServers)
@@ -137,18 +141,24 @@ class DumpLogSegmentsTests(SynchronousTestCase):
         filler.send("plain", [b"value"] * 20)
         filler.create("rolled")
         filler.positions()
+        filler.transactions()
         self.waitForCompaction(broker.bootstrapServers, "compacted")
         broker.stop()
         broker = self.started()
         topics = ("codecs", "lz4", "indexed", "deleted", "compacted", "empty", "plain")
-        places = [(topic, 0) for topic in topics]
+        places = [*((topic, 0) for topic in topics), ("transactions", 0), ("transactions", 1)]
         records = readRecords(broker.bootstrapServers, places, "read_uncommitted")
         broker.stop()
         self.assertGreater(len(list((self.directory / "indexed-0").glob("*.log"))), 1)
-        self.check(records, ["compacted-0", "__consumer_offsets-0"])
+        self.check(records, ["compacted-0", "__consumer_offsets-0", "__transaction_state-0"])
         output = self.internal("__consumer_offsets", "--offsets-decoder")
         self.assertIn(f'"group":"{GROUP}","topic":"plain","partition":0', output)
         self.assertIn('"offset":6,', output)
+        aborted = self.dump(self.directory.glob("transactions-*/*.txnindex"))
+        self.assertEqual(len(re.findall("producerId: \\d+", aborted)), 2)
+        output = self.internal("__transaction_state", "--transaction-log-decoder")
+        states = set(re.findall(r'"transactionStatus":(\d)', output))
+        self.assertEqual(states, set("012345"))  # from Empty to CompleteAbort
 
     def test_apaches(self) -> None:
         """A directory of Apache's, with transactions, after this broker went on with it."""

@@ -98,6 +98,11 @@ _SHOWN = {
     "offsets.topic.num.partitions": ConfigType.INT,
     "producer.id.expiration.check.interval.ms": ConfigType.INT,
     "producer.id.expiration.ms": ConfigType.INT,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": ConfigType.INT,
+    "transaction.max.timeout.ms": ConfigType.INT,
+    "transaction.remove.expired.transaction.cleanup.interval.ms": ConfigType.INT,
+    "transaction.state.log.num.partitions": ConfigType.INT,
+    "transactional.id.expiration.ms": ConfigType.INT,
 }
 """Settings of this broker that Kafka has, too, with the same meaning, and does not change."""
 
