@@ -249,7 +249,7 @@ class ConfluentTransactionTests(ConfluentCase):
         self.assertEqual(self.committed("out", 40), [b"%d!" % each for each in range(40)])
 
 
-class AiokafkaTests(ClientCase):
+class AiokafkaCase(ClientCase):
     """aiokafka."""
 
     def execute(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -267,15 +267,25 @@ class AiokafkaTests(ClientCase):
             ]
             return [(await each).offset for each in waiting]
 
-    def consumer(self, *topics: str, group: str = "g") -> aiokafka.AIOKafkaConsumer:
+    def consumer(
+        self, *topics: str, group: str = "g", **settings: Any
+    ) -> aiokafka.AIOKafkaConsumer:
         return aiokafka.AIOKafkaConsumer(
-            *topics, bootstrap_servers=self.servers, group_id=group, auto_offset_reset="earliest"
+            *topics,
+            bootstrap_servers=self.servers,
+            group_id=group,
+            auto_offset_reset="earliest",
+            **settings,
         )
 
     async def consume(self, consumer: aiokafka.AIOKafkaConsumer, count: int) -> list[Sent]:
         """So many records."""
         found = [await consumer.getone() for _ in range(count)]
         return [Sent(each.key, each.value, tuple(each.headers)) for each in found]
+
+
+class AiokafkaTests(AiokafkaCase):
+    """Records and groups."""
 
     def test_records(self) -> None:
         """Keys, values and headers come back, in order, in every codec."""
@@ -331,6 +341,35 @@ class AiokafkaTests(ClientCase):
         self.execute(main())
 
 
+class AiokafkaTransactionTests(AiokafkaCase):
+    """aiokafka's transactions."""
+
+    def test_transactions(self) -> None:
+        """Records and positions of committed transactions count, and no others."""
+        place = aiokafka.TopicPartition("t", 0)
+
+        async def main() -> None:
+            async with aiokafka.AIOKafkaProducer(
+                bootstrap_servers=self.servers, transactional_id="transaction"
+            ) as producer:
+                for number in range(4):
+                    await producer.begin_transaction()
+                    await producer.send_and_wait("t", b"%d" % number)
+                    await producer.send_offsets_to_transaction({place: number + 10}, "work")
+                    if number == 2:
+                        await producer.commit_transaction()
+                    else:
+                        await producer.abort_transaction()
+            async with self.consumer("t", isolation_level="read_committed") as consumer:
+                (found,) = await self.consume(consumer, 1)
+            self.assertEqual(found.value, b"2")
+            async with self.consumer(group="work") as worker:
+                worker.assign([place])
+                self.assertEqual(await worker.committed(place), 12)
+
+        self.execute(main())
+
+
 class KafkaPythonTests(ClientCase):
     """
     kafka-python.
@@ -355,13 +394,14 @@ class KafkaPythonTests(ClientCase):
         finally:
             producer.close(TIMEOUT_SECONDS)
 
-    def consumer(self, topic: str, group: str = "g") -> Any:
+    def consumer(self, topic: str, group: str = "g", **settings: Any) -> Any:
         """One that ends with the test."""
         found = kafka.KafkaConsumer(
             topic,
             bootstrap_servers=self.servers,
             group_id=group,
             auto_offset_reset="earliest",
+            **settings,
         )
         self.addCleanup(found.close)
         return found
@@ -388,6 +428,31 @@ class KafkaPythonTests(ClientCase):
             self.produce(topic, records(), compression_type=codec, linger_ms=50)
             consumer = self.consumer(topic, topic)
             self.assertEqual(self.consume(consumer, RECORD_COUNT), records(), topic)
+
+    def test_transactions(self) -> None:
+        """Records and positions of committed transactions count, and no others."""
+        place = kafka.TopicPartition("t", 0)
+        self.create("t", 1)
+        producer = kafka.KafkaProducer(
+            bootstrap_servers=self.servers, transactional_id="transaction"
+        )
+        self.addCleanup(producer.close)
+        producer.init_transactions()
+        for number in range(4):
+            producer.begin_transaction()
+            producer.send("t", b"%d" % number)
+            offsets = {place: kafka.OffsetAndMetadata(number + 10, "", -1)}
+            producer.send_offsets_to_transaction(offsets, "work")
+            if number == 2:
+                producer.commit_transaction()
+            else:
+                producer.abort_transaction()
+        consumer = self.consumer("t", isolation_level="read_committed")
+        self.assertEqual([each.value for each in self.consume(consumer, 1)], [b"2"])
+        worker = kafka.KafkaConsumer(bootstrap_servers=self.servers, group_id="work")
+        self.addCleanup(worker.close)
+        worker.assign([place])
+        self.assertEqual(worker.committed(place), 12)
 
     def test_idempotent(self) -> None:
         """An idempotent producer's records have offsets without gaps or repetitions."""

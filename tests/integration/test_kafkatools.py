@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.testing.backgroundbroker import BackgroundBroker
@@ -420,6 +421,75 @@ class JavaClientTests(JavaCase):
             consumer.close()
             end()
             self.broker.start()
+
+    def transactional(self, name: str = "transaction") -> Any:
+        """A producer that may begin transactions; it ends with the test."""
+        serializers = {f"{part}.serializer": f"{BYTES}Serializer" for part in ("key", "value")}
+        made = self.java.kafka.clients.producer.KafkaProducer(
+            {**serializers, **self.settings(transactional_id=name)}
+        )
+        self.addCleanup(made.close, self.java.jvm.java.time.Duration.ofMillis(0))
+        made.initTransactions()
+        return made
+
+    def send(self, producer: Any, topic: str, value: bytes) -> Any:
+        record = self.java.kafka.clients.producer.ProducerRecord(topic, None, value)
+        return producer.send(record)
+
+    def test_transactions(self) -> None:
+        """
+        Records and positions of committed transactions count, and no others. The client has an
+        epoch for each transaction, and leaves it to the broker to add partitions.
+        """
+        self.produce_("in", records(40))
+        producer = self.transactional()
+        for end, isCommit in ((20, False), (20, True), (40, False), (40, True)):
+            consumer = self.consumer("in", group_id="work", enable_auto_commit="false")
+            producer.beginTransaction()
+            for each in self.consume(consumer, 20)[:20]:
+                self.send(producer, "out", (each.value or b"") + b"!")
+            position = self.java.kafka.clients.consumer.OffsetAndMetadata(end)
+            place = self.java.kafka.common.TopicPartition("in", 0)
+            producer.sendOffsetsToTransaction({place: position}, consumer.groupMetadata())
+            if isCommit:
+                producer.commitTransaction()
+            else:
+                producer.abortTransaction()
+            consumer.close()
+        reader = self.consumer("out", group_id="r", isolation_level="read_committed")
+        found = [each.value for each in self.consume(reader, 40)]
+        self.assertEqual(found, [(each.value or b"") + b"!" for each in records(40)])
+        lines = self.succeed("TransactionsCommand", "describe", "--transactional-id", "transaction")
+        row = lines[1].split()
+        # One epoch at the beginning, and one for each transaction.
+        self.assertEqual(row[3:5], ["4", "CompleteCommit"])
+
+    def test_fencing(self) -> None:
+        """A second producer with the same id ends what the first has begun, and fences it."""
+        first = self.transactional()
+        first.beginTransaction()
+        self.send(first, "t", b"first").get()
+        lines = self.succeed("TransactionsCommand", "list")
+        self.assertEqual(lines[1].split()[::3], ["transaction", "Ongoing"])
+        second = self.transactional()
+        second.beginTransaction()
+        self.send(second, "t", b"second")
+        second.commitTransaction()
+        with self.assertRaises(Py4JJavaError) as raised:
+            self.send(first, "t", b"late").get()
+            first.commitTransaction()
+        self.assertRegex(
+            str(raised.exception.java_exception), "ProducerFenced|InvalidProducerEpoch"
+        )
+        reader = self.consumer("t", isolation_level="read_committed")
+        self.assertEqual([each.value for each in self.consume(reader, 1)], [b"second"])
+        lines = self.succeed(
+            "TransactionsCommand", "describe-producers", "--topic", "t", "--partition", "0"
+        )
+        self.assertEqual(lines[1].split()[-1], "None")
+        self.assertEqual(
+            len(self.succeed("TransactionsCommand", "find-hanging", "--broker-id", "1")), 1
+        )
 
     def checkRebalance(self, **settings: str) -> None:
         self.succeed("TopicCommand", "--create", "--topic", "t", "--partitions", "2")
