@@ -57,6 +57,9 @@ from pylogbroker.types import TopicPartition
 
 GREETING_SIZE = 64
 
+DELAYED_COUNT_MAX = 1_000
+"""Connections of addresses that connect too often; further ones are closed at once."""
+
 CHOICE_SIZE = 15
 """
 The first bytes of a connection, by which its protocol is chosen: the head of a request of today's
@@ -574,6 +577,7 @@ class BrokerConnections:
     @ivar orphaned: closed ones with requests in progress.
     @ivar handshaking: those in their TLS handshake, and whether the last check found them there.
     @ivar closing: those that we have closed and whose end we wait for; likewise.
+    @ivar delayed: connections that are not read, and will be closed.
     """
 
     def __init__(
@@ -594,6 +598,9 @@ class BrokerConnections:
         self.orphaned: dict[ServerConnection, None] = {}
         self.handshaking: dict[ServerConnection, bool] = {}
         self.closing: dict[ServerConnection, bool] = {}
+        self._delayMs: Callable[[str], int] | None = None
+        self._clock: Any = None
+        self.delayed: dict[DelayedConnection, None] = {}
         memory.unreservedSize = lambda: sum(
             connection.unreservedSize for connection in (*self.open, *self.orphaned)
         )
@@ -615,6 +622,32 @@ class BrokerConnections:
             address=formatAddress(address),
         )
         return False
+
+    def limitRate(self, delayMs: Callable[[str], int], clock: Any) -> None:
+        """
+        Limit how often an address connects.
+
+        @param delayMs: called with each address that connects; gives milliseconds after which its
+            connection is closed, unread, or 0 if it is welcome.
+        """
+        self._delayMs = delayMs
+        self._clock = clock
+
+    def delayMs(self, address: object) -> int:
+        """How long an address that connects too often has to wait; 0: it is welcome."""
+        return 0 if self._delayMs is None else self._delayMs(getattr(address, "host", ""))
+
+    def delayedFor(self, delayMs: int) -> DelayedConnection | None:
+        """A connection that is closed after a time; L{None}, at once, if there are many."""
+        self.counters.refusedCount += 1
+        if len(self.delayed) >= DELAYED_COUNT_MAX:
+            return None
+        return DelayedConnection(self, delayMs, self._clock)
+
+    def abortDelayed(self) -> None:
+        """Close connections that were to be closed later."""
+        for connection in list(self.delayed):
+            connection.transport.abortConnection()
 
     def connectionMade(self, connection: ServerConnection) -> None:
         self.open[connection] = None
@@ -660,6 +693,30 @@ class BrokerConnections:
         connection.transport.abortConnection()
 
 
+class DelayedConnection(TwistedProtocol):
+    """
+    A connection of an address that connects too often: it is not read, and closed after a time, so
+    that a client that connects again at once does not do so all the time.
+    """
+
+    transport: Any
+
+    def __init__(self, connections: BrokerConnections, delayMs: int, clock: Any) -> None:
+        self._connections = connections
+        self._clock = clock
+        self._delayMs = delayMs
+
+    def connectionMade(self) -> None:
+        self._connections.delayed[self] = None
+        self.transport.pauseProducing()
+        self._call = self._clock.callLater(self._delayMs / 1000, self.transport.abortConnection)
+
+    def connectionLost(self, reason: Failure | None = None) -> None:
+        self._connections.delayed.pop(self, None)
+        if self._call.active():
+            self._call.cancel()
+
+
 class BrokerFactory(ServerFactory):
     """
     Makes the connections of one listener.
@@ -678,8 +735,11 @@ class BrokerFactory(ServerFactory):
         self._handler = handler
         self._chooseHandler = chooseHandler
 
-    def buildProtocol(self, addr: object) -> ServerConnection | None:
+    def buildProtocol(self, addr: object) -> TwistedProtocol | None:
         """L{None}, which closes the connection, when there are too many."""
         if not self.connections.admits(addr):
             return None
+        delayMs = self.connections.delayMs(addr)
+        if delayMs:
+            return self.connections.delayedFor(delayMs)
         return ServerConnection(self.connections, self._handler, self._chooseHandler)

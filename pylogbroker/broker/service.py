@@ -241,6 +241,7 @@ class BrokerService(Service):
             log,
             settings.maxConnections,
         )
+        self.connections.limitRate(self.kafka.quotas.connected, reactor)
         self._listeners = readListeners(settings)
         self.factories = self._makeFactories(log, requestLog)
         self._status = BrokerStatus(
@@ -654,6 +655,7 @@ class BrokerService(Service):
 
     async def _endConnections(self) -> None:
         """Held requests are handled all the same."""
+        self.connections.abortDelayed()
         for connection in list(self.connections.open):
             connection.finish()
         await self._ended()

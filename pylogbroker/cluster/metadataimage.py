@@ -1,6 +1,6 @@
 """
 The metadata of one broker's cluster for today's protocol: its id, its topics with ids and settings,
-who may do what, and the producer ids that were given away.
+who may do what and how much, and the producer ids that were given away.
 
 A L{MetadataImage} is the sum of records. A change is a list of records, which a store makes durable
 (L{pylogbroker.storage.metadatastore}) before they are applied. So the image never shows what a
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from pylogbroker.cluster.acls import AclBinding
+from pylogbroker.cluster.quotas import QuotaEntity, entityOf
 from pylogbroker.errors import MetadataError
 
 TOPIC, BROKER, CLUSTER_DEFAULT = "topic", "broker", "cluster"
@@ -140,6 +141,19 @@ class RemoveScramCredentialRecord(NamedTuple):
     mechanism: int
 
 
+class QuotaRecord(NamedTuple):
+    """
+    A limit for clients.
+
+    @ivar entity: names by type, L{None} for the default, as L{pylogbroker.cluster.quotas} has them.
+    @ivar value: L{None} removes it.
+    """
+
+    entity: dict[str, str | None]
+    key: str
+    value: float | None
+
+
 Record = (
     ClusterRecord
     | TopicRecord
@@ -152,6 +166,7 @@ Record = (
     | RemoveAclRecord
     | ScramCredentialRecord
     | RemoveScramCredentialRecord
+    | QuotaRecord
 )
 
 _KINDS: dict[str, type[Any]] = {
@@ -166,6 +181,7 @@ _KINDS: dict[str, type[Any]] = {
     "removeAcl": RemoveAclRecord,
     "scramCredential": ScramCredentialRecord,
     "removeScramCredential": RemoveScramCredentialRecord,
+    "quota": QuotaRecord,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
@@ -251,6 +267,9 @@ class MetadataImage:
     @ivar nextProducerId: no producer id from here on was given away.
     @ivar acls: the rules about who may do what. A change makes another dictionary.
     @ivar aclSize: bytes of all these rules in a snapshot.
+    @ivar quotas: limits for clients, by entity and key. A change makes another dictionary, as does
+        one of an entity's.
+    @ivar quotaSize: bytes of all limits in a snapshot.
     """
 
     def __init__(self) -> None:
@@ -263,7 +282,9 @@ class MetadataImage:
         self.nextProducerId = 0
         self.acls: dict[AclBinding, None] = {}
         self.aclSize = 0
-        self._aclsAreShared = False
+        self._aclsAreShared = self._quotasAreShared = False
+        self.quotas: dict[QuotaEntity, dict[str, float]] = {}
+        self.quotaSize = 0
         self.scramCredentials: dict[str, dict[int, ScramCredential]] = {}
 
     def apply(self, record: Record) -> None:
@@ -291,6 +312,8 @@ class MetadataImage:
             self._setConfig(record)
         elif isinstance(record, AclRecord | RemoveAclRecord):
             self._setAcl(record)
+        elif isinstance(record, QuotaRecord):
+            self._setQuota(record)
         elif isinstance(record, ProducerIdsRecord):
             if record.nextProducerId <= self.nextProducerId:
                 raise MetadataError(
@@ -367,6 +390,21 @@ class MetadataImage:
         else:
             del self.scramCredentials[record.user]
 
+    def _setQuota(self, record: QuotaRecord) -> None:
+        entity = entityOf(record.entity)
+        if self._quotasAreShared:
+            self.quotas, self._quotasAreShared = self.quotas.copy(), False
+        quotas = self.quotas
+        found = quotas[entity] = quotas.get(entity, {}).copy()
+        size = quotaSize(record)
+        if found.pop(record.key, None) is not None:
+            self.quotaSize -= size
+        if record.value is not None:
+            found[record.key] = record.value
+            self.quotaSize += size
+        if not found:
+            del quotas[entity]
+
     def copy(self) -> MetadataImage:
         """An image that changes by itself; what it has is shared until it changes."""
         made = MetadataImage()
@@ -380,6 +418,8 @@ class MetadataImage:
         made.acls, made.aclSize = self.acls, self.aclSize
         made._aclsAreShared = self._aclsAreShared = True
         made.scramCredentials = self.scramCredentials.copy()
+        made.quotas, made.quotaSize = self.quotas, self.quotaSize
+        made._quotasAreShared = self._quotasAreShared = True
         return made
 
     def records(self) -> Iterator[Record]:
@@ -400,6 +440,9 @@ class MetadataImage:
                 yield ConfigRecord(resource, owner, name, value)
         for binding in self.acls:
             yield AclRecord(*binding)
+        for entity, quotas in self.quotas.items():
+            for key, bound in quotas.items():
+                yield QuotaRecord(dict(entity), key, bound)
         if self.nextProducerId:
             yield ProducerIdsRecord(self.nextProducerId)
         for user, credentials in self.scramCredentials.items():
@@ -410,6 +453,11 @@ class MetadataImage:
 def aclSize(binding: AclBinding) -> int:
     """The bytes of a rule in a snapshot."""
     return len(encodeRecords([AclRecord(*binding)]))
+
+
+def quotaSize(record: QuotaRecord) -> int:
+    """The bytes of a limit in a snapshot, whatever its value."""
+    return len(encodeRecords([record._replace(value=0)]))
 
 
 def _uuid(text: str) -> UUID:

@@ -208,6 +208,30 @@ class BrokerSettings(Settings):
         "With an authorizer, whether everybody may do everything to a resource about which there "
         "is no ACL.",
     )
+    quotaWindowNum = ownKey(
+        "quota.window.num",
+        POSITIVE,
+        "11",
+        "The number of windows over which the rates of client quotas are measured.",
+    )
+    quotaWindowSizeSeconds = ownKey(
+        "quota.window.size.seconds",
+        POSITIVE,
+        "1",
+        "The length in seconds of each such window.",
+    )
+    controllerQuotaWindowNum = ownKey(
+        "controller.quota.window.num",
+        POSITIVE,
+        "11",
+        "The number of windows whose changes of topics a client may make at once.",
+    )
+    controllerQuotaWindowSizeSeconds = ownKey(
+        "controller.quota.window.size.seconds",
+        POSITIVE,
+        "1",
+        "The length in seconds of each such window.",
+    )
     # -- security of listeners
     sslKeystoreType = KEYSTORE_TYPE
     sslKeystoreLocation = KEYSTORE_LOCATION

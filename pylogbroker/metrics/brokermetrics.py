@@ -199,6 +199,16 @@ def brokerFamilies(picture: BrokerSnapshot, version: str) -> list[Family]:
             " MULTIPRODUCE and MULTIFETCH count once.",
             {kind: requests[f"{kind}Count"] for kind in ("produce", "fetch", "offsets")},
         ),
+        scalar(
+            "pylogbroker_throttled_requests_total",
+            "Requests of today's protocol by which a client had exceeded a quota.",
+            requests["throttledCount"],
+        ),
+        scalar(
+            "pylogbroker_throttled_seconds_total",
+            "Time for which clients that had exceeded a quota were held back.",
+            requests["throttledMs"] / _MS,
+        ),
         _by(
             "kind",
             "pylogbroker_request_seconds_total",

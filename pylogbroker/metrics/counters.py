@@ -79,6 +79,8 @@ class RequestCounters(Counters):
     @ivar longestProduceSeconds: time of the longest run of produce requests
         (C{MaxProduceRequestMs}, of a window there).
     @ivar longestFetchSeconds: time of the longest fetch (C{MaxFetchRequestMs}, of a window there).
+    @ivar throttledCount: answers to clients that had exceeded a quota.
+    @ivar throttledMs: milliseconds for which these clients were held back.
     @ivar writtenSize: bytes given to sockets (C{TotalBytesWritten}).
     @ivar writeCount: writes. C{BytesWrittenPerSecond} is the quotient of the two.
     """
@@ -91,6 +93,8 @@ class RequestCounters(Counters):
         "offsetsCount",
         "produceCount",
         "produceSeconds",
+        "throttledCount",
+        "throttledMs",
         "writeCount",
         "writtenSize",
     )
@@ -102,6 +106,8 @@ class RequestCounters(Counters):
     fetchSeconds: float
     longestProduceSeconds: float
     longestFetchSeconds: float
+    throttledCount: int
+    throttledMs: int
     writtenSize: int
     writeCount: int
 

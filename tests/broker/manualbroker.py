@@ -311,7 +311,7 @@ class LeadBroker:
         far.setblocking(False)
         number = len(self.peers) + 1
         address = ("192.0.2.1", number)
-        protocol = self.service.factories[listener].buildProtocol(IPv4Address("TCP", *address))
+        protocol: Any = self.service.factories[listener].buildProtocol(IPv4Address("TCP", *address))
         if protocol is None:
             near.close()
             far.close()

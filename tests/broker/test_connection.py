@@ -861,7 +861,7 @@ class DialectTestCase(SynchronousTestCase):
 
     def connect(self) -> ServerConnection:
         connection = self.factory.buildProtocol(IPv4Address("TCP", "192.0.2.1", 5))
-        assert connection is not None
+        assert isinstance(connection, ServerConnection)
         self.transport = StringTransport()
         connection.makeConnection(self.transport)
         return connection

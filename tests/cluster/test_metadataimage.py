@@ -17,6 +17,7 @@ from pylogbroker.cluster.metadataimage import (
     MetadataImage,
     PartitionCountRecord,
     ProducerIdsRecord,
+    QuotaRecord,
     Record,
     RemoveAclRecord,
     RemoveScramCredentialRecord,
@@ -43,6 +44,7 @@ RECORDS: list[Record] = [
     ACL,
     ScramCredentialRecord("alice", 1, "c2FsdA==", "a2V5", "c2VydmVy", 4096),
     ScramCredentialRecord("alice", 2, "", "a2V5", "c2VydmVy", 8192),
+    QuotaRecord({"user": "u", "client-id": None}, "producer_byte_rate", 5.0),
 ]
 
 
@@ -98,6 +100,26 @@ class ImageTests(SynchronousTestCase):
         self.assertEqual((copy.aclSize, image.aclSize), (size, size))
         self.assertRaises(MetadataError, copy.apply, other)
         self.assertRaises(MetadataError, copy.apply, RemoveAclRecord(*ACL))
+
+    def test_quotas(self) -> None:
+        """Limits come, change and go; a copy shares them until it changes."""
+        image = imageOf(RECORDS)
+        entity = (("client-id", None), ("user", "u"))
+        self.assertEqual(image.quotas, {entity: {"producer_byte_rate": 5.0}})
+        size = image.quotaSize
+        copy = image.copy()
+        self.assertIs(copy.quotas, image.quotas)
+        names = {"client-id": None, "user": "u"}
+        copy.apply(QuotaRecord(names, "producer_byte_rate", 6.0))
+        copy.apply(QuotaRecord(names, "request_percentage", 7.0))
+        self.assertGreater(copy.quotaSize, size)
+        copy.apply(QuotaRecord(names, "request_percentage", None))
+        self.assertEqual(copy.quotas, {entity: {"producer_byte_rate": 6.0}})
+        self.assertEqual((copy.quotaSize, image.quotaSize), (size, size))
+        self.assertEqual(image.quotas, {entity: {"producer_byte_rate": 5.0}})
+        copy.apply(QuotaRecord(names, "producer_byte_rate", None))
+        copy.apply(QuotaRecord(names, "producer_byte_rate", None))
+        self.assertEqual((copy.quotas, copy.quotaSize), ({}, 0))
 
     def test_copy(self) -> None:
         """A copy changes by itself."""

@@ -36,7 +36,9 @@ from pylogbroker.broker.kafka.protocol import ConnectionState, Handler, KafkaPro
 from pylogbroker.broker.kafka.purgatory import Purgatory
 from pylogbroker.broker.kafka.security.aclrequests import AclRequests
 from pylogbroker.broker.kafka.security.authorizer import AclAuthorizer
+from pylogbroker.broker.kafka.security.clientquotas import ClientQuotas, QuotaWindows
 from pylogbroker.broker.kafka.security.credentialrequests import CredentialRequests
+from pylogbroker.broker.kafka.security.quotarequests import QuotaRequests
 from pylogbroker.broker.kafka.security.requestrules import authorized
 from pylogbroker.broker.kafka.security.saslprotocol import REFUSALS, SaslProtocol
 from pylogbroker.broker.kafka.topicrequests import TopicDefaults, TopicRequests
@@ -119,6 +121,7 @@ class KafkaBroker:
     @ivar transactions: of producers.
     @ivar fetchSessions: of consumers, too.
     @ivar cleaner: compacts.
+    @ivar quotas: limit what clients do.
     @ivar authorizer: L{None}: every client may do everything.
     @ivar protocols: handle the requests of connections, one for each listener.
     """
@@ -159,6 +162,18 @@ class KafkaBroker:
         self.fetchSessions: FetchSessionCache
         self.protocols: list[KafkaProtocol] = []
         self.purgatory = Purgatory(clock)
+        self.quotas = ClientQuotas(
+            lambda: self.metadata.image.quotas,
+            clock.seconds,
+            self.purgatory,
+            counters.requests,
+            QuotaWindows(settings.quotaWindowNum, settings.quotaWindowSizeSeconds * 1000),
+            QuotaWindows(
+                settings.controllerQuotaWindowNum,
+                settings.controllerQuotaWindowSizeSeconds * 1000,
+            ),
+        )
+        self._isLimiting = False
         self.authorizer: AclAuthorizer | None = None
         if settings.authorizerClassName:
             self.authorizer = AclAuthorizer(
@@ -242,7 +257,13 @@ class KafkaBroker:
             self._settings.maxIncrementalFetchSessionCacheSlots, self._clock.seconds, self._random
         )
         self._fetches = fetch = FetchRequests(
-            broker, self.topics, self.purgatory, self._counters, sessions, self.authorizer
+            broker,
+            self.topics,
+            self.purgatory,
+            self._counters,
+            sessions,
+            self.authorizer,
+            self.quotas,
         )
         self.groups = GroupService(
             self._clock, self.topics, broker.readWorker, self._settings, self._random
@@ -281,11 +302,12 @@ class KafkaBroker:
             ApiKey.PRODUCE: produce.produce,
             ApiKey.FETCH: fetch.fetch,
             **MetadataRequests(topics, settings.brokerId, self.advertised, defaults).handlers,
-            **TopicRequests(topics, settings.brokerId, defaults).handlers,
+            **TopicRequests(topics, settings.brokerId, defaults, self.quotas).handlers,
             **ConfigRequests(topics, settings.brokerId, self._brokerConfigs()).handlers,
             **logs.handlers,
             **groups.handlers,
             **AclRequests(self.metadata, self.authorizer is not None).handlers,
+            **QuotaRequests(self.metadata).handlers,
             **CredentialRequests(self.metadata).handlers,
             **TransactionRequests(self.transactions, groups, topics).handlers,
             **REFUSALS,
@@ -297,6 +319,8 @@ class KafkaBroker:
     def newProtocol(self, listener: Listener) -> KafkaProtocol:
         """What handles the requests of a listener's connections."""
         made = self._newProtocol(listener)
+        if self._isLimiting:
+            made.wrapHandlers(self.quotas.guarded)
         self.protocols.append(made)
         return made
 
@@ -382,13 +406,23 @@ class KafkaBroker:
         @return: fires when all partitions are there, and groups and transactions are loaded; what
             is ready sooner is served at once.
         """
+        self.metadata.listen(self._limit)
+        self._limit()
         self.cleaner.start()
         started = self.topics.start()
         started.addCallback(lambda _none: self.groups.start())
         return started.addCallback(lambda _none: self.transactions.start())
 
+    def _limit(self) -> None:
+        """Measure what clients do, from the first quota on."""
+        if not self._isLimiting and self.metadata.image.quotas:
+            self._isLimiting = True
+            for protocol in self.protocols:
+                protocol.wrapHandlers(self.quotas.guarded)
+
     def endWaits(self) -> None:
         """Answer the requests that wait for other clients, since no more requests come."""
+        self.quotas.endWaits()
         self.transactions.stop()
         self.groups.stop()
         self._fetches.endWaits()

@@ -31,6 +31,7 @@ from pylogbroker.broker.kafka.fetchsessions import (
 from pylogbroker.broker.kafka.protocol import ConnectionState
 from pylogbroker.broker.kafka.purgatory import Purgatory
 from pylogbroker.broker.kafka.security.authorizer import AclAuthorizer
+from pylogbroker.broker.kafka.security.clientquotas import ClientQuotas
 from pylogbroker.broker.kafka.topics import TopicManager, batchLog
 from pylogbroker.broker.logmanager import Partition
 from pylogbroker.broker.server import Broker
@@ -90,6 +91,7 @@ class FetchRequests:
 
     @ivar sessions: of the broker's clients.
     @ivar authorizer: decides which topics a client may read.
+    @ivar quotas: limit what a client may read.
     """
 
     def __init__(
@@ -100,9 +102,14 @@ class FetchRequests:
         counters: BrokerCounters,
         sessions: FetchSessionCache,
         authorizer: AclAuthorizer | None = None,
+        quotas: ClientQuotas | None = None,
     ) -> None:
-        """@param authorizer: L{None}: every client may read every topic."""
+        """
+        @param authorizer: L{None}: every client may read every topic.
+        @param quotas: L{None}: there are none.
+        """
         self.authorizer = authorizer
+        self.quotas = quotas
         self._broker = broker
         self._topics = topics
         self._purgatory = purgatory
@@ -390,8 +397,14 @@ class _Fetch:
             self._done.callback(response)
 
     def _response(self) -> list[ResponsePart]:
-        results = [read.result for read in self._reads]
-        outcome = self._context.finish(results)
+        throttleMs = 0
+        if self._owner.quotas is not None:
+            throttleMs = self._owner.quotas.fetched(self._size, self._header, self._state)
+        if throttleMs:  # the client must wait, and gets nothing now
+            outcome, results = self._context.throttled(), [FetchResult()] * len(self._reads)
+        else:
+            results = [read.result for read in self._reads]
+            outcome = self._context.finish(results)
         sent = [(self._reads[place], results[place]) for place in outcome.sent]
         sent.sort(key=lambda each: each[0].partition is not None)  # as Apache's
         for read, result in zip(self._reads, results, strict=True):
@@ -402,6 +415,7 @@ class _Fetch:
             self._header.apiVersion,
             self._header.correlationId,
             len(topics),
+            throttleMs,
             errorCode=outcome.errorCode,
             sessionId=outcome.sessionId,
         )

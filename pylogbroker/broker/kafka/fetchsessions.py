@@ -118,6 +118,10 @@ class FetchContext:
         """
         return FetchOutcome(NO_SESSION, 0, range(len(results)))
 
+    def throttled(self) -> FetchOutcome:
+        """What to send to a client that must wait instead; C{finish} is not called then."""
+        return FetchOutcome(NO_SESSION, 0, ())
+
 
 class _FullFetch(FetchContext):
     """All partitions are sent, and a session begins."""
@@ -165,6 +169,12 @@ class _IncrementalFetch(FetchContext):
                 if result.size:
                     session.partitions[partition.key] = session.partitions.pop(partition.key)
         return FetchOutcome(session.sessionId, 0, sent)
+
+    def throttled(self) -> FetchOutcome:
+        session = self._session
+        isOther = session.epoch != self._epoch
+        code = ErrorCode.INVALID_FETCH_SESSION_EPOCH if isOther else ErrorCode.NONE
+        return FetchOutcome(session.sessionId, code, ())
 
 
 class _FetchSession:

@@ -17,7 +17,7 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Callable, Container, Hashable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -59,6 +59,14 @@ _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 Request = tuple[RequestHeader, Any]
 
 
+class IHold(Protocol):
+    """Holds back the requests of a connection."""
+
+    def end(self) -> None:
+        """Have those that wait handled now."""
+        ...
+
+
 class ConnectionState:
     """
     What the broker knows of one connection.
@@ -66,18 +74,21 @@ class ConnectionState:
     @ivar appending: fires when the produce request before is appended; L{None}: it is. Requests
         whose records a worker checks would else be overtaken.
     @ivar fetches: what ends each waiting fetch.
+    @ivar held: what holds back further requests, since the client has exceeded a quota; L{None}:
+        nothing.
     @ivar isLost: the client is gone, and held requests are still handled.
     @ivar listener: by which the client came.
     @ivar principal: who the client is, as Kafka writes it: C{User:name}.
     """
 
-    __slots__ = ("_transport", "appending", "fetches", "isLost", "listener", "principal")
+    __slots__ = ("_transport", "appending", "fetches", "held", "isLost", "listener", "principal")
 
     def __init__(self, transport: Any, listener: Listener = Listener()) -> None:  # noqa: B008
         """@param transport: L{None}: not connected."""
         self._transport = transport
         self.listener = listener
         self.appending: Deferred[None] | None = None
+        self.held: IHold | None = None
         self.isLost = False
         name = distinguishedName(transport) if listener.isTls else None
         self.principal = ANONYMOUS if name is None else f"User:{name}"
@@ -175,8 +186,8 @@ class KafkaProtocol:
 
     def wrapHandlers(self, wrap: Callable[[ApiKey, Handler], Handler]) -> None:
         """
-        Put something around every handler: the faults that a test orders. To be called before the
-        broker serves.
+        Put something around every handler: the faults that a test orders, or quotas. Holds for
+        requests from now on.
         """
         self._handlers = {key: wrap(key, handler) for key, handler in self._handlers.items()}
 
@@ -255,6 +266,8 @@ class KafkaProtocol:
         state.isLost = True
         for end in list(state.fetches.values()):
             end()
+        if state.held is not None:
+            state.held.end()
 
     def describe(self, request: Request) -> tuple[str, TopicPartition | None]:
         """A request for people, without its partitions, of which there may be many."""

@@ -9,7 +9,7 @@ at once. Texts of errors are Kafka's.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Coroutine, Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -18,6 +18,7 @@ from twisted.internet.defer import Deferred
 from pylogbroker.broker.kafka.configrequests import configSource
 from pylogbroker.broker.kafka.errors import KafkaError, errorOf
 from pylogbroker.broker.kafka.protocol import ConnectionState, Handler
+from pylogbroker.broker.kafka.security.clientquotas import ClientQuotas
 from pylogbroker.broker.kafka.topics import TopicManager
 from pylogbroker.cluster.metadataimage import (
     MetadataImage,
@@ -39,6 +40,7 @@ from pylogbroker.protocol.kafka.schemas import ZERO_UUID
 METADATA_TOPIC = "__cluster_metadata"
 """Where Kafka's controllers keep the metadata; not here, but clients must not take the name."""
 
+_WITHOUT_TEXT = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
 CREATED_COUNT_MAX = 10_000
 """Partitions that one request may create, as in Kafka."""
 
@@ -66,7 +68,15 @@ class TopicDefaults(NamedTuple):
 class TopicRequests:
     """The handlers that create, grow and delete topics."""
 
-    def __init__(self, topics: TopicManager, brokerId: int, defaults: TopicDefaults) -> None:
+    def __init__(
+        self,
+        topics: TopicManager,
+        brokerId: int,
+        defaults: TopicDefaults,
+        quotas: ClientQuotas | None = None,
+    ) -> None:
+        """@param quotas: L{None}: clients may change topics as often as they like."""
+        self._quotas = quotas
         self._topics = topics
         self._brokerId = brokerId
         self._defaults = defaults
@@ -85,9 +95,25 @@ class TopicRequests:
         self, header: RequestHeader, request: Any, state: ConnectionState
     ) -> Deferred[Any]:
         """Handle CreateTopics; as L{Handler}. Topics are created independently of each other."""
-        return Deferred.fromCoroutine(self._createTopics(request))
+        return self._limited(header, state, lambda take: self._createTopics(request, take))
 
-    async def _createTopics(self, request: Any) -> Any:
+    def _limited(
+        self,
+        header: RequestHeader,
+        state: ConnectionState,
+        handle: Callable[[Callable[[int], None]], Coroutine[Any, Any, Any]],
+    ) -> Deferred[Any]:
+        """
+        Handle a request whose changes are limited by a quota.
+
+        @param handle: called with what takes a number of partitions from the quota, and raises
+            L{KafkaError} if it is used up.
+        """
+        if self._quotas is None:
+            return Deferred.fromCoroutine(handle(lambda count: None))
+        return self._quotas.mutating(header, state, handle)
+
+    async def _createTopics(self, request: Any, take: Callable[[int], None]) -> Any:
         cls = messages.CreateTopicsResponse
         counts = Counter(each.name for each in request.topics)
         wanted = [each for each in request.topics if counts[each.name] == 1]
@@ -104,15 +130,16 @@ class TopicRequests:
                 if refusal is not None:
                     raise refusal
                 return await self._topics.change(
-                    lambda image: self._decideTopic(image, topic, together, request.validateOnly)
+                    lambda image: self._decideTopic(
+                        image, topic, together, request.validateOnly, take
+                    )
                 )
             except PylogbrokerError as error:
                 found = errorOf(error)
-                isLate = found.code is ErrorCode.REQUEST_TIMED_OUT
                 return cls.CreatableTopicResult(
                     name=topic.name,
                     errorCode=found.code,
-                    errorMessage=None if isLate else found.text,
+                    errorMessage=None if found.code in _WITHOUT_TEXT else found.text,
                 )
 
         results = await gatherInBatches(create, wanted)
@@ -134,7 +161,12 @@ class TopicRequests:
         return self._defaults.partitionCount if topic.numPartitions == -1 else topic.numPartitions
 
     def _decideTopic(
-        self, image: MetadataImage, topic: Any, together: Container[str], validateOnly: bool
+        self,
+        image: MetadataImage,
+        topic: Any,
+        together: Container[str],
+        validateOnly: bool,
+        take: Callable[[int], None],
     ) -> tuple[list[Record], Any]:
         configs = {each.name: each.value for each in topic.configs}
         if topic.name == METADATA_TOPIC:
@@ -163,7 +195,10 @@ class TopicRequests:
         records = self._topics.newTopic(image, topic.name, count, checked)
         assert isinstance(records[0], TopicRecord)
         result = self._created(topic.name, UUID(records[0].topicId), count, checked)
-        return [] if validateOnly else records, result
+        if validateOnly:
+            return [], result
+        take(count)
+        return records, result
 
     def _checkAssignments(self, topic: Any) -> None:
         for value, name in (
@@ -230,9 +265,11 @@ class TopicRequests:
         self, header: RequestHeader, request: Any, state: ConnectionState
     ) -> Deferred[Any]:
         """Handle DeleteTopics; as L{Handler}."""
-        return Deferred.fromCoroutine(self._deleteTopics(request, header.apiVersion))
+        return self._limited(
+            header, state, lambda take: self._deleteTopics(request, header.apiVersion, take)
+        )
 
-    async def _deleteTopics(self, request: Any, version: int) -> Any:
+    async def _deleteTopics(self, request: Any, version: int, take: Callable[[int], None]) -> Any:
         cls = messages.DeleteTopicsResponse
         wanted = [(name, ZERO_UUID) for name in request.topicNames]
         wanted += [(each.name, each.topicId) for each in request.topics]
@@ -254,7 +291,9 @@ class TopicRequests:
             error = KafkaError(invalid, "You may not specify both topic name and topic id.")
         else:
             try:
-                return await self._topics.change(lambda image: self._decideDeletion(image, wanted))
+                return await self._topics.change(
+                    lambda image: self._decideDeletion(image, wanted, take)
+                )
             except PylogbrokerError as problem:
                 error = errorOf(problem)
         return cls(
@@ -267,7 +306,10 @@ class TopicRequests:
         )
 
     def _decideDeletion(
-        self, image: MetadataImage, wanted: list[tuple[str | None, bytes]]
+        self,
+        image: MetadataImage,
+        wanted: list[tuple[str | None, bytes]],
+        take: Callable[[int], None],
     ) -> tuple[list[Record], Any]:
         cls = messages.DeleteTopicsResponse
         response = cls()
@@ -301,8 +343,14 @@ class TopicRequests:
                 answer(topic.name, topic.topicId.bytes, invalid, text)
             else:
                 removed[topic.topicId] = topic
-        for topic in removed.values():
-            answer(topic.name, topic.topicId.bytes, ErrorCode.NONE)
+        for topic in list(removed.values()):
+            try:
+                take(topic.partitionCount)
+            except KafkaError as error:
+                del removed[topic.topicId]
+                answer(topic.name, topic.topicId.bytes, error.code)
+            else:
+                answer(topic.name, topic.topicId.bytes, ErrorCode.NONE)
         return [RemoveTopicRecord(str(topicId)) for topicId in removed], response
 
     # -- CreatePartitions
@@ -311,9 +359,9 @@ class TopicRequests:
         self, header: RequestHeader, request: Any, state: ConnectionState
     ) -> Deferred[Any]:
         """Handle CreatePartitions; as L{Handler}."""
-        return Deferred.fromCoroutine(self._createPartitions(request))
+        return self._limited(header, state, lambda take: self._createPartitions(request, take))
 
-    async def _createPartitions(self, request: Any) -> Any:
+    async def _createPartitions(self, request: Any, take: Callable[[int], None]) -> Any:
         cls = messages.CreatePartitionsResponse
         counts = Counter(each.name for each in request.topics)
         results = [
@@ -330,7 +378,10 @@ class TopicRequests:
             result = cls.CreatePartitionsTopicResult(name=topic.name)
             try:
                 await self._topics.change(
-                    lambda image: (self._decideGrowth(image, topic, request.validateOnly), None)
+                    lambda image: (
+                        self._decideGrowth(image, topic, request.validateOnly, take),
+                        None,
+                    )
                 )
             except PylogbrokerError as error:
                 found = errorOf(error)
@@ -342,7 +393,9 @@ class TopicRequests:
         results += await gatherInBatches(grow, wanted)
         return cls(results=results)
 
-    def _decideGrowth(self, image: MetadataImage, wanted: Any, validateOnly: bool) -> list[Record]:
+    def _decideGrowth(
+        self, image: MetadataImage, wanted: Any, validateOnly: bool, take: Callable[[int], None]
+    ) -> list[Record]:
         topic = image.topics.get(wanted.name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -369,4 +422,5 @@ class TopicRequests:
         self._topics.checkRoom(image, count - have)
         if validateOnly:
             return []
+        take(count - have)
         return [PartitionCountRecord(str(topic.topicId), count)]

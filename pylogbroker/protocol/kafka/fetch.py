@@ -248,6 +248,19 @@ class _Fields:
         return ForgottenTopic(name, topicId, partitions)
 
 
+def withLongerThrottleTime(head: bytes, version: int, throttleTimeMs: int) -> bytes:
+    """
+    The first part of a response, with a throttle time of at least so many milliseconds.
+
+    @param head: as of L{FetchResponseWriter.finish}.
+    """
+    made = bytearray(head)
+    at = 2 * _INT.size + (version >= 12)
+    before = _INT.unpack_from(made, at)[0]
+    _INT.pack_into(made, at, max(before, throttleTimeMs))
+    return bytes(made)
+
+
 class FetchResponseWriter:
     """
     A response, topic by topic and partition by partition: a list of parts in which slices of files

@@ -259,6 +259,16 @@ def encodeProduceResponse(
         raise WireError(f"ProduceResponse v{version}: {error}") from error
 
 
+def withThrottleTime(frame: bytes, version: int, throttleTimeMs: int) -> bytes:
+    """
+    A response with another throttle time, which is its last field.
+
+    @param frame: a whole response without C{nodeEndpoints}.
+    """
+    end = len(frame) - (version >= 9)
+    return b"".join((frame[: end - _INT.size], _INT.pack(throttleTimeMs), frame[end:]))
+
+
 def _encodePlain(
     version: int, responses: Sequence[TopicProduceResponse], throttleTimeMs: int
 ) -> bytes:

@@ -6,7 +6,16 @@ from typing import Any
 
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
-from tests.oracle.scenarios.pieces import versionsOf
+from tests.oracle.scenarios.pieces import (
+    awaitTopic,
+    batch,
+    deleteTopicsBody,
+    fetchBody,
+    makeTopic,
+    produce,
+    topic,
+    versionsOf,
+)
 from tests.oracle.steps import Ask, Setting, Steps, Until, scenario
 
 _AUTHORIZER = (
@@ -330,6 +339,90 @@ def clientQuotas(setting: Setting) -> Steps:
             Ask("nothing is left", show, version, components()),
             lambda found: not found.entries,
         )
+
+
+@scenario()
+def throttledClients(setting: Setting) -> Steps:
+    """
+    Clients that exceed quotas: what they are told, and what becomes of their requests. Each has a
+    client id of its own, and a connection, since it is held back afterwards.
+    """
+    name = "throttled-clients"
+    topicId = yield from makeTopic(name)
+    cls = messages.AlterClientQuotasRequest
+
+    def quota(clientId: str, key: str, value: float) -> Any:
+        entity = cls.EntityData(entityType="client-id", entityName=clientId)
+        return cls.EntryData(entity=[entity], ops=[cls.OpData(key=key, value=value)])
+
+    entries = [
+        quota("producer", "producer_byte_rate", 6500.0),
+        quota("consumer", "consumer_byte_rate", 6500.0),
+        quota("maker", "controller_mutation_rate", 1.0),
+        quota("former", "controller_mutation_rate", 1.0),
+        quota("remover", "controller_mutation_rate", 1.0),
+    ]
+    body: Any = cls(entries=entries)
+    yield Ask("quotas", ApiKey.ALTER_CLIENT_QUOTAS, 1, body, isRecorded=False)
+    described = messages.DescribeClientQuotasRequest
+    one = described.ComponentData(entityType="client-id", matchType=2, match=None)
+    yield Until(
+        Ask(
+            "settled",
+            ApiKey.DESCRIBE_CLIENT_QUOTAS,
+            1,
+            described(components=[one]),
+            isRecorded=False,
+        ),
+        lambda found: len(found.entries or ()) >= len(entries),
+    )
+    records = batch(setting.baseMs, b"v" * 60_000)
+    for version, label in ((3, "first"), (3, "second"), (9, "third")):
+        on = f"producer {label}"
+        yield produce(label, version, name, topicId, records, clientId="producer", on=on)
+    for version in (4, 13):
+        for label in ("first", "second"):
+            body = fetchBody(name, topicId, [(0, 0)], maxBytes=1000, partitionMaxBytes=1000)
+            on = f"consumer {version} {label}"
+            yield Ask(label, ApiKey.FETCH, version, body, clientId="consumer", on=on)
+    body = fetchBody(name, topicId, [(0, 0)], sessionEpoch=0)
+    yield Ask("a session", ApiKey.FETCH, 13, body, clientId="consumer", on="session")
+
+    def creation(label: str, count: int) -> Any:
+        return messages.CreateTopicsRequest(
+            topics=[topic(f"{name}-{label}-{index}", 30) for index in range(count)]
+        )
+
+    for clientId, version in (("maker", 7), ("former", 5)):
+        for label, count in ((f"{clientId}-first", 1), (f"{clientId}-second", 2)):
+            body = creation(label, count)
+            on = f"{clientId} {label}"
+            yield Ask(label, ApiKey.CREATE_TOPICS, version, body, clientId=clientId, on=on)
+    grown = messages.CreatePartitionsRequest
+    body = grown(
+        topics=[
+            grown.CreatePartitionsTopic(name=f"{name}-maker-first-0", count=31, assignments=None)
+        ],
+        timeoutMs=5000,
+    )
+    ask = Ask("more", ApiKey.CREATE_PARTITIONS, 3, body, clientId="maker", on="maker, growing")
+    yield ask
+    for index in (0, 1):
+        yield from awaitTopic(f"{name}-former-second-{index}", 30)
+    for label, names in (
+        ("first", [f"{name}-former-first-0"]),
+        ("second", [f"{name}-former-second-0", f"{name}-former-second-1"]),
+    ):
+        body = deleteTopicsBody(6, *names)
+        on = f"remover {label}"
+        yield Ask(label, ApiKey.DELETE_TOPICS, 6, body, clientId="remover", on=on)
+    gone = [
+        cls.EntryData(
+            entity=entry.entity, ops=[cls.OpData(key=op.key, remove=True) for op in entry.ops]
+        )
+        for entry in entries
+    ]
+    yield Ask("no quotas", ApiKey.ALTER_CLIENT_QUOTAS, 1, cls(entries=gone), isRecorded=False)
 
 
 @scenario()

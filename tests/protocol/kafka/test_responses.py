@@ -11,11 +11,12 @@ from pylogbroker.errors import WireError
 from pylogbroker.interfaces import EMPTY_SLICE, Slice
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
-from pylogbroker.protocol.kafka.fetch import FetchResponseWriter
+from pylogbroker.protocol.kafka.fetch import FetchResponseWriter, withLongerThrottleTime
 from pylogbroker.protocol.kafka.produce import (
     PartitionProduceResponse,
     TopicProduceResponse,
     encodeProduceResponse,
+    withThrottleTime,
 )
 from pylogbroker.protocol.kafka.requests import RequestHeader
 from pylogbroker.protocol.kafka.responses import (
@@ -36,6 +37,33 @@ def framed(frame: bytes) -> bytes:
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
     assert frame[4:8] == b"\0\0\0\7"
     return frame[8:]
+
+
+class ThrottleTests(SynchronousTestCase):
+    """A client that exceeds a quota is told so in a response that is packed already."""
+
+    def test_produce(self) -> None:
+        """The response is that with another throttle time."""
+        topics = [TopicProduceResponse("t", bytes(16), [PartitionProduceResponse(0, 0, 5)])]
+        for version in range(3, 14):
+            head = header(ApiKey.PRODUCE, version)
+            made, wanted = (
+                frameResponse(head, encodeProduceResponse(version, topics, throttleMs))
+                for throttleMs in (0, 77)
+            )
+            self.assertEqual(withThrottleTime(made, version, 77), wanted)
+
+    def test_fetch(self) -> None:
+        """The longer throttle time counts."""
+        for version in range(4, 19):
+            made, wanted = (
+                FetchResponseWriter(version, 7, 0, throttleMs).finish()[0]
+                for throttleMs in (50, 77)
+            )
+            assert isinstance(made, bytes)
+            assert isinstance(wanted, bytes)
+            self.assertEqual(withLongerThrottleTime(made, version, 77), wanted)
+            self.assertEqual(withLongerThrottleTime(wanted, version, 50), wanted)
 
 
 class FrameTests(SynchronousTestCase):
