@@ -17,6 +17,7 @@ from py4j.protocol import Py4JJavaError
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.testing.backgroundbroker import BackgroundBroker
+from tests.integration.certificates import Authority
 from tests.integration.kafkatools import JavaProcess, ToolRun, sharedJava
 from tests.integration.test_kafkaclients import Sent, records
 
@@ -25,6 +26,7 @@ RECORD_COUNT = 20
 POLL_MS = 100
 POLL_COUNT_MAX = 1_200
 BYTES = "org.apache.kafka.common.serialization.ByteArray"
+LOGIN = "org.apache.kafka.common.security."
 COOPERATIVE = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
 RANGE = "org.apache.kafka.clients.consumer.RangeAssignor"
 
@@ -36,9 +38,13 @@ class JavaCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.java = sharedJava()
-        self.broker = BackgroundBroker({"brokerid": "1"})
+        self.broker = BackgroundBroker({"brokerid": "1", **self.properties()})
         self.addCleanup(self.broker.close)
         self.broker.start()
+
+    def properties(self) -> dict[str, str]:
+        """Further settings of the broker."""
+        return {}
 
     def run_(self, tool: str, *arguments: str, standardInput: bytes = b"") -> ToolRun:
         """A tool that connects to the broker."""
@@ -331,6 +337,92 @@ class VerifiableToolTests(JavaCase):
             *("--topic", "p", *count, "--producer-acks", "all", "--record-size", "20"),
         )
         self.assertRegex(lines[-1], r"^Percentiles: ")
+
+
+class SecurityToolTests(JavaCase):
+    """The tools over SASL_SSL, at a broker with an authorizer."""
+
+    ALL = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+    def properties(self) -> dict[str, str]:
+        self.authority = Authority(self.mktemp())
+        return {
+            "listeners": "SASL_SSL://127.0.0.1:0",
+            "sasl.enabled.mechanisms": ",".join(self.ALL),
+            "listener.name.sasl_ssl.plain.sasl.jaas.config": (
+                f'{LOGIN}plain.PlainLoginModule required user_admin="admin-secret";'
+            ),
+            "ssl.keystore.location": self.authority.issue("broker"),
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:admin",
+        }
+
+    def login(self, name: str, mechanism: str) -> tuple[str, str]:
+        """The arguments with which a tool logs in."""
+        module = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"
+        file = Path(self.mktemp())
+        file.write_text(
+            "security.protocol=SASL_SSL\n"
+            f"sasl.mechanism={mechanism}\n"
+            f"sasl.jaas.config={LOGIN}{module}LoginModule required"
+            f' username="{name}" password="{name}-secret";\n'
+            f"ssl.truststore.type=PEM\nssl.truststore.location={self.authority.ca}\n",
+            encoding="utf-8",
+        )
+        return "--command-config", str(file)
+
+    def test_scram(self) -> None:
+        """C{kafka-configs} makes a user, who logs in with each mechanism until it deletes them."""
+        admin = self.login("admin", "PLAIN")
+        user = ("--entity-type", "users", "--entity-name", "alice")
+        tool = ConfigToolTests.TOOL
+        for mechanism in self.ALL[1:]:
+            alice = self.login("alice", mechanism)
+            add = ("--add-config", f"{mechanism}=[iterations=4096,password=alice-secret]")
+            lines = self.succeed(tool, *admin, "--alter", *user, *add)
+            self.assertEqual(lines, ["Completed updating config for user alice."])
+            self.assertEqual(self.succeed("TopicCommand", *alice, "--list"), [])
+            self.succeed(tool, *admin, "--alter", *user, "--delete-config", mechanism)
+            run = self.run_("TopicCommand", *alice, "--list")
+            self.assertIn("Authentication failed", run.output)
+
+    def test_acls(self) -> None:
+        """C{kafka-acls} lets a user produce and consume, lists that, and takes it back."""
+        admin = self.login("admin", "PLAIN")
+        add = ("--add-config", "SCRAM-SHA-512=[password=alice-secret]")
+        user = ("--entity-type", "users", "--entity-name", "alice")
+        self.succeed(ConfigToolTests.TOOL, *admin, "--alter", *user, *add)
+        self.succeed("TopicCommand", *admin, "--create", "--topic", "t")
+        alice = self.login("alice", "SCRAM-SHA-512")
+        self.assertIn(
+            "Topic 't' does not exist",
+            self.run_("TopicCommand", *alice, "--describe", "--topic", "t").output,
+        )
+        principal = ("--allow-principal", "User:alice")
+        self.succeed("AclCommand", *admin, "--add", *principal, "--producer", "--topic", "t")
+        lines = self.succeed(
+            "AclCommand", *admin, "--add", *principal, "--consumer", "--topic", "t", "--group", "g"
+        )
+        self.assertIn(
+            "(principal=User:alice, host=*, operation=READ, permissionType=ALLOW)",
+            "".join(lines),
+        )
+        sent = b"one\ntwo\n"
+        self.succeed("ConsoleProducer", *alice, "--topic", "t", standardInput=sent)
+        lines = self.succeed(
+            "consumer.ConsoleConsumer",
+            *(*alice, "--topic", "t", "--group", "g", "--from-beginning", "--max-messages", "2"),
+        )
+        self.assertEqual(lines[-3:-1], ["one", "two"])
+        listed = self.succeed("AclCommand", *admin, "--list", "--topic", "t")
+        self.assertEqual(len([line for line in listed if "User:alice" in line]), 4)
+        self.succeed("AclCommand", *admin, "--remove", "--force", "--topic", "t")
+        self.assertEqual(self.succeed("AclCommand", *admin, "--list", "--topic", "t"), [])
+        lines = self.succeed(
+            "consumer.ConsoleConsumer",
+            *(*alice, "--topic", "t", "--group", "g", "--from-beginning", "--max-messages", "2"),
+        )
+        self.assertEqual(lines[-1], "Processed a total of 0 messages")
 
 
 class JavaClientTests(JavaCase):

@@ -27,9 +27,7 @@ with app.get_producer() as producer:
         message = source.serialize(
             key=f"key {number % 7}", value={"number": number}, headers={"number": str(number)}
         )
-        producer.produce(
-            source.name, value=message.value, key=message.key, headers=message.headers
-        )
+        producer.produce(source.name, value=message.value, key=message.key, headers=message.headers)
 seen = []
 
 

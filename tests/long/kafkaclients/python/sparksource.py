@@ -44,9 +44,7 @@ for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
         numbers.select(
             f.concat(f.lit("key "), "id").alias("key"),
             f.repeat(f.concat(f.lit("value "), "id"), 20).alias("value"),
-            f.array(
-                f.struct(f.lit("n").alias("key"), f.lit(b"h").alias("value"))
-            ).alias("headers"),
+            f.array(f.struct(f.lit("n").alias("key"), f.lit(b"h").alias("value"))).alias("headers"),
         )
         .write.format("kafka")
         .option("kafka.bootstrap.servers", servers)
