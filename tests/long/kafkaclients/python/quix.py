@@ -28,7 +28,7 @@ with app.get_producer() as producer:
             key=f"key {number % 7}", value={"number": number}, headers={"number": str(number)}
         )
         producer.produce(source.name, value=message.value, key=message.key, headers=message.headers)
-seen = []
+seen: list[int] = []
 
 
 def count(value, state):
@@ -42,7 +42,7 @@ def count(value, state):
 frame = app.dataframe(source).apply(count, stateful=True).to_topic(target)
 app.run(count=end - start, timeout=60)
 assert sorted(seen) == list(range(start, end)), seen
-there = []
+there: list[dict[str, int]] = []
 reader = Application(
     broker_address=servers,
     consumer_group="quix-reader",
