@@ -36,6 +36,7 @@ from pylogbroker.cli.commands import (
     metrics,
     perf,
     produce,
+    user,
 )
 from pylogbroker.cli.streams import Streams, keepStandardDescriptors
 from pylogbroker.errors import PylogbrokerError
@@ -70,6 +71,7 @@ COMMANDS = (
     consume.COMMAND,
     *cluster.COMMANDS,
     *group.COMMANDS,
+    *user.COMMANDS,
     *perf.COMMANDS,
     *load.COMMANDS,
     produce.REPLAY,
@@ -85,6 +87,7 @@ _NOUNS = {
     "broker": "Brokers of a cluster.",
     "offset": "Offsets of a partition.",
     "group": "Consumer groups: members, lag, and changes of committed offsets.",
+    "user": "Users and their passwords, for SASL SCRAM.",
     "perf": "How fast messages can be published and read.",
     "table": "Tables that load has filled.",
 }
