@@ -6,23 +6,34 @@ aiokafka and kafka-python.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 import struct
+import subprocess
+import sys
 from typing import Any
 
 import aiokafka
 import confluent_kafka
 import kafka
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
+    ResourcePatternType,
+    ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
+from confluent_kafka.cimpl import NewTopic
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.config.brokersettings import STANDARD_AUTHORIZER
 from pylogbroker.testing.backgroundbroker import BackgroundBroker
+from tests.cli.commands import ROOT
 from tests.integration.certificates import Authority
 
 TIMEOUT_SECONDS = 120
@@ -170,6 +181,62 @@ class SaslTests(SecureCase):
                 if found:
                     break
             self.assertEqual(found, [b"x"])
+
+
+class PrincipalTests(SynchronousTestCase):
+    """Users of a broker that has passwords for SCRAM and an authorizer."""
+
+    def setUp(self) -> None:
+        directory = os.path.join(self.mktemp(), "logs")
+        self.broker = BackgroundBroker(
+            {
+                "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+                "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+                "authorizer.class.name": STANDARD_AUTHORIZER,
+                "super.users": "User:admin",
+            },
+            directory,
+        )
+        self.addCleanup(self.broker.close)
+        for user in ("admin", "alice"):
+            subprocess.run(
+                [sys.executable, "-m", "pylogbroker", "user", "add", user, "--log-dir", directory],
+                input=b"secret",
+                check=True,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stderr=subprocess.DEVNULL,
+            )
+        self.broker.start()
+
+    def settings(self, user: str) -> dict[str, Any]:
+        return {
+            "bootstrap.servers": self.broker.bootstrapServers,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.username": user,
+            "sasl.password": "secret",
+        }
+
+    def test_users(self) -> None:
+        """
+        Users that were there before the broker get in; each may do what the access control lists
+        say about its name.
+        """
+        admin = AdminClient(self.settings("admin"))
+        admin.create_topics([NewTopic("t", 1)])["t"].result(TIMEOUT_SECONDS)
+        alice = AdminClient(self.settings("alice"))
+        self.assertEqual(list(alice.list_topics(timeout=TIMEOUT_SECONDS).topics), [])
+        rule = AclBinding(
+            ResourceType.TOPIC,
+            "t",
+            ResourcePatternType.LITERAL,
+            "User:alice",
+            "*",
+            AclOperation.READ,
+            AclPermissionType.ALLOW,
+        )
+        admin.create_acls([rule])[rule].result(TIMEOUT_SECONDS)
+        self.assertEqual(list(alice.list_topics(timeout=TIMEOUT_SECONDS).topics), ["t"])
 
 
 class CertificateTests(SecureCase):

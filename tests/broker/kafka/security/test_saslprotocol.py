@@ -6,6 +6,7 @@ Listeners with SASL. That clients get Apache Kafka's answers is shown by its rec
 from __future__ import annotations
 
 import struct
+from random import Random
 from typing import Any
 
 from twisted.logger import capturedLogs
@@ -196,6 +197,42 @@ class AgainTests(SaslCase):
         self.assertIn("Cannot change principals", answer.errorMessage)
         self.assertTrue(peer.isClosed)
         self.assertEqual(self.principal(peer), "User:alice")
+
+
+class HostileTests(SaslCase):
+    """Bytes that no client sends."""
+
+    def test_mutations(self) -> None:
+        """
+        Whatever comes at whatever stage, the client is answered or disconnected, never let in, and
+        nothing fails that nobody foresaw.
+        """
+        random = Random(11)
+        begin = messages.SaslHandshakeRequest(mechanism="PLAIN")
+        scram = messages.SaslHandshakeRequest(mechanism="SCRAM-SHA-256")
+        token = messages.SaslAuthenticateRequest(authBytes=b"\0alice\0wrong")
+        frames = [
+            frameOf(ApiKey.API_VERSIONS, 0, messages.ApiVersionsRequest()),
+            frameOf(ApiKey.SASL_HANDSHAKE, 0, begin),
+            frameOf(ApiKey.SASL_HANDSHAKE, 1, begin),
+            frameOf(ApiKey.SASL_HANDSHAKE, 1, scram),
+            frameOf(ApiKey.SASL_AUTHENTICATE, 2, token),
+            frameOf(ApiKey.METADATA, 12, messages.MetadataRequest(topics=[])),
+        ]
+        with capturedLogs() as events:
+            for _ in range(300):
+                peer = self.lead.connect()
+                for frame in random.choices(frames, k=3):
+                    data = bytearray(frame)
+                    for _change in range(random.randrange(3)):
+                        data[random.randrange(4, len(data))] = random.randrange(256)
+                    peer.send(bytes(data))
+                self.lead.advance(0.1)
+                peer.frames()
+                self.assertEqual(self.principal(peer), "User:ANONYMOUS")
+                peer.close()
+        texts = [str(each.get("log_format")) for each in events]
+        self.assertEqual([each for each in texts if "unexpectedly" in each or "bug" in each], [])
 
 
 class OtherListenerTests(LeadTestCase):
