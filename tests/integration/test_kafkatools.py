@@ -605,3 +605,57 @@ class JavaClientTests(JavaCase):
     def test_cooperativeRebalance(self) -> None:
         """Likewise, where members keep what they need not give away."""
         self.checkRebalance(partition_assignment_strategy=COOPERATIVE)
+
+
+class SecureToolTests(JavaCase):
+    """The tools over SASL_SSL."""
+
+    def setUp(self) -> None:
+        self.java = sharedJava()
+        self.authority = Authority(self.mktemp())
+        self.broker = BackgroundBroker(
+            {
+                "listeners": "SASL_SSL://127.0.0.1:0",
+                "ssl.keystore.location": self.authority.issue("broker"),
+                "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+                "listener.name.sasl_ssl.plain.sasl.jaas.config": "org.apache.kafka.common.security"
+                '.plain.PlainLoginModule required user_admin="admin-secret";',
+            }
+        )
+        self.addCleanup(self.broker.close)
+        self.broker.start()
+
+    def access(self, mechanism: str, module: str, user: str) -> str:
+        """A file of settings for the tools."""
+        path = Path(self.authority.folder) / f"{user}.properties"
+        path.write_text(
+            "security.protocol=SASL_SSL\n"
+            "ssl.truststore.type=PEM\n"
+            f"ssl.truststore.location={self.authority.ca}\n"
+            f"sasl.mechanism={mechanism}\n"
+            f"sasl.jaas.config=org.apache.kafka.common.security.{module} required"
+            f' username="{user}" password="{user}-secret";\n',
+            encoding="utf-8",
+        )
+        return str(path)
+
+    def test_users(self) -> None:
+        """C{kafka-configs} makes a user of SCRAM, as which records are produced and consumed."""
+        tool, admin = (
+            "kafka.admin.ConfigCommand",
+            self.access("PLAIN", "plain.PlainLoginModule", "admin"),
+        )
+        place = ("--command-config", admin, "--entity-type", "users", "--entity-name", "alice")
+        added = "SCRAM-SHA-512=[iterations=8192,password=alice-secret]"
+        lines = self.succeed(tool, *place, "--alter", "--add-config", added)
+        self.assertEqual(lines, ["Completed updating config for user alice."])
+        alice = self.access("SCRAM-SHA-512", "scram.ScramLoginModule", "alice")
+        self.produce("t", RECORD_COUNT, "--command-config", alice)
+        lines = self.succeed(
+            "consumer.ConsoleConsumer",
+            *("--topic", "t", "--from-beginning", "--max-messages", str(RECORD_COUNT)),
+            *("--command-config", alice),
+        )
+        self.assertLessEqual({"v0", f"Processed a total of {RECORD_COUNT} messages"}, set(lines))
+        lines = self.succeed(tool, *place, "--alter", "--delete-config", "SCRAM-SHA-512")
+        self.assertEqual(lines, ["Completed updating config for user alice."])
