@@ -1,6 +1,6 @@
 """
-C{python -m tests.benchmarks.kafka}: today's dialect, beside Apache Kafka and a yardstick in C, all
-in one run, whose rounds take turns.
+C{python -m tests.benchmarks.kafka [PART]}: today's dialect, beside Apache Kafka and a
+yardstick in C, all in one run, whose rounds take turns.
 
 Apache Kafka is fetched by Maven the first time (L{tests.oracle.apachebroker}), started as
 installed, and warmed up with every row before the first round, since it is compiled as it runs.
@@ -19,8 +19,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from tests.benchmarks.kafka.compaction import KEY_COUNT, compactKeys
+from tests.benchmarks.kafka.fetch import WAITING_COUNT, fetchRows, waitingFetches
 from tests.benchmarks.kafka.produce import ROWS, measureProduce
 from tests.benchmarks.kafka.servers import Apache, NativePrograms, Ours, Yardstick
+from tests.benchmarks.kafka.start import (
+    TOPIC_COUNT,
+    coldStarts,
+    fixtureSeconds,
+    localBrokerSeconds,
+)
 from tests.benchmarks.report import table
 
 APACHE, OURS, CHECKED, YARDSTICK = SIDES = ("apache", "ours", "checked", "yardstick")
@@ -84,20 +92,60 @@ def produce(options: argparse.Namespace, folder: Path) -> list[str]:
     return table(columns, cells)
 
 
+def fetch(options: argparse.Namespace, folder: Path) -> list[str]:
+    """Fetches of 1 MiB, in rounds."""
+    rows = fetchRows(folder, options.rounds, APACHE in options.sides)
+    return table(["fetch of 1 MiB", "MB/s", "CPU s/GB", "of bare sendfile"], rows)
+
+
+def wait(_options: argparse.Namespace, folder: Path) -> list[str]:
+    """Connections that wait in a fetch."""
+    connected, waiting, share = waitingFetches(folder)
+    return table(
+        ["connections", "bytes each, connected", "bytes each, waiting", "CPU while waiting"],
+        [[str(WAITING_COUNT), f"{connected:.0f}", f"{waiting:.0f}", f"{share:.2%}"]],
+    )
+
+
+def start(options: argparse.Namespace, folder: Path) -> list[str]:
+    """Starts, and what tests with a broker add."""
+    seconds = localBrokerSeconds(folder)
+    return [
+        *table(["cold start", "CPU s", "MiB"], coldStarts(2 * options.rounds, folder)),
+        "",
+        f"LocalBroker in a running process: {median(seconds) * 1e3:.1f} ms,"
+        f" {max(seconds) * 1e3:.1f} ms at most of {len(seconds)}",
+        f"{TOPIC_COUNT} tests with the fixture, each with a topic: {fixtureSeconds(folder):.2f} s",
+    ]
+
+
+def compaction(options: argparse.Namespace, folder: Path) -> list[str]:
+    """Compaction of as many keys."""
+    found = compactKeys(folder, options.keys)
+    return table(["compaction", ""], [[name, f"{value:,.3f}"] for name, value in found.items()])
+
+
+PARTS = {
+    "produce": produce, "fetch": fetch, "wait": wait, "start": start, "compaction": compaction
+}  # fmt: skip
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks.kafka",
         description="Measure today's dialect beside Apache Kafka and a yardstick in C.",
     )
+    parser.add_argument("part", choices=PARTS, nargs="?", default="produce")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", action="append", default=[], help="rows with this in their name")
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("--share", type=float, default=1.0, help="of the usual count of messages")
+    parser.add_argument("--keys", type=int, default=KEY_COUNT, help="of the compaction")
     parser.add_argument("--directory", type=Path, help="where the data go")
     parser.add_argument("--json", type=Path, help="write all figures of all rounds there")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="pylogbroker-kafka-", dir=options.directory) as name:
-        print("\n".join(produce(options, Path(name))))
+        print("\n".join(PARTS[options.part](options, Path(name))))
     return 0
 
 

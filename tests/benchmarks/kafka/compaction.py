@@ -60,7 +60,7 @@ def _setCompact(client: BlockingClient) -> None:
         raise RuntimeError(f"the topic cannot be compacted: {answer.responses[0].errorMessage}")
 
 
-def compactTenMillion(folder: Path, keyCount: int = KEY_COUNT) -> dict[str, float]:
+def compactKeys(folder: Path, keyCount: int = KEY_COUNT) -> dict[str, float]:
     """
     One compaction, of the segments that are closed.
 
@@ -94,6 +94,8 @@ def compactTenMillion(folder: Path, keyCount: int = KEY_COUNT) -> dict[str, floa
             if client.endOffset(TOPIC) != recordCount:
                 raise RuntimeError("not all records were appended")
             _setCompact(client)
+        if len(list(logs.glob("*.log"))) < 2:
+            raise RuntimeError("no segment is closed, so nothing would be compacted: more keys")
         begun = lastSeen = 0.0
         runs: dict[int, tuple[float, int]] = {}
         during = None
@@ -102,7 +104,8 @@ def compactTenMillion(folder: Path, keyCount: int = KEY_COUNT) -> dict[str, floa
             now = time.monotonic()
             for child in _children(server.processId):
                 try:
-                    runs[child] = cpuSeconds(child), _peakSize(child)
+                    size = max(_peakSize(child), runs.get(child, (0.0, 0))[1])
+                    runs[child] = cpuSeconds(child), size
                 except OSError:
                     continue
                 begun, lastSeen = begun or now, now

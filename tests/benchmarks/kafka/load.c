@@ -17,7 +17,6 @@
 #include <err.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
-#include <nmmintrin.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -27,6 +26,8 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "checksum.h"
 
 #define RECEIVE_SIZE (1 << 20)
 #define LATENCY_COUNT (1 << 20)
@@ -184,18 +185,6 @@ static void fetch(const char *path, long total, size_t offsetAt, long step, long
         if (offset + step > end) offset = 0;
     }
     printf("seconds %.6f cpu %.6f bytes %ld requests %ld\n", seconds(CLOCK_MONOTONIC) - begun, seconds(CLOCK_PROCESS_CPUTIME_ID), got, count);
-}
-
-static uint32_t checksum(const uint8_t *from, size_t size)
-{
-    uint64_t found = 0xFFFFFFFF;
-    for (; size >= 8; from += 8, size -= 8) {
-        uint64_t word;
-        memcpy(&word, from, sizeof word);
-        found = _mm_crc32_u64(found, word);
-    }
-    for (; size; size--) found = _mm_crc32_u8(found, *from++);
-    return ~(uint32_t)found;
 }
 
 static uint8_t *putVarint(uint8_t *to, uint64_t number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -47,8 +48,9 @@ class NativePrograms:
     """The two programs in C, compiled for this run."""
 
     def __init__(self, folder: Path) -> None:
+        options = ("-msse4.2",) if platform.machine() == "x86_64" else ()
         self.yardstick, self.load = (
-            compileC(SOURCES / f"{name}.c", folder, ("-msse4.2",)) for name in ("yardstick", "load")
+            compileC(SOURCES / f"{name}.c", folder, options) for name in ("yardstick", "load")
         )
 
     def run(self, what: str, port: int, path: Path, *numbers: float) -> dict[str, float]:
