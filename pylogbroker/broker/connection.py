@@ -194,6 +194,7 @@ class ServerConnection(TwistedProtocol):
         self._slots: deque[_Slot] | None = None
         self._sender: SendfileTransport | BufferedSender | None = None  # sends the first slot
         self._advancing = self._paused = self._finishing = self._orphaned = False
+        self._sendingSoon = False
         self._reservation: Reservation | None = None  # of the frame that is arriving
         self._greeting: bytes | None = b""  # the first bytes, until a request was understood
         self._sentBefore = -1
@@ -380,10 +381,21 @@ class ServerConnection(TwistedProtocol):
         if isinstance(outcome, Failure | LastAnswer):
             self._ignoreRest()
         if self._slots and (self._orphaned or self._slots[0] is slot):
-            if not self._advancing:  # else it sends all that are done
+            if self._advancing:
+                pass  # it sends all that are done
+            elif self._orphaned or len(self._slots) == 1:
                 self._sendReady()
+            elif not self._sendingSoon:
+                # What has fired this one, a flush perhaps, fires more in this turn of the reactor.
+                self._sendingSoon = True
+                self.connections.clock.callLater(0, self._sendSoon)
         elif slot not in (self._slots or ()) and isinstance(outcome, list):
             releaseSlices(outcome)  # the connection was dropped meanwhile
+
+    def _sendSoon(self) -> None:
+        self._sendingSoon = False
+        if self._slots:
+            self._sendReady()
 
     def _sendReady(self) -> None:
         if self._orphaned and self._slots:  # nobody reads the answers: their order is free
@@ -582,6 +594,7 @@ class BrokerConnections:
 
     def __init__(
         self,
+        clock: Any,
         memory: RequestMemory,
         sendContext: ISendContext,
         counters: ConnectionCounters,
@@ -589,6 +602,7 @@ class BrokerConnections:
         countMax: int = 0,
     ) -> None:
         """@param countMax: connections beyond it are closed at once; 0 for no limit."""
+        self.clock = clock
         self.memory = memory
         self.sendContext = sendContext
         self.counters = counters

@@ -235,6 +235,7 @@ class BrokerService(Service):
             reactor, settings.maxRequestMemoryBytes, settings.frameDeadlineMs
         )
         self.connections = BrokerConnections(
+            reactor,
             self._memory,
             self._broker,
             self.counters.connections,

@@ -851,6 +851,7 @@ class DialectTestCase(SynchronousTestCase):
         self.lines = capture(self)
         flow: Any = CountingFlow()
         self.connections = BrokerConnections(
+            self.clock,
             RequestMemory(self.clock, MIB, 1000),
             flow,
             self.counters,
@@ -1030,15 +1031,37 @@ class SlotTests(DialectTestCase):
     def requests(self) -> list[bytes]:
         return [request for request, _ in self.dialect.waiting]
 
+    def answer(self, index: int = 0) -> None:
+        """Answer a request that waits, and end the turn of the reactor."""
+        self.dialect.answer(index)
+        self.clock.advance(0)
+
     def test_inOrder(self) -> None:
         """Answers leave in the order of the requests, in whatever order they are ready."""
         self.feed(b"one", b"two", b"three")
         self.assertEqual(self.requests(), [b"one", b"two", b"three"])
-        self.dialect.answer(2)
-        self.dialect.answer(1)
+        self.answer(2)
+        self.answer(1)
         self.assertEqual(self.transport.value(), b"")
-        self.dialect.answer()
+        self.answer()
         self.assertEqual(self.transport.value(), b"\0\0\0\3one\0\0\0\3two\0\0\0\5three")
+
+    def test_together(self) -> None:
+        """What is answered in one turn of the reactor, by a flush perhaps, leaves in one write."""
+        self.feed(b"one", b"two", b"three")
+        for _ in range(3):
+            self.dialect.answer()
+            self.assertEqual(self.transport.value(), b"")
+        self.clock.advance(0)
+        self.assertEqual(self.transport.value(), b"\0\0\0\3one\0\0\0\3two\0\0\0\5three")
+
+    def test_lostInTheTurn(self) -> None:
+        """An answer whose connection is lost before the turn ends is sent to nobody."""
+        self.feed(b"one", b"two")
+        self.dialect.answer()
+        self.connection.connectionLost(Failure(ConnectionAborted()))
+        self.answer()
+        self.assertEqual((self.connections.orphaned, self.transport.value()), ({}, b""))
 
     def test_bounded(self) -> None:
         """
@@ -1047,9 +1070,9 @@ class SlotTests(DialectTestCase):
         """
         self.feed(b"one", b"two", b"three", b"four")
         self.assertEqual(self.requests(), [b"one", b"two", b"three"])
-        self.dialect.answer(1)
+        self.answer(1)
         self.assertEqual(self.requests(), [b"one", b"three"])
-        self.dialect.answer()
+        self.answer()
         self.assertEqual(self.requests(), [b"three", b"four"])
 
     def test_halfClosed(self) -> None:
@@ -1060,7 +1083,7 @@ class SlotTests(DialectTestCase):
         self.feed(b"one")
         self.connection.readConnectionLost()
         self.assertFalse(self.transport.disconnecting)
-        self.dialect.answer()
+        self.answer()
         self.assertEqual(self.transport.value(), b"\0\0\0\3one")
         self.assertTrue(self.transport.disconnecting)
 
@@ -1072,8 +1095,8 @@ class SlotTests(DialectTestCase):
         self.assertTrue(self.transport.disconnecting)
         self.connection.connectionLost(Failure(ConnectionAborted()))
         self.assertEqual(self.requests(), [b"one", b"two"])
-        self.dialect.answer()
-        self.dialect.answer()
+        self.answer()
+        self.answer()
         self.assertEqual(len(self.connections.orphaned), 0)
 
     def test_finishing(self) -> None:
@@ -1082,7 +1105,7 @@ class SlotTests(DialectTestCase):
         self.feed(b"one")
         self.connection.finish()
         self.assertFalse(self.transport.disconnecting)
-        self.dialect.answer()
+        self.answer()
         self.assertEqual(self.transport.value(), b"\0\0\0\3one")
         self.assertTrue(self.transport.disconnecting)
 
@@ -1093,13 +1116,13 @@ class SlotTests(DialectTestCase):
         """
         self.feed(b"one", b"two", b"three", b"four", b"five")
         self.connection.connectionLost(Failure(ConnectionAborted()))
-        self.dialect.answer(1)
+        self.answer(1)
         self.assertEqual(self.requests(), [b"one", b"three", b"four"])
-        self.dialect.answer(1)
+        self.answer(1)
         self.assertEqual(self.requests(), [b"one", b"four", b"five"])
         for _ in range(3):
             self.assertEqual(len(self.connections.orphaned), 1)
-            self.dialect.answer()
+            self.answer()
         self.assertEqual(len(self.connections.orphaned), 0)
 
     def test_refusedInOrder(self) -> None:
@@ -1111,7 +1134,7 @@ class SlotTests(DialectTestCase):
         self.feed(b"three")
         self.assertEqual(self.requests(), [b"one"])
         self.assertFalse(self.transport.disconnecting)
-        self.dialect.answer()
+        self.answer()
         self.assertEqual(self.transport.value(), b"\0\0\0\3one")
         self.assertTrue(self.transport.disconnecting)
         self.assertEqual(self.counters.malformedCount, 1)
@@ -1119,12 +1142,12 @@ class SlotTests(DialectTestCase):
     def test_failedBehind(self) -> None:
         """So does a failure that comes late; answers behind it are not sent."""
         self.feed(b"one", b"two", b"three")
-        self.dialect.answer(2)
+        self.answer(2)
         self.dialect.waiting.pop(1)[1].errback(Failure(InvalidRequestValueError("late")))
         self.feed(b"four")
         self.assertEqual(self.requests(), [b"one"])
         self.assertFalse(self.transport.disconnecting)
-        self.dialect.answer()
+        self.answer()
         self.assertEqual(self.transport.value(), b"\0\0\0\3one")
         self.assertTrue(self.transport.disconnecting)
 
@@ -1136,17 +1159,17 @@ class SlotTests(DialectTestCase):
         self.feed(b"one", b"two")
         self.connection.connectionLost(Failure(ConnectionAborted()))
         self.assertEqual(list(self.connections.orphaned), [self.connection])
-        self.dialect.answer(1)
+        self.answer(1)
         self.assertEqual(list(self.connections.orphaned), [self.connection])
-        self.dialect.answer()
+        self.answer()
         self.assertEqual((self.connections.orphaned, self.transport.value()), ({}, b""))
 
     def test_finish(self) -> None:
         """A connection that is to finish answers what is in progress, in order, and closes then."""
         self.feed(b"one", b"two")
         self.connection.finish()
-        self.dialect.answer(1)
+        self.answer(1)
         self.assertFalse(self.transport.disconnecting)
-        self.dialect.answer()
+        self.answer()
         self.assertEqual(self.transport.value(), b"\0\0\0\3one\0\0\0\3two")
         self.assertTrue(self.transport.disconnecting)
