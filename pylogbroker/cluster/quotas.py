@@ -37,6 +37,9 @@ CLIENT_KEYS: Mapping[str, int | None] = {
 IP_KEYS: Mapping[str, int | None] = {CONNECTION_CREATION_RATE: _INT}
 """The quotas of addresses."""
 _REMAINDER_MAX = 1e-6
+_DOUBLE_MAX = 1e300
+THROTTLE_MS_MAX = 2**31 - 1
+"""The longest time that a response can tell."""
 
 QuotaEntity = tuple[tuple[str, str | None], ...]
 """Types and names, in the order of the types."""
@@ -80,6 +83,8 @@ def checkQuota(keys: Mapping[str, int | None], key: str, value: float) -> None:
         raise ValueError(f"Quota {key} must be greater than 0")
     largest = keys[key]
     if largest is None:
+        if value > _DOUBLE_MAX:  # with which nothing can be calculated
+            raise ValueError(f"Proposed value for {key} is too large for a DOUBLE.")
         return
     if value > largest:
         kind = "an INT" if largest == _INT else "a LONG"
@@ -123,8 +128,6 @@ class QuotaTable:
         @param user: the name of its principal.
         @return: L{None}: it has none.
         """
-        if key not in CLIENT_KEYS:
-            raise ValueError(f"{key} is no quota of clients")
         for owner in (user, None):
             for client in (clientId, None):
                 bound = self._bound(key, (CLIENT_ID, client), (USER, owner))
@@ -195,7 +198,7 @@ class SampledRate:
         rate = sum(amount for _, amount in self._samples) * 1000 / spanMs
         if rate <= self.bound:
             return 0
-        return round((rate - self.bound) / self.bound * spanMs)
+        return round(min((rate - self.bound) / self.bound * spanMs, THROTTLE_MS_MAX))
 
 
 class TokenBucket:
@@ -223,7 +226,9 @@ class TokenBucket:
         earned = (nowMs - self._atMs) * self.bound / 1000
         self._tokens = min(self._tokens + max(earned, 0), self.bound * self._spanMs / 1000)
         self._atMs = nowMs
-        return 0 if self._tokens >= 0 else round(-self._tokens / self.bound * 1000)
+        if self._tokens >= 0:
+            return 0
+        return round(min(-self._tokens / self.bound * 1000, THROTTLE_MS_MAX))
 
     def add(self, amount: float, nowMs: int) -> None:
         """Take tokens, also if there are too few."""

@@ -12,6 +12,7 @@ from pylogbroker.cluster.quotas import (
     IP_KEYS,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
+    THROTTLE_MS_MAX,
     FoundQuota,
     QuotaTable,
     SampledRate,
@@ -55,6 +56,7 @@ class EntityTests(SynchronousTestCase):
             (CLIENT_KEYS, PRODUCER_BYTE_RATE, float("nan"), "must be greater than 0"),
             (CLIENT_KEYS, PRODUCER_BYTE_RATE, 1.5, "cannot be a fractional value"),
             (CLIENT_KEYS, PRODUCER_BYTE_RATE, 1e19, "too large for a LONG"),
+            (CLIENT_KEYS, REQUEST_PERCENTAGE, float("inf"), "too large for a DOUBLE"),
             (IP_KEYS, "connection_creation_rate", 3e9, "too large for an INT"),
         ):
             error = self.assertRaises(ValueError, checkQuota, keys, key, value)
@@ -153,6 +155,16 @@ class RateTests(SynchronousTestCase):
             rate.add(amount, nowMs)
             self.assertGreaterEqual(rate.throttleMs(nowMs), 0)
             self.assertLessEqual(len(rate._samples), count)
+
+    def test_extremes(self) -> None:
+        """The smallest and the largest quota give a time that a response can tell."""
+        for bound in (5e-324, 1e300):
+            rate, bucket = SampledRate(bound, COUNT, WINDOW_MS), TokenBucket(bound, COUNT, 1000, 0)
+            for nowMs in (0, 0, 5000):
+                rate.add(1e6, nowMs)
+                bucket.add(1e6, nowMs)
+                for found in (rate.throttleMs(nowMs), bucket.throttleMs(nowMs)):
+                    self.assertEqual(found, THROTTLE_MS_MAX if bound < 1 else 0)
 
     @given(st.lists(st.integers(1, 3000), min_size=40, max_size=40))
     def test_obeyed(self, amounts: list[int]) -> None:
