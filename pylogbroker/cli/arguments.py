@@ -16,7 +16,7 @@ from pylogbroker.cli.streams import Streams
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.subscription import blacklist, whitelist
 from pylogbroker.cluster.znodes import decodePartition
-from pylogbroker.config.securitysettings import SecuritySettings
+from pylogbroker.config.securitysettings import ToolSettings
 from pylogbroker.errors import ConfigurationError, FormatError, PylogbrokerError
 from pylogbroker.net.endpointstrings import brokerEndpoint
 from pylogbroker.records.compression import BATCH_CODEC_NAMES, codecByName
@@ -188,7 +188,7 @@ ACCESS = (
     option(
         "--config FILE",
         "a property file with access to a secured cluster: "
-        f"{', '.join(each.key for each in SecuritySettings.keys)} have an effect; "
+        f"{', '.join(each.key for each in ToolSettings.keys)} have an effect; "
         "a producer's or a consumer's file will do",
         dest="accessFile",
     ),
@@ -316,9 +316,9 @@ def loadAccess(options: Namespace) -> None:
     if not hasattr(options, "accessFile"):
         return
     try:
-        options.access = SecuritySettings.read(options.accessFile, options.accessChanges)
+        options.access = ToolSettings.read(options.accessFile, options.accessChanges)
         other = getattr(options, "otherAccessFile", None)
-        options.otherAccess = options.access if other is None else SecuritySettings.read(other, ())
+        options.otherAccess = options.access if other is None else ToolSettings.read(other, ())
     except ConfigurationError as error:
         options.parser.error(str(error))
 

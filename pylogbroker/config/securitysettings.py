@@ -5,11 +5,13 @@ these keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
 
 from pylogbroker.config.keys import Settings, ownKey
+from pylogbroker.config.listenersettings import MECHANISMS, SCRAM_SHA_512, SecretValue
 from pylogbroker.config.properties import Properties, readProperties
-from pylogbroker.config.propertytypes import EndpointTemplate, Enum, SecretText
+from pylogbroker.config.propertytypes import TEXT, EndpointTemplate, Enum, SecretText, Warn
 from pylogbroker.errors import ConfigurationError
 
 ZK_DIGEST = ownKey(
@@ -40,7 +42,7 @@ class SecuritySettings(Settings):
     brokerEndpoint = BROKER_ENDPOINT
 
     @classmethod
-    def read(cls, path: str | None, changes: Iterable[str]) -> SecuritySettings:
+    def read(cls, path: str | None, changes: Iterable[str]) -> Self:
         """
         Read a property file that may hold other keys, too, such as a producer's. Blocks.
 
@@ -56,8 +58,33 @@ class SecuritySettings(Settings):
         return cls.fromProperties(properties.withOverrides(changes), _refuse)
 
     def asProperties(self) -> dict[str, str]:
-        """The texts for the property file of a producer or a consumer."""
-        return {key.key: getattr(self, key.name) for key in self.keys}
+        """The texts for the property file of a producer or a consumer of Kafka 0.7."""
+        return {key.key: getattr(self, key.name) for key in SecuritySettings.keys}
+
+
+class ToolSettings(SecuritySettings):
+    """
+    Access of a command, which may be to a broker of today's Kafka. The defaults mean no password.
+    """
+
+    saslMechanism = ownKey(
+        "sasl.mechanism",
+        Enum({word: word for word in MECHANISMS}),
+        SCRAM_SHA_512,
+        "With `sasl.username`, how to authenticate to a broker of today's Kafka.",
+    )
+    saslUsername = ownKey(
+        "sasl.username",
+        TEXT,
+        "",
+        "The name by which a command authenticates; empty: it does not.",
+    )
+    saslPassword = ownKey("sasl.password", SecretValue(), "", "The user's password.")
+
+    @classmethod
+    def complete(cls, values: dict[str, Any], properties: Mapping[str, str], warn: Warn) -> None:
+        if bool(values["saslUsername"]) != bool(values["saslPassword"]):
+            raise ConfigurationError("sasl.username and sasl.password need each other")
 
 
 def _refuse(sentence: str) -> None:

@@ -10,7 +10,7 @@ from pylogbroker.config.auditsettings import AuditorSettings
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.config.consumersettings import ConsumerSettings
 from pylogbroker.config.producersettings import ProducerSettings
-from pylogbroker.config.securitysettings import PLAIN, SecuritySettings
+from pylogbroker.config.securitysettings import PLAIN, SecuritySettings, ToolSettings
 from pylogbroker.errors import ConfigurationError
 
 TEMPLATE = "tls:{host}:{port}:trustRoots=/ca.d"
@@ -69,6 +69,18 @@ class SecuritySettingsTests(SynchronousTestCase):
             if "zk.digset" not in str(changes):
                 self.assertNotIn("secret", str(error))
         self.assertNotIn("secret", repr(SecuritySettings.read(None, ["zk.digest=me:secret"])))
+
+    def test_tools(self) -> None:
+        """A command may have a name and a password, which producers of 0.7 do not get."""
+        self.assertEqual(ToolSettings.read(None, []).saslMechanism, "SCRAM-SHA-512")
+        path = self.file("sasl.mechanism=PLAIN\nsasl.username=me\nsasl.password=secret\n")
+        found = ToolSettings.read(path, [])
+        self.assertEqual((found.saslUsername, found.saslPassword), ("me", "secret"))
+        self.assertNotIn("secret", repr(found))
+        self.assertEqual(list(found.asProperties()), ["zk.digest", "zk.acl", "broker.endpoint"])
+        for change in ("sasl.username=me", "sasl.password=secret", "sasl.mechanism=GSSAPI"):
+            error = self.assertRaises(ConfigurationError, ToolSettings.read, None, [change])
+            self.assertNotIn("secret", str(error))
 
     def test_shown(self) -> None:
         """No settings show a password, wherever it came from."""

@@ -12,6 +12,7 @@ from argparse import Namespace
 from pylogbroker.cli.streams import Streams, writeAtOnce
 from pylogbroker.net.endpointstrings import brokerEndpoint, endpoint
 from pylogbroker.syncclient.kafka.cluster import KafkaCluster
+from pylogbroker.syncclient.kafka.sasl import SaslLogin
 
 
 def openCluster(options: Namespace) -> KafkaCluster:
@@ -25,7 +26,10 @@ def openCluster(options: Namespace) -> KafkaCluster:
         endpoint(brokerEndpoint(template, each.strip()))
         for each in options.bootstrapServer.split(",")
     ]
-    return KafkaCluster(addresses, timeoutMs=options.timeoutMs)
+    access, login = options.access, None
+    if access.saslUsername:
+        login = SaslLogin(access.saslMechanism, access.saslUsername, access.saslPassword)
+    return KafkaCluster(addresses, timeoutMs=options.timeoutMs, login=login)
 
 
 def show(streams: Streams, text: str) -> None:

@@ -24,6 +24,7 @@ from pylogbroker.protocol.kafka.errorcodes import ErrorCode, ResponseError, chec
 from pylogbroker.retry import Backoff
 from pylogbroker.syncclient.connection import TIMEOUT_MS, monotonic, sleep
 from pylogbroker.syncclient.kafka.connection import CLIENT_ID, KafkaConnection
+from pylogbroker.syncclient.kafka.sasl import SaslLogin
 from pylogbroker.types import TopicPartition
 
 T = TypeVar("T")
@@ -50,12 +51,15 @@ class KafkaCluster:
         clock: Callable[[], float] = monotonic,
         pause: Callable[[float], None] = sleep,
         random: Callable[[], float] = lambda: 0.5,
+        login: SaslLogin | None = None,
     ) -> None:
         """
         @param bootstrap: brokers to begin with, one at least; one with TLS makes all be asked so.
         @param timeoutMs: for each response, and for all attempts together.
         @param random: for jitter, numbers from 0 up to, not including, 1.
+        @param login: for listeners with SASL.
         """
+        self._login = login
         self._bootstrap = list(bootstrap)
         self._clientId = clientId
         self._timeoutMs = timeoutMs
@@ -91,6 +95,7 @@ class KafkaCluster:
                 self._bootstrap[0].tls,
                 self._clientId,
                 self._timeoutMs,
+                self._login,
                 clock=self._clock,
                 pause=self._pause,
             )

@@ -3,7 +3,8 @@ One broker that speaks Kafka's current protocol, one request at a time; a module
 a cluster has several.
 
 What must be true: a request leaves in a version that both sides have. So the first request on every
-new connection is ApiVersions; a broker may have been replaced by another version meanwhile.
+new connection is ApiVersions; a broker may have been replaced by another version meanwhile. A
+client that has a password authenticates next.
 
 Not thread-safe: the owner has a lock.
 """
@@ -21,6 +22,7 @@ from pylogbroker.protocol.kafka.errorcodes import ErrorCode, checkCode
 from pylogbroker.protocol.kafka.requests import RequestHeader, encodeRequest
 from pylogbroker.protocol.kafka.responses import decodeResponse
 from pylogbroker.syncclient.connection import TIMEOUT_MS, BrokerSocket, SocketOptions
+from pylogbroker.syncclient.kafka.sasl import SaslLogin, saslTokens
 
 CLIENT_ID = "pylogbroker"
 RESPONSE_SIZE_MAX = 128 << 20
@@ -43,10 +45,12 @@ class KafkaConnection:
         tls: ssl.SSLContext | None = None,
         clientId: str = CLIENT_ID,
         timeoutMs: float = TIMEOUT_MS,
+        login: SaslLogin | None = None,
         **options: Unpack[SocketOptions],
     ) -> None:
         """
         @param timeoutMs: for each response, beyond the time that the request itself may wait.
+        @param login: for a listener with SASL.
         @param options: of the L{BrokerSocket}.
         """
         options.setdefault("responseSizeMax", RESPONSE_SIZE_MAX)
@@ -54,6 +58,7 @@ class KafkaConnection:
         self._socket = BrokerSocket(host, port, tls, **options)
         self._clientId = clientId
         self._timeoutMs = timeoutMs
+        self._login = login
         self._correlationId = 0
         self._serial = 0  # of the socket whose versions are known
         self._versions: dict[int, tuple[int, int]] = {}
@@ -118,7 +123,32 @@ class KafkaConnection:
             version = min([*served, version - 1]) if served else 0
         checkCode(found.errorCode, self.name)
         self._versions = {each.apiKey: (each.minVersion, each.maxVersion) for each in found.apiKeys}
+        if self._login is not None:
+            try:
+                self._authenticate(self._login)
+            except BaseException:
+                self._socket.drop()
+                raise
         self._serial = self._socket.serial
+
+    def _authenticate(self, login: SaslLogin) -> None:
+        def ask(key: ApiKey, body: Any) -> Any:
+            version = self._version(key, key.lastVersion)
+            found = self._exchange(
+                RequestHeader(key, version, self._nextId(), self._clientId), body
+            )
+            checkCode(found.errorCode, self.name, getattr(found, "errorMessage", None))
+            return found
+
+        ask(ApiKey.SASL_HANDSHAKE, messages.SaslHandshakeRequest(mechanism=login.mechanism))
+        tokens = saslTokens(login)
+        token = next(tokens)
+        try:
+            while True:
+                body = messages.SaslAuthenticateRequest(authBytes=token)
+                token = tokens.send(bytes(ask(ApiKey.SASL_AUTHENTICATE, body).authBytes))
+        except StopIteration:
+            pass
 
     def _version(self, key: ApiKey, versionMax: int) -> int:
         first, last = self._versions.get(key, (0, -1))

@@ -18,6 +18,7 @@ from pylogbroker.cli.streams import Streams
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.storage.files import RealFileSystem
 from pylogbroker.storage.logdirectory import APACHE_METADATA, LOCK_NAME
+from pylogbroker.testing.backgroundbroker import BackgroundBroker
 from tests.cli.commands import Outcome
 from tests.cli.kafka.test_commands import CurrentCase
 
@@ -91,6 +92,39 @@ class UserTests(CurrentCase):
         self.wrong("user", "add", "alice", *place, "--iterations", "4095")
         self.wrong("user", "list")
         self.wrong("user", "list", *place, "--log-dir", "x")
+
+
+class LoginTests(CurrentCase):
+    """Commands at a listener with SASL."""
+
+    broker = BackgroundBroker(
+        {
+            "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": "org.apache.kafka.common"
+            '.security.plain.PlainLoginModule required user_alice="secret";',
+            "connection.failed.authentication.delay.ms": "0",
+        }
+    )
+
+    def access(self, mechanism: str, password: str = "secret") -> tuple[str, ...]:
+        path = self.mktemp()
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(f"sasl.username=alice\nsasl.password={password}\n")
+        return "--config", path, "--set", f"sasl.mechanism={mechanism}"
+
+    def test_mechanisms(self) -> None:
+        """With each they get in; with a wrong password, or none, they do not."""
+        plain = self.access("PLAIN")
+        self.done("user", "add", "alice", *plain, input=b"secret")
+        self.done("topic", "create", "t", *plain)
+        for mechanism in ("PLAIN", *BOTH):
+            found = self.document("topic", "list", *self.access(mechanism))["topics"]
+            self.assertEqual([each["topic"] for each in found], ["t"])
+            reason = self.failed("topic", "list", *self.access(mechanism, "wrong"))
+            self.assertIn("SASL_AUTHENTICATION_FAILED", reason)
+            self.assertNotIn("wrong", reason)
+        self.failed("topic", "list", "--timeout-ms", "50")
 
 
 class DirectoryTests(CurrentCase):
