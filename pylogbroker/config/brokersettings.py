@@ -490,6 +490,54 @@ class BrokerSettings(Settings):
         "2147483647",
         "The largest number of members of a group; further ones are refused.",
     )
+    groupConsumerSessionTimeoutMs = ownKey(
+        "group.consumer.session.timeout.ms",
+        POSITIVE,
+        "45000",
+        "How long a member of a group of the new protocol (KIP-848) may be silent before it is "
+        "removed.",
+    )
+    groupConsumerHeartbeatIntervalMs = ownKey(
+        "group.consumer.heartbeat.interval.ms",
+        POSITIVE,
+        "5000",
+        "The interval at which members of a group of the new protocol send heartbeats. Members "
+        "learn of changes by them.",
+    )
+    groupConsumerAssignmentIntervalMs = ownKey(
+        "group.consumer.assignment.interval.ms",
+        NOT_NEGATIVE,
+        "1000",
+        "The shortest time between two assignments of partitions to the members of a group of the "
+        "new protocol.",
+    )
+    groupConsumerMaxSize = ownKey(
+        "group.consumer.max.size",
+        POSITIVE,
+        "2147483647",
+        "The largest number of members of a group of the new protocol; further ones are refused.",
+    )
+    groupConsumerAssignors = ownKey(
+        "group.consumer.assignors",
+        Enum(
+            {
+                "uniform,range": ("uniform", "range"),
+                "range,uniform": ("range", "uniform"),
+                "uniform": ("uniform",),
+                "range": ("range",),
+            }
+        ),
+        "uniform,range",
+        "The ways to assign partitions that members of a group of the new protocol may ask for. "
+        "The first one is for members that ask for none.",
+    )
+    groupConsumerMigrationPolicy = ownKey(
+        "group.consumer.migration.policy",
+        Enum({"disabled": "disabled"}),
+        "disabled",
+        "Whether a group with members may go on with the other group protocol. It may not here; an "
+        "empty group always may.",
+    )
     offsetsTopicNumPartitions = ownKey(
         "offsets.topic.num.partitions",
         POSITIVE,

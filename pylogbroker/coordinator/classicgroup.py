@@ -16,24 +16,21 @@ decided in L{pylogbroker.coordinator.membership} and L{pylogbroker.coordinator.p
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from struct import Struct
 
 from pylogbroker.cluster.partitioner import javaHash
-from pylogbroker.coordinator.effects import PendingAppend
+from pylogbroker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group, GroupTotals
 from pylogbroker.coordinator.groupmessages import (
     JoinedMember,
     JoinGroupAnswer,
     JoinProtocol,
     SyncGroupAnswer,
 )
-from pylogbroker.coordinator.offsetstopic import CommittedOffset, StoredGroup, StoredMember
+from pylogbroker.coordinator.offsetstopic import StoredGroup, StoredMember
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
-
-CONSUMER_PROTOCOL_TYPE = "consumer"
-"""The members of such a group say which topics they subscribe to, in a form that we know."""
 
 _INT16, _INT32 = Struct(">h"), Struct(">i")
 _HASH_TABLE_SIZE_MIN = 16
@@ -48,21 +45,6 @@ class ClassicGroupState(Enum):
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"
     DEAD = "Dead"
-
-
-@dataclass(slots=True)
-class GroupTotals:
-    """
-    What all groups of a coordinator hold together, for its limits.
-
-    @ivar memberCount: members, and ids that were given and not used yet.
-    @ivar metadataSize: bytes of the members' metadata and assignments.
-    @ivar positionCount: committed offsets.
-    """
-
-    memberCount: int = 0
-    metadataSize: int = 0
-    positionCount: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -103,11 +85,10 @@ def protocolsSize(protocols: Sequence[JoinProtocol]) -> int:
     return sum(len(each.name) + len(each.metadata) for each in protocols)
 
 
-class ClassicGroup:
+class ClassicGroup(Group):
     """
     A group of the classic protocol.
 
-    @ivar partition: of C{__consumer_offsets}.
     @ivar stateTimestampMs: when the group got into its state, since 1970, or -1.
     @ivar members: in the order in which they joined, by id.
     @ivar pendingMembers: ids that were given, and have not joined yet.
@@ -115,17 +96,12 @@ class ClassicGroup:
     @ivar staticMembers: ids by instance.
     @ivar awaitingJoinCount: members whose join waits for its answer.
     @ivar isMemberAdded: since the initial rebalance was last put off.
-    @ivar isStored: has a record.
     @ivar isAssigning: the leader's assignment is being appended.
     @ivar subscribedTopics: L{None} if it is not known.
-    @ivar positions: committed offsets by topic and partition, as appended.
-    @ivar pendingCommits: how many commits of a topic and partition are being appended.
-    @ivar lastAppend: of the group's records.
     """
 
     def __init__(self, groupId: str, partition: int, nowMs: int, totals: GroupTotals) -> None:
-        self.groupId = groupId
-        self.partition = partition
+        super().__init__(groupId, partition, totals)
         self.state = self.previousState = ClassicGroupState.EMPTY
         self.stateTimestampMs = nowMs
         self.generation = 0
@@ -137,17 +113,26 @@ class ClassicGroup:
         self.pendingSyncs: set[str] = set()
         self.staticMembers: dict[str, str] = {}
         self.isMemberAdded = False
-        self.isStored = False
         self.isAssigning = False
         self.subscribedTopics: frozenset[str] | None = None
-        self.positions: dict[str, dict[int, CommittedOffset]] = {}
-        self.pendingCommits: Counter[tuple[str, int]] = Counter()
-        self.lastAppend: PendingAppend | None = None
         self.awaitingJoinCount = 0
-        self._totals = totals
         self._supported: Counter[str] = Counter()
 
     # -- state
+
+    typeName = "classic"
+
+    @property
+    def stateName(self) -> str:
+        return self.state.value
+
+    @property
+    def isEmpty(self) -> bool:
+        return self.state is ClassicGroupState.EMPTY
+
+    @property
+    def isIdle(self) -> bool:
+        return self.isEmpty and not self.pendingMembers
 
     def transition(self, state: ClassicGroupState, nowMs: int) -> None:
         """Get into another state."""
@@ -343,41 +328,6 @@ class ClassicGroup:
                 return None
             found.update(topics)
         return frozenset(found)
-
-    # -- committed offsets
-
-    def setPosition(self, topic: str, partition: int, committed: CommittedOffset | None) -> None:
-        """An offset was appended, or its deletion."""
-        partitions = self.positions.get(topic, {})
-        before = partition in partitions
-        if committed is not None:
-            partitions = self.positions.setdefault(topic, partitions)
-            partitions[partition] = committed
-        elif before:
-            del partitions[partition]
-            if not partitions:
-                del self.positions[topic]
-        self._totals.positionCount += (committed is not None) - before
-
-    def hasPosition(self, topic: str, partition: int) -> bool:
-        """Whether an offset was committed, or is being committed."""
-        return (
-            partition in self.positions.get(topic, ()) or (topic, partition) in self.pendingCommits
-        )
-
-    def allPositions(self) -> Iterator[tuple[str, int]]:
-        """Topics and partitions with an offset that was committed, or is being committed."""
-        for topic, partitions in self.positions.items():
-            for partition in partitions:
-                yield topic, partition
-        for topic, partition in self.pendingCommits:
-            if partition not in self.positions.get(topic, ()):
-                yield topic, partition
-
-    def forgotten(self) -> None:
-        """The group, which has no members, is gone: its offsets do not count any more."""
-        for topic, partition in list(self.allPositions()):
-            self.setPosition(topic, partition, None)
 
     # -- the log
 

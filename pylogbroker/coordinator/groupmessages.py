@@ -10,7 +10,7 @@ defaults.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from pylogbroker.coordinator.offsetstopic import ZERO_ID
@@ -25,11 +25,13 @@ class ClientContext(NamedTuple):
 
     @ivar clientId: empty if the client has none.
     @ivar clientHost: as Kafka shows it: a slash and the address.
+    @ivar sees: whether the client may know of a topic; L{None}: of every one.
     """
 
     apiVersion: int
     clientId: str = ""
     clientHost: str = ""
+    sees: Callable[[str], bool] | None = None
 
 
 # -- membership
@@ -168,6 +170,56 @@ class LeaveGroupAnswer(NamedTuple):
     throttleTimeMs: int = 0
 
 
+# -- membership of KIP-848
+
+
+class ConsumerPartitions(NamedTuple):
+    """Partitions of a topic."""
+
+    topicId: bytes
+    partitions: Sequence[int]
+
+
+class ConsumerGroupHeartbeat(NamedTuple):
+    """
+    A member joins, lives or leaves. What did not change since its last request is null, or -1.
+
+    @ivar memberEpoch: 0 to join, -1 to leave, -2 if a static member goes and may come back.
+    @ivar topicPartitions: what the member owns.
+    """
+
+    groupId: str
+    memberId: str
+    memberEpoch: int
+    instanceId: str | None = None
+    rackId: str | None = None
+    rebalanceTimeoutMs: int = -1
+    subscribedTopicNames: Sequence[str] | None = None
+    subscribedTopicRegex: str | None = None
+    serverAssignor: str | None = None
+    topicPartitions: Sequence[ConsumerPartitions] | None = None
+
+
+class ConsumerAssignment(NamedTuple):
+    """What a member may own."""
+
+    topicPartitions: Sequence[ConsumerPartitions]
+
+
+class ConsumerGroupHeartbeatAnswer(NamedTuple):
+    """
+    The member's epoch, and what it may own if that has changed.
+    """
+
+    errorCode: int = 0
+    errorMessage: str | None = None
+    memberId: str | None = None
+    memberEpoch: int = 0
+    heartbeatIntervalMs: int = 0
+    assignment: ConsumerAssignment | None = None
+    throttleTimeMs: int = 0
+
+
 # -- committed offsets
 
 
@@ -251,10 +303,13 @@ class OffsetFetchGroup(NamedTuple):
     Ask for a group's offsets.
 
     @ivar topics: L{None} for all that the group has.
+    @ivar memberId: from version 9, of a member of a group of KIP-848, with its epoch.
     """
 
     groupId: str
     topics: Sequence[OffsetFetchTopic] | None = None
+    memberId: str | None = None
+    memberEpoch: int = -1
 
 
 class FetchedPartition(NamedTuple):
@@ -335,6 +390,50 @@ class DescribedGroup(NamedTuple):
     protocolType: str = ""
     protocolData: str = ""
     members: Sequence[DescribedMember] = ()
+    authorizedOperations: int = -(2**31)
+
+
+class NamedPartitions(NamedTuple):
+    """Partitions of a topic, for people."""
+
+    topicId: bytes
+    topicName: str
+    partitions: Sequence[int]
+
+
+class DescribedAssignment(NamedTuple):
+    """Partitions, for people."""
+
+    topicPartitions: Sequence[NamedPartitions]
+
+
+class DescribedConsumer(NamedTuple):
+    """A member of a group of KIP-848, for people."""
+
+    memberId: str
+    instanceId: str | None
+    rackId: str | None
+    memberEpoch: int
+    clientId: str
+    clientHost: str
+    subscribedTopicNames: Sequence[str]
+    subscribedTopicRegex: str | None
+    assignment: DescribedAssignment
+    targetAssignment: DescribedAssignment
+    memberType: int = 1
+
+
+class DescribedConsumerGroup(NamedTuple):
+    """A group of KIP-848, for people. The broker fills in the authorized operations."""
+
+    groupId: str
+    errorCode: int = 0
+    errorMessage: str | None = None
+    groupState: str = ""
+    groupEpoch: int = 0
+    assignmentEpoch: int = 0
+    assignorName: str = ""
+    members: Sequence[DescribedConsumer] = ()
     authorizedOperations: int = -(2**31)
 
 

@@ -29,11 +29,19 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from random import Random
 
+from pylogbroker.cluster.metadataimage import MetadataImage
 from pylogbroker.coordinator.classicgroup import ClassicGroup, ClassicGroupState
+from pylogbroker.coordinator.consumergroups import consumerrecords
+from pylogbroker.coordinator.consumergroups.consumergroup import ConsumerGroup
+from pylogbroker.coordinator.consumergroups.consumermembership import ConsumerMembership
 from pylogbroker.coordinator.effects import Append
+from pylogbroker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group
 from pylogbroker.coordinator.groupmessages import (
     ClientContext,
+    ConsumerGroupHeartbeat,
+    ConsumerGroupHeartbeatAnswer,
     DeletedGroup,
+    DescribedConsumerGroup,
     DescribedGroup,
     DescribedMember,
     Heartbeat,
@@ -76,9 +84,6 @@ from pylogbroker.coordinator.positions import (
 from pylogbroker.interfaces import NO_PRODUCER
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 
-CLASSIC_TYPE = "classic"
-"""The type of these groups in a list."""
-
 NULLABLE_PROTOCOL_VERSION = 7
 """From here on JoinGroup can say that there is no protocol."""
 
@@ -106,16 +111,19 @@ class GroupCoordinator:
         append: Append,
         nowMs: Callable[[], int],
         random: Random,
+        image: Callable[[], MetadataImage] = MetadataImage,
     ) -> None:
         """
         @param settings: see there.
         @param append: appends to a partition of C{__consumer_offsets}, see L{Append}.
         @param nowMs: the time since 1970. If it jumps ahead, sessions end.
         @param random: for the ids of members, which nobody should be able to guess.
+        @param image: the topics, for groups of KIP-848; see L{topicsChanged}.
         """
         self._table = GroupTable(settings, append, nowMs)
         self._effects = self._table.effects
         self._membership = ClassicMembership(self._table, random)
+        self._consumers = ConsumerMembership(self._table, random, image, self._membership.vacate)
         self._positions = GroupPositions(self._table, self._membership)
         self._loading: set[int] = set()
         self._active: set[int] = set()
@@ -171,6 +179,24 @@ class GroupCoordinator:
             return HeartbeatAnswer(error)
         return self._membership.heartbeat(request)
 
+    def consumerGroupHeartbeat(
+        self,
+        context: ClientContext,
+        request: ConsumerGroupHeartbeat,
+        reply: Callable[[ConsumerGroupHeartbeatAnswer], object],
+    ) -> None:
+        """ConsumerGroupHeartbeat, versions 0 and 1. Answered when what it changes is appended."""
+        error = self._unavailable(request.groupId)
+        if error is ErrorCode.NONE:
+            self._consumers.heartbeat(context, request, reply)
+        else:
+            self._effects.reply(reply, ConsumerGroupHeartbeatAnswer(error, error.message))
+        self._effects.deliver()
+
+    def topicsChanged(self) -> None:
+        """Topics, or numbers of partitions, are others now."""
+        self._consumers.topicsChanged()
+
     def leaveGroup(
         self,
         context: ClientContext,
@@ -181,7 +207,8 @@ class GroupCoordinator:
         isSingle = context.apiVersion < SEVERAL_LEAVE_VERSION
         group = self._table.groups.get(request.groupId)
         error = self._unavailable(request.groupId, mayBeEmpty=False)
-        if error is ErrorCode.NONE and group is not None and group.state is ClassicGroupState.DEAD:
+        isDead = group is not None and group.stateName == ClassicGroupState.DEAD.value
+        if error is ErrorCode.NONE and isDead:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         if error is not ErrorCode.NONE:
             self._effects.reply(reply, LeaveGroupAnswer(error, []))
@@ -194,7 +221,10 @@ class GroupCoordinator:
                 for each in leaving
             ]
             appended = None
+        elif isinstance(group, ConsumerGroup):
+            left, appended = self._consumers.leaveClassic(group, leaving)
         else:
+            assert isinstance(group, ClassicGroup)
             left, appended = self._membership.leave(group, leaving)
         answer = LeaveGroupAnswer(left[0].errorCode, []) if isSingle else LeaveGroupAnswer(0, left)
         if appended is None:
@@ -288,13 +318,15 @@ class GroupCoordinator:
         error = self._unavailable(groupId)
         if error is not ErrorCode.NONE:
             return DescribedGroup(groupId, error)
-        group = self._table.groups.get(groupId)
+        group = self._table.classic(groupId)
         if group is None:
             dead = DescribedGroup(groupId, groupState=ClassicGroupState.DEAD.value)
             if context.apiVersion < GROUP_NOT_FOUND_VERSION:
                 return dead
+            reason = "is not a classic group" if groupId in self._table.groups else "not found"
             return dead._replace(
-                errorCode=ErrorCode.GROUP_ID_NOT_FOUND, errorMessage=f"Group {groupId} not found."
+                errorCode=ErrorCode.GROUP_ID_NOT_FOUND,
+                errorMessage=f"Group {groupId} {reason}.",
             )
         isStable = group.state is ClassicGroupState.STABLE
         return DescribedGroup(
@@ -315,6 +347,18 @@ class GroupCoordinator:
             ],
         )
 
+    def describeConsumerGroups(self, groupIds: Iterable[str]) -> list[DescribedConsumerGroup]:
+        """ConsumerGroupDescribe, versions 0 and 1, without authorized operations."""
+        found = []
+        for groupId in groupIds:
+            error = self._unavailable(groupId, mayBeEmpty=False)
+            found.append(
+                DescribedConsumerGroup(groupId, error)
+                if error
+                else self._consumers.described(groupId)
+            )
+        return found
+
     def listGroups(
         self, statesFilter: Collection[str] = (), typesFilter: Collection[str] = ()
     ) -> ListGroupsAnswer:
@@ -327,15 +371,13 @@ class GroupCoordinator:
         if self._loading:
             return ListGroupsAnswer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         states = {each.lower().strip() for each in statesFilter}
-        if typesFilter and CLASSIC_TYPE not in {each.lower() for each in typesFilter}:
-            return ListGroupsAnswer()
+        types = {each.lower() for each in typesFilter}
         return ListGroupsAnswer(
             groups=[
-                ListedGroup(
-                    group.groupId, group.protocolType or "", group.state.value, CLASSIC_TYPE
-                )
+                ListedGroup(group.groupId, _protocolType(group), group.stateName, group.typeName)
                 for group in self._table.groups.values()
-                if not states or group.state.value.lower() in states
+                if (not states or group.stateName.lower() in states)
+                and (not types or group.typeName in types)
             ]
         )
 
@@ -368,13 +410,24 @@ class GroupCoordinator:
         if error is not ErrorCode.NONE:
             return error
         group = self._table.groups.get(groupId)
-        if group is None or group.state is ClassicGroupState.DEAD:
+        if group is None or group.stateName == ClassicGroupState.DEAD.value:
             return ErrorCode.GROUP_ID_NOT_FOUND
-        isEmpty = group.state is ClassicGroupState.EMPTY
-        return ErrorCode.NONE if isEmpty else ErrorCode.NON_EMPTY_GROUP
+        return ErrorCode.NONE if group.isEmpty else ErrorCode.NON_EMPTY_GROUP
 
-    def _delete(self, group: ClassicGroup, done: Callable[[ErrorCode], None]) -> None:
+    def _delete(self, group: Group, done: Callable[[ErrorCode], None]) -> None:
         """Delete an empty group with its offsets. Until that is appended, it is dead."""
+        positions = list(
+            dict.fromkeys([*group.allPositions(), *self._positions.pending.ofGroup(group.groupId)])
+        )
+
+        def forget() -> None:
+            for position in positions:
+                self._positions.setPosition(group, *position, None)
+
+        if isinstance(group, ConsumerGroup):
+            self._consumers.delete(group, tombstones(group, positions), forget, done)
+            return
+        assert isinstance(group, ClassicGroup)
         stateTimestampMs = group.stateTimestampMs
         group.transition(ClassicGroupState.DEAD, self._table.nowMs())
 
@@ -383,15 +436,11 @@ class GroupCoordinator:
                 if error:
                     group.transition(ClassicGroupState.EMPTY, stateTimestampMs)
                 else:
-                    for position in positions:
-                        self._positions.setPosition(group, *position, None)
+                    forget()
                     self._membership.unload(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             done(self._table.appendError(error))
 
-        positions = dict.fromkeys(
-            [*group.allPositions(), *self._positions.pending.ofGroup(group.groupId)]
-        )
-        records = tombstones(group, list(positions))
+        records = tombstones(group, positions)
         records.append((encodeGroupMetadataKey(group.groupId), None))
         self._table.append(group, records, appended)
 
@@ -414,7 +463,7 @@ class GroupCoordinator:
         """
         decoded = decodeKey(key)
         if decoded is None:
-            return False
+            return self._replayConsumer(key, value)
         groupId = decoded.groupId
         group = self._table.groups.get(groupId)
         if isinstance(decoded, OffsetCommitKey):
@@ -430,11 +479,40 @@ class GroupCoordinator:
             self._positions.pending.supersede(PositionKey(*decoded))
         elif value is not None:
             stored = decodeStoredGroup(value)
-            (group or self._table.create(groupId)).restore(stored)
-        elif group is not None:
+            if isinstance(group, ConsumerGroup):
+                self._consumers.forgetMembers(group)
+            (self._table.classic(groupId) or self._table.create(groupId)).restore(stored)
+        elif isinstance(group, ClassicGroup):
             # The offsets may go on in a group of another kind; theirs are records of their own.
             group.restore(StoredGroup("", 0, None, None, -1))
             group.isStored = False
+        return True
+
+    def _replayConsumer(self, key: bytes, value: bytes | None) -> bool:
+        """The same for a record of a group of KIP-848."""
+        decoded = consumerrecords.decodeKey(key)
+        if decoded is None:
+            return False
+        group = self._table.groups.get(decoded.groupId)
+        isEnd = value is None and decoded.keyType == consumerrecords.EPOCH_KEY
+        if not isinstance(group, ConsumerGroup):
+            if value is None:
+                return True
+            made = ConsumerGroup(
+                decoded.groupId, self._table.partitionOf(decoded.groupId), self._table.totals
+            )
+            if group is None:
+                self._table.add(made)
+            else:
+                assert isinstance(group, ClassicGroup)
+                self._membership.vacate(group)
+                self._table.replace(made)
+            group = made
+        if isEnd:
+            self._consumers.forgetMembers(group)
+            self._table.create(decoded.groupId)
+        else:
+            group.replay(decoded, value)
         return True
 
     def loaded(self, partition: int) -> None:
@@ -443,7 +521,10 @@ class GroupCoordinator:
         self._active.add(partition)
         for group in list(self._table.groups.values()):
             if group.partition == partition:
-                if group.isStored or group.positions:
+                if isinstance(group, ConsumerGroup):
+                    self._consumers.loaded(group)
+                elif group.isStored or group.positions:
+                    assert isinstance(group, ClassicGroup)
                     self._membership.loaded(group)
                 else:
                     self._table.remove(group)
@@ -457,7 +538,12 @@ class GroupCoordinator:
         self._active.discard(partition)
         self._positions.pending.unload(partition)
         for group in list(self._table.groups.values()):
-            if group.partition == partition:
+            if group.partition != partition:
+                continue
+            if isinstance(group, ConsumerGroup):
+                self._consumers.unload(group)
+            else:
+                assert isinstance(group, ClassicGroup)
                 self._membership.unload(group, ErrorCode.NOT_COORDINATOR)
         self._effects.deliver()
 
@@ -506,15 +592,21 @@ class GroupCoordinator:
         else:
             self._expectExpiry()
 
-    def _expireGroup(self, group: ClassicGroup, nowMs: int) -> None:
+    def _expireGroup(self, group: Group, nowMs: int) -> None:
         expired = self._positions.expired(group, nowMs)
-        isIdle = group.state is ClassicGroupState.EMPTY and not group.pendingMembers
+        isIdle = group.isIdle
         isNothingLeft = len(expired) == sum(map(len, group.positions.values()))
         isPending = group.pendingCommits or self._positions.pending.ofGroup(group.groupId)
         if isIdle and isNothingLeft and not isPending:
             self._delete(group, lambda error: None)
         else:
             self._positions.drop(group, expired)
+
+
+def _protocolType(group: Group) -> str:
+    if isinstance(group, ClassicGroup):
+        return group.protocolType or ""
+    return CONSUMER_PROTOCOL_TYPE
 
 
 def _withProtocolName(reply: Callable[[JoinGroupAnswer], object], answer: JoinGroupAnswer) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pylogbroker.coordinator.classicgroup import ClassicGroup, GroupTotals
+from pylogbroker.coordinator.classicgroup import ClassicGroup
 from pylogbroker.coordinator.effects import (
     Append,
     Appended,
@@ -18,6 +18,7 @@ from pylogbroker.coordinator.effects import (
     TransactionalProducer,
     appendError,
 )
+from pylogbroker.coordinator.group import Group, GroupTotals
 from pylogbroker.coordinator.offsetstopic import (
     StoredGroup,
     encodeGroupMetadataKey,
@@ -51,6 +52,13 @@ class GroupSettings:
     @ivar memberMetadataSizeMax: bytes that a single member tells about itself.
     @ivar metadataSizeMax: bytes that all members tell about themselves, and their assignments.
     @ivar positionCountMax: committed offsets.
+    @ivar consumerSessionTimeoutMs: of KIP-848's groups, like the next ones
+        (C{group.consumer.session.timeout.ms}).
+    @ivar consumerHeartbeatIntervalMs: (C{group.consumer.heartbeat.interval.ms}).
+    @ivar consumerAssignmentIntervalMs: between two target assignments of a group
+        (C{group.consumer.assignment.interval.ms}).
+    @ivar consumerGroupMaxSize: members of a group (C{group.consumer.max.size}).
+    @ivar consumerAssignors: the first is the default (C{group.consumer.assignors}).
     """
 
     partitionCount: int = 50
@@ -67,6 +75,11 @@ class GroupSettings:
     memberMetadataSizeMax: int = 1 << 20
     metadataSizeMax: int = 256 << 20
     positionCountMax: int = 2_000_000
+    consumerSessionTimeoutMs: int = 45_000
+    consumerHeartbeatIntervalMs: int = 5_000
+    consumerAssignmentIntervalMs: int = 1_000
+    consumerGroupMaxSize: int = 2**31 - 1
+    consumerAssignors: tuple[str, ...] = ("uniform", "range")
 
 
 class GroupTable:
@@ -83,7 +96,7 @@ class GroupTable:
         self.nowMs = nowMs
         self.effects = Effects(append)
         self.deadlines = Deadlines()
-        self.groups: dict[str, ClassicGroup] = {}
+        self.groups: dict[str, Group] = {}
         self.totals = GroupTotals()
 
     @property
@@ -96,16 +109,39 @@ class GroupTable:
         return partitionFor(groupId, self.settings.partitionCount)
 
     def create(self, groupId: str) -> ClassicGroup:
-        """Begin an empty group."""
+        """Begin an empty group, perhaps in the place of one of another protocol."""
         made = ClassicGroup(groupId, self.partitionOf(groupId), self.nowMs(), self.totals)
-        self.groups[groupId] = made
+        if groupId in self.groups:
+            self.replace(made)
+        else:
+            self.add(made)
         return made
 
-    def has(self, group: ClassicGroup) -> bool:
+    def classic(self, groupId: str) -> ClassicGroup | None:
+        """A group, if it is one of the classic protocol."""
+        found = self.groups.get(groupId)
+        return found if isinstance(found, ClassicGroup) else None
+
+    def replace(self, made: Group) -> None:
+        """A group without members goes on with another protocol; its offsets stay."""
+        before = self.groups[made.groupId]
+        made.succeed(before)
+        self.groups[made.groupId] = made
+
+    def add(self, made: Group) -> None:
+        """A new group is there."""
+        self.groups[made.groupId] = made
+
+    def has(self, group: Group) -> bool:
         """Whether this very group is there, not another one of its name."""
         return self.groups.get(group.groupId) is group
 
-    def remove(self, group: ClassicGroup) -> None:
+    def hasOffsetsOf(self, group: Group) -> bool:
+        """Whether this group is there, perhaps with another protocol by now."""
+        found = self.groups.get(group.groupId)
+        return found is not None and found.positions is group.positions
+
+    def remove(self, group: Group) -> None:
         """Forget a group that has no deadlines."""
         del self.groups[group.groupId]
         group.forgotten()
@@ -114,7 +150,7 @@ class GroupTable:
 
     def append(
         self,
-        group: ClassicGroup,
+        group: Group,
         records: Sequence[Record],
         done: Appended,
         producer: TransactionalProducer | None = None,
@@ -129,16 +165,29 @@ class GroupTable:
         """Append the generation of a group, with the assignments of its members."""
         return self._store(group, group.stored(assignments), done)
 
-    def storeNew(self, group: ClassicGroup, done: Appended) -> PendingAppend:
-        """Append that a group exists, whatever has become of it meanwhile."""
-        return self._store(group, StoredGroup("", 0, None, None, group.stateTimestampMs), done)
+    def storeNew(
+        self, group: ClassicGroup, done: Appended, tombstones: Sequence[Record] = ()
+    ) -> PendingAppend:
+        """
+        Append that a group exists, whatever has become of it meanwhile.
 
-    def _store(self, group: ClassicGroup, stored: StoredGroup, done: Appended) -> PendingAppend:
+        @param tombstones: delete what it was before.
+        """
+        stored = StoredGroup("", 0, None, None, group.stateTimestampMs)
+        return self._store(group, stored, done, tombstones)
+
+    def _store(
+        self,
+        group: ClassicGroup,
+        stored: StoredGroup,
+        done: Appended,
+        tombstones: Sequence[Record] = (),
+    ) -> PendingAppend:
         group.isStored = True
         record = encodeGroupMetadataKey(group.groupId), encodeStoredGroup(stored)
-        return self.append(group, [record], done)
+        return self.append(group, [*tombstones, record], done)
 
-    def whenAppended(self, group: ClassicGroup, callback: Callable[[], None]) -> None:
+    def whenAppended(self, group: Group, callback: Callable[[], None]) -> None:
         """Call back when nothing of the group is being appended; at once if nothing is."""
         last = group.lastAppend
         if last is None or last.isDone:

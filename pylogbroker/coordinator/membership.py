@@ -26,7 +26,8 @@ from pylogbroker.coordinator.classicgroup import (
     ClassicMember,
     protocolsSize,
 )
-from pylogbroker.coordinator.effects import PendingAppend
+from pylogbroker.coordinator.consumergroups.consumergroup import ConsumerGroup
+from pylogbroker.coordinator.effects import PendingAppend, Record
 from pylogbroker.coordinator.groupmessages import (
     UNKNOWN_MEMBER_ID,
     ClientContext,
@@ -84,14 +85,27 @@ class ClassicMembership:
         """JoinGroup, for a group id that is not empty and a session time-out within bounds."""
         memberId = request.memberId
         isUnknown = memberId == UNKNOWN_MEMBER_ID
-        group = self._table.groups.get(request.groupId)
+        found = self._table.groups.get(request.groupId)
+        group = self._table.classic(request.groupId)
         isNew = group is None
+        if found is not None and group is None and not found.isEmpty:
+            isDeleting = found.stateName == ClassicGroupState.DEAD.value
+            error = (
+                ErrorCode.COORDINATOR_NOT_AVAILABLE
+                if isDeleting
+                else ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            )
+            self._refuseJoin(reply, error)
+            return
         if isNew and not isUnknown:
             self._refuseJoin(reply, ErrorCode.UNKNOWN_MEMBER_ID, memberId)
             return
         if self._isAboveLimits(group, request):
             self._refuseJoin(reply, ErrorCode.GROUP_MAX_SIZE_REACHED)
             return
+        tombstones: list[Record] = []
+        if isinstance(found, ConsumerGroup):
+            tombstones = found.takeTombstones()[1]
         if group is None:
             group = self._table.create(request.groupId)
         appended = None
@@ -106,7 +120,10 @@ class ClassicMembership:
             appended = self._joinNew(context, request, group, reply)
         else:
             appended = self._joinExisting(context, request, group, reply)
-        if isNew and appended is None:
+        if tombstones:
+            # If this fails, the record of the first generation puts an end to the group before.
+            self._table.storeNew(group, lambda error: None, tombstones)
+        elif isNew and appended is None:
             self._table.storeNew(group, partial(self._newGroupAppended, group))
 
     def _isAboveLimits(self, group: ClassicGroup | None, request: JoinGroup) -> bool:
@@ -410,7 +427,7 @@ class ClassicMembership:
 
     def sync(self, context: ClientContext, request: SyncGroup, reply: SyncReply) -> None:
         """SyncGroup, for a group id that is not empty."""
-        group = self._table.groups.get(request.groupId)
+        group = self._table.classic(request.groupId)
         error = self._syncError(context, request, group)
         if error is not ErrorCode.NONE or group is None:
             self._effects.reply(reply, SyncGroupAnswer(error))
@@ -507,7 +524,7 @@ class ClassicMembership:
 
     def heartbeat(self, request: Heartbeat) -> HeartbeatAnswer:
         """Heartbeat, for a group id that is not empty."""
-        group = self._table.groups.get(request.groupId)
+        group = self._table.classic(request.groupId)
         if group is None:
             return HeartbeatAnswer(ErrorCode.UNKNOWN_MEMBER_ID)
         if group.state is _DEAD:
@@ -605,12 +622,16 @@ class ClassicMembership:
 
     def unload(self, group: ClassicGroup, error: ErrorCode) -> None:
         """The group is not here any more. Whoever waits is answered with an error."""
+        self.vacate(group, error)
+        group.transition(_DEAD, self._table.nowMs())
+        self._table.remove(group)
+
+    def vacate(self, group: ClassicGroup, error: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID) -> None:
+        """Forget members, and ids that were given."""
         self._table.deadlines.cancel(_joinKey(group))
         self._table.deadlines.cancel(_syncKey(group))
         for memberId in [*group.members, *group.pendingMembers]:
             self._removeMember(group, memberId, error)
-        group.transition(_DEAD, self._table.nowMs())
-        self._table.remove(group)
 
     def _appendError(self, error: ErrorCode) -> ErrorCode:
         return self._table.appendError(error)

@@ -13,12 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from pylogbroker.coordinator.classicgroup import (
-    CONSUMER_PROTOCOL_TYPE,
-    ClassicGroup,
-    ClassicGroupState,
-)
+from pylogbroker.coordinator.classicgroup import ClassicGroup, ClassicGroupState
+from pylogbroker.coordinator.consumergroups.consumergroup import ConsumerGroup
 from pylogbroker.coordinator.effects import Record, TransactionalProducer
+from pylogbroker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group
 from pylogbroker.coordinator.groupmessages import (
     UNKNOWN_MEMBER_ID,
     ClientContext,
@@ -52,6 +50,9 @@ TOP_LEVEL_ERROR_VERSION = 2
 
 GROUP_NOT_FOUND_VERSION = 9
 """From here on a commit of a member of an unknown group is told so."""
+
+EPOCH_COMMIT_VERSION = 9
+"""From here on OffsetCommit has the epoch of a member."""
 
 DEFAULT_RETENTION_MS = -1
 TIME_MAX_MS = 2**63 - 1
@@ -97,8 +98,11 @@ class GroupPositions:
         if error is not ErrorCode.NONE:
             self._effects.reply(reply, commitFailed(request, error))
             return
-        isMember = group is not None and request.memberId in group.members
-        if group is not None and isMember and group.state in _MANAGED:
+        if (
+            isinstance(group, ClassicGroup)
+            and request.memberId in group.members
+            and group.state in _MANAGED
+        ):
             self._membership.showedLife(group, request.memberId)
         commits, answer = self._commits(request, group)
         if not commits:
@@ -121,10 +125,23 @@ class GroupPositions:
         self,
         context: ClientContext,
         request: OffsetCommit | TxnOffsetCommit,
-        group: ClassicGroup | None,
+        group: Group | None,
     ) -> ErrorCode:
         generation = request.generationIdOrMemberEpoch
         isTransactional = isinstance(request, TxnOffsetCommit)
+        if isinstance(group, ConsumerGroup):
+            if group.isDeleting:
+                return ErrorCode.COORDINATOR_NOT_AVAILABLE
+            if isTransactional and _namesNobody(request):
+                return ErrorCode.NONE
+            places = [
+                (topic.topicId, each.partitionIndex)
+                for topic in request.topics
+                for each in topic.partitions
+            ]
+            hasEpochs = isTransactional or context.apiVersion >= EPOCH_COMMIT_VERSION
+            return group.commitError(hasEpochs, request.memberId, generation, places)
+        assert group is None or isinstance(group, ClassicGroup)
         if group is None:
             if generation < 0:
                 isFull = self._table.isFull
@@ -148,7 +165,7 @@ class GroupPositions:
         return ErrorCode.REBALANCE_IN_PROGRESS if isRefused else ErrorCode.NONE
 
     def _commits(
-        self, request: OffsetCommit | TxnOffsetCommit, group: ClassicGroup | None
+        self, request: OffsetCommit | TxnOffsetCommit, group: Group | None
     ) -> tuple[_Commits, OffsetCommitAnswer]:
         """What can be committed, and the answer if that is appended."""
         nowMs = self._table.nowMs()
@@ -195,14 +212,14 @@ class GroupPositions:
 
     def _committed(
         self,
-        group: ClassicGroup,
+        group: Group,
         commits: _Commits,
         request: OffsetCommit | TxnOffsetCommit,
         answer: OffsetCommitAnswer,
         reply: Callable[[OffsetCommitAnswer], object],
         error: ErrorCode,
     ) -> None:
-        isHere = self._table.has(group)
+        isHere = self._table.hasOffsetsOf(group)
         for topic, partition, committed in commits:
             group.pendingCommits[topic, partition] -= 1
             if not group.pendingCommits[topic, partition]:
@@ -220,7 +237,7 @@ class GroupPositions:
         self._effects.reply(reply, answer)
 
     def setPosition(
-        self, group: ClassicGroup, topic: str, partition: int, committed: CommittedOffset | None
+        self, group: Group, topic: str, partition: int, committed: CommittedOffset | None
     ) -> None:
         """An offset was appended outside of transactions, or its deletion."""
         group.setPosition(topic, partition, committed)
@@ -233,13 +250,12 @@ class GroupPositions:
                 group = self._table.groups.get(key.groupId) or self._table.create(key.groupId)
                 group.setPosition(key.topic, key.partition, committed)
 
-    def _dropIfNothing(self, group: ClassicGroup) -> None:
+    def _dropIfNothing(self, group: Group) -> None:
         """A group that a failed commit has begun, and that nobody has joined, is not there."""
         if (
             self._table.has(group)
             and not group.isStored
-            and group.state is ClassicGroupState.EMPTY
-            and not group.pendingMembers
+            and group.isIdle
             and not group.positions
             and not group.pendingCommits
         ):
@@ -259,6 +275,12 @@ class GroupPositions:
         @param requireStable: wait for commits that are being appended.
         """
         group = self._table.groups.get(request.groupId)
+        if isinstance(group, ConsumerGroup):
+            error = group.fetchError(request.memberId, request.memberEpoch)
+            if error:
+                failed = OffsetFetchGroupAnswer(request.groupId, errorCode=error)
+                self._effects.reply(reply, failed)
+                return
 
         def answer() -> None:
             self._effects.reply(reply, self._fetched(request, group, requireStable))
@@ -269,7 +291,7 @@ class GroupPositions:
             self._table.whenAppended(group, answer)
 
     def _fetched(
-        self, request: OffsetFetchGroup, group: ClassicGroup | None, requireStable: bool
+        self, request: OffsetFetchGroup, group: Group | None, requireStable: bool
     ) -> OffsetFetchGroupAnswer:
         positions = {} if group is None else group.positions
         if request.topics is None:
@@ -301,11 +323,13 @@ class GroupPositions:
     def delete(self, request: OffsetDelete, reply: Callable[[OffsetDeleteAnswer], object]) -> None:
         """OffsetDelete, for a group id that is not empty."""
         group = self._table.groups.get(request.groupId)
-        if group is None or group.state is ClassicGroupState.DEAD:
+        if group is None or group.stateName == ClassicGroupState.DEAD.value:
             self._effects.reply(reply, OffsetDeleteAnswer(ErrorCode.GROUP_ID_NOT_FOUND))
             return
-        isConsumers = group.protocolType == CONSUMER_PROTOCOL_TYPE
-        if group.state is not ClassicGroupState.EMPTY and not isConsumers:
+        isConsumers = (
+            not isinstance(group, ClassicGroup) or group.protocolType == CONSUMER_PROTOCOL_TYPE
+        )
+        if not group.isEmpty and not isConsumers:
             self._effects.reply(reply, OffsetDeleteAnswer(ErrorCode.NON_EMPTY_GROUP))
             return
         deleted: list[tuple[str, int]] = []
@@ -331,7 +355,7 @@ class GroupPositions:
 
     def drop(
         self,
-        group: ClassicGroup,
+        group: Group,
         positions: Sequence[tuple[str, int]],
         done: Callable[[ErrorCode], None] = lambda error: None,
     ) -> None:
@@ -346,7 +370,7 @@ class GroupPositions:
             return
 
         def appended(error: ErrorCode) -> None:
-            if not error and self._table.has(group):
+            if not error and self._table.hasOffsetsOf(group):
                 for topic, partition in positions:
                     self.setPosition(group, topic, partition, None)
             done(self._table.appendError(error))
@@ -368,10 +392,10 @@ class GroupPositions:
 
     # -- expiry
 
-    def expired(self, group: ClassicGroup, nowMs: int) -> list[tuple[str, int]]:
+    def expired(self, group: Group, nowMs: int) -> list[tuple[str, int]]:
         """Topics and partitions whose offsets have expired."""
-        if group.protocolType is None:
-            # No group is managed: each commit ages by itself.
+        if not isinstance(group, ClassicGroup) or group.protocolType is None:
+            # No generation is managed: each commit ages by itself.
             baseMs = -1
         elif group.state is ClassicGroupState.EMPTY:
             baseMs = group.stateTimestampMs
@@ -392,7 +416,16 @@ class GroupPositions:
         ]
 
 
-def tombstones(group: ClassicGroup, positions: Sequence[tuple[str, int]]) -> list[Record]:
+def _namesNobody(request: OffsetCommit | TxnOffsetCommit) -> bool:
+    """A producer need not tell in whose name it commits."""
+    return (
+        request.generationIdOrMemberEpoch == -1
+        and request.memberId == UNKNOWN_MEMBER_ID
+        and request.groupInstanceId is None
+    )
+
+
+def tombstones(group: Group, positions: Sequence[tuple[str, int]]) -> list[Record]:
     """The records that delete offsets."""
     return [
         (encodeOffsetCommitKey(group.groupId, topic, partition), None)

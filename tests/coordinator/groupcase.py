@@ -10,6 +10,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.cluster.metadataimage import MetadataImage
 from pylogbroker.coordinator.effects import Appended, Record, TransactionalProducer
 from pylogbroker.coordinator.groupmessages import (
     ClientContext,
@@ -93,12 +94,17 @@ class GroupCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.nowMs = START_MS
         self.log = Log()
+        self.image = MetadataImage()
         self.coordinator = self.make()
 
     def make(self, settings: GroupSettings | None = None) -> GroupCoordinator:
         """A coordinator that serves all partitions."""
         made = GroupCoordinator(
-            settings or self.settings, self.log.append, lambda: self.nowMs, Random(1)
+            settings or self.settings,
+            self.log.append,
+            lambda: self.nowMs,
+            Random(1),
+            lambda: self.image,
         )
         for partition in range((settings or self.settings).partitionCount):
             made.beginLoading(partition)
@@ -108,7 +114,11 @@ class GroupCase(SynchronousTestCase):
     def reload(self) -> None:
         """Another coordinator reads the log."""
         self.coordinator = GroupCoordinator(
-            self.settings, self.log.append, lambda: self.nowMs, Random(2)
+            self.settings,
+            self.log.append,
+            lambda: self.nowMs,
+            Random(2),
+            lambda: self.image,
         )
         for partition in range(self.settings.partitionCount):
             self.coordinator.beginLoading(partition)

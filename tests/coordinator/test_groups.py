@@ -141,7 +141,7 @@ class LoadTests(GroupCase):
         replay = self.coordinator.replay
         group = encodeGroupMetadataKey(GROUP)
         offset = encodeOffsetCommitKey(GROUP, "t", 0)
-        self.assertFalse(replay(b"\0\3\0\1g", b"whatever"))
+        self.assertFalse(replay(b"\0\x09\0\1g", b"whatever"))
         self.assertTrue(replay(group, None))
         self.assertTrue(replay(offset, None))
         replay(group, encodeStoredGroup(StoredGroup("consumer", 3, None, None, 5)))
@@ -190,7 +190,7 @@ class ListTests(GroupCase):
         self.assertEqual(listed([" stable", "Dead"]).groups, both[:1])
         self.assertEqual(listed(["empty"], ["Classic"]).groups, both[1:])
         self.assertEqual(listed(["nonsense"]).groups, [])
-        self.assertEqual(listed([], ["consumer"]).groups, ())
+        self.assertEqual(listed([], ["consumer"]).groups, [])
 
     def test_describe(self) -> None:
         """Members are shown, with metadata if the group is stable."""

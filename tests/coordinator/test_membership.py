@@ -4,6 +4,7 @@ Joins, syncs, heartbeats, leaves and sessions of classic groups.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pylogbroker.coordinator.groupmessages import (
@@ -254,7 +255,8 @@ class JoinTests(GroupCase):
         already goes on.
         """
         full = ErrorCode.GROUP_MAX_SIZE_REACHED
-        for settings, isFull in (
+
+        for limits, isFull in (
             ({"groupCountMax": 1}, lambda: self.join(groupId="h")),
             ({"memberCountMax": 1}, lambda: self.join()),
             ({"memberCountMax": 1}, lambda: self.join(groupId="h")),
@@ -267,7 +269,7 @@ class JoinTests(GroupCase):
                 lambda: self.join(protocols=[JoinProtocol("range", bytes(30))]),
             ),
         ):
-            self.coordinator = self.make(GroupSettings(initialRebalanceDelayMs=0, **settings))
+            self.coordinator = self.make(replace(self.settings, **dict[str, Any](limits)))
             (leader,) = self.join(protocols=[JoinProtocol("range", b"x")])
             self.assertEqual(leader.errorCode, 0)
             self.assertEqual(isFull()[0].errorCode, full)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import aiokafka
@@ -49,10 +49,16 @@ def records(count: int = RECORD_COUNT) -> list[Sent]:
 
 
 class ClientCase(SynchronousTestCase):
-    """One broker for each test."""
+    """
+    One broker for each test.
+
+    @cvar properties: of the broker.
+    """
+
+    properties: Mapping[str, str] = {}
 
     def setUp(self) -> None:
-        self.broker = BackgroundBroker()
+        self.broker = BackgroundBroker(self.properties)
         self.addCleanup(self.broker.close)
         self.broker.start()
         self.servers = self.broker.bootstrapServers

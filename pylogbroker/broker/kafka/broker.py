@@ -52,6 +52,7 @@ from pylogbroker.broker.kafka.topics import (
 from pylogbroker.broker.logmanager import LogManager
 from pylogbroker.broker.metadatamanager import MetadataManager
 from pylogbroker.broker.server import Broker
+from pylogbroker.cluster.acls import AclOperation, AclResourceType
 from pylogbroker.cluster.metadataimage import Record, ScramCredential
 from pylogbroker.config.brokersettings import BrokerSettings, kafkaValues
 from pylogbroker.config.listenersettings import Listener
@@ -272,7 +273,12 @@ class KafkaBroker:
             self._clock, self.topics, broker.readWorker, self._settings, self.groups
         )
         groups = GroupRequests(
-            self.groups, self.transactions, self.topics, self._settings.brokerId, self.advertised
+            self.groups,
+            self.transactions,
+            self.topics,
+            self._settings.brokerId,
+            self.advertised,
+            None if self.authorizer is None else self._mayDescribe,
         )
         produce = ProduceRequests(
             broker,
@@ -351,6 +357,10 @@ class KafkaBroker:
 
     def _credential(self, user: str, mechanism: int) -> ScramCredential | None:
         return self.metadata.image.scramCredentials.get(user, {}).get(mechanism)
+
+    def _mayDescribe(self, state: ConnectionState, topic: str) -> bool:
+        assert self.authorizer is not None
+        return self.authorizer.allows(state, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic)
 
     def _makeCleaner(self, directory: LogDirectory, logManager: LogManager) -> LogCleaner:
         worker, fileSystem = self._compactionWorker, self._fileSystem

@@ -33,7 +33,6 @@ from pylogbroker.protocol.kafka.responses import apiVersionsResponse, encodeResp
 from pylogbroker.types import TopicPartition
 
 SLOT_COUNT_MAX = 8
-TRANSACTION_VERSION = 2
 REPEAT_MAX = 2
 """
 How often a response describes the same group, resource or partition. Kafka does it each time that
@@ -51,6 +50,11 @@ _FIRST_CORRELATION_MAX = 0xFFFF
 _PRINTABLE = range(0x21, 0x7F)
 ANONYMOUS = "User:ANONYMOUS"
 """The principal of a client that has not authenticated, on a listener where it need not."""
+FEATURES = {"group.version": 1, "transaction.version": 2}
+"""
+The features of the cluster on which its clients rely, with their versions: groups of KIP-848, and
+transactions with an epoch each (KIP-890).
+"""
 _NAMED_VERSION = 3
 """The first version of ApiVersions in which a client names its software."""
 _FEATURE_FROM_0_VERSION = 4
@@ -280,16 +284,15 @@ class KafkaProtocol:
 
 
 def _addFeatures(response: Any, version: int) -> None:
-    """
-    The features of the cluster on which its clients rely: C{transaction.version} 2, transactions
-    with an epoch each (KIP-890). Clients of version 3 take a feature that begins at 0 for an error.
-    """
+    """Clients of version 3 take a feature that begins at 0 for an error."""
     cls = type(response)
-    name, level = "transaction.version", TRANSACTION_VERSION
     if version >= _FEATURE_FROM_0_VERSION:
-        response.supportedFeatures = [cls.SupportedFeatureKey(name=name, maxVersion=level)]
+        response.supportedFeatures = [
+            cls.SupportedFeatureKey(name=name, maxVersion=level) for name, level in FEATURES.items()
+        ]
     response.finalizedFeatures = [
         cls.FinalizedFeatureKey(name=name, maxVersionLevel=level, minVersionLevel=level)
+        for name, level in FEATURES.items()
     ]
     response.finalizedFeaturesEpoch = 0
 

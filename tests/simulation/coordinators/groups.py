@@ -487,7 +487,7 @@ class GroupWorld(CoordinatorWorld):
         """Memory and log agree, counts are right."""
         table = self._coordinator._table
         totals = table.totals
-        groups = list(table.groups.values())
+        groups = _classicGroups(self._coordinator)
         counted = (
             sum(len(each.members) + len(each.pendingMembers) for each in groups),
             sum(member.metadataSize for each in groups for member in each.members.values()),
@@ -524,7 +524,7 @@ class GroupWorld(CoordinatorWorld):
                 raise BrokenPromiseError(f"nothing ends the session of {member.memberId}")
 
     def _checkLog(self, groups: Sequence[ClassicGroup]) -> None:
-        read = self.load()._table.groups
+        read = {each.groupId: each for each in _classicGroups(self.load())}
         for group in groups:
             other = read.get(group.groupId)
             if group.positions and (other is None or other.positions != group.positions):
@@ -550,7 +550,7 @@ class GroupWorld(CoordinatorWorld):
     def isAtRest(self) -> bool:
         self._someoneLives()
         alive = [each for each in self.clients if each.isAlive]
-        group = self._coordinator._table.groups.get(GROUP)
+        group = self._coordinator._table.classic(GROUP)
         if group is None or group.state is not ClassicGroupState.STABLE or self.unanswered:
             return False
         if set(group.members) != {each.memberId for each in alive}:
@@ -567,7 +567,7 @@ class GroupWorld(CoordinatorWorld):
         return True
 
     def describe(self) -> str:
-        group = self._coordinator._table.groups.get(GROUP)
+        group = self._coordinator._table.classic(GROUP)
         clients = [
             (
                 each.name,
@@ -582,6 +582,11 @@ class GroupWorld(CoordinatorWorld):
         if group is None:
             return f"no group; {clients}"
         return f"{group.state}, generation {group.generation}, {list(group.members)}; {clients}"
+
+
+def _classicGroups(coordinator: GroupCoordinator) -> list[ClassicGroup]:
+    groups = coordinator._table.groups.values()
+    return [each for each in groups if isinstance(each, ClassicGroup)]
 
 
 def _members(group: ClassicGroup) -> tuple[object, ...]:

@@ -12,6 +12,7 @@ Each answer is a Deferred, since it may have to wait: for other members, or for 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
@@ -59,6 +60,7 @@ _BATCHED_FIND_VERSION = 4
 _BATCHED_FETCH_VERSION = 8
 _COMMIT_IDS_VERSION = 10
 _SYNC_PROTOCOL_VERSION = 5
+_FETCH_MEMBERS_VERSION = 9
 _FETCH_IDS_VERSION = 10
 
 
@@ -75,11 +77,15 @@ class GroupRequests:
         topics: TopicManager,
         brokerId: int,
         advertised: Callable[[ConnectionState], tuple[str, int]],
+        mayDescribe: Callable[[ConnectionState, str], bool] | None = None,
     ) -> None:
         """
         @param advertised: gives the host and port at which clients of a connection's listener
             reach this broker.
+        @param mayDescribe: whether a client may know of a topic, for patterns, which name none;
+            L{None}: every client of every one.
         """
+        self._mayDescribe = mayDescribe
         self._groups = groups
         self._transactions = transactions
         self._topics = topics
@@ -94,6 +100,8 @@ class GroupRequests:
             ApiKey.SYNC_GROUP: self.syncGroup,
             ApiKey.HEARTBEAT: self.heartbeat,
             ApiKey.LEAVE_GROUP: self.leaveGroup,
+            ApiKey.CONSUMER_GROUP_HEARTBEAT: self.consumerGroupHeartbeat,
+            ApiKey.CONSUMER_GROUP_DESCRIBE: self.consumerGroupDescribe,
             ApiKey.OFFSET_COMMIT: self.offsetCommit,
             ApiKey.OFFSET_FETCH: self.offsetFetch,
             ApiKey.OFFSET_DELETE: self.offsetDelete,
@@ -169,6 +177,17 @@ class GroupRequests:
         return self._ask(
             messages.LeaveGroupResponse,
             lambda reply: self._groups.coordinator.leaveGroup(context, body, reply),
+        )
+
+    def consumerGroupHeartbeat(
+        self, header: RequestHeader, body: Any, state: ConnectionState
+    ) -> Any:
+        context = _context(header, state)
+        if self._mayDescribe is not None:
+            context = context._replace(sees=partial(self._mayDescribe, state))
+        return self._ask(
+            messages.ConsumerGroupHeartbeatResponse,
+            lambda reply: self._groups.coordinator.consumerGroupHeartbeat(context, body, reply),
         )
 
     def _ask(
@@ -351,6 +370,8 @@ class GroupRequests:
                     ]
                     topics.append(OffsetFetchTopic(name, known, self._idOf(name)))
         request = OffsetFetchGroup(group.groupId, topics)
+        if context.apiVersion >= _FETCH_MEMBERS_VERSION:
+            request = request._replace(memberId=group.memberId, memberEpoch=group.memberEpoch)
         answer: OffsetFetchGroupAnswer = await self._asked(
             lambda reply: self._groups.coordinator.offsetFetch(
                 context, request, requireStable, reply
@@ -393,6 +414,21 @@ class GroupRequests:
         )
         operations = GROUP_OPERATIONS if body.includeAuthorizedOperations else _NO_OPERATIONS
         return messages.DescribeGroupsResponse(
+            groups=[
+                each if each.errorCode else each._replace(authorizedOperations=operations)
+                for each in groups
+            ]
+        )
+
+    def consumerGroupDescribe(
+        self, header: RequestHeader, body: Any, state: ConnectionState
+    ) -> Any:
+        limit = RepeatLimit()
+        groups = self._groups.coordinator.describeConsumerGroups(
+            [each for each in body.groupIds if limit.admits(each)]
+        )
+        operations = GROUP_OPERATIONS if body.includeAuthorizedOperations else _NO_OPERATIONS
+        return messages.ConsumerGroupDescribeResponse(
             groups=[
                 each if each.errorCode else each._replace(authorizedOperations=operations)
                 for each in groups

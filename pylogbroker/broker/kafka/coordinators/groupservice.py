@@ -45,6 +45,11 @@ def groupSettings(settings: BrokerSettings, partitionCount: int) -> GroupSetting
         offsetMetadataMaxSize=settings.offsetMetadataMaxBytes,
         offsetsRetentionMs=settings.offsetsRetentionMinutes * _MINUTE_MS,
         offsetsRetentionCheckIntervalMs=settings.offsetsRetentionCheckIntervalMs,
+        consumerSessionTimeoutMs=settings.groupConsumerSessionTimeoutMs,
+        consumerHeartbeatIntervalMs=settings.groupConsumerHeartbeatIntervalMs,
+        consumerAssignmentIntervalMs=settings.groupConsumerAssignmentIntervalMs,
+        consumerGroupMaxSize=settings.groupConsumerMaxSize,
+        consumerAssignors=settings.groupConsumerAssignors,
     )
 
 
@@ -76,7 +81,9 @@ class GroupService(CoordinatorService):
 
     def _makeCoordinator(self) -> None:
         settings = groupSettings(self._settings, self.partitionCount)
-        self.coordinator = GroupCoordinator(settings, self._append, self.nowMs, self._random)
+        self.coordinator = GroupCoordinator(
+            settings, self._append, self.nowMs, self._random, lambda: self._topics.image
+        )
 
     def start(self) -> Deferred[None]:
         """See L{CoordinatorService.start}."""
@@ -92,6 +99,7 @@ class GroupService(CoordinatorService):
         """Topics that are gone take their committed offsets along."""
         super()._onMetadata()
         known, self._known = self._known, self._topics.image.topicsById
+        self.coordinator.topicsChanged()
         for topicId in known.keys() - self._known.keys():
             self.coordinator.topicDeleted(known[topicId].name, topicId.bytes)
 

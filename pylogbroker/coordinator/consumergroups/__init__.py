@@ -1,0 +1,3 @@
+"""
+Groups of the consumer protocol (KIP-848), whose partitions the coordinator assigns.
+"""

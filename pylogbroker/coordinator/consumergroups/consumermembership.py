@@ -1,0 +1,737 @@
+"""
+Who is a member of a group of KIP-848, and what it may own: ConsumerGroupHeartbeat, and what happens
+when a member is silent or does not give up what it has to. A module of its own, since its rules are
+to be read beside Kafka's, apart from those of classic groups.
+
+The rules are those of Apache Kafka 4.3 with C{group.consumer.migration.policy=disabled}: a group
+goes on with another protocol only when it has no members.
+
+What a member is told is in the log. A step changes memory at once and appends what has changed; its
+answer waits for that. If an append fails, what it held is appended with the next step, and nobody
+is answered before.
+
+A pattern is matched with the topics behind the answer to the heartbeat that brought it, as Kafka
+does: the member learns of its partitions with a later one.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from random import Random
+from uuid import UUID
+
+from pylogbroker.cluster.metadataimage import MetadataImage, TopicImage
+from pylogbroker.coordinator.classicgroup import ClassicGroup, ClassicGroupState
+from pylogbroker.coordinator.consumergroups.assignors import ASSIGNORS, AssignedMember
+from pylogbroker.coordinator.consumergroups.consumergroup import (
+    AWAY_EPOCH,
+    CLASSIC_KEY,
+    ConsumerGroup,
+    ConsumerMember,
+    MemberState,
+    Owned,
+    ResolvedPattern,
+)
+from pylogbroker.coordinator.consumergroups.topicregex import checkPattern, matchingTopics
+from pylogbroker.coordinator.effects import PendingAppend, Record
+from pylogbroker.coordinator.group import Group
+from pylogbroker.coordinator.groupmessages import (
+    UNKNOWN_MEMBER_ID,
+    ClientContext,
+    ConsumerAssignment,
+    ConsumerGroupHeartbeat,
+    ConsumerGroupHeartbeatAnswer,
+    ConsumerPartitions,
+    DescribedAssignment,
+    DescribedConsumer,
+    DescribedConsumerGroup,
+    LeavingMember,
+    LeftMember,
+    NamedPartitions,
+)
+from pylogbroker.coordinator.grouptable import GroupTable
+from pylogbroker.errors import InvalidPatternError
+from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+
+HeartbeatReply = Callable[[ConsumerGroupHeartbeatAnswer], object]
+
+MEMBER_ID_VERSION = 1
+"""From here on a member makes its own id."""
+
+NAME_SIZE_MAX = 0x7FFF
+"""Bytes of what becomes part of a key: ids and patterns."""
+
+PATTERN_REFRESH_MS = 10_000
+"""A group's patterns are matched with new topics after this time at the earliest."""
+
+
+class _RefusedError(Exception):
+    """A heartbeat is answered with an error."""
+
+    def __init__(self, code: ErrorCode, text: str) -> None:
+        super().__init__(text)
+        self.answer = ConsumerGroupHeartbeatAnswer(code, text)
+
+
+class ConsumerMembership:
+    """The members of all groups of KIP-848 of a coordinator."""
+
+    def __init__(
+        self,
+        table: GroupTable,
+        random: Random,
+        image: Callable[[], MetadataImage],
+        vacate: Callable[[ClassicGroup], None],
+    ) -> None:
+        """
+        @param table: the groups.
+        @param random: for member ids.
+        @param image: the topics.
+        @param vacate: forgets who was about to join a classic group.
+        """
+        self._table = table
+        self._effects = table.effects
+        self._settings = table.settings
+        self._random = random
+        self._image = image
+        self._vacate = vacate
+        self._topicsVersion = 0
+
+    def topicsChanged(self) -> None:
+        """Groups look at the topics again, each with the next heartbeat of a member."""
+        self._topicsVersion += 1
+
+    # -- heartbeat
+
+    def heartbeat(
+        self, context: ClientContext, request: ConsumerGroupHeartbeat, reply: HeartbeatReply
+    ) -> None:
+        """ConsumerGroupHeartbeat. Answered when what has changed is appended."""
+        try:
+            self._check(context, request)
+            if request.memberEpoch < 0:
+                group, answer = self._leave(request)
+            else:
+                group, answer = self._beat(context, request)
+        except _RefusedError as refused:
+            self._effects.reply(reply, refused.answer)
+            return
+        pending = self._store(group)
+        if pending is None or pending.isDone:
+            self._effects.reply(reply, answer)
+        else:
+            pending.then(partial(self._stored, reply, answer))
+
+    def _stored(
+        self, reply: HeartbeatReply, answer: ConsumerGroupHeartbeatAnswer, error: ErrorCode
+    ) -> None:
+        if error:
+            code = self._table.appendError(error)
+            answer = ConsumerGroupHeartbeatAnswer(code, code.message)
+        self._effects.reply(reply, answer)
+
+    def _store(self, group: ConsumerGroup) -> PendingAppend | None:
+        """
+        Append what has changed.
+
+        @return: the last append of the group's records, if there is any.
+        """
+        if group.isChanged:
+            keys, records = group.takeRecords()
+            group.isStored = True
+
+            def appended(error: ErrorCode) -> None:
+                if error:
+                    group.notStored(keys)
+
+            group.lastStored = self._table.append(group, records, appended)
+        return group.lastStored
+
+    def _check(self, context: ClientContext, request: ConsumerGroupHeartbeat) -> None:
+        """What is wrong with a request by itself."""
+        isEmpty = [
+            text
+            for value, text in (
+                (request.groupId, "GroupId can't be empty."),
+                (request.instanceId, "InstanceId can't be empty."),
+                (request.rackId, "RackId can't be empty."),
+            )
+            if value == ""
+        ]
+        hasNoTopics = request.subscribedTopicNames is None and request.subscribedTopicRegex is None
+        text = None
+        if not request.memberId and (
+            request.memberEpoch or context.apiVersion >= MEMBER_ID_VERSION
+        ):
+            text = "MemberId can't be empty."
+        elif isEmpty:
+            text = isEmpty[0]
+        elif not request.memberEpoch and request.rebalanceTimeoutMs == -1:
+            text = "RebalanceTimeoutMs must be provided in first request."
+        elif not request.memberEpoch and (
+            request.topicPartitions is None or request.topicPartitions
+        ):
+            text = "TopicPartitions must be empty when (re-)joining."
+        elif not request.memberEpoch and hasNoTopics:
+            text = (
+                "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when"
+                " (re-)joining."
+            )
+        elif request.memberEpoch == AWAY_EPOCH and request.instanceId is None:
+            text = "InstanceId can't be null."
+        elif request.memberEpoch < AWAY_EPOCH:
+            text = "MemberEpoch is invalid."
+        elif _isTooLong(request):
+            text = f"An id or a pattern has more than {NAME_SIZE_MAX} bytes."
+        if text is not None:
+            raise _RefusedError(ErrorCode.INVALID_REQUEST, text)
+        assignor = request.serverAssignor
+        if assignor is not None and assignor not in self._settings.consumerAssignors:
+            raise _RefusedError(
+                ErrorCode.UNSUPPORTED_ASSIGNOR,
+                f"ServerAssignor {assignor} is not supported. Supported assignors:"
+                f" {', '.join(self._settings.consumerAssignors)}.",
+            )
+
+    # -- join and go on
+
+    def _beat(
+        self, context: ClientContext, request: ConsumerGroupHeartbeat
+    ) -> tuple[ConsumerGroup, ConsumerGroupHeartbeatAnswer]:
+        found = self._table.groups.get(request.groupId)
+        group = self._groupFor(request, found)
+        before, replaced = self._memberFor(group, request)
+        memberId = request.memberId or self._makeMemberId()
+        known = before or ConsumerMember(memberId)
+        updated = _updated(context, request, replace(known, memberId=memberId))
+        self._admit(group, found, before, known, updated)
+        if found is not group:
+            self._begin(group, found)
+        if replaced is not None:
+            self._replace(group, replaced, memberId)
+        group.put(updated)
+        isSubscriptionChanged = self._subscribed(context, group, known, updated)
+        self._assignIfDue(group)
+        owned = _owned(request)
+        after = group.reconciled(updated, owned, isSubscriptionChanged, self._image())
+        group.put(after)
+        self._expectHeartbeat(group, memberId)
+        self._expectRevocation(group, updated, after)
+        isFull = (
+            request.rebalanceTimeoutMs != -1
+            and request.topicPartitions is not None
+            and not (request.subscribedTopicNames is None and request.subscribedTopicRegex is None)
+        )
+        isTold = not request.memberEpoch or isFull or _places(known) != _places(after)
+        return group, ConsumerGroupHeartbeatAnswer(
+            memberId=memberId,
+            memberEpoch=after.epoch,
+            heartbeatIntervalMs=self._settings.consumerHeartbeatIntervalMs,
+            assignment=_assignmentOf(after) if isTold else None,
+        )
+
+    def _groupFor(self, request: ConsumerGroupHeartbeat, found: Group | None) -> ConsumerGroup:
+        """The group, which is perhaps a new one that nobody knows yet."""
+        groupId = request.groupId
+        if isinstance(found, ConsumerGroup):
+            if found.isDeleting:
+                code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+                raise _RefusedError(code, code.message)
+            return found
+        if request.memberEpoch:
+            text = (
+                f"Consumer group {groupId} not found."
+                if found is None
+                else f"Group {groupId} is not a consumer group."
+            )
+            raise _RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, text)
+        if isinstance(found, ClassicGroup) and found.state is ClassicGroupState.DEAD:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            raise _RefusedError(code, code.message)
+        if found is not None and not found.isEmpty:
+            raise _RefusedError(
+                ErrorCode.GROUP_ID_NOT_FOUND,
+                f"Cannot upgrade classic group {groupId} to consumer group because online upgrade"
+                " is disabled.",
+            )
+        return ConsumerGroup(groupId, self._table.partitionOf(groupId), self._table.totals)
+
+    def _memberFor(
+        self, group: ConsumerGroup, request: ConsumerGroupHeartbeat
+    ) -> tuple[ConsumerMember | None, ConsumerMember | None]:
+        """The member, if it is there; and the one whose place it takes, whose state it has."""
+        memberId, instanceId = request.memberId, request.instanceId
+        member = group.members.get(memberId)
+        if instanceId is None:
+            if member is None and request.memberEpoch:
+                raise self._unknown(group, memberId)
+        else:
+            static = group.members.get(group.staticMembers.get(instanceId, ""))
+            if not request.memberEpoch:
+                if static is not None and static.epoch == AWAY_EPOCH:
+                    back = replace(static, epoch=0, previousEpoch=0)
+                    return back, static
+                if static is not None and static.memberId != memberId:
+                    raise _RefusedError(
+                        ErrorCode.UNRELEASED_INSTANCE_ID,
+                        f"Static member {memberId} with instance id {instanceId} cannot join the"
+                        f" group because the instance id is owned by {static.memberId} member.",
+                    )
+            else:
+                member = self._static(group, memberId, instanceId)
+        if member is not None and request.memberEpoch:
+            _checkEpoch(member, request.memberEpoch, _owned(request))
+        return member, None
+
+    def _unknown(self, group: ConsumerGroup, memberId: str) -> _RefusedError:
+        return _RefusedError(
+            ErrorCode.UNKNOWN_MEMBER_ID,
+            f"Member {memberId} is not a member of group {group.groupId}.",
+        )
+
+    def _static(self, group: ConsumerGroup, memberId: str, instanceId: str) -> ConsumerMember:
+        current = group.staticMembers.get(instanceId)
+        if current is None:
+            raise _RefusedError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instanceId} is unknown."
+            )
+        if current != memberId:
+            raise _RefusedError(
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"Static member {memberId} with instance id {instanceId} was fenced by member"
+                f" {current}.",
+            )
+        return group.members[memberId]
+
+    def _admit(
+        self,
+        group: ConsumerGroup,
+        found: Group | None,
+        before: ConsumerMember | None,
+        known: ConsumerMember,
+        updated: ConsumerMember,
+    ) -> None:
+        """Limits, and the pattern."""
+        settings, totals = self._settings, self._table.totals
+        text = None
+        if before is None and len(group.members) >= settings.consumerGroupMaxSize:
+            text = (
+                "The consumer group has reached its maximum capacity of"
+                f" {settings.consumerGroupMaxSize} members."
+            )
+        elif (found is None and self._table.isFull) or (
+            before is None and totals.memberCount >= settings.memberCountMax
+        ):
+            text = "The coordinator has as many groups or members as it may have."
+        elif updated.metadataSize > settings.memberMetadataSizeMax or (
+            totals.metadataSize + updated.metadataSize > settings.metadataSizeMax
+        ):
+            text = "The subscription is too large."
+        if text is not None:
+            raise _RefusedError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
+        if updated.pattern and updated.pattern != known.pattern:
+            try:
+                checkPattern(updated.pattern)
+            except InvalidPatternError as error:
+                raise _RefusedError(
+                    ErrorCode.INVALID_REGULAR_EXPRESSION,
+                    f"SubscribedTopicRegex `{updated.pattern}` is not a valid regular expression:"
+                    f" {error}.",
+                ) from error
+
+    def _begin(self, group: ConsumerGroup, found: Group | None) -> None:
+        """The group is there from now on, perhaps in the place of a classic one."""
+        if found is None:
+            self._table.add(group)
+            return
+        assert isinstance(found, ClassicGroup)
+        self._vacate(found)
+        self._table.replace(group)
+        if found.isStored:
+            group.changed(CLASSIC_KEY)
+
+    def _replace(self, group: ConsumerGroup, old: ConsumerMember, memberId: str) -> None:
+        """Another process takes the place of a static member that has gone."""
+        self._forget(group, old.memberId)
+        target = group.target.get(old.memberId)
+        group.remove(old.memberId)
+        if target is not None:
+            group.setTarget(memberId, target)
+
+    def _makeMemberId(self) -> str:
+        made = self._random.getrandbits(128).to_bytes(16, "big")
+        return urlsafe_b64encode(made).decode().rstrip("=")
+
+    # -- topics
+
+    def _subscribed(
+        self,
+        context: ClientContext,
+        group: ConsumerGroup,
+        known: ConsumerMember,
+        updated: ConsumerMember,
+    ) -> bool:
+        """
+        Look at the topics of the group.
+
+        @return: whether the member subscribes to other ones than before.
+        """
+        isBumped = known.topics != updated.topics
+        isPatternNew = known.pattern != updated.pattern
+        if isPatternNew:
+            isBumped |= group.dropPattern(known.pattern) or updated.pattern in group.patterns
+        if updated.pattern and updated.pattern not in group.patterns:
+            self._expectPatterns(context, group)
+        elif group.patternsVersion != self._topicsVersion and group.patterns:
+            lastMs = max(each.madeMs for each in group.patterns.values())
+            if self._table.nowMs() - lastMs >= PATTERN_REFRESH_MS:
+                self._expectPatterns(context, group)
+        if isBumped or group.topicsVersion != self._topicsVersion:
+            isBumped |= self._isHashNew(group)
+        if isBumped:
+            group.bump()
+        return known.topics != updated.topics or isPatternNew
+
+    def _isHashNew(self, group: ConsumerGroup) -> bool:
+        group.topicsVersion = self._topicsVersion
+        before, group.metadataHash = group.metadataHash, group.hashOf(self._image())
+        return before != group.metadataHash
+
+    def _expectPatterns(self, context: ClientContext, group: ConsumerGroup) -> None:
+        self._table.deadlines.set(
+            _patternsKey(group),
+            self._table.nowMs(),
+            partial(self._resolve, group, context.sees),
+        )
+
+    def _resolve(self, group: ConsumerGroup, sees: Callable[[str], bool] | None) -> None:
+        """Match the patterns of a group with the topics of which the member may know."""
+        group.patternsVersion = self._topicsVersion
+        nowMs = self._table.nowMs()
+        names: Collection[str] = self._image().topics
+        if sees is not None:
+            names = list(filter(sees, names))
+        for pattern in dict.fromkeys(each.pattern for each in group.members.values()):
+            if pattern:
+                group.setPattern(pattern, ResolvedPattern(matchingTopics(pattern, names), nowMs))
+        if self._isHashNew(group):
+            group.bump()
+        self._store(group)
+
+    # -- assignments
+
+    def _assignIfDue(self, group: ConsumerGroup) -> None:
+        """Make a target assignment, unless one was made a moment ago."""
+        nowMs = self._table.nowMs()
+        dueMs = group.targetMs + self._settings.consumerAssignmentIntervalMs
+        if group.epoch <= group.targetEpoch or group.targetMs <= nowMs < dueMs:
+            return
+        image = self._image()
+        counts: dict[bytes, int] = {}
+        members = []
+        for member in group.members.values():
+            topicIds = set()
+            for name in sorted(group.topicsOf(member)):
+                topic = image.topics.get(name)
+                if topic is not None:
+                    topicIds.add(topic.topicId.bytes)
+                    counts[topic.topicId.bytes] = topic.partitionCount
+            owned = group.target.get(member.memberId, {})
+            members.append(AssignedMember(member.memberId, member.instanceId, topicIds, owned))
+        group.assign(ASSIGNORS[self._assignorOf(group)](members, counts), group.epoch, nowMs)
+
+    def _assignorOf(self, group: ConsumerGroup) -> str:
+        """The one that most members prefer; the default if none prefers any."""
+        known = self._settings.consumerAssignors
+        votes = [each.assignor for each in group.members.values() if each.assignor in known]
+        return max(known, key=lambda each: (votes.count(each), -known.index(each)))
+
+    # -- leave
+
+    def _leave(
+        self, request: ConsumerGroupHeartbeat
+    ) -> tuple[ConsumerGroup, ConsumerGroupHeartbeatAnswer]:
+        group = self._table.groups.get(request.groupId)
+        if not isinstance(group, ConsumerGroup):
+            reason = "not found" if group is None else "is not a consumer group"
+            text = f"Group {request.groupId} {reason}."
+            raise _RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, text)
+        if request.instanceId is not None:
+            member = self._static(group, request.memberId, request.instanceId)
+        else:
+            found = group.members.get(request.memberId)
+            if found is None:
+                raise self._unknown(group, request.memberId)
+            member = found
+        if request.memberEpoch == AWAY_EPOCH:
+            self._table.deadlines.cancel(_revocationKey(group, member.memberId))
+            group.put(
+                replace(
+                    member,
+                    epoch=AWAY_EPOCH,
+                    previousEpoch=0,
+                    assigned=_sinceEver(member.assigned),
+                    pending=_sinceEver(member.pending),
+                )
+            )
+        else:
+            self._remove(group, [member.memberId])
+        return group, ConsumerGroupHeartbeatAnswer(
+            memberId=request.memberId, memberEpoch=request.memberEpoch
+        )
+
+    def leaveClassic(
+        self, group: ConsumerGroup, leaving: Sequence[LeavingMember]
+    ) -> tuple[list[LeftMember], PendingAppend | None]:
+        """
+        LeaveGroup, by which an administrator removes members.
+
+        @return: what became of each, and what has to be appended before that is true.
+        """
+        left = []
+        memberIds: dict[str, None] = {}
+        for each in leaving:
+            memberId = each.memberId
+            error = ErrorCode.NONE
+            if each.groupInstanceId is not None:
+                current = group.staticMembers.get(each.groupInstanceId)
+                if current is None or current in memberIds:
+                    error = ErrorCode.UNKNOWN_MEMBER_ID
+                elif memberId not in (UNKNOWN_MEMBER_ID, current):
+                    error = ErrorCode.FENCED_INSTANCE_ID
+                memberId = current or ""
+            elif memberId not in group.members or memberId in memberIds:
+                error = ErrorCode.UNKNOWN_MEMBER_ID
+            if error is ErrorCode.NONE:
+                memberIds[memberId] = None
+            left.append(LeftMember(each.memberId, each.groupInstanceId, error))
+        if not memberIds:
+            return left, None
+        self._remove(group, memberIds)
+        return left, self._store(group)
+
+    def _remove(self, group: ConsumerGroup, memberIds: Iterable[str]) -> None:
+        """Members are no more."""
+        for memberId in memberIds:
+            self._forget(group, memberId)
+            pattern = group.members[memberId].pattern
+            group.remove(memberId)
+            group.dropPattern(pattern)
+        self._isHashNew(group)
+        group.bump()
+
+    def _forget(self, group: ConsumerGroup, memberId: str) -> None:
+        self._table.deadlines.cancel(_sessionKey(group, memberId))
+        self._table.deadlines.cancel(_revocationKey(group, memberId))
+
+    # -- time
+
+    def _expectHeartbeat(self, group: ConsumerGroup, memberId: str) -> None:
+        dueMs = self._table.nowMs() + self._settings.consumerSessionTimeoutMs
+        self._table.deadlines.set(
+            _sessionKey(group, memberId), dueMs, partial(self._fence, group, memberId)
+        )
+
+    def _expectRevocation(
+        self, group: ConsumerGroup, before: ConsumerMember | None, after: ConsumerMember
+    ) -> None:
+        """Who has to give up partitions has as long for it as it said."""
+        key = _revocationKey(group, after.memberId)
+        if after.state is not MemberState.UNREVOKED:
+            self._table.deadlines.cancel(key)
+        elif before is None or before.state is not MemberState.UNREVOKED:
+            dueMs = self._table.nowMs() + max(after.rebalanceTimeoutMs, 0)
+            self._table.deadlines.set(key, dueMs, partial(self._fence, group, after.memberId))
+
+    def _fence(self, group: ConsumerGroup, memberId: str) -> None:
+        """A member was silent for too long, or has kept what it had to give up."""
+        self._remove(group, [memberId])
+        self._store(group)
+
+    # -- administration
+
+    def described(self, groupId: str) -> DescribedConsumerGroup:
+        """ConsumerGroupDescribe, of a group that is served."""
+        group = self._table.groups.get(groupId)
+        if not isinstance(group, ConsumerGroup):
+            reason = "not found" if group is None else "is not a consumer group"
+            return DescribedConsumerGroup(
+                groupId, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {groupId} {reason}."
+            )
+        topics = self._image().topicsById
+        return DescribedConsumerGroup(
+            groupId,
+            groupState=group.stateName,
+            groupEpoch=group.epoch,
+            assignmentEpoch=group.targetEpoch,
+            assignorName=self._assignorOf(group),
+            members=[
+                DescribedConsumer(
+                    each.memberId,
+                    each.instanceId,
+                    each.rackId,
+                    each.epoch,
+                    each.clientId,
+                    each.clientHost,
+                    each.topics,
+                    each.pattern,
+                    _described(_places(each, isPendingIn=True), topics),
+                    _described(group.target.get(each.memberId, {}), topics),
+                )
+                for each in group.members.values()
+            ],
+        )
+
+    def delete(
+        self,
+        group: ConsumerGroup,
+        deleted: Sequence[Record],
+        forget: Callable[[], None],
+        done: Callable[[ErrorCode], None],
+    ) -> None:
+        """
+        Delete a group without members, and its offsets.
+
+        @param deleted: the records that delete its offsets.
+        @param forget: called when they are deleted.
+        @param done: called with the outcome.
+        """
+        group.isDeleting = True
+        keys, records = group.takeTombstones()
+
+        def appended(error: ErrorCode) -> None:
+            group.isDeleting = False
+            if error:
+                group.notStored(keys)
+            elif self._table.has(group):
+                forget()
+                self.unload(group)
+            done(self._table.appendError(error))
+
+        self._table.append(group, [*deleted, *records], appended)
+
+    # -- the log
+
+    def loaded(self, group: ConsumerGroup) -> None:
+        """A group was read from the log: its members' sessions begin."""
+        for member in group.members.values():
+            self._expectHeartbeat(group, member.memberId)
+            self._expectRevocation(group, None, member)
+
+    def unload(self, group: ConsumerGroup) -> None:
+        """The group is not here any more."""
+        self.forgetMembers(group)
+        self._table.remove(group)
+
+    def forgetMembers(self, group: ConsumerGroup) -> None:
+        """The group goes, or goes on as a classic one."""
+        self._table.deadlines.cancel(_patternsKey(group))
+        for memberId in list(group.members):
+            self._forget(group, memberId)
+            group.remove(memberId)
+
+
+def _isTooLong(request: ConsumerGroupHeartbeat) -> bool:
+    texts = (request.groupId, request.memberId, request.subscribedTopicRegex or "")
+    return any(len(each.encode()) > NAME_SIZE_MAX for each in texts)
+
+
+def _checkEpoch(
+    member: ConsumerMember, epoch: int, owned: Mapping[bytes, Sequence[int]] | None
+) -> None:
+    """
+    Whether a request has the epoch of its member: or the one before, by one that has lost an answer
+    and owns nothing that it should not.
+    """
+    relation = "greater" if epoch > member.epoch else "smaller"
+    if epoch == member.epoch:
+        return
+    if epoch < member.epoch and epoch == member.previousEpoch and owned is not None:
+        if all(
+            partition in member.assigned.get(topicId, ())
+            for topicId, partitions in owned.items()
+            for partition in partitions
+        ):
+            return
+    raise _RefusedError(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        f"The consumer group member has a {relation} member epoch ({epoch}) than the one known by"
+        f" the group coordinator ({member.epoch}). The member must abandon all its partitions and"
+        " rejoin.",
+    )
+
+
+def _updated(
+    context: ClientContext, request: ConsumerGroupHeartbeat, known: ConsumerMember
+) -> ConsumerMember:
+    """The member with what its request tells about it."""
+    topics = known.topics
+    if request.subscribedTopicNames is not None:
+        topics = tuple(sorted(set(request.subscribedTopicNames)))
+    pattern = request.subscribedTopicRegex
+    timeoutMs = request.rebalanceTimeoutMs
+    return replace(
+        known,
+        instanceId=known.instanceId if request.instanceId is None else request.instanceId,
+        rackId=known.rackId if request.rackId is None else request.rackId,
+        clientId=context.clientId,
+        clientHost=context.clientHost,
+        topics=topics,
+        pattern=known.pattern if pattern is None else pattern,
+        rebalanceTimeoutMs=known.rebalanceTimeoutMs if timeoutMs == -1 else timeoutMs,
+        assignor=known.assignor if request.serverAssignor is None else request.serverAssignor,
+    )
+
+
+def _owned(request: ConsumerGroupHeartbeat) -> dict[bytes, Sequence[int]] | None:
+    if request.topicPartitions is None:
+        return None
+    return {each.topicId: each.partitions for each in request.topicPartitions}
+
+
+def _places(member: ConsumerMember, isPendingIn: bool = False) -> dict[bytes, frozenset[int]]:
+    """What a member may own; perhaps with what it has to give up."""
+    found = {topicId: frozenset(some) for topicId, some in member.assigned.items()}
+    if isPendingIn:
+        for topicId, some in member.pending.items():
+            found[topicId] = found.get(topicId, frozenset()) | frozenset(some)
+    return {topicId: some for topicId, some in found.items() if some}
+
+
+def _assignmentOf(member: ConsumerMember) -> ConsumerAssignment:
+    return ConsumerAssignment(
+        [ConsumerPartitions(each, sorted(some)) for each, some in _places(member).items()]
+    )
+
+
+def _described(
+    places: Mapping[bytes, Iterable[int]], topics: Mapping[UUID, TopicImage]
+) -> DescribedAssignment:
+    """Partitions of topics that are still there."""
+    found = ((topics.get(UUID(bytes=topicId)), some) for topicId, some in places.items())
+    return DescribedAssignment(
+        [
+            NamedPartitions(topic.topicId.bytes, topic.name, sorted(some))
+            for topic, some in found
+            if topic is not None
+        ]
+    )
+
+
+def _sinceEver(owned: Owned) -> Owned:
+    return {topicId: dict.fromkeys(some, 0) for topicId, some in owned.items()}
+
+
+def _sessionKey(group: ConsumerGroup, memberId: str) -> tuple[str, str, str]:
+    return "consumer session", group.groupId, memberId
+
+
+def _revocationKey(group: ConsumerGroup, memberId: str) -> tuple[str, str, str]:
+    return "revocation", group.groupId, memberId
+
+
+def _patternsKey(group: ConsumerGroup) -> tuple[str, str]:
+    return "patterns", group.groupId
