@@ -448,9 +448,8 @@ class ConsumerGroup(Group):
         """
         name = key.name
         self.isStored |= value is not None
-        if key.keyType == consumerrecords.EPOCH_KEY:
-            if value is not None:
-                self.epoch, self.metadataHash = consumerrecords.decodeEpoch(value)
+        if key.keyType == consumerrecords.EPOCH_KEY and value is not None:
+            self.epoch, self.metadataHash = consumerrecords.decodeEpoch(value)
         elif key.keyType == consumerrecords.TARGET_KEY:
             if value is not None:
                 self.targetEpoch, self.targetMs = consumerrecords.decodeTargetEpoch(value)

@@ -314,7 +314,7 @@ def consumerSubscriptions(setting: Setting) -> Steps:
     epoch = made.memberEpoch
     yield _describe("two topics", 1, group)
     both = [*_owned(one, 0, 1), *_owned(two, 0, 1, 2)]
-    told = {"rebalanceTimeoutMs": 1, "subscribedTopicNames": names, "topicPartitions": both}
+    told = {"rebalanceTimeoutMs": 30_000, "subscribedTopicNames": names, "topicPartitions": both}
     yield _beat("full", 1, group, A, epoch, **told)
     yield _beat("the epoch before", 1, group, A, old, topicPartitions=_owned(one, 0))
     yield _beat("the epoch before, without", 1, group, A, old)
