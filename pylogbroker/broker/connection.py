@@ -212,6 +212,8 @@ class ServerConnection(TwistedProtocol):
 
     def connectionMade(self) -> None:
         connections = self.connections
+        if self._chooseHandler is None:
+            self._state = self._handler.newState(self.transport)
         connections.connectionMade(self)
         if isinstance(self.transport, SendfileTransport):
             self.transport.bufferSize = connections.memory.receiveSize

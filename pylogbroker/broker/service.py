@@ -285,6 +285,10 @@ class BrokerService(Service):
 
         def makeFactory(listener: Listener) -> BrokerFactory:
             dialect, kafka = listener.dialect, self.kafka.newProtocol(listener)
+            if listener.isSasl and dialect == KAFKA:
+                # There is nothing to choose: a frame that is too large is refused by its size, and
+                # who the client is, it says later. (A certificate is not there before the choice.)
+                return BrokerFactory(self.connections, kafka)
 
             def choose(transport: Any, greeting: bytes) -> IProtocolHandler:
                 if authorizer is not None and not listener.isSasl:
