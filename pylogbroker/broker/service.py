@@ -252,6 +252,7 @@ class BrokerService(Service):
             self.logManager,
             self._memory,
             self.connections,
+            self.kafka.groupSnapshots,
         )
         self._wasStopped = False
         self._turn = DeferredLock()  # starting and stopping, one after the other

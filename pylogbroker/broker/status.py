@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +21,12 @@ from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.metrics.brokermetrics import (
     BlockedRequest,
     BrokerSnapshot,
+    GroupSnapshot,
     PartitionSnapshot,
     ThrottledPartition,
 )
 from pylogbroker.metrics.counters import BrokerCounters
+from pylogbroker.storage.kafka.batchlog import BatchLog
 from pylogbroker.storage.logdirectory import LogDirectory
 from pylogbroker.storage.partitionlog import PartitionLog
 from pylogbroker.types import RANDOM_PARTITION
@@ -39,6 +41,7 @@ class BrokerStatus:
     """
     The status of one broker.
 
+    @ivar groups: gives groups of today's Kafka, and the number of all.
     @ivar startedMs: when it started to serve, since the epoch; 0: it does not serve.
     """
 
@@ -48,6 +51,7 @@ class BrokerStatus:
     logManager: LogManager
     memory: RequestMemory
     connections: BrokerConnections
+    groups: Callable[[], tuple[tuple[GroupSnapshot, ...], int]] = lambda: ((), 0)
     startedMs: int = 0
 
     def snapshot(self, endpoint: str, isRegistered: bool | None) -> BrokerSnapshot:
@@ -61,6 +65,7 @@ class BrokerStatus:
         counts = Counter(dict.fromkeys(REASONS, 0))
         counts.update(each.reason for each in waiting)
         times = os.times()
+        groups, groupCount = self.groups() if self.startedMs else ((), 0)
         return BrokerSnapshot(
             brokerId=self.settings.brokerId,
             endpoint=endpoint,
@@ -81,6 +86,8 @@ class BrokerStatus:
             waitingCounts=counts,
             cpuSeconds=times.user + times.system,
             memorySize=residentSize(),
+            groups=groups,
+            groupCount=groupCount,
         )
 
     def _waiting(self, throttled: Iterable[ThrottledPartition]) -> Iterable[BlockedRequest]:
@@ -115,6 +122,8 @@ def _partition(log: PartitionLog) -> PartitionSnapshot:
         unflushedSize=log.unflushedSize,
         appendedCount=log.appendedCount,
         failure="" if log.failure is None else str(log.failure),
+        isCurrent=log.format.isStamped,
+        producerCount=len(log.producers.producers) if isinstance(log, BatchLog) else 0,
     )
 
 

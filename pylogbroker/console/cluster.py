@@ -21,6 +21,7 @@ from pylogbroker.client.clustermetadata import ClusterMetadataReader
 from pylogbroker.client.offsetlookup import OffsetLookup
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.znodes import BrokerRegistration
+from pylogbroker.config.listenersettings import KAFKA, KAFKA07
 from pylogbroker.console.peek import ISource, OwnSource, RemoteSource
 from pylogbroker.errors import (
     BrokerConnectionError,
@@ -179,12 +180,18 @@ class ClusterView:
             topics.setdefault(topic, []).append(_foreignPartition(partition, found))
         for topic in layout.counts:
             topics.setdefault(topic, [])
+        current = {each.topic for each in picture.partitions if each.isCurrent} if picture else ()
         return {
             "timeMs": self._nowMs(),
             "foreignTimeMs": self._foreignMs,
             "brokers": _brokers(picture, layout, foreign, self._pageTemplate),
             "topics": [
-                {"name": name, "partitions": rows, "counts": _topicCounts(picture, name, rows)}
+                {
+                    "name": name,
+                    "kind": KAFKA if name in current else KAFKA07,
+                    "partitions": rows,
+                    "counts": _topicCounts(picture, name, rows),
+                }
                 for name, rows in sorted(topics.items())
             ],
             "own": None if picture is None else _ownBroker(picture),
@@ -274,16 +281,29 @@ class ClusterView:
     # -- groups
 
     async def groups(self) -> dict[str, Any]:
-        """Groups, their members, and owner, offset and lag of each partition, for the page."""
-        if self._zookeeper() is None:
-            return {"groups": [], "problems": []}
-        try:
-            found = await self._groups.get()
-            bounds = self._bounds(await self._foreign.get())
-        except PylogbrokerError as error:
-            return {"groups": [], "problems": [f"ZooKeeper: {error}"]}
-        groups = [_withLags(group, bounds) for group in found["groups"]]
-        return {"groups": groups, "problems": found["problems"]}
+        """
+        Groups, their members, and owner, offset and lag of each partition, for the page: of today's
+        Kafka those that the own broker coordinates, of Kafka 0.7 those in ZooKeeper.
+        """
+        groups: list[dict[str, Any]] = []
+        problems: list[str] = []
+        if self._own is not None:
+            picture = self._own.picture()
+            groups += _coordinatedGroups(picture)
+            if len(picture.groups) < picture.groupCount:
+                problems.append(f"{len(picture.groups)} of {picture.groupCount} groups are shown")
+        if self._zookeeper() is not None:
+            try:
+                found = await self._groups.get()
+                bounds = self._bounds(await self._foreign.get())
+            except PylogbrokerError as error:
+                problems.append(f"ZooKeeper: {error}")
+            else:
+                groups += [
+                    {**_withLags(group, bounds), "kind": KAFKA07} for group in found["groups"]
+                ]
+                problems += found["problems"]
+        return {"groups": groups, "problems": problems}
 
     def _bounds(self, foreign: Foreign) -> dict[PartitionId, OffsetBounds]:
         """The readable offsets of each partition whose broker has answered."""
@@ -353,6 +373,44 @@ def _withLags(group: dict[str, Any], bounds: dict[PartitionId, OffsetBounds]) ->
         "partitions": found,
         "idleMembers": [member for member in group["members"] if member not in busy],
     }
+
+
+def _coordinatedGroups(picture: BrokerSnapshot) -> list[dict[str, Any]]:
+    """Groups of today's Kafka: their lag counts offsets, and an owner is a member."""
+    bounds = {
+        (each.topic, each.partition): (each.startOffset, each.highWatermark)
+        for each in picture.partitions
+        if each.isCurrent
+    }
+    groups = []
+    for group in picture.groups:
+        owners = {place: each.memberId for each in group.members for place in each.partitions}
+        offsets = {(topic, index): offset for topic, index, offset in group.offsets}
+        rows = []
+        for place in sorted({*owners, *offsets})[:ROW_COUNT_MAX]:
+            start, end = bounds.get(place, (None, None))
+            position = offsets.get(place, start)
+            rows.append(
+                {
+                    "topic": place[0],
+                    "broker": picture.brokerId,
+                    "partition": place[1],
+                    "owner": owners.get(place, ""),
+                    "offset": offsets.get(place),
+                    "end": end,
+                    "lag": None if end is None or position is None else end - position,
+                }
+            )
+        groups.append(
+            {
+                "name": group.name,
+                "kind": KAFKA,
+                "members": [each.memberId for each in group.members],
+                "partitions": rows,
+                "idleMembers": [each.memberId for each in group.members if not each.partitions],
+            }
+        )
+    return groups
 
 
 # -- rows

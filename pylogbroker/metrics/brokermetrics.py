@@ -27,6 +27,8 @@ class PartitionSnapshot(NamedTuple):
     @ivar unflushedSize: appended bytes that are not flushed.
     @ivar appendedCount: messages since the broker's start (C{NumAppendedMessages}).
     @ivar failure: why it is offline; C{""} if it is not.
+    @ivar isCurrent: whether its topic is one of today's Kafka, whose offsets count records.
+    @ivar producerCount: producers that a partition of today's Kafka remembers.
     """
 
     topic: str
@@ -39,6 +41,35 @@ class PartitionSnapshot(NamedTuple):
     unflushedSize: int
     appendedCount: int
     failure: str
+    isCurrent: bool = False
+    producerCount: int = 0
+
+
+class GroupMemberSnapshot(NamedTuple):
+    """
+    A member of a group of today's Kafka.
+
+    @ivar partitions: topics and partitions that it has been given.
+    """
+
+    memberId: str
+    clientId: str
+    clientHost: str
+    partitions: tuple[tuple[str, int], ...]
+
+
+class GroupSnapshot(NamedTuple):
+    """
+    A group of today's Kafka that the broker coordinates.
+
+    @ivar state: Kafka's name for it: C{Stable}, C{Empty}, …
+    @ivar offsets: topic, partition and committed offset, sorted.
+    """
+
+    name: str
+    state: str
+    members: tuple[GroupMemberSnapshot, ...]
+    offsets: tuple[tuple[str, int, int], ...]
 
 
 class BlockedRequest(NamedTuple):
@@ -94,6 +125,8 @@ class BrokerSnapshot(NamedTuple):
     @ivar waitingCounts: all waiting clients, by reason.
     @ivar cpuSeconds: processor time of the process.
     @ivar memorySize: resident bytes of the process; 0 if unknown.
+    @ivar groups: of today's Kafka, by name, up to the requested number.
+    @ivar groupCount: all of them.
     """
 
     brokerId: int
@@ -113,6 +146,8 @@ class BrokerSnapshot(NamedTuple):
     waitingCounts: Mapping[str, int]
     cpuSeconds: float
     memorySize: int
+    groups: tuple[GroupSnapshot, ...] = ()
+    groupCount: int = 0
 
 
 _MS = 1_000
@@ -145,6 +180,14 @@ _PARTITION_FIGURES = (
     ("unflushed_bytes", "unflushedSize", "Bytes appended and not yet flushed."),
     ("appended_messages_total", "appendedCount", "Messages appended since the start."),
     ("failed", "isFailed", "Whether the partition is out of service."),
+    ("producers", "producerCount", "Producers that a partition of today's Kafka remembers."),
+)
+_COMPACTION_FIGURES = (
+    ("compactions_total", "count", "Compactions of partitions that succeeded."),
+    ("compaction_failures_total", "failedCount", "Compactions of partitions that did not."),
+    ("compaction_read_records_total", "recordCount", "Records that compactions have read."),
+    ("compaction_kept_records_total", "keptCount", "Records that compactions have kept."),
+    ("compaction_seconds_total", "seconds", "Time that compactions took, with their pacing."),
 )
 
 
@@ -327,7 +370,86 @@ def brokerFamilies(picture: BrokerSnapshot, version: str) -> list[Family]:
             "Produce requests that are held back, by reason: flush, disk, roll.",
             heldBack,
         ),
+        *_apis(picture.counters["apis"]),
+        *_compaction(picture.counters["compactions"]),
+        *_groups(picture),
     ]
+
+
+def _apis(apis: Mapping[str, Any]) -> Iterable[Family]:
+    """Requests of today's protocol."""
+    yield _by(
+        "request",
+        "pylogbroker_api_requests_total",
+        "Requests of today's protocol, by Kafka's names for them.",
+        {name: each["count"] for name, each in apis.items()},
+    )
+    yield _by(
+        "request",
+        "pylogbroker_api_request_seconds_total",
+        "Time of requests of today's protocol with their waits, but for Produce and Fetch.",
+        {name: each["seconds"] for name, each in apis.items() if each["seconds"]},
+    )
+    yield Family(
+        "pylogbroker_api_request_errors_total",
+        "Requests of today's protocol that were refused as a whole, by error code.",
+        [
+            Sample(count, {"request": name, "code": str(code)})
+            for name, each in apis.items()
+            for code, count in each["errors"].items()
+        ],
+    )
+
+
+def _compaction(compactions: Mapping[str, float]) -> Iterable[Family]:
+    for name, counter, sentence in _COMPACTION_FIGURES:
+        yield scalar(f"pylogbroker_{name}", sentence, compactions[counter])
+
+
+def _groups(picture: BrokerSnapshot) -> Iterable[Family]:
+    """Groups of today's Kafka that this broker coordinates."""
+    ends = {
+        (each.topic, each.partition): each.highWatermark
+        for each in picture.partitions
+        if each.isCurrent
+    }
+    rows = [
+        (group.name, topic, partition, offset)
+        for group in picture.groups
+        for topic, partition, offset in group.offsets
+    ]
+
+    def labels(group: str, topic: str, partition: int) -> dict[str, str]:
+        return {"group": group, "topic": topic, "partition": str(partition)}
+
+    yield scalar(
+        "pylogbroker_coordinated_groups",
+        "Groups of today's Kafka that this broker coordinates.",
+        picture.groupCount,
+    )
+    yield _by(
+        "group",
+        "pylogbroker_coordinated_group_members",
+        "Members of a group of today's Kafka.",
+        {group.name: len(group.members) for group in picture.groups},
+    )
+    yield Family(
+        "pylogbroker_coordinated_group_offset",
+        "The committed offset of a group of today's Kafka.",
+        [
+            Sample(offset, labels(group, topic, partition))
+            for group, topic, partition, offset in rows
+        ],
+    )
+    yield Family(
+        "pylogbroker_coordinated_group_lag_records",
+        "Offsets from the committed one to the end that consumers see.",
+        [
+            Sample(max(ends[topic, partition] - offset, 0), labels(group, topic, partition))
+            for group, topic, partition, offset in rows
+            if (topic, partition) in ends
+        ],
+    )
 
 
 def _by(label: str, name: str, sentence: str, values: Mapping[str, float]) -> Family:

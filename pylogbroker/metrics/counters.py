@@ -198,6 +198,60 @@ class FlushCounters(Counters):
             self.longestMs = durationMs
 
 
+class ApiCounters:
+    """
+    The requests of one kind of today's protocol.
+
+    @ivar count: requests.
+    @ivar seconds: their time, with waits; that of Produce and Fetch is in L{RequestCounters}.
+    @ivar errors: requests that were refused as a whole, by error code.
+    """
+
+    __slots__ = ("count", "errors", "seconds")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.seconds = 0.0
+        self.errors: dict[int, int] = {}
+
+    def handled(self, seconds: float, errorCode: int) -> None:
+        """Count a request that has its answer."""
+        self.seconds += seconds
+        if errorCode:
+            self.errors[errorCode] = self.errors.get(errorCode, 0) + 1
+
+    def snapshot(self) -> dict[str, object]:
+        """The numbers by name."""
+        return {"count": self.count, "seconds": self.seconds, "errors": dict(self.errors)}
+
+
+class CompactionCounters(Counters):
+    """
+    The compactions of partitions.
+
+    @ivar count: those that succeeded.
+    @ivar failedCount: those that did not.
+    @ivar recordCount: records that were read.
+    @ivar keptCount: records that stayed.
+    @ivar seconds: time of those that succeeded, with their pacing.
+    """
+
+    __slots__ = ("count", "failedCount", "keptCount", "recordCount", "seconds")
+
+    count: int
+    failedCount: int
+    recordCount: int
+    keptCount: int
+    seconds: float
+
+    def compacted(self, recordCount: int, keptCount: int, seconds: float) -> None:
+        """Count a compaction that succeeded."""
+        self.count += 1
+        self.recordCount += recordCount
+        self.keptCount += keptCount
+        self.seconds += seconds
+
+
 class FetchCounters(Counters):
     """
     The fetches of a consumer (C{kafka.SimpleConsumerStats}).
@@ -267,15 +321,27 @@ class BrokerCounters:
     @ivar topicCountMax: the limit of separately counted topics (C{max.topic.counters}).
     @ivar topics: by name.
     @ivar otherTopics: of all other topics.
+    @ivar apis: requests of today's protocol, by Kafka's names.
     """
 
-    __slots__ = ("connections", "flushes", "otherTopics", "requests", "topicCountMax", "topics")
+    __slots__ = (
+        "apis",
+        "compactions",
+        "connections",
+        "flushes",
+        "otherTopics",
+        "requests",
+        "topicCountMax",
+        "topics",
+    )
 
     def __init__(self, topicCountMax: int = 1000) -> None:
         self.topicCountMax = topicCountMax
         self.requests = RequestCounters()
         self.connections = ConnectionCounters()
         self.flushes = FlushCounters()
+        self.compactions = CompactionCounters()
+        self.apis: dict[str, ApiCounters] = {}
         self.topics: dict[str, TopicCounters] = {}
         self.otherTopics = TopicCounters()
 
@@ -291,6 +357,10 @@ class BrokerCounters:
             counters = self.topics[name] = TopicCounters()
         return counters
 
+    def api(self, name: str) -> ApiCounters:
+        """The counters of a kind of request of today's protocol."""
+        return self.apis.setdefault(name, ApiCounters())
+
     def refused(self, name: str, isThere: bool) -> TopicCounters:
         """
         The counters for a refused request. An unknown topic gets none of its own, so that invented
@@ -302,7 +372,8 @@ class BrokerCounters:
 
     def snapshot(self) -> dict[str, object]:
         """
-        A copy of all numbers: C{requests}, C{connections}, C{flushes}, C{allTopics} and
+        A copy of all numbers: C{requests}, C{connections}, C{flushes}, C{compactions}, C{apis},
+        C{allTopics} and
         C{otherTopics} by name, and C{topics} with such a dictionary for each topic (spec-0.7
         metrics §2).
         """
@@ -312,6 +383,8 @@ class BrokerCounters:
             "requests": self.requests.snapshot(),
             "connections": self.connections.snapshot(),
             "flushes": self.flushes.snapshot(),
+            "compactions": self.compactions.snapshot(),
+            "apis": {name: each.snapshot() for name, each in sorted(self.apis.items())},
             "allTopics": {
                 name: sum(each[name] for each in (others, *topics.values())) for name in others
             },

@@ -128,6 +128,9 @@ class CleanerTests(CleanerCase):
         self.wait()
         self.assertEqual(self.offsets("u"), [1])
         self.assertEqual(len(self.log().segments), 3)
+        counters = self.bench.kafka.cleaner.counters
+        self.assertEqual((counters.count, counters.failedCount), (1, 1))
+        self.assertEqual((counters.recordCount, counters.keptCount), (2, 1))
 
     def test_fullDisk(self) -> None:
         """A failed run changes nothing, and is tried again by the clock."""

@@ -108,10 +108,26 @@ class BrokerCountersTests(SynchronousTestCase):
         counters.topic("a").fetchedSize += 5
         counters.flushes.flushed(1)
         counters.connections.opened()
+        counters.compactions.compacted(10, 4, 1.5)
+        counters.api("Metadata").handled(0.5, 3)
+        counters.api("Metadata").handled(0.25, 0)
         after = counters.snapshot()
-        self.assertEqual(
-            sorted(before),
-            ["allTopics", "connections", "flushes", "otherTopics", "requests", "topics"],
-        )
-        for group in ("allTopics", "connections", "flushes", "requests", "topics"):
+        groups = [
+            "allTopics",
+            "apis",
+            "compactions",
+            "connections",
+            "flushes",
+            "requests",
+            "topics",
+        ]
+        self.assertEqual(sorted(before), sorted([*groups, "otherTopics"]))
+        for group in groups:
             self.assertNotEqual(before[group], after[group])
+        self.assertEqual(
+            after["apis"], {"Metadata": {"count": 0, "seconds": 0.75, "errors": {3: 1}}}
+        )
+        self.assertEqual(
+            after["compactions"],
+            {"count": 1, "failedCount": 0, "keptCount": 4, "recordCount": 10, "seconds": 1.5},
+        )

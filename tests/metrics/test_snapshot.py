@@ -43,6 +43,8 @@ class PictureTests(SynchronousTestCase):
             0.5,
             4,
         )
-        self.assertEqual(json.loads(json.dumps(picture))[6], [["t", 0, 0, 1, 2, 1, 1, 1, 1, ""]])
+        self.assertEqual(
+            json.loads(json.dumps(picture))[6], [["t", 0, 0, 1, 2, 1, 1, 1, 1, "", False, 0]]
+        )
         with self.assertRaises(AttributeError):
             picture.brokerId = 2  # type: ignore[misc] # that is the point

@@ -30,6 +30,7 @@ from pylogbroker.broker.logmanager import LogManager
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.errors import CorruptLogError, StorageError
 from pylogbroker.interfaces import IFileSystem
+from pylogbroker.metrics.counters import CompactionCounters
 from pylogbroker.net.workers import IWorker
 from pylogbroker.storage.kafka.batchlog import BatchLog, Compactable
 from pylogbroker.storage.kafka.checkpoints import CLEANER
@@ -114,10 +115,12 @@ class LogCleaner:
         worker: IWorker,
         compactor: Compactor,
         stop: Callable[[], object] = lambda: None,
+        counters: CompactionCounters | None = None,
     ) -> None:
         """
         @param worker: runs C{compactor}, which takes long: a worker of its own.
         @param stop: ends what C{compactor} does.
+        @param counters: the broker's.
         """
         self._logManager = logManager
         self._directory = directory
@@ -126,6 +129,7 @@ class LogCleaner:
         self._worker = worker
         self._compactor = compactor
         self._stopCompactor = stop
+        self.counters = CompactionCounters() if counters is None else counters
         self._isRunning = False
         self._unreadable: set[TopicPartition] = set()
         self._isUnderWay = False
@@ -200,6 +204,7 @@ class LogCleaner:
         """Whether it went well, and brought the log forward."""
         isDone = await self._compactAndReplace(log, found)
         if not isDone and self._isRunning:
+            self.counters.failedCount += 1
             # Another partition of this name may be there now, whose files these are not.
             with suppress(StorageError):
                 await self._worker.submit(partial(removeCleaned, self._fileSystem, log.path))
@@ -207,9 +212,10 @@ class LogCleaner:
 
     async def _compactAndReplace(self, log: BatchLog, found: Compactable) -> bool:
         settings, name = self._settings, log.topicPartition
+        startedMs = self._logManager.nowMs()
         request = log.compactionRequest(
             found,
-            self._logManager.nowMs(),
+            startedMs,
             settings.logCleanerDedupeBufferSize,
             settings.logCleanerIoMaxBytesPerSecond,
         )
@@ -232,6 +238,8 @@ class LogCleaner:
             return False
         log.setCleaned(result.endOffset)
         await self._logManager.checkpoint((CLEANER,))
+        seconds = (self._logManager.nowMs() - startedMs) / 1000
+        self.counters.compacted(result.recordCount, result.keptCount, seconds)
         self._log.info(
             "Compacted {topicPartition} up to {endOffset}: {keptCount} of {recordCount} records"
             " stay",

@@ -64,6 +64,7 @@ from pylogbroker.config.topicconfigs import (
 )
 from pylogbroker.errors import StorageError
 from pylogbroker.interfaces import IFileSystem
+from pylogbroker.metrics.brokermetrics import GroupSnapshot
 from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.net.ratelimitedlog import RateLimitedLogger
 from pylogbroker.net.workers import IWorker
@@ -378,6 +379,7 @@ class KafkaBroker:
             self._worker if worker is None else worker,
             compactor,
             process.stop,
+            self._counters.compactions,
         )
 
     def _brokerConfigs(self) -> dict[str, BrokerConfig]:
@@ -429,6 +431,12 @@ class KafkaBroker:
             self._isLimiting = True
             for protocol in self.protocols:
                 protocol.wrapHandlers(self.quotas.guarded)
+
+    def groupSnapshots(self) -> tuple[tuple[GroupSnapshot, ...], int]:
+        """The groups that this broker coordinates, some of them, and the number of all."""
+        from pylogbroker.broker.kafka.coordinators.groupsnapshots import groupSnapshots
+
+        return groupSnapshots(self.groups.coordinator)
 
     def endWaits(self) -> None:
         """Answer the requests that wait for other clients, since no more requests come."""

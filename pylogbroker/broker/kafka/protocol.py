@@ -185,6 +185,7 @@ class KafkaProtocol:
         self._handlers = {**handlers, ApiKey.API_VERSIONS: self._apiVersions}
         self._requestSizeMax = requestSizeMax
         self._counters = counters.requests
+        self._apis = {key: counters.api(key.apiName) for key in self._handlers}
         self._seconds = seconds
         self._requestLog = requestLog
 
@@ -212,16 +213,23 @@ class KafkaProtocol:
                 body="…" if header.apiKey in _SECRETS else body,
             )
         key = header.apiKey
-        counters = self._counters
+        counters, apis = self._counters, self._apis[key]
+        apis.count += 1
         if key is ApiKey.PRODUCE:
             counters.produceCount += 1
             return self._timed(request, state, counters.produced)
         if key is ApiKey.FETCH:
             counters.fetchCount += 1
             return self._timed(request, state, counters.fetched)
+        started = self._seconds()
         answer = self._handlers[key](header, body, state)
         if isinstance(answer, Deferred):
-            return answer.addCallback(self._encoded, header)
+            return answer.addCallback(self._handled, header, started)
+        return self._handled(answer, header, started)
+
+    def _handled(self, answer: Any, header: RequestHeader, started: float) -> Any:
+        seconds = self._seconds() - started
+        self._apis[header.apiKey].handled(seconds, getattr(answer, "errorCode", 0))
         return self._encoded(answer, header)
 
     def _timed(

@@ -216,10 +216,13 @@ function showBrokers(state) {
     for (const part of topic.partitions) {
       const sum = sums.get(part.broker) ?? { parts: [], rate: undefined };
       sum.parts.push(part);
-      const each = rates.of(`in ${topic.name}/${part.broker}/${part.partition}`, knownMs(state, part), part.end);
+      const each = isCurrent(topic) ? undefined : rates.of(`in ${topic.name}/${part.broker}/${part.partition}`, knownMs(state, part), part.end);
       if (each !== undefined) sum.rate = (sum.rate ?? 0) + each;
       sums.set(part.broker, sum);
     }
+    const own = isCurrent(topic) && topic.counts ? rates.of(`bytes ${topic.name}`, state.timeMs, topic.counts.producedSize) : undefined;
+    const sum = sums.get(state.own?.id);
+    if (own !== undefined && sum) sum.rate = (sum.rate ?? 0) + own;
   }
   brokerRows.show(state.brokers.map((broker) => {
     const sum = sums.get(broker.id) ?? { parts: [], rate: broker.problem ? undefined : 0 };
@@ -252,6 +255,10 @@ const topicRows = new Rows($("topics"), ["name", "number", "number", "number", "
 const open = new Set();
 let latest = null;
 
+// Offsets of today's Kafka count records, those of Kafka 0.7 bytes.
+const isCurrent = (what) => what?.kind === "kafka";
+const amount = (what, number) => (isCurrent(what) ? `${whole(number)} record${number === 1 ? "" : "s"}` : bytes(number));
+
 function topicMade(row, name) {
   const fold = make("button", undefined, "fold");
   fold.type = "button";
@@ -261,7 +268,9 @@ function topicMade(row, name) {
   });
   row.children[0].append(fold);
   row.dataset.topic = name;
-  if (latest.hasMessages) {
+  const topic = latest.topics.find((each) => each.name === name);
+  if (isCurrent(topic)) row.children[0].append(make("span", "today's", "kind"));
+  if (latest.hasMessages && !isCurrent(topic)) {
     const look = make("button", "messages");
     look.type = "button";
     look.addEventListener("click", () => openMessages(name));
@@ -277,7 +286,8 @@ function showTopics(state) {
   for (const topic of found.slice(0, TOPICS_SHOWN)) {
     const parts = topic.partitions.map((part) => [part, rates.of(`in ${topic.name}/${part.broker}/${part.partition}`, knownMs(state, part), part.end)]);
     const known = parts.map(([, each]) => each).filter((each) => each !== undefined);
-    const sum = known.length ? known.reduce((one, other) => one + other, 0) : undefined;
+    const grown = known.length ? known.reduce((one, other) => one + other, 0) : undefined;
+    const sum = !isCurrent(topic) ? grown : topic.counts ? rates.of(`bytes ${topic.name}`, state.timeMs, topic.counts.producedSize) : undefined;
     const messages = topic.counts ? rates.of(`messages ${topic.name}`, state.timeMs, topic.counts.messageCount) : undefined;
     const out = topic.counts ? rates.of(`out ${topic.name}`, state.timeMs, topic.counts.fetchedSize) : undefined;
     const isHere = parts.some(([part]) => part.broker === state.own?.id);
@@ -313,7 +323,7 @@ function partitionRows(topic, parts) {
     const name = `partition ${part.broker}-${part.partition}${part.problem ? `: ${part.problem}` : ""}`;
     return [
       `part ${topic.name}/${part.broker}/${part.partition}`,
-      [name, marks, bytes(part.size), rate(each), more, part.unflushed ? `${bytes(part.unflushed)} not flushed` : "", ""],
+      [name, marks, bytes(part.size), !isCurrent(topic) ? rate(each) : each === undefined ? "–" : `${count(each)}/s`, more, part.unflushed ? `${bytes(part.unflushed)} not flushed` : "", ""],
       { className: "part", titles: [part.problem, marks && "offsets that can be read"], bad: part.problem ? [0] : [] },
     ];
   });
@@ -325,11 +335,12 @@ $("filter").addEventListener("input", () => latest && showTopics(latest));
 // -- groups
 
 const groupCards = new Map();
-function groupCard(name) {
+function groupCard(name, kind) {
   const card = make("div", undefined, "card table group"), head = make("div"), line = make("p");
   const told = make("span", undefined, "quiet"), lag = make("span", undefined, "lag");
   line.append(told, lag);
   head.append(make("h3", name), line);
+  card.dataset.kind = kind;
   const table = make("table"), body = make("tbody"), top = make("tr");
   for (const [text, className] of [["topic", ""], ["partition", ""], ["owner", ""], ["offset", "number"], ["end", "number"], ["lag", "number"]]) top.append(make("th", text, className));
   const thead = make("thead");
@@ -357,8 +368,8 @@ function forgetOffsets() {
 }
 
 // The lag of a group, and whether it is marked. seen: [[row, why]]
-function lagOf(seen) {
-  const total = (rows) => bytes(rows.reduce((one, [row]) => one + row.lag, 0));
+function lagOf(group, seen) {
+  const total = (rows) => amount(group, rows.reduce((one, [row]) => one + row.lag, 0));
   const known = seen.filter(([row]) => row.lag !== null), unknown = seen.length - known.length, marked = known.filter(([, why]) => why);
   const ownerless = marked.filter(([row]) => !row.owner), stuck = marked.filter(([row]) => row.owner);
   if (!known.length) return ["lag not known", seen.length > 0];
@@ -377,7 +388,7 @@ function showGroups(found, error) {
   const left = new Map(groupCards);
   for (const group of found.groups) {
     if (!groupCards.has(group.name)) {
-      groupCards.set(group.name, groupCard(group.name));
+      groupCards.set(group.name, groupCard(group.name, group.kind));
       $("groups").append(groupCards.get(group.name).card);
     }
     left.delete(group.name);
@@ -385,12 +396,12 @@ function showGroups(found, error) {
     const idle = group.idleMembers.length ? `, without partitions: ${group.idleMembers.join(", ")}` : "";
     setText(told, `${whole(group.members.length)} member${group.members.length === 1 ? "" : "s"}${idle}, `);
     const seen = group.partitions.map((row) => [row, standing(group.name, row)]);
-    const [text, isBad] = lagOf(seen);
+    const [text, isBad] = lagOf(group, seen);
     setText(lag, text);
     lag.classList.toggle("bad", isBad);
     rows.show(seen.slice(0, PARTITIONS_SHOWN).map(([row, why]) => [
       `${row.topic}/${row.broker}-${row.partition}`,
-      [row.topic, `${row.broker}-${row.partition}`, row.owner || "no owner", whole(row.offset), whole(row.end), row.lag === null ? "not known" : bytes(row.lag)],
+      [row.topic, `${row.broker}-${row.partition}`, row.owner || "no owner", whole(row.offset), whole(row.end), row.lag === null ? "not known" : amount(group, row.lag)],
       { titles: [row.topic, "broker-partition", row.owner, undefined, "", why], bad: !why ? [] : row.owner ? [5] : [2, 5] },
     ]));
   }
@@ -400,7 +411,7 @@ function showGroups(found, error) {
     groupCards.delete(name);
   }
   $("no-groups").hidden = found.groups.length > 0;
-  setText($("no-groups"), latest && !latest.hasGroups ? "Groups are in ZooKeeper, which this broker does not use."
+  setText($("no-groups"), latest && !latest.hasGroups ? (latest.own ? "No groups of today's Kafka. Those of Kafka 0.7 are in ZooKeeper, which this broker does not use." : "Groups are in ZooKeeper.")
     : found.problems.length ? "The groups are not known." : "No groups.");
   groupProblems = found.problems;
 }

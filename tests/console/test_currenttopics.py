@@ -1,0 +1,130 @@
+"""
+Tests of topics and groups of today's Kafka in the console and in the metrics: a real broker in this
+process, and a client in a thread.
+"""
+
+from __future__ import annotations
+
+from twisted.internet import reactor
+from twisted.internet.threads import deferToThread
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from pylogbroker.broker.kafka.coordinators.groupsnapshots import assignedPartitions
+from pylogbroker.console.cluster import ClusterView
+from pylogbroker.metrics.brokermetrics import brokerFamilies
+from pylogbroker.metrics.exposition import render
+from pylogbroker.net.endpointstrings import SocketAddress
+from pylogbroker.protocol.kafka import messages
+from pylogbroker.protocol.kafka.apikeys import ApiKey
+from pylogbroker.protocol.kafka07.requests import encodeOffsets, encodeProduce
+from pylogbroker.records.messageset import encodeSet
+from pylogbroker.records.recordbatch import Record
+from pylogbroker.syncclient.kafka.cluster import KafkaCluster
+from pylogbroker.syncclient.kafka.groupmember import KafkaGroupMember
+from pylogbroker.syncclient.kafka.recordwriter import RecordWriter
+from pylogbroker.testing.localbroker import LocalBroker
+from pylogbroker.types import TopicPartition
+from tests.broker.client import connect
+
+TIMEOUT_MS = 60_000
+
+
+class CurrentCase(TestCase):
+    """A broker with a topic of each kind, and a group with a member and without."""
+
+    timeout = 120
+
+    async def start(self) -> None:
+        self.broker = LocalBroker(reactor, {"num.partitions": "2"})
+        self.addCleanup(self.broker.stop)
+        await self.broker.start()
+        client = await connect(self, self.broker.endpoint)
+        client.send(encodeProduce("old", 0, encodeSet([b"x"])), encodeOffsets("old", 0, -1, 1))
+        await client.answer()
+        address = SocketAddress(self.broker.host, self.broker.port)
+        self.cluster = KafkaCluster([address], timeoutMs=TIMEOUT_MS)
+        self.addCleanup(lambda: self.cluster.close())
+        self.member = KafkaGroupMember(self.cluster, "readers", ["new"])
+        await deferToThread(self.fill)
+
+    def fill(self) -> None:
+        """In a thread."""
+        self.cluster.partitions("new", isCreating=True)
+        where = TopicPartition("new", 1)
+        RecordWriter(self.cluster).write(where, [Record(0, 0, None, b"x")] * 5)
+        self.member.join()
+        self.member.commit({where: 2})
+        gone = KafkaGroupMember(self.cluster, "gone", ["new"])
+        gone.join()
+        gone.leave()
+        body = messages.HeartbeatRequest(groupId="none", memberId="m")
+        self.cluster.coordinator("none").request(ApiKey.HEARTBEAT, body)
+
+    def view(self) -> ClusterView:
+        view = ClusterView(reactor, self.broker.broker.service, lambda: None)
+        self.addCleanup(view.close)
+        return view
+
+
+class ConsoleTests(CurrentCase):
+    """What the page is told."""
+
+    async def test_topics(self) -> None:
+        """Topics of both kinds are there, marked by their protocol."""
+        await self.start()
+        state = await self.view().state()
+        kinds = {topic["name"]: topic["kind"] for topic in state["topics"]}
+        self.assertEqual(kinds, {"__consumer_offsets": "kafka", "new": "kafka", "old": "kafka07"})
+        [new] = [topic for topic in state["topics"] if topic["name"] == "new"]
+        self.assertEqual([part["end"] for part in new["partitions"]], [0, 5])
+
+    async def test_groups(self) -> None:
+        """Groups that the broker coordinates, with their members, owners and lag in records."""
+        await self.start()
+        found = await self.view().groups()
+        self.assertEqual(found["problems"], [])
+        groups = {group["name"]: group for group in found["groups"]}
+        self.assertEqual(sorted(groups), ["gone", "readers"])
+        self.assertEqual(groups["gone"]["members"], [])
+        readers = groups["readers"]
+        self.assertEqual((readers["kind"], readers["members"]), ("kafka", [self.member.memberId]))
+        self.assertEqual(readers["idleMembers"], [])
+        rows = [
+            (row["partition"], row["owner"], row["offset"], row["end"], row["lag"])
+            for row in readers["partitions"]
+        ]
+        owner = self.member.memberId
+        self.assertEqual(rows, [(0, owner, None, 0, 0), (1, owner, 2, 5, 3)])
+
+
+class MetricsTests(CurrentCase):
+    """What a scrape is told."""
+
+    async def test_metrics(self) -> None:
+        """Requests by name, their errors, groups with lag, compaction, and producers."""
+        await self.start()
+        lines = render(brokerFamilies(self.broker.broker.service.picture(), "1")).decode()
+        for line in (
+            'pylogbroker_api_requests_total{request="Produce"} 1',
+            'pylogbroker_api_requests_total{request="InitProducerId"} 1',
+            'pylogbroker_api_requests_total{request="AlterConfigs"} 0',
+            'pylogbroker_api_request_errors_total{request="Heartbeat",code="25"} 1',
+            "pylogbroker_coordinated_groups 2",
+            'pylogbroker_coordinated_group_members{group="readers"} 1',
+            'pylogbroker_coordinated_group_offset{group="readers",topic="new",partition="1"} 2',
+            'pylogbroker_coordinated_group_lag_records{group="readers",topic="new",partition="1"} 3',
+            'pylogbroker_partition_producers{topic="new",partition="1"} 1',
+            'pylogbroker_partition_producers{topic="old",partition="0"} 0',
+            "pylogbroker_compactions_total 0",
+        ):
+            self.assertIn(line, lines.splitlines())
+        self.assertIn('pylogbroker_api_request_seconds_total{request="JoinGroup"}', lines)
+
+
+class AssignmentTests(SynchronousTestCase):
+    """Assignments of members that are no consumers."""
+
+    def test_foreign(self) -> None:
+        """They have no partitions that could be shown."""
+        for data in (b"", b"x", b"\0\1garbage"):
+            self.assertEqual(assignedPartitions(data), ())
