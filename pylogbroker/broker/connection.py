@@ -460,7 +460,7 @@ class ServerConnection(TwistedProtocol):
 
     def waiting(self) -> tuple[str, str, TopicPartition | None] | None:
         """
-        The event that this connection waits for; L{None}: nothing.
+        The event that this connection waits for; L{None}: nothing, or what other clients do.
 
         @return: the peer; C{"memory"} for a large request, C{"reader"} when the peer does not take
             the answer as fast as we could send it, or the kind of its first request in progress;
@@ -468,6 +468,8 @@ class ServerConnection(TwistedProtocol):
         """
         for slot in self._slots or ():
             if not slot.isDone:
+                if not self._handler.keepsFrame(slot.request):
+                    return None  # it waits for other clients, as long as it wants to
                 return self._peer(), *self._handler.describe(slot.request)
         if self._sender is not None:
             return (self._peer(), "reader", None) if self._sender.isSending else None

@@ -257,7 +257,7 @@ let latest = null;
 
 // Offsets of today's Kafka count records, those of Kafka 0.7 bytes.
 const isCurrent = (what) => what?.kind === "kafka";
-const amount = (what, number) => (isCurrent(what) ? `${whole(number)} record${number === 1 ? "" : "s"}` : bytes(number));
+const lagText = (what, number) => (isCurrent(what) ? `${whole(number)} record${number === 1 ? "" : "s"}` : bytes(number));
 
 function topicMade(row, name) {
   const fold = make("button", undefined, "fold");
@@ -369,7 +369,7 @@ function forgetOffsets() {
 
 // The lag of a group, and whether it is marked. seen: [[row, why]]
 function lagOf(group, seen) {
-  const total = (rows) => amount(group, rows.reduce((one, [row]) => one + row.lag, 0));
+  const total = (rows) => lagText(group, rows.reduce((one, [row]) => one + row.lag, 0));
   const known = seen.filter(([row]) => row.lag !== null), unknown = seen.length - known.length, marked = known.filter(([, why]) => why);
   const ownerless = marked.filter(([row]) => !row.owner), stuck = marked.filter(([row]) => row.owner);
   if (!known.length) return ["lag not known", seen.length > 0];
@@ -401,7 +401,7 @@ function showGroups(found, error) {
     lag.classList.toggle("bad", isBad);
     rows.show(seen.slice(0, PARTITIONS_SHOWN).map(([row, why]) => [
       `${row.topic}/${row.broker}-${row.partition}`,
-      [row.topic, `${row.broker}-${row.partition}`, row.owner || "no owner", whole(row.offset), whole(row.end), row.lag === null ? "not known" : amount(group, row.lag)],
+      [row.topic, `${row.broker}-${row.partition}`, row.owner || "no owner", whole(row.offset), whole(row.end), row.lag === null ? "not known" : lagText(group, row.lag)],
       { titles: [row.topic, "broker-partition", row.owner, undefined, "", why], bad: !why ? [] : row.owner ? [5] : [2, 5] },
     ]));
   }
