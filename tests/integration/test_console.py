@@ -357,5 +357,5 @@ class ConsoleTests(TestCase):
             0,
         )
         self.assertLessEqual(browser.run("return document.documentElement.scrollWidth"), 360)
-        self.assertIn("Groups are in ZooKeeper", browser.text("#no-groups"))
+        self.assertIn("No groups of today's Kafka", browser.text("#no-groups"))
         self.assertEqual(browser.errors(), [])
