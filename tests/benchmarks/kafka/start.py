@@ -23,6 +23,7 @@ from tests.benchmarks.servers import ROOT, cpuSeconds
 
 START_SECONDS_MAX = 60
 TOPIC_COUNT = 100
+PLUGIN = "pylogbroker.testing.pytestplugin"
 
 LOCAL_BROKER = """
 import json, sys, time
@@ -150,7 +151,7 @@ def _python(*arguments: str, folder: Path) -> Any:
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
-        env=_environment(),
+        env={**_environment(), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         check=True,
@@ -172,6 +173,6 @@ def fixtureSeconds(folder: Path) -> float:
         path = folder / f"test_{count}.py"
         path.write_text(FIXTURE_TEST.format(count=count), encoding="utf-8")
         begun = time.monotonic()
-        _python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(path), folder=folder)
+        _python("-m", "pytest", "-q", "-p", PLUGIN, str(path), folder=folder)
         seconds.append(time.monotonic() - begun)
     return seconds[1] - seconds[0]
