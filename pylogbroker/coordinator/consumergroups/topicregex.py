@@ -7,16 +7,16 @@ library.
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-import re2
+from functools import cache
+from typing import TYPE_CHECKING
 
 from pylogbroker.errors import InvalidPatternError
 
+if TYPE_CHECKING:
+    import re2
+
 PATTERN_SIZE_MAX = 10_000
 """Characters."""
-
-_OPTIONS = re2.Options()
-_OPTIONS.log_errors = False
 
 _TEXTS = {
     "missing )": "missing closing )",
@@ -47,11 +47,23 @@ def matchingTopics(pattern: str, names: Iterable[str]) -> frozenset[str]:
     return frozenset(name for name in names if compiled.fullmatch(name) is not None)
 
 
+@cache
+def _options() -> re2.Options:
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
+    return options
+
+
 def _compiled(pattern: str) -> re2._Regexp:
+    """RE2 is imported with the first pattern: most brokers have none, and it takes 2 MiB."""
+    import re2
+
     if len(pattern) > PATTERN_SIZE_MAX:
         raise InvalidPatternError(f"more than {PATTERN_SIZE_MAX} characters")
     try:
-        return re2.compile(pattern, _OPTIONS)
+        return re2.compile(pattern, _options())
     except re2.error as error:
         reason = error.args[0]
         text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)

@@ -18,7 +18,6 @@ from pylogbroker.broker.kafka.coordinators.transactionservice import Transaction
 from pylogbroker.broker.kafka.errors import errorOf
 from pylogbroker.broker.kafka.protocol import ConnectionState, Handler, RepeatLimit
 from pylogbroker.broker.kafka.topics import INTERNAL_TOPICS, TopicManager
-from pylogbroker.cluster.javaregex import TopicPattern
 from pylogbroker.coordinator.effects import TransactionalProducer
 from pylogbroker.coordinator.transactions.transactioncoordinator import EPOCH_BUMP_VERSION
 from pylogbroker.coordinator.transactions.transactionmessages import (
@@ -333,6 +332,8 @@ class TransactionRequests:
         response = messages.ListTransactionsResponse
         matches: Callable[[str], bool] = _isAny
         if request.transactionalIdPattern:
+            from pylogbroker.cluster.javaregex import TopicPattern  # with RE2, for this alone
+
             try:
                 matches = TopicPattern(request.transactionalIdPattern).matches
             except InvalidPatternError:
