@@ -143,10 +143,11 @@ class LastAnswer(list[ResponsePart]):
     """The parts of an answer behind which the connection is closed."""
 
 
-ChooseHandler = Callable[[Any, bytes], IProtocolHandler]
+ChooseHandler = Callable[[Any, bytes, bool], IProtocolHandler | None]
 """
-C{choose(transport, greeting)}: the handler of a connection, by the client's certificate and its
-first bytes, L{CHOICE_SIZE} or more, or a whole frame.
+C{choose(transport, greeting, isEnough)}: the handler of a connection, by the client's certificate
+and its first bytes. C{isEnough}: these are L{CHOICE_SIZE} or more, or a whole frame; without that
+the answer may be L{None}, and is asked for again.
 """
 
 
@@ -247,10 +248,11 @@ class ServerConnection(TwistedProtocol):
         assert self._chooseHandler is not None
         greeting = (self._greeting or b"") + data
         frameSize = _SIZE_SIZE + int.from_bytes(greeting[:_SIZE_SIZE], "big", signed=True)
-        if len(greeting) < max(_SIZE_SIZE, min(CHOICE_SIZE, frameSize)):
+        isEnough = len(greeting) >= max(_SIZE_SIZE, min(CHOICE_SIZE, frameSize))
+        handler = self._chooseHandler(self.transport, greeting, isEnough)
+        if handler is None:
             return data
-        self._handler = self._chooseHandler(self.transport, greeting)
-        self._chooseHandler = None
+        self._handler, self._chooseHandler = handler, None
         self._decoder = self._handler.newDecoder()
         self._state = self._handler.newState(self.transport)
         self._greeting = b""

@@ -291,11 +291,14 @@ class BrokerService(Service):
                 # who the client is, it says later. (A certificate is not there before the choice.)
                 return BrokerFactory(self.connections, kafka)
 
-            def choose(transport: Any, greeting: bytes) -> IProtocolHandler:
+            def choose(transport: Any, greeting: bytes, isEnough: bool) -> IProtocolHandler | None:
                 if authorizer is not None and not listener.isSasl:
                     return authorizer.handlerFor(transport)  # knows nothing of today's requests
-                isKafka = isCurrentProtocol(greeting) if dialect == AUTO else dialect == KAFKA
-                return kafka if isKafka else kafka07
+                if dialect != AUTO:
+                    return kafka if dialect == KAFKA else kafka07
+                if not isEnough:
+                    return None
+                return kafka if isCurrentProtocol(greeting) else kafka07
 
             return BrokerFactory(self.connections, kafka07, choose)
 

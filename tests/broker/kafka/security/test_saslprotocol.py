@@ -11,7 +11,6 @@ from typing import Any
 
 from twisted.logger import capturedLogs
 
-from pylogbroker.broker.connection import GREETING_SIZE
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
@@ -125,7 +124,7 @@ class FailureTests(SaslCase):
     def test_largeFrames(self) -> None:
         """Large frames are for clients that have authenticated."""
         lead = self.started(sasl_server_max_receive_size="1000")
-        size = struct.pack(">ih", 1001, ApiKey.SASL_HANDSHAKE) + bytes(GREETING_SIZE)
+        size = struct.pack(">i", 1001)
         peer = lead.connect()
         peer.send(size)
         self.assertTrue(peer.isClosed)
