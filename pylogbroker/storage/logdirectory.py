@@ -359,6 +359,7 @@ class LogDirectory:
             self._saved[LOG_START].get(topicPartition, 0),
             settings.producerExpirationMs,
             self._clock(),
+            settings.topicId,
         )
         return loadBatches(self.cache, path, settings.format or chosen, request, report)
 

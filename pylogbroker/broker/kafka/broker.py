@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -191,12 +192,13 @@ class KafkaBroker:
         found = image.topics.get(topic)
         if found is None:
             return None
-        return batchLogSettings(
+        made = batchLogSettings(
             EffectiveConfigs(found.configs, currentConfigs(image, self._serverConfigs)),
             self._settings,
             self._random.random,
             lambda: int(self._clock.seconds() * 1000),
         )
+        return replace(made, topicId=found.topicId)
 
     def open(self) -> None:
         """

@@ -35,6 +35,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import NamedTuple
+from uuid import UUID
 
 from pylogbroker.errors import BatchSizeError, OffsetOutOfRangeError, StorageError
 from pylogbroker.interfaces import (
@@ -84,6 +85,7 @@ class BatchLogSettings(PartitionSettings):
         (C{log.flush.before.read}).
     @ivar format: record batches with the topic's rules; L{None}: the log directory's.
     @ivar compaction: L{None}: C{cleanup.policy} has no C{compact}.
+    @ivar topicId: that C{partition.metadata} must have, if it is there; L{None}: any.
     """
 
     batchSizeMax: int = 1_048_588
@@ -91,6 +93,7 @@ class BatchLogSettings(PartitionSettings):
     isReadWhenFlushed: bool = True
     format: IRecordFormat | None = None
     compaction: CompactionSettings | None = None
+    topicId: UUID | None = None
 
 
 class CompactionSettings(NamedTuple):

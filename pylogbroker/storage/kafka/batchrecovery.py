@@ -85,6 +85,7 @@ class LoadRequest:
     @ivar recoveryPoint: everything below is synced and whole; L{None}: everything is.
     @ivar logStartOffset: of the checkpoint.
     @ivar nowMs: milliseconds since the epoch.
+    @ivar topicId: whose the directory must be, if it says so; L{None}: anyone's.
     """
 
     name: object
@@ -92,6 +93,7 @@ class LoadRequest:
     logStartOffset: int
     producerExpirationMs: int
     nowMs: int
+    topicId: UUID | None = None
 
 
 def loadBatches(
@@ -104,10 +106,15 @@ def loadBatches(
     """
     Load a directory. Blocks.
 
-    @raise CorruptLogError: the files do not fit together.
+    @raise CorruptLogError: the files do not fit together, or are those of another topic.
     @raise StorageError: a file cannot be read, cut or synced.
     """
     fileSystem = cache.fileSystem
+    topicId = readTopicId(fileSystem, path)
+    if None not in (topicId, request.topicId) and topicId != request.topicId:
+        raise CorruptLogError(
+            path, "load", f"it belongs to topic id {topicId}, and the topic has {request.topicId}"
+        )
     names = fileSystem.list(path)
     if completeSwaps(fileSystem, path, names, format, report):
         names = fileSystem.list(path)
@@ -127,7 +134,7 @@ def loadBatches(
         {base: index for base, index in loading.aborted.items() if index.entries},
         loading.startOffset,
         loading.firstTimestamp(),
-        readTopicId(fileSystem, path),
+        topicId,
     )
 
 

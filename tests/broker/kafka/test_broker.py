@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -12,8 +14,10 @@ from pylogbroker.storage.kafka.checkpoints import (
     MetaProperties,
     readMetaProperties,
     writeMetaProperties,
+    writeTopicId,
 )
 from pylogbroker.testing.powercut import PowerCutFileSystem
+from pylogbroker.types import TopicPartition
 from tests.broker.kafka.kafkacase import KafkaCase
 from tests.broker.kafka.requestbench import ROOT, RequestBench
 from tests.broker.test_apachemetadata import A, batch, config, topic
@@ -121,6 +125,22 @@ class DirectoryTests(SynchronousTestCase):
         bench = RequestBench(files, brokerid="1")
         self.assertEqual(list(bench.topics.image.topics), ["a"])
         self.assertEqual(bench.topics.image.topics["a"].topicId, A)
+
+    def test_otherTopic(self) -> None:
+        """
+        A partition of an earlier topic of the name, whose removal a kill has interrupted, is out of
+        service: it gives no records to clients of the new one. It goes with the topic.
+        """
+        files = self.apaches()
+        bench = RequestBench(files, brokerid="1")
+        bench.append(b"x", name="a")
+        bench.directory.close()
+        writeTopicId(files, f"{ROOT}/a-0", UUID(int=99))
+        with capturedLogs() as events:
+            bench = RequestBench(files, brokerid="1")
+        self.assertIn(TopicPartition("a", 0), bench.directory.failures)
+        self.assertTrue([each for each in events if "belongs to topic id" in formatEvent(each)])
+        self.assertIsNone(bench.topics.find("a", 0))
 
     def test_refused(self) -> None:
         """A directory that is refused is left as it was, and a later start may succeed."""
