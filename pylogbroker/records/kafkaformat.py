@@ -342,10 +342,13 @@ class KafkaFormat:
                 tuple(sorted(faults + late)),
             )
         if faults:
-            shown = "; ".join(text for _, text in faults[:_ERROR_TEXT_COUNT_MAX])
+            shown = ", ".join(
+                f"RecordError(batchIndex={index}, message='{text}')"
+                for index, text in faults[:_ERROR_TEXT_COUNT_MAX]
+            )
             raise InvalidRecordError(
                 f"One or more records have been rejected due to {len(faults)} record errors in"
-                f" total, and only showing the first three errors at most: {shown}",
+                f" total, and only showing the first three errors at most: [{shown}]",
                 0,
                 tuple(faults),
             )

@@ -51,6 +51,7 @@ WAIT_MS_MAX = 600_000
 RESPONSE_SIZE_MAX = 64 << 20
 """Bytes of records in a response; a client may ask for more."""
 
+_READ_UNCOMMITTED = 0
 _READ_COMMITTED = 1
 
 
@@ -120,6 +121,8 @@ class FetchRequests:
 
     def fetch(self, header: RequestHeader, request: FetchRequest, state: ConnectionState) -> Any:
         """Handle a request; as L{pylogbroker.broker.kafka.protocol.Handler}."""
+        if request.isolationLevel not in (_READ_UNCOMMITTED, _READ_COMMITTED):
+            return _refused(header, request, ErrorCode.UNKNOWN_SERVER_ERROR)
         try:
             context = self.sessions.begin(request, header.apiVersion, self._nameOf)
         except KafkaError as error:
@@ -139,6 +142,19 @@ class FetchRequests:
     def _nameOf(self, topicId: bytes) -> str | None:
         found = self._topics.topicById(topicId)
         return None if found is None else found.name
+
+
+def _refused(header: RequestHeader, request: FetchRequest, error: ErrorCode) -> Any:
+    """An error for the whole request; up to version 12 for each of its partitions, too."""
+    topics = request.topics if header.apiVersion < 13 else []
+    writer = FetchResponseWriter(
+        header.apiVersion, header.correlationId, len(topics), errorCode=error
+    )
+    for topic in topics:
+        writer.topic(topic.topic, topic.topicId, len(topic.partitions))
+        for part in topic.partitions:
+            writer.partition(part.partition, errorCode=error, abortedTransactions=())
+    return writer.finish()
 
 
 class _Fetch:
