@@ -87,7 +87,6 @@ SCENARIOS = (
     "sasl-plain",
     "sasl-scram",
     "scram-credentials",
-    "sequences",
     "sequences-at-their-end",
     "static-configs",
     "static-consumers",
@@ -99,9 +98,6 @@ SCENARIOS = (
     "unknown-requests",
     "write-txn-markers",
 )
-
-UNFLUSHED = {"sequences": (("log.flush.acks.all", "false"), ("log.flush.before.read", "false"))}
-"""What is read at once here is not flushed yet, and so not below the high watermark."""
 
 
 class OracleTests(SynchronousTestCase):
@@ -126,7 +122,7 @@ class OracleTests(SynchronousTestCase):
         unexpected = []
         for name in SCENARIOS:
             scenario = scenarios()[name]
-            broker = self.broker((*scenario.settings, *UNFLUSHED.get(name, ())))
+            broker = self.broker(scenario.settings)
             found = compareScenario(broker.host, broker.port, scenario)
             unexpected += [str(each) for each in found if not rules.allow(each)]
         self.assertEqual("", "\n".join(unexpected))
