@@ -40,7 +40,6 @@ from pylogbroker.broker.kafka.security.authorizer import AclAuthorizer
 from pylogbroker.broker.kafka.security.clientquotas import ClientQuotas, QuotaWindows
 from pylogbroker.broker.kafka.security.credentialrequests import CredentialRequests
 from pylogbroker.broker.kafka.security.quotarequests import QuotaRequests
-from pylogbroker.broker.kafka.security.requestrules import authorized
 from pylogbroker.broker.kafka.security.saslprotocol import REFUSALS, SaslProtocol
 from pylogbroker.broker.kafka.topicrequests import TopicDefaults, TopicRequests
 from pylogbroker.broker.kafka.topics import (
@@ -322,6 +321,9 @@ class KafkaBroker:
             **REFUSALS,
         }
         if self.authorizer is not None:
+            # It makes the classes of dozens of responses, which other brokers make when asked.
+            from pylogbroker.broker.kafka.security.requestrules import authorized
+
             handlers = authorized(handlers, self.authorizer, lambda: self.metadata.image)
         self._handlers = handlers
 
