@@ -425,8 +425,8 @@ class SecurityToolTests(JavaCase):
         self.assertEqual(lines[-1], "Processed a total of 0 messages")
 
 
-class JavaClientTests(JavaCase):
-    """The Java client."""
+class ClientCase(JavaCase):
+    """With the Java client."""
 
     def settings(self, **settings: str) -> dict[str, str]:
         return {
@@ -434,22 +434,32 @@ class JavaClientTests(JavaCase):
             **{key.replace("_", "."): value for key, value in settings.items()},
         }
 
+    def producer(self, **settings: str) -> Any:
+        """One that ends with the test."""
+        serializers = {f"{part}.serializer": f"{BYTES}Serializer" for part in ("key", "value")}
+        found = self.java.kafka.clients.producer.KafkaProducer(
+            {**serializers, **self.settings(**settings)}
+        )
+        self.addCleanup(found.close, self.java.jvm.java.time.Duration.ofSeconds(0))
+        return found
+
+    def sendAll(self, producer: Any, topic: str, sent: Iterable[Sent]) -> list[int]:
+        """Returns the offsets."""
+        futures = []
+        for each in sent:
+            record = self.java.kafka.clients.producer.ProducerRecord(topic, each.key, each.value)
+            for name, value in each.headers:
+                record.headers().add(name, value)
+            futures.append(producer.send(record))
+        producer.flush()
+        return [each.get().offset() for each in futures]
+
     def produce_(self, topic: str, sent: Iterable[Sent], **settings: str) -> list[int]:
         """Returns the offsets."""
-        clients = self.java.kafka.clients.producer
-        serializers = {f"{part}.serializer": f"{BYTES}Serializer" for part in ("key", "value")}
-        producer = clients.KafkaProducer({**serializers, **self.settings(**settings)})
-        try:
-            futures = []
-            for each in sent:
-                record = clients.ProducerRecord(topic, each.key, each.value)
-                for name, value in each.headers:
-                    record.headers().add(name, value)
-                futures.append(producer.send(record))
-            producer.flush()
-            return [each.get().offset() for each in futures]
-        finally:
-            producer.close()
+        producer = self.producer(**settings)
+        offsets = self.sendAll(producer, topic, sent)
+        producer.close()
+        return offsets
 
     def consumer(self, *topics: str, **settings: str) -> Any:
         """One that ends with the test."""
@@ -493,6 +503,44 @@ class JavaClientTests(JavaCase):
     def assigned(self, consumer: Any) -> set[int]:
         return {each.partition() for each in consumer.assignment()}
 
+
+class TransactionToolTests(ClientCase):
+    """C{kafka-transactions}."""
+
+    def rows(self, *arguments: str) -> list[list[str]]:
+        """The cells of a table, without its head."""
+        server = ("--bootstrap-server", self.broker.bootstrapServers)
+        run = self.java.run("TransactionsCommand", *server, *arguments)
+        self.assertEqual(run.status, 0, run.output)
+        return [line.split() for line in run.lines if line][1:]
+
+    def test_tools(self) -> None:
+        """Transactions are listed, described, and aborted, where they hold up a partition."""
+        self.succeed("TopicCommand", "--create", "--topic", "t")
+        producer = self.producer(transactional_id="x")
+        producer.initTransactions()
+        producer.beginTransaction()
+        self.sendAll(producer, "t", records(1))
+        [[name, _, producerId, state]] = self.rows("list")
+        self.assertEqual((name, state), ("x", "Ongoing"))
+        [row] = self.rows("describe", "--transactional-id", "x")
+        self.assertEqual([row[1], row[2], row[4], row[-1]], ["x", producerId, "Ongoing", "t-0"])
+        [row] = self.rows("describe-producers", "--topic", "t", "--partition", "0")
+        self.assertEqual([row[0], row[-1]], [producerId, "0"])
+        place = ("--topic", "t", "--partition", "0", "--start-offset", "0")
+        server = ("--bootstrap-server", self.broker.bootstrapServers)
+        run = self.java.run("TransactionsCommand", *server, "abort", *place)
+        self.assertEqual(run.status, 0, run.output)
+        [row] = self.rows("describe-producers", "--topic", "t", "--partition", "0")
+        self.assertEqual(row[-1], "None")
+        reader = self.consumer("t", isolation_level="read_committed")
+        self.produce_("t", records(3)[1:])
+        self.assertEqual(self.consume(reader, 2), records(3)[1:])
+
+
+class JavaClientTests(ClientCase):
+    """The Java client."""
+
     def test_records(self) -> None:
         """Keys, values and headers come back, in order, in every codec."""
         sent = records(RECORD_COUNT)
@@ -516,11 +564,7 @@ class JavaClientTests(JavaCase):
 
     def transactional(self, name: str = "transaction") -> Any:
         """A producer that may begin transactions; it ends with the test."""
-        serializers = {f"{part}.serializer": f"{BYTES}Serializer" for part in ("key", "value")}
-        made = self.java.kafka.clients.producer.KafkaProducer(
-            {**serializers, **self.settings(transactional_id=name)}
-        )
-        self.addCleanup(made.close, self.java.jvm.java.time.Duration.ofMillis(0))
+        made = self.producer(transactional_id=name)
         made.initTransactions()
         return made
 
@@ -582,6 +626,47 @@ class JavaClientTests(JavaCase):
         self.assertEqual(
             len(self.succeed("TransactionsCommand", "find-hanging", "--broker-id", "1")), 1
         )
+
+    def test_exactlyOnce(self) -> None:
+        """
+        From topic to topic, with the positions in the transactions, nothing is missed or doubled,
+        though one transaction is aborted, one left open by a producer that a new one replaces, and
+        the broker is killed.
+        """
+        sent = records(RECORD_COUNT)
+        self.produce_("source", sent)
+        self.succeed("TopicCommand", "--create", "--topic", "target")
+        position = self.java.kafka.common.TopicPartition("source", 0)
+        got: list[Sent] = []
+        producers = []
+        for end in ("abort", "commit", "open", "kill"):
+            if end in ("abort", "kill"):
+                producers.append(self.producer(transactional_id="x"))
+                producers[-1].initTransactions()
+            producer = producers[-1]
+            consumer = self.consumer("source", enable_auto_commit="false")
+            taken = self.consume(consumer, RECORD_COUNT // 2)[: RECORD_COUNT // 2]
+            producer.beginTransaction()
+            self.sendAll(producer, "target", taken)
+            next_ = len(got) + len(taken)
+            offsets = {position: self.java.kafka.clients.consumer.OffsetAndMetadata(next_)}
+            producer.sendOffsetsToTransaction(offsets, consumer.groupMetadata())
+            consumer.close()
+            if end == "abort":
+                producer.abortTransaction()
+            elif end == "commit":
+                producer.commitTransaction()
+                got += taken
+            elif end == "kill":
+                self.broker.kill()
+                self.broker.start()
+                producer.commitTransaction()
+                got += taken
+        self.assertEqual(got, sent)
+        reader = self.consumer("target", group_id="reader", isolation_level="read_committed")
+        self.assertEqual(self.consume(reader, RECORD_COUNT), sent)
+        fenced = self.assertRaises(Py4JJavaError, producers[0].commitTransaction)
+        self.assertIn("Fenced", str(fenced))
 
     def checkRebalance(self, **settings: str) -> None:
         self.succeed("TopicCommand", "--create", "--topic", "t", "--partitions", "2")

@@ -137,6 +137,10 @@ func rebalance(ctx context.Context, servers string, balancer kgo.GroupBalancer) 
 }
 
 func transactions(ctx context.Context, servers string) {
+	admin := kadm.NewClient(client(servers))
+	_, err := admin.CreateTopic(ctx, 2, 1, nil, "transactions")
+	must(err)
+	admin.Close()
 	c := client(servers, kgo.TransactionalID("franz"))
 	for number, end := range []kgo.TransactionEndTry{kgo.TryAbort, kgo.TryCommit} {
 		must(c.BeginTransaction())
