@@ -5,6 +5,7 @@ process, and a client in a thread.
 
 from __future__ import annotations
 
+from confluent_kafka import Consumer
 from twisted.internet import reactor
 from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
@@ -140,6 +141,32 @@ class MetricsTests(CurrentCase):
         ):
             self.assertIn(line, lines.splitlines())
         self.assertIn('pylogbroker_api_request_seconds_total{request="JoinGroup"}', lines)
+
+    async def test_newProtocol(self) -> None:
+        """Groups of KIP-848 are there with their members and what these have."""
+        await self.start()
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.broker.bootstrapServers,
+                "group.id": "assigned",
+                "group.protocol": "consumer",
+                "auto.offset.reset": "earliest",
+                "log_level": 0,
+            }
+        )
+        consumer.subscribe(["new"])
+
+        def read() -> None:
+            while consumer.poll(1) is None:
+                pass
+            consumer.commit(asynchronous=False)
+
+        await deferToThread(read)
+        found = {each.name: each for each in self.broker.broker.service.picture().groups}
+        [member] = found["assigned"].members
+        self.assertEqual(sorted(member.partitions), [("new", 0), ("new", 1)])
+        self.assertIn(("new", 1), [offset[:2] for offset in found["assigned"].offsets])
+        await deferToThread(consumer.close)
 
 
 class AssignmentTests(SynchronousTestCase):

@@ -5,6 +5,10 @@ since requests never need it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
+
+from pylogbroker.coordinator.consumergroups.consumergroup import ConsumerGroup
 from pylogbroker.coordinator.groupmessages import (
     ClientContext,
     OffsetFetchGroup,
@@ -32,19 +36,40 @@ def groupSnapshots(coordinator: GroupCoordinator) -> tuple[tuple[GroupSnapshot, 
     listed = sorted(coordinator.listGroups().groups)
     found = []
     for each in listed[:GROUP_COUNT_MAX]:
-        [described] = coordinator.describeGroups(_CONTEXT, [each.groupId])
-        members = tuple(
-            GroupMemberSnapshot(
-                member.memberId,
-                member.clientId,
-                member.clientHost,
-                assignedPartitions(member.memberAssignment),
-            )
-            for member in described.members[:ROW_COUNT_MAX]
-        )
+        members = _consumers if each.groupType == ConsumerGroup.typeName else _members
+        rows = tuple(islice(members(coordinator, each.groupId), ROW_COUNT_MAX))
         offsets = _offsets(coordinator, each.groupId)
-        found.append(GroupSnapshot(each.groupId, each.groupState, members, offsets))
+        found.append(GroupSnapshot(each.groupId, each.groupState, rows, offsets))
     return tuple(found), len(listed)
+
+
+def _members(coordinator: GroupCoordinator, groupId: str) -> Iterator[GroupMemberSnapshot]:
+    """Of a group of the classic protocol."""
+    [described] = coordinator.describeGroups(_CONTEXT, [groupId])
+    for member in described.members:
+        yield GroupMemberSnapshot(
+            member.memberId,
+            member.clientId,
+            member.clientHost,
+            assignedPartitions(member.memberAssignment),
+        )
+
+
+def _consumers(coordinator: GroupCoordinator, groupId: str) -> Iterator[GroupMemberSnapshot]:
+    """Of a group of KIP-848."""
+    [described] = coordinator.describeConsumerGroups([groupId])
+    for member in described.members:
+        partitions = [
+            (topic.topicName, index)
+            for topic in member.assignment.topicPartitions
+            for index in topic.partitions
+        ]
+        yield GroupMemberSnapshot(
+            member.memberId,
+            member.clientId,
+            member.clientHost,
+            tuple(partitions[:ROW_COUNT_MAX]),
+        )
 
 
 def _offsets(coordinator: GroupCoordinator, groupId: str) -> tuple[tuple[str, int, int], ...]:
