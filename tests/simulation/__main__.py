@@ -5,6 +5,7 @@ The simulated cluster by hand::
     python -m tests.simulation --seeds 0-99999          many; those that fail are named
     python -m tests.simulation --seed 7 --delete-group  an operator deletes the group's nodes
     python -m tests.simulation --groups --seed 7        the coordinator of today's groups
+    python -m tests.simulation --transactions --seed 7  the coordinator of transactions
 
 The exit status is 0 if all that must hold held. Interrupted, it says how far it came.
 """
@@ -25,6 +26,7 @@ from typing import TextIO
 
 from pylogbroker import __version__
 from tests.simulation.coordinators.groups import GroupWorld
+from tests.simulation.coordinators.transactions import TransactionWorld
 from tests.simulation.coordinators.world import CoordinatorOutcome, simulateCoordinator
 from tests.simulation.simulation import Outcome, simulate
 
@@ -175,6 +177,13 @@ def main() -> int:
         action="store_const",
         const=GroupWorld,
         help="simulate the coordinator of today's groups alone",
+    )
+    what.add_argument(
+        "--transactions",
+        dest="world",
+        action="store_const",
+        const=TransactionWorld,
+        help="simulate the coordinator of transactions alone",
     )
     what.add_argument(
         "--delete-group",

@@ -19,9 +19,14 @@ from pylogbroker.coordinator.groupmessages import SyncGroup
 from pylogbroker.coordinator.grouptable import GroupTable
 from pylogbroker.coordinator.membership import ClassicMembership
 from pylogbroker.coordinator.offsetstopic import OffsetCommitKey, decodeKey
+from pylogbroker.coordinator.pendingpositions import PendingPositions
 from pylogbroker.coordinator.positions import GroupPositions
+from pylogbroker.coordinator.transactions import transactioncoordinator
+from pylogbroker.coordinator.transactions.transactioncoordinator import TransactionCoordinator
+from pylogbroker.coordinator.transactions.transactionstopic import TransactionState
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from tests.simulation.coordinators.groups import GroupWorld
+from tests.simulation.coordinators.transactions import TransactionWorld
 from tests.simulation.coordinators.world import CoordinatorWorld, simulateCoordinator
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -40,6 +45,18 @@ MUST_HAPPEN = (
     "refused",
     "replaced",
     "synced",
+)
+TRANSACTIONS_MUST_HAPPEN = (
+    "aborted",
+    "committed",
+    "compacted",
+    "crashed",
+    "fenced",
+    "log failed",
+    "lost bytes",
+    "markers",
+    "offsets",
+    "records",
 )
 
 
@@ -75,15 +92,121 @@ for _first in range(0, SEED_COUNT, EACH_COUNT):
     )
 
 
-class PlantedTests(SynchronousTestCase):
-    """A mistake that somebody could make is found."""
+class TransactionSeedTests(SynchronousTestCase):
+    """What must hold of transactions, holds (C{tests.simulation.coordinators.transactions})."""
+
+
+for _first in range(0, SEED_COUNT, EACH_COUNT):
+    setattr(
+        TransactionSeedTests,
+        f"test_from{_first:04}",
+        _seeds(
+            "--transactions",
+            TransactionWorld,
+            range(_first, _first + EACH_COUNT),
+            TRANSACTIONS_MUST_HAPPEN,
+        ),
+    )
+
+
+class PlantedCase(SynchronousTestCase):
+    """Mistakes that somebody could make."""
+
+    makeWorld: Callable[[int, bool], CoordinatorWorld]
 
     def found(self, text: str) -> None:
         """Some seed shows what is wrong, for the right reason."""
+        make = type(self).makeWorld
         for seed in range(PLANTED_SEED_COUNT_MAX):
-            if any(text in fault for fault in simulateCoordinator(GroupWorld, seed).faults):
+            if any(text in fault for fault in simulateCoordinator(make, seed).faults):
                 return
         self.fail(f"nobody noticed within {PLANTED_SEED_COUNT_MAX} seeds")
+
+
+class PlantedTransactionTests(PlantedCase):
+    """A mistake in the coordinator of transactions is found."""
+
+    makeWorld = TransactionWorld
+
+    def test_fencedProducerAdds(self) -> None:
+        """Partitions of a fenced producer are accepted."""
+
+        def addError(*values: Any) -> ErrorCode:
+            error = original(*values)
+            return ErrorCode.NONE if error is ErrorCode.PRODUCER_FENCED else error
+
+        original = TransactionCoordinator._addError
+        setattr(TransactionCoordinator, "_addError", staticmethod(addError))  # noqa: B010
+        self.addCleanup(setattr, TransactionCoordinator, "_addError", staticmethod(original))
+        self.found("a partition of")
+
+    def test_fencedProducerEnds(self) -> None:
+        """The end of a fenced producer is accepted."""
+
+        def end(*values: Any) -> tuple[ErrorCode, bool]:
+            error, isDone = original(*values)
+            if error is ErrorCode.PRODUCER_FENCED:
+                return ErrorCode.NONE, True
+            return error, isDone
+
+        original = transactioncoordinator._endWithBump
+        self.patch(transactioncoordinator, "_endWithBump", end)
+        self.found("an end of")
+
+    def test_markersNotTriedAgain(self) -> None:
+        """Markers that could not be written are forgotten."""
+        original = TransactionCoordinator._written
+        self.patch(
+            TransactionCoordinator, "_written", lambda self, found, left: original(self, found, ())
+        )
+        self.found("no rest")
+
+    def test_answeredTooEarly(self) -> None:
+        """A decision is answered before it is appended."""
+
+        def decide(self: TransactionCoordinator, *values: Any) -> None:
+            *others, done = values
+            original(self, *others, lambda error: None)
+            done(ErrorCode.NONE)
+
+        original: Callable[..., None] = TransactionCoordinator._decide
+        self.patch(TransactionCoordinator, "_decide", decide)
+        self.found("was answered otherwise")
+
+    def test_abortedByRestart(self) -> None:
+        """A start aborts what was committed."""
+
+        def loaded(self: TransactionCoordinator, partition: int, epoch: int) -> None:
+            for each in self._transactions.values():
+                if each.stored.state is TransactionState.PREPARE_COMMIT:
+                    each.stored = each.stored._replace(state=TransactionState.PREPARE_ABORT)
+            original(self, partition, epoch)
+
+        original = TransactionCoordinator.loaded
+        self.patch(TransactionCoordinator, "loaded", loaded)
+        self.found("was answered otherwise")
+
+    def test_lostOffsets(self) -> None:
+        """The offsets of a committed transaction are forgotten."""
+
+        def end(self: PendingPositions, partition: int, producerId: int) -> tuple[()]:
+            original(self, partition, producerId)
+            return ()
+
+        original = PendingPositions.end
+        self.patch(PendingPositions, "end", end)
+        self.found("the group has []")
+
+    def test_noTimeouts(self) -> None:
+        """A transaction whose producer is gone is never aborted."""
+        self.patch(TransactionCoordinator, "_abortTimedOut", TransactionCoordinator._expectTimeouts)
+        self.found("no rest")
+
+
+class PlantedTests(PlantedCase):
+    """A mistake in the coordinator of groups is found."""
+
+    makeWorld = GroupWorld
 
     def test_oldGenerationCommits(self) -> None:
         """Commits of old generations are accepted."""
