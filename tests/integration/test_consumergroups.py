@@ -1,144 +1,234 @@
 """
-Groups of the new consumer protocol (KIP-848) with confluent-kafka, as its users configure it:
-C{group.protocol=consumer}.
+Consumer groups with whole brokers on real sockets, and a ZooKeeper in memory: the scenarios of
+0.7.2's ZookeeperConsumerConnectorTest.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
 
-import confluent_kafka
-from confluent_kafka import ConsumerGroupState
-from confluent_kafka.admin import AdminClient
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.internet.tcp import Client
+from twisted.trial.unittest import TestCase
 
-from tests.integration.test_kafkaclients import POLL_SECONDS, TIMEOUT_SECONDS, ClientCase
+from pylogbroker.client.syncproducer import SyncProducer
+from pylogbroker.cluster import paths
+from pylogbroker.cluster.subscription import whitelist
+from pylogbroker.cluster.znodes import BrokerRegistration, encodeNumber
+from pylogbroker.consumer.connector import ConsumerConnector
+from pylogbroker.consumer.stream import MessageStream, decodeText
+from pylogbroker.errors import ConsumerTimeoutError, InvalidMessageSizeError
+from pylogbroker.records.compression import GZIP, NONE
+from pylogbroker.records.messageset import encodeSet
+from pylogbroker.testing.localbroker import LocalBroker
+from pylogbroker.testing.zookeeper import FakeZookeeper
+from pylogbroker.zookeeper.ephemeral import claim
 
-TOPIC = "t"
-PARTITION_COUNT = 4
-INTERVAL_MS = 100
-"""Of heartbeats here, so that the tests need not wait for those of others."""
-
-RETRIED = (
-    confluent_kafka.KafkaError.STALE_MEMBER_EPOCH,
-    confluent_kafka.KafkaError._TRANSPORT,
-    confluent_kafka.KafkaError._WAIT_COORD,
-    confluent_kafka.KafkaError._TIMED_OUT,
-)
+TOPIC = "topic1"
+PARTITION_COUNT = 2
 
 
-class ConsumerGroupTests(ClientCase):
-    """Members, and the positions of their group."""
+class ConsumerConnectorTests(TestCase):
+    """Two brokers of two partitions each."""
 
-    properties = {
-        "group.consumer.heartbeat.interval.ms": str(INTERVAL_MS),
-        "group.consumer.assignment.interval.ms": "0",
-    }
+    timeout = 60
 
-    def member(self, *topics: str) -> Any:
-        """A member of the group, which ends with the test."""
-        found = confluent_kafka.Consumer(
-            {
-                "bootstrap.servers": self.servers,
-                "group.id": "g",
-                "group.protocol": "consumer",
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "log_level": 0,
-            }
-        )
-        self.addCleanup(found.close)
-        found.subscribe(list(topics) or [TOPIC])
-        return found
+    async def setUp(self) -> None:  # type: ignore[override]
+        self.zookeeper = FakeZookeeper(reactor)
+        self.admin = self.zookeeper.client()
+        await self.admin.connect()
+        self.addCleanup(self.admin.close)
+        self.brokers: list[LocalBroker] = []
+        for number in (0, 1):
+            broker = LocalBroker(
+                reactor, {"brokerid": str(number), "num.partitions": str(PARTITION_COUNT)}
+            )
+            await broker.start()
+            self.addCleanup(broker.stop)
+            self.brokers.append(broker)
+            await claim(
+                self.admin,
+                paths.brokerId(number),
+                BrokerRegistration("c", broker.host, broker.port).encode(),
+            )
+            await claim(self.admin, paths.topicBroker(TOPIC, number), encodeNumber(PARTITION_COUNT))
 
-    def produce(self, *values: str) -> None:
-        """A record in each partition of the topic for each value."""
-        producer = confluent_kafka.Producer({"bootstrap.servers": self.servers})
-        for value in values:
+    async def send(self, name: str, count: int, codec: int = NONE) -> list[bytes]:
+        """So many messages to each partition, in one set."""
+        sent = []
+        for number, broker in enumerate(self.brokers):
+            producer = SyncProducer(reactor, broker.endpoint)
             for partition in range(PARTITION_COUNT):
-                producer.produce(TOPIC, value, partition=partition)
-        self.assertEqual(producer.flush(TIMEOUT_SECONDS), 0)
+                payloads = [
+                    f"{name}-{number}-{partition}-{index}".encode() for index in range(count)
+                ]
+                await producer.send(TOPIC, partition, encodeSet(payloads, codec))
+                sent += payloads
+            await producer.close()
+        return sorted(sent)
 
-    def take(self, members: list[Any], found: list[tuple[str, int]]) -> None:
-        """What the members get in a moment, and its positions are committed."""
-        for member in members:
-            message = member.poll(POLL_SECONDS)
-            if message is not None:
-                self.assertIsNone(message.error())
-                found.append((message.value().decode(), message.partition()))
-                self.commit(member, message)
+    async def consumer(
+        self, name: str, properties: Mapping[str, str] | None = None
+    ) -> ConsumerConnector:
+        """A member."""
+        session = self.zookeeper.client()
+        consumer = ConsumerConnector(
+            reactor,
+            {
+                "groupid": "group1",
+                "consumerid": name,
+                "consumer.timeout.ms": "400",
+                "rebalance.backoff.ms": "50",
+                "fetcher.backoff.ms": "20",
+                **(properties or {}),
+            },
+            session,
+        )
+        await consumer.connect()
+        self.addCleanup(session.close)
+        self.addCleanup(consumer.shutdown)
+        return consumer
 
-    def commit(self, member: Any, message: Any) -> None:
-        """Commit a position, again if the broker starts, or the member's epoch moves, meanwhile."""
-        done: list[Any] = []
+    async def take(self, stream: MessageStream, count: int) -> list[Any]:
+        """So many values, sorted."""
+        return sorted([(await stream.__anext__()).value for _ in range(count)])
 
-        def step() -> None:
+    async def silent(self, stream: MessageStream) -> None:
+        """Nothing comes."""
+        await self.assertFailure(Deferred.fromCoroutine(stream.__anext__()), ConsumerTimeoutError)
+
+    async def until(self, holds: Callable[[], Any]) -> None:
+        """Wait for something to be so."""
+        while not holds():
+            await deferLater(reactor, 0.01)
+
+    async def basic(self, codec: int) -> None:
+        """What testBasic and testCompression do."""
+        first = await self.consumer("consumer1")
+        (one,) = (await first.createMessageStreams({TOPIC: 1}))[TOPIC]
+        await self.silent(one)
+        await self.silent(one)
+        sent = await self.send("a", 20, codec)
+        self.assertEqual(await self.take(one, len(sent)), sent)
+        await first.commitOffsets()
+        second = await self.consumer("consumer2")
+        (two,) = (await second.createMessageStreams({TOPIC: 1}))[TOPIC]
+        await self.until(lambda: len(first.owned) == len(second.owned) == 2)
+        sent = await self.send("b", 20, codec)
+        got = await self.take(one, len(sent) // 2) + await self.take(two, len(sent) // 2)
+        self.assertEqual(sorted(got), sent)
+        nothing = await self.consumer("consumer3")
+        self.assertEqual(await nothing.createMessageStreams({}), {})
+        sent = await self.send("c", 20, codec)
+        got = await self.take(one, len(sent) // 2) + await self.take(two, len(sent) // 2)
+        self.assertEqual(sorted(got), sent)
+
+    async def test_basic(self) -> None:
+        """
+        ZookeeperConsumerConnectorTest.testBasic: the time-out is raised twice on the same stream;
+        messages are consumed and committed; a second consumer takes half of the partitions; one of
+        an empty map disturbs nothing.
+        """
+        await self.basic(NONE)
+
+    async def test_compression(self) -> None:
+        """ZookeeperConsumerConnectorTest.testCompression: the same with gzip."""
+        await self.basic(GZIP)
+
+    async def test_compressionSetConsumption(self) -> None:
+        """
+        ZookeeperConsumerConnectorTest.testCompressionSetConsumption: after half of a wrapper of 200
+        was consumed and the consumer restarted, everything is delivered again.
+        """
+        sent = await self.send("a", 200, GZIP)
+        first = await self.consumer("consumer1")
+        (one,) = (await first.createMessageStreams({TOPIC: 1}))[TOPIC]
+        await self.take(one, 100)
+        await first.shutdown()
+        second = await self.consumer("consumer2")
+        (two,) = (await second.createMessageStreams({TOPIC: 1}))[TOPIC]
+        self.assertEqual(await self.take(two, len(sent)), sent)
+        await self.silent(two)
+
+    async def test_consumerDecoder(self) -> None:
+        """
+        ZookeeperConsumerConnectorTest.testConsumerDecoder: a decoder of text, with a filter, and
+        committed positions.
+        """
+        sent = await self.send("ä", 20)
+        consumer = await self.consumer("consumer1")
+        (stream,) = await consumer.createMessageStreamsByFilter(
+            whitelist("topic.*"), decode=decodeText
+        )
+        self.assertEqual(await self.take(stream, len(sent)), [each.decode() for each in sent])
+        await consumer.shutdown()
+        again = await self.consumer("consumer1")
+        (stream,) = (await again.createMessageStreams({TOPIC: 1}, decodeText))[TOPIC]
+        await self.silent(stream)
+
+    async def test_messageSizeTooLarge(self) -> None:
+        """
+        LogCorruptionTest.testMessageSizeTooLarge, the high-level consumer: a size field overwritten
+        with 1000 on the disk makes reading raise; the other partitions go on.
+        """
+        await self.send("a", 1)
+        [path] = Path(self.brokers[0].directory, f"{TOPIC}-0").glob("*.kafka")
+        with path.open("r+b") as segment:
+            segment.write((1000).to_bytes(4, "big"))
+        consumer = await self.consumer("consumer1")
+        (stream,) = (await consumer.createMessageStreams({TOPIC: 1}))[TOPIC]
+        got: list[Any] = []
+        errors: list[InvalidMessageSizeError] = []
+        while len(got) < 3 or not errors:
             try:
-                done.append(member.commit(message, asynchronous=False))
-            except confluent_kafka.KafkaException as error:
-                self.assertTrue(error.args[0].retriable() or error.args[0].code() in RETRIED, error)
+                got.append((await stream.__anext__()).value)
+            except InvalidMessageSizeError as error:
+                errors.append(error)
+        self.assertEqual(sorted(got), [b"a-0-1-0", b"a-1-0-0", b"a-1-1-0"])
+        self.assertIn(f"{TOPIC}/0-0 at offset 0", str(errors[0]))
 
-        self.until(step, lambda: bool(done))
-
-    def assigned(self, member: Any) -> list[int]:
-        """The partitions that a member owns."""
-        return sorted(each.partition for each in member.assignment())
-
-    def consume(self, members: list[Any], *values: str) -> None:
-        """All partitions' records with these values, each once."""
-        found: list[tuple[str, int]] = []
-        count = len(values) * PARTITION_COUNT
-        self.until(lambda: self.take(members, found), lambda: len(found) >= count)
-        expected = [(value, place) for value in values for place in range(PARTITION_COUNT)]
-        self.assertEqual(sorted(found), sorted(expected))
-
-    def test_group(self) -> None:
+    async def test_receiveBuffer(self) -> None:
         """
-        A second member takes half of the partitions, gives them back when it goes, and positions
-        survive a C{kill -9} of the broker.
+        socket.buffersize is the SO_RCVBUF of the connections to brokers (which Linux doubles, for
+        its own books).
         """
-        self.create(TOPIC, PARTITION_COUNT)
-        first = self.member()
-        self.produce("one")
-        self.consume([first], "one")
-        second = self.member()
-        both = [first, second]
-        half = PARTITION_COUNT // 2
-        self.until(
-            lambda: self.take(both, []),
-            lambda: [len(self.assigned(each)) for each in both] == [half] * 2,
-        )
-        places = sorted(place for each in both for place in self.assigned(each))
-        self.assertEqual(places, list(range(PARTITION_COUNT)))
-        self.produce("two")
-        self.consume(both, "two")
-        self.broker.kill()
-        self.broker.start()
-        self.produce("three")
-        self.consume(both, "three")
-        second.close()
-        self.until(
-            lambda: self.take([first], []), lambda: len(self.assigned(first)) == PARTITION_COUNT
-        )
-        self.produce("four")
-        self.consume([first], "four")
-
-    def test_described(self) -> None:
-        """An administrator sees the group, its members and what they own."""
-        self.create(TOPIC, PARTITION_COUNT)
-        member = self.member()
-        self.until(
-            lambda: self.take([member], []), lambda: len(self.assigned(member)) == PARTITION_COUNT
-        )
-        admin = AdminClient({"bootstrap.servers": self.servers})
-        listed = admin.list_consumer_groups().result(TIMEOUT_SECONDS)
+        await self.send("a", 1)
+        consumer = await self.consumer("consumer1", {"socket.buffersize": "30000"})
+        (stream,) = (await consumer.createMessageStreams({TOPIC: 1}))[TOPIC]
+        await self.take(stream, 4)
+        ports = {broker.port for broker in self.brokers}
+        clients = [
+            each
+            for each in cast(Any, reactor).getReaders()
+            if isinstance(each, Client) and each.getPeer().port in ports
+        ]
         self.assertEqual(
-            [(each.group_id, each.state) for each in listed.valid],
-            [("g", ConsumerGroupState.STABLE)],
+            [client.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) for client in clients],
+            [60_000, 60_000],
         )
 
-    def test_pattern(self) -> None:
-        """A member that subscribes by a pattern gets the topics that match it."""
-        self.create(TOPIC, PARTITION_COUNT)
-        member = self.member("^[st]$")
-        self.produce("one")
-        self.consume([member], "one")
+    async def test_asyncFor(self) -> None:
+        """
+        As an application is written: C{async with}, C{async for}; the next run goes on where the
+        first was left.
+        """
+        sent = await self.send("a", 50)
+        got: list[bytes] = []
+        for _run in range(2):
+            session = self.zookeeper.client()
+            async with ConsumerConnector(reactor, {"groupid": "group1"}, session) as consumer:
+                streams = await consumer.createMessageStreams({TOPIC: 2})
+                for stream in streams[TOPIC]:
+                    count = 0
+                    async for message in stream:
+                        got.append(message.value)
+                        count += 1
+                        if count == len(sent) // 4:
+                            break
+            await session.close()
+        self.assertEqual(sorted(got), sent)
