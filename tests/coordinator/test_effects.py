@@ -18,7 +18,9 @@ class EffectsTests(SynchronousTestCase):
     def test_order(self) -> None:
         """Answers and appends are performed in order, and only when they are delivered."""
         seen: list[object] = []
-        effects = Effects(lambda partition, records, done: seen.append((partition, records)))
+        effects = Effects(
+            lambda partition, records, done, producer=None: seen.append((partition, records))
+        )
         effects.reply(seen.append, "first")
         effects.append(3, [(b"k", None)], lambda error: None)
         effects.reply(seen.append, "last")
@@ -35,7 +37,7 @@ class EffectsTests(SynchronousTestCase):
             effects.deliver()
             seen.append(answer)
 
-        effects = Effects(lambda partition, records, done: None)
+        effects = Effects(lambda partition, records, done, producer=None: None)
         effects.reply(first, "first")
         effects.reply(seen.append, "second")
         effects.deliver()
@@ -44,7 +46,7 @@ class EffectsTests(SynchronousTestCase):
     def test_failingCallback(self) -> None:
         """A callback that fails does not keep the others from being delivered the next time."""
         seen: list[str] = []
-        effects = Effects(lambda partition, records, done: None)
+        effects = Effects(lambda partition, records, done, producer=None: None)
         effects.reply(lambda answer: 1 / 0, "bad")
         effects.reply(seen.append, "good")
         self.assertRaises(ZeroDivisionError, effects.deliver)
@@ -55,7 +57,7 @@ class EffectsTests(SynchronousTestCase):
         """All who wait for an append are told its outcome, in order, and what they ask is done."""
         done: list[Appended] = []
         seen: list[object] = []
-        effects = Effects(lambda partition, records, appended: done.append(appended))
+        effects = Effects(lambda partition, records, appended, producer=None: done.append(appended))
         pending = effects.append(0, [], lambda error: effects.reply(seen.append, error))
         pending.then(lambda error: effects.reply(seen.append, "then"))
         effects.deliver()

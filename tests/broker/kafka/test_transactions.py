@@ -10,6 +10,8 @@ from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.records.recordbatch import Record, encodeBatch
+from pylogbroker.storage.kafka.batchlog import BatchLog
+from pylogbroker.storage.kafka.transactionindex import AbortedTransaction
 from tests.broker.kafka.groupcase import GROUP, Answer, GroupCase
 from tests.broker.kafka.kafkacase import KafkaCase
 
@@ -41,10 +43,16 @@ class TransactionCase(GroupCase):
         )
         return body.errorCode, body.producerId, body.producerEpoch
 
+    def aborted(self, offset: int, end: int) -> list[AbortedTransaction]:
+        """The aborted transactions of a range of offsets."""
+        log = self.lead.log("t")
+        assert isinstance(log, BatchLog)
+        return log.abortedIn(offset, end)
+
     def producer(self) -> Producer:
         code, *found = self.init()
         self.assertEqual(code, 0)
-        return tuple(found)  # type: ignore[return-value]
+        return tuple(found)
 
     def add(self, producer: Producer, index: int = 0, topic: str = "t", version: int = 3) -> int:
         """AddPartitionsToTxn of one partition, below version 4."""
@@ -206,7 +214,7 @@ class TransactionTests(TransactionCase):
         self.assertEqual(self.marks(), (0, 2))
         self.assertEqual(self.end(producer).errorCode, 0)
         self.assertEqual((self.marks(), self.state()), ((3, 3), "CompleteCommit"))
-        self.assertEqual(self.lead.log("t").abortedIn(0, 3), [])
+        self.assertEqual(self.aborted(0, 3), [])
 
     def test_abort(self) -> None:
         """Aborted ones are known to readers."""
@@ -215,7 +223,7 @@ class TransactionTests(TransactionCase):
         self.produce(producer)
         self.assertEqual(self.end(producer, False).errorCode, 0)
         self.assertEqual((self.marks(), self.state()), ((2, 2), "CompleteAbort"))
-        (aborted,) = self.lead.log("t").abortedIn(0, 2)
+        (aborted,) = self.aborted(0, 2)
         self.assertEqual((aborted.producerId, aborted.firstOffset), (producer[0], 0))
 
     def test_implicit(self) -> None:
@@ -450,7 +458,7 @@ class DurableTests(TransactionCase):
                 stable, end = self.marks()
                 self.assertEqual(stable, end)
                 self.assertEqual(self.position(), 5 if isCommit else -1)
-                aborted = self.lead.log("t").abortedIn(0, end)
+                aborted = self.aborted(0, end)
                 self.assertEqual(len(aborted), not isCommit)
         self.assertEqual(told, {False, True})
 

@@ -140,7 +140,9 @@ class Simulation:
         self.nextId += 1
         got(self.nextId)
 
-    def _append(self, partition: int, records: Sequence[Record], done: Appended, /) -> None:
+    def _append(
+        self, partition: int, records: Sequence[Record], done: Appended, producer: object = None, /
+    ) -> None:
         self.appends.append((records, done))
 
     def _write(
