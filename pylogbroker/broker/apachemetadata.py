@@ -9,8 +9,7 @@ of a transaction of the controller that has no end, nothing counts.
 
 What must be true of the directory: it belongs to one broker, and that broker has all records of
 each partition (it is in sync). Otherwise the directory is refused, and nothing is changed. What
-this broker cannot do is told and left out: a setting that it does not honour, quotas, delegation
-tokens.
+this broker cannot do is told and left out: a setting that it does not honour, delegation tokens.
 """
 
 from __future__ import annotations
@@ -29,10 +28,12 @@ from pylogbroker.cluster.metadataimage import (
     ClusterRecord,
     ConfigRecord,
     ProducerIdsRecord,
+    QuotaRecord,
     Record,
     ScramCredential,
     TopicRecord,
 )
+from pylogbroker.cluster.quotas import QuotaEntity, entityOf
 from pylogbroker.config.topicconfigs import SERVER_CONFIGS, checkTopicConfig
 from pylogbroker.errors import CorruptLogError, PylogbrokerError, StorageError
 from pylogbroker.interfaces import IFileSystem
@@ -175,6 +176,7 @@ class _ApacheMetadata:
         self._topics: dict[bytes, str] = {}
         self._partitions: dict[bytes, dict[int, _Partition]] = {}
         self._configs: dict[tuple[int, str], dict[str, str]] = {}
+        self._quotas: dict[tuple[QuotaEntity, str], QuotaRecord] = {}
         self._credentials: dict[tuple[str, int], ScramCredential] = {}
         self._acls: dict[bytes, AclRecord] = {}
         self._nextProducerId = 0
@@ -253,12 +255,12 @@ class _ApacheMetadata:
         self._acls.pop(record.id, None)
 
     def _onClientQuotaRecord(self, record: Any) -> None:
-        entity = ", ".join(f"{each.entityType} {each.entityName}" for each in record.entity)
-        name = f"{record.key} of {entity}"
+        names = {each.entityType: each.entityName for each in record.entity}
+        place = entityOf(names), record.key
         if record.remove:
-            self._leftOut["quotas"].discard(name)
+            self._quotas.pop(place, None)
         else:
-            self._leaveOut("quotas", name)
+            self._quotas[place] = QuotaRecord(names, record.key, record.value)
 
     def _onDelegationTokenRecord(self, record: Any) -> None:
         self._leaveOut("delegation tokens", record.tokenId)
@@ -301,6 +303,7 @@ class _ApacheMetadata:
         for (user, mechanism), credential in self._credentials.items():
             yield credential.record(user, mechanism)
         yield from dict.fromkeys(self._acls.values())
+        yield from self._quotas.values()
         if self._nextProducerId:
             yield ProducerIdsRecord(self._nextProducerId)
         for what, names in self._leftOut.items():

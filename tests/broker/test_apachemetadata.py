@@ -17,6 +17,7 @@ from pylogbroker.cluster.metadataimage import (
     ClusterRecord,
     ConfigRecord,
     ProducerIdsRecord,
+    QuotaRecord,
     ScramCredential,
     TopicRecord,
 )
@@ -229,18 +230,36 @@ class ApacheMetadataTests(SynchronousTestCase):
         expected = ScramCredential(b"salt", b"stored", b"server", 6000).record("u", 2)
         self.assertEqual(self.read()[1:], [expected])
 
+    def test_quotas(self) -> None:
+        """The last quotas of clients are taken over, but for those that were removed."""
+        quota: Any = RECORDS["ClientQuotaRecord"]
+        user, default = (
+            [quota.EntityData(entityType="user", entityName=name)] for name in ("u", None)
+        )
+        client = quota.EntityData(entityType="client-id", entityName="c")
+        key = "producer_byte_rate"
+        self.log(
+            quota(entity=user, key=key, value=1.5),
+            quota(entity=user, key=key, value=2.5),
+            quota(entity=[*default, client], key=key, value=3.5),
+            quota(entity=default, key=key, value=4.5),
+            quota(entity=default, key=key, remove=True),
+        )
+        self.assertEqual(
+            self.read()[1:],
+            [
+                QuotaRecord({"user": "u"}, key, 2.5),
+                QuotaRecord({"user": None, "client-id": "c"}, key, 3.5),
+            ],
+        )
+
     def test_leftOut(self) -> None:
         """What this broker does not have is told and left out, if it is still there at the end."""
-        quota: Any = RECORDS["ClientQuotaRecord"]
-        entity = [quota.EntityData(entityType="user", entityName=name) for name in ("u", None)]
         self.log(
             *topic("a", A),
             config(2, "a", "preallocate", "true"),
             config(4, "1", "num.io.threads", "9"),
             config(16, "metrics", "interval.ms", "9"),
-            quota(entity=entity[:1], key="producer_byte_rate", value=1.5),
-            quota(entity=entity[1:], key="producer_byte_rate", value=1.5),
-            quota(entity=entity[1:], key="producer_byte_rate", remove=True),
             RECORDS["DelegationTokenRecord"](tokenId="t"),
         )
         self.assertEqual(self.read()[1:], [TopicRecord("a", str(A), 1)])
@@ -251,7 +270,6 @@ class ApacheMetadataTests(SynchronousTestCase):
                 " preallocate: this broker only has false",
                 "a setting of broker 1 is left out: num.io.threads cannot be changed while the"
                 " broker runs",
-                "left out: quotas (1)",
                 "left out: delegation tokens (1)",
                 "left out: settings of groups and clients (1)",
             ],
