@@ -528,26 +528,31 @@ class PowerCutTests(RecoveryCase):
         log's records say.
         """
         for seed in range(150):
-            random = Random(seed)
-            site, sent, acknowledged, startOffset = self.live(random)
-            if random.random() < 0.5:
-                site.double.cutAt = site.double.operationCount + random.randrange(20)
-                try:
-                    site.open()
-                except PowerLostError:
-                    pass
-                site.double.cutPower(random)
-            log = site.reopen()
-            self.assertLessEqual(log.logStartOffset, startOffset, seed)
-            self.assertGreaterEqual(log.logEndOffset, acknowledged, seed)
-            found = dict(readRecords(log))
-            expected = {
-                offset: value
-                for offset, value in sent.items()
-                if log.logStartOffset <= offset < log.logEndOffset
-            }
-            self.assertEqual(found, expected, seed)
-            self.checkProducer(log, sent, seed)
+            self.checkLife(seed)
+
+    def checkLife(self, seed: int) -> int:
+        """Returns how many file operations it had."""
+        random = Random(seed)
+        site, sent, acknowledged, startOffset = self.live(random)
+        if random.random() < 0.5:
+            site.double.cutAt = site.double.operationCount + random.randrange(20)
+            try:
+                site.open()
+            except PowerLostError:
+                pass
+            site.double.cutPower(random)
+        log = site.reopen()
+        self.assertLessEqual(log.logStartOffset, startOffset, seed)
+        self.assertGreaterEqual(log.logEndOffset, acknowledged, seed)
+        found = dict(readRecords(log))
+        expected = {
+            offset: value
+            for offset, value in sent.items()
+            if log.logStartOffset <= offset < log.logEndOffset
+        }
+        self.assertEqual(found, expected, seed)
+        self.checkProducer(log, sent, seed)
+        return site.double.operationCount
 
     def checkProducer(self, log: BatchLog, sent: dict[int, bytes], seed: int) -> None:
         """The producer's next sequence is the number of its batches that the log had."""
