@@ -690,3 +690,9 @@ class JavaClientTests(ClientCase):
     def test_cooperativeRebalance(self) -> None:
         """Likewise, where members keep what they need not give away."""
         self.checkRebalance(partition_assignment_strategy=COOPERATIVE)
+
+    def test_serverSideRebalance(self) -> None:
+        """Likewise, where the coordinator assigns (KIP-848)."""
+        self.checkRebalance(group_protocol="consumer")
+        lines = self.succeed("GroupsCommand", "--list")
+        self.assertEqual(lines[1].split(), ["g", "Consumer", "consumer"])
