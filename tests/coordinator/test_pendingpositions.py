@@ -102,9 +102,11 @@ class EndTests(PendingCase):
     def test_newer(self) -> None:
         """What was committed or deleted outside of the transaction behind it is newer."""
         self.commitIn(PRODUCER, 5)
+        self.commitIn(OTHER, 6, topic="other")
         self.commit(9)
         self.end(PRODUCER)
-        self.assertEqual(self.position(), 9)
+        self.end(OTHER)
+        self.assertEqual((self.position(), self.position("other")), (9, 6))
         self.commitIn(PRODUCER, 10)
         request = OffsetDelete(GROUP, [DeleteTopic("t", [DeletePartition(0)])])
         self.coordinator.offsetDelete(request, lambda answer: None)

@@ -494,6 +494,30 @@ class LogTests(TransactionCase):
         self.log.flush(ErrorCode.KAFKA_STORAGE_ERROR)
         self.assertEqual(self.state(), "")
 
+    def test_unloadBeforeMarking(self) -> None:
+        """Nor have those that are written later."""
+        producer = self.producer()
+        self.add(producer)
+        self.isMarkingHeld = True
+        self.end(producer)
+        self.coordinator.unload(0)
+        count = len(self.log.records)
+        self.written()
+        self.assertEqual((self.state(), len(self.log.records)), ("", count))
+
+    def test_partitions(self) -> None:
+        """Each partition is loaded, and fails, by itself."""
+        self.coordinator = self.make(TransactionSettings(partitionCount=2))
+        names = "a", "b"
+        self.assertEqual({self.coordinator.partitionOf(name) for name in names}, {0, 1})
+        for partition in range(2):
+            self.coordinator.beginLoading(partition)
+            self.coordinator.loaded(partition, 0)
+        for name in names:
+            self.producer(name)
+        self.coordinator.unload(self.coordinator.partitionOf("a"))
+        self.assertEqual((self.state("a"), self.state("b")), ("", "Empty"))
+
 
 class TimeTests(TransactionCase):
     """Time-outs and expiry."""
