@@ -244,9 +244,8 @@ class KafkaKillTrial:
                 self._count(positionCount=1)
             isAnswered.set()
 
-        consumer = Consumer(
-            self._settings(group_id=GROUP, enable_auto_commit=False, on_commit=committed)
-        )
+        settings = self._settings(group_id=GROUP, enable_auto_commit=False)
+        consumer = Consumer({**settings, "on_commit": committed})
         while self._working.is_set():
             positions[1] += 1
             isAnswered.clear()
