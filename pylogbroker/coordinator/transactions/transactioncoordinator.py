@@ -818,12 +818,14 @@ def _endWithBump(found: _Transaction, request: EndTxn) -> tuple[ErrorCode, bool]
     if found.isPending:
         return ErrorCode.CONCURRENT_TRANSACTIONS, False
     isNext = request.producerEpoch == stored.producerEpoch
+    wasBumped = stored.clientVersion >= EPOCH_BUMP_VERSION
     isOverflow = (
-        request.producerId == stored.previousProducerId
+        wasBumped
+        and request.producerId == stored.previousProducerId
         and request.producerEpoch == EPOCH_MAX - 1
         and stored.producerEpoch == 0
     )
-    isRepeated = isOverflow or request.producerEpoch + 1 == stored.producerEpoch
+    isRepeated = wasBumped and (isOverflow or request.producerEpoch + 1 == stored.producerEpoch)
     if request.producerId != stored.producerId and not isOverflow:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING, False
     if not isNext and not (isRepeated and stored.state in _ENDED):

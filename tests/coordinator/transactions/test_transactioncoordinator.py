@@ -402,6 +402,18 @@ class BumpTests(TransactionCase):
         self.assertEqual(self.state(), "CompleteAbort")
         self.assertEqual(self.end((1000, 1), False, version=2), [(0, 1000, 2, 0)])
 
+    def test_fencedByVersion1(self) -> None:
+        """
+        A transaction that a client of version 1 has ended bumped no epoch: an end with the epoch
+        before is that of a fenced producer, and no repetition.
+        """
+        fenced = self.producer()
+        owner = self.producer()
+        self.assertEqual(owner[1], fenced[1] + 1)
+        self.add(owner)
+        self.assertEqual(self.errors(self.end(owner, False)), [0])
+        self.assertEqual(self.errors(self.end(fenced, False, 2)), [FENCED])
+
     def test_abortOfNothing(self) -> None:
         """A new producer may abort before it has begun."""
         producer = self.producer()
