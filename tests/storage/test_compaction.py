@@ -313,6 +313,40 @@ class TransactionTests(CompactionCase):
         self.compact()
         self.assertEqual([each.baseOffset for each in headers(self.log)], [0, 3, 4, 6])
 
+    def test_abortedFrom(self) -> None:
+        """A reader is told of the aborted transactions of the segment that it reads."""
+        for index in range(3):
+            self.write(1, index, (b"a", b"aborted"))
+            self.end(1, False)
+            roll(self.log)
+        self.write(1, 3, (b"a", b"aborted"))
+        self.end(1, False)
+        told = [[each.firstOffset for each in self.log.abortedFrom(at)] for at in (0, 1, 2, 5, 6)]
+        self.assertEqual(told, [[0], [0], [2], [4], [6]])
+
+    def test_emptyBatchOfAborted(self) -> None:
+        """
+        The empty batch that stands for a live producer begins no transaction, also when its marker
+        is gone and all is scanned again.
+        """
+        self.begin(compaction=CompactionSettings(deleteRetentionMs=0))
+        self.write(1, 0, (b"a", b"aborted"))
+        self.end(1, False)
+        segment(self.log, keyed((b"z", b"z")))
+        for index in range(4):
+            segment(self.log, keyed((b"y", b"%d" % index)))
+            self.site.clock.nowMs += 1000
+            self.compact()
+        first = headers(self.log)[0]
+        self.assertEqual((first.recordCount, first.isTransactional), (0, True))
+        self.assertNotIn(True, [each.isControl for each in headers(self.log)])
+        self.site.kill()
+        for name in self.site.double.list(self.site.root):
+            if "recovery-point" in name:
+                self.site.double.remove(f"{self.site.root}/{name}")
+        self.log = self.site.reopen()
+        self.assertEqual(self.log.lastStableOffset, self.log.logEndOffset)
+
     def test_committed(self) -> None:
         """A commit marker goes a horizon after the last batch of its transaction."""
         self.write(1, 0, (b"a", b"1"))

@@ -45,6 +45,7 @@ from pylogbroker.protocol.kafka.fetch import FetchPartition, FetchRequest, Fetch
 from pylogbroker.protocol.kafka.requests import RequestHeader
 from pylogbroker.protocol.kafka.schemas import ZERO_UUID
 from pylogbroker.storage.kafka.batchlog import BatchLog
+from pylogbroker.storage.kafka.transactionindex import AbortedTransaction
 from pylogbroker.storage.partitionlog import MarkKind
 
 WAIT_MS_MAX = 600_000
@@ -60,17 +61,20 @@ class _Read:
     One partition of a request.
 
     @ivar partition: L{None}: C{error} says why.
+    @ivar aborted: the aborted transactions of when it was read. A compaction may forget them while
+        the slice, which has their records, is held.
     @ivar slice: pinned.
     @ivar later: gives the slice, when only a worker can find or open it.
     """
 
-    __slots__ = ("error", "key", "later", "partition", "slice", "wanted")
+    __slots__ = ("aborted", "error", "key", "later", "partition", "slice", "wanted")
 
     def __init__(self, fetched: RequestedPartition, partition: Partition | None) -> None:
         self.key = fetched.key
         self.wanted = fetched.wanted
         self.partition = partition
         self.slice = EMPTY_SLICE
+        self.aborted: list[AbortedTransaction] = []
         self.error: KafkaError | None = None
         self.later: Deferred[Slice] | None = None
 
@@ -295,6 +299,8 @@ class _Fetch:
         if left <= 0 and not isFirst:
             return EMPTY_SLICE
         sizeMax = min(read.wanted.partitionMaxBytes, left)
+        if self._isCommitted:
+            read.aborted = log.abortedFrom(offset)
         try:
             return self._broker.readBatches(log, offset, sizeMax, isFirst, self._isCommitted)
         except PylogbrokerError as error:
@@ -470,6 +476,6 @@ class _Fetch:
     def _aborted(read: _Read) -> list[tuple[int, int]]:
         if not read.slice.size or read.partition is None:
             return []
-        log = batchLog(read.partition)
-        found = log.abortedIn(read.wanted.fetchOffset, log.lastStableOffset)
-        return [(each.producerId, each.firstOffset) for each in found]
+        found = batchLog(read.partition).abortedFrom(read.wanted.fetchOffset)
+        both = dict.fromkeys((*read.aborted, *found))  # of then, and of now
+        return [(each.producerId, each.firstOffset) for each in both]

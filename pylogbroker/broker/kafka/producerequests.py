@@ -338,9 +338,10 @@ class ProduceRequests:
             if _isTransactional(part.records):
                 try:
                     partition = self._find(header, request, topic, part, state)
+                    isIn = _isInTransaction(partition, part)
                 except PylogbrokerError:
                     continue  # is refused later
-                if not _isInTransaction(partition, part):
+                if not isIn:
                     wanted.setdefault(_producerOf(part), []).append(partition.topicPartition)
         refused = {}
         for producer, places in wanted.items():

@@ -299,7 +299,8 @@ class TransactionCoordinator:
             not found.isPending
             and found.stored.state in _IDLE
             and found.isEpochExhausted
-            and request.producerEpoch in (NO_PRODUCER_EPOCH, found.stored.producerEpoch)
+            and request.producerEpoch
+            in (NO_PRODUCER_EPOCH, found.stored.producerEpoch, found.lastEpoch)
         )
 
     def _gotProducerId(
@@ -729,13 +730,14 @@ class TransactionCoordinator:
         self._deadlines.set(_TIMEOUTS_KEY, dueMs, self._abortTimedOut)
 
     def _abortTimedOut(self) -> None:
+        self._expectTimeouts()
         nowMs = self.nowMs()
         for name in list(self._ongoing):
             found = self._transactions[name]
             stored = found.stored
-            if not found.isPending and stored.startMs + stored.timeoutMs < nowMs:
+            isServed = found.partition in self._epochs
+            if isServed and not found.isPending and stored.startMs + stored.timeoutMs < nowMs:
                 self._fence(found, lambda error: None)
-        self._expectTimeouts()
 
     def _expectExpiry(self) -> None:
         dueMs = self.nowMs() + self.settings.expiryCheckIntervalMs
@@ -749,7 +751,8 @@ class TransactionCoordinator:
         count = 0
         for found in self._transactions.values():
             stored = found.stored
-            isIdle = not found.isPending and stored.state in _IDLE
+            isServed = found.partition in self._epochs
+            isIdle = isServed and not found.isPending and stored.state in _IDLE
             if isIdle and stored.lastUpdateMs <= limitMs:
                 expired.setdefault(found.partition, []).append(found)
                 count += 1

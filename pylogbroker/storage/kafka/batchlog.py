@@ -357,6 +357,18 @@ class BatchLog(PartitionLog):
                     break
         return found
 
+    def abortedFrom(self, offset: int) -> list[AbortedTransaction]:
+        """
+        The aborted transactions that a reader of committed records leaves out of what it reads from
+        an offset, which is never more than the rest of a segment.
+        """
+        if not self._aborted:
+            return []
+        view = self._list
+        following = view.segments[max(view.indexOf(offset), 0) + 1 :][:1]
+        ends = [segment.baseOffset for segment in following]
+        return self.abortedIn(offset, min((self.lastStableOffset, *ends)))
+
     def findTime(self, timestampMs: int) -> FindTimeJob:
         """
         A job that finds the first record that is not older than a time. It may find one that

@@ -276,7 +276,7 @@ class ProducerStateManager:
                 timestampMs,
             )
         )
-        if entry.transactionStart < 0 and header.isTransactional:
+        if entry.transactionStart < 0 and header.isTransactional and header.recordCount:
             entry.transactionStart = baseOffset
             self.ongoing[baseOffset] = position
         return None

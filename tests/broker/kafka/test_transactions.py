@@ -395,6 +395,36 @@ class PositionTests(TransactionCase):
         self.assertEqual(self.commitIn(producer, 5, 4), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
 
+class BatchTests(TransactionCase):
+    """Batches that are no batches."""
+
+    def test_malformed(self) -> None:
+        """One refuses itself only, where the coordinator is asked about the other first."""
+        producer = self.producer()
+        good = encodeBatch(
+            [Record(0, 1, None, b"v")],
+            producerId=producer[0],
+            producerEpoch=producer[1],
+            baseSequence=0,
+            isTransactional=True,
+        )
+        bad = good[:8] + bytes(4) + good[12:]
+        cls = messages.ProduceRequest
+        parts = [
+            cls.PartitionProduceData(index=index, records=records)
+            for index, records in enumerate((good, bad))
+        ]
+        topicId = self.lead.service.kafka.topics.image.topics["t"].topicId.bytes
+        topic = cls.TopicProduceData(topicId=topicId, partitionData=parts)
+        answer = self.send(
+            ApiKey.PRODUCE, 13, transactionalId=ID, acks=-1, timeoutMs=9000, topicData=[topic]
+        )
+        self.lead.settle()
+        (found,) = answer.body.responses
+        codes = [part.errorCode for part in found.partitionResponses]
+        self.assertEqual(codes, [0, ErrorCode.CORRUPT_MESSAGE])
+
+
 class DurableTests(TransactionCase):
     """Restarts, power cuts and failures."""
 
@@ -461,6 +491,23 @@ class DurableTests(TransactionCase):
                 aborted = self.aborted(0, end)
                 self.assertEqual(len(aborted), not isCommit)
         self.assertEqual(told, {False, True})
+
+    def test_partitionOutOfService(self) -> None:
+        """
+        A partition that cannot be opened at a start is no deleted one: its transaction is completed
+        when it is there again.
+        """
+        producer = self.begun()
+        path = self.lead.log("t").segments[0].path
+        self.lead.fileSystem.fail("fsync", path, errno.EIO)
+        self.assertEqual(self.end(producer).errorCode, 0)
+        self.lead.fileSystem.cutPower()
+        self.lead.fileSystem.fail("open", path, errno.EIO)
+        self.lead = self.made(fileSystem=self.lead.fileSystem)
+        self.assertIsNone(self.lead.service.kafka.topics.find("t", 0))
+        self.assertEqual(self.state(), "PrepareCommit")
+        self.cutPower()
+        self.assertEqual((self.state(), self.marks()), ("CompleteCommit", (2, 2)))
 
     def test_failedPartition(self) -> None:
         """Where a partition has failed, the transaction is completed after a restart."""

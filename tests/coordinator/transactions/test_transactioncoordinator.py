@@ -402,6 +402,15 @@ class BumpTests(TransactionCase):
         self.assertEqual(self.state(), "CompleteAbort")
         self.assertEqual(self.end((1000, 1), False, version=2), [(0, 1000, 2, 0)])
 
+    def test_lastEpochOfFencing(self) -> None:
+        """A producer whose time-out has used the last epoch gets another id, too."""
+        self.put(StoredTransaction(5, EPOCH_MAX - 1, TIMEOUT_MS, clientVersion=2))
+        self.add((5, EPOCH_MAX - 1), version=2)
+        self.advance(2 * TIMEOUT_MS)
+        self.assertEqual(self.markers[-1].producerEpoch, EPOCH_MAX)
+        self.assertEqual(self.init(producerId=5, producerEpoch=EPOCH_MAX - 1), [(0, 1000, 0, 0)])
+        self.assertEqual(self.add((1000, 0), version=2), [0])
+
     def test_fencedByVersion1(self) -> None:
         """
         A transaction that a client of version 1 has ended bumped no epoch: an end with the epoch
@@ -474,6 +483,35 @@ class LogTests(TransactionCase):
             for _, done in old:  # of a coordinator that is gone
                 done([])
             self.isMarkingHeld = False
+
+    def test_timeoutWhileLoading(self) -> None:
+        """What is only half read neither times out nor expires, and is checked again later."""
+        self.coordinator = self.make(TransactionSettings(partitionCount=2))
+        partition = self.coordinator.partitionOf("a")
+        for each in range(2):
+            self.coordinator.beginLoading(each)
+        self.coordinator.loaded(1 - partition, 0)
+        ongoing = StoredTransaction(
+            7, 3, TIMEOUT_MS, TransactionState.ONGOING, frozenset({T0}), clientVersion=2
+        )
+        idle = ongoing._replace(state=TransactionState.COMPLETE_COMMIT, partitions=frozenset())
+        decided = ongoing._replace(producerEpoch=4, state=TransactionState.PREPARE_COMMIT)
+
+        def replay(stored: StoredTransaction) -> None:
+            self.coordinator.replay(partition, encodeTransactionKey("a"), encodeTransaction(stored))
+
+        replay(idle)
+        self.advance(SETTINGS.expiryCheckIntervalMs)
+        replay(ongoing)
+        self.advance(2 * TIMEOUT_MS)
+        self.assertEqual((self.markers, self.log.records), ([], []))
+        replay(decided)
+        self.coordinator.loaded(partition, 0)
+        self.assertEqual([each.isCommit for each in self.markers], [True])
+        producer = self.producer("a")
+        self.add(producer, transactionalId="a", version=2)
+        self.advance(2 * TIMEOUT_MS)
+        self.assertEqual([each.isCommit for each in self.markers], [True, False])
 
     def test_unknownKeys(self) -> None:
         """Keys of later versions are left out; deletions of unknown ids are nothing."""

@@ -150,10 +150,10 @@ class TransactionService(CoordinatorService):
                     index=place[1],
                     error=error,
                 )
-            except KafkaError:
-                pass  # the partition was deleted
             except PylogbrokerError:
-                left.append(place)
+                topic = self._topics.image.topics.get(place.topic)
+                if topic is not None and place.partition < topic.partitionCount:
+                    left.append(place)  # otherwise the partition was deleted
 
         def over(_none: object) -> None:
             done(left)
