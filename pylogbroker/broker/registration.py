@@ -27,12 +27,19 @@ from ipaddress import ip_address
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from pylogbroker.cluster import paths
 from pylogbroker.cluster.znodes import BrokerRegistration, creatorId, decodeBroker, encodeNumber
 from pylogbroker.config.brokersettings import BrokerSettings, listener
-from pylogbroker.errors import ConfigurationError, InvalidNameError, ZnodeError, ZookeeperError
+from pylogbroker.errors import (
+    ConfigurationError,
+    InvalidNameError,
+    SessionExpiredException,
+    ZnodeError,
+    ZookeeperError,
+)
 from pylogbroker.interfaces import IZookeeper, SessionEvent, WatchEvent
 from pylogbroker.net.timer import Timer
 from pylogbroker.retry import RETRY_INTERVAL_MS
@@ -110,10 +117,23 @@ class Registration:
     async def _start(self) -> None:
         self._isClaiming = True
         try:
-            await self._claimSelf()
+            await self._claimFirst()
         finally:
             self._isClaiming = False
         self._begin()
+
+    async def _claimFirst(self) -> None:
+        """A session that expires meanwhile is followed by another one, so that is no failure."""
+        triesLeft = OWN_PATIENCE_COUNT
+        while True:
+            triesLeft -= 1
+            try:
+                await self._claimSelf()
+                return
+            except SessionExpiredException:
+                if self._stopped or not triesLeft:
+                    raise
+            await deferLater(self._clock, RETRY_INTERVAL_MS / 1000)
 
     async def _claimSelf(self) -> None:
         path = paths.brokerId(self._brokerId)

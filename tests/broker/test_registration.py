@@ -369,14 +369,23 @@ class RegistrationTests(SynchronousTestCase):
                 self.clock.advance(0.001)
             self.server.expire(client)
             self.settle(2 * RETRY_INTERVAL_MS / 1000)
-            if starting == [None]:
-                self.assertEqual(
-                    list(self.values()),
-                    [OWN, "/brokers/topics/alpha/0", "/brokers/topics/beta/0"],
-                    step,
-                )
-            else:
-                starting[0].trap(SessionExpiredException)
+            self.assertEqual(starting, [None], step)
+            self.assertEqual(
+                list(self.values()),
+                [OWN, "/brokers/topics/alpha/0", "/brokers/topics/beta/0"],
+                step,
+            )
+
+    def test_expiryAgainAndAgain(self) -> None:
+        """A start whose sessions all expire fails in the end."""
+        client = self.client()
+        starting = self.outcome(self.registration(client).start([]))
+        for _ in range(OWN_PATIENCE_COUNT):
+            self.assertEqual(starting, [])
+            self.server.expire(client)
+            self.clock.advance(RETRY_INTERVAL_MS / 2000)  # there is a new session
+            self.clock.advance(RETRY_INTERVAL_MS / 2000)
+        starting[0].trap(SessionExpiredException)
 
     def test_suspended(self) -> None:
         """
