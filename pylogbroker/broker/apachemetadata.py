@@ -46,6 +46,8 @@ from pylogbroker.storage.logdirectory import APACHE_METADATA
 
 _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _TOPIC, _BROKER = 2, 4
+_RESERVED_ID_COUNT = 100
+"""Ids that stand for no directory."""
 
 Report = Callable[[str], object]
 
@@ -74,7 +76,7 @@ def readApacheMetadata(
     metadata = _ApacheMetadata(path, report)
     for record in _committed(_records(fileSystem, path)):
         metadata.apply(record)
-    metadata.check(nodeId)
+    metadata.check(nodeId, meta.directoryId)
     return [ClusterRecord(meta.clusterId), *metadata.records(nodeId)]
 
 
@@ -156,15 +158,25 @@ class _Partition(NamedTuple):
     Where the records of a partition are.
 
     @ivar eligible: those that were in sync when they stopped.
+    @ivar directories: ids of the replicas' log directories, in their order; empty: not known.
     """
 
-    replicas: frozenset[int]
+    replicas: tuple[int, ...]
     inSync: frozenset[int]
     eligible: frozenset[int]
+    directories: tuple[bytes, ...]
 
     def isComplete(self, nodeId: int) -> bool:
         """Whether a broker has all records."""
-        return nodeId in self.inSync | self.eligible or self.replicas == {nodeId}
+        return nodeId in self.inSync | self.eligible or set(self.replicas) == {nodeId}
+
+    def isElsewhere(self, nodeId: int, directoryId: UUID | None) -> bool:
+        """Whether a broker has the records in another of its log directories."""
+        isKnown = len(self.directories) == len(self.replicas)
+        if directoryId is None or nodeId not in self.replicas or not isKnown:
+            return False
+        found = UUID(bytes=bytes(self.directories[self.replicas.index(nodeId)]))
+        return found.int >= _RESERVED_ID_COUNT and found != directoryId
 
 
 class _ApacheMetadata:
@@ -203,16 +215,19 @@ class _ApacheMetadata:
 
     def _onPartitionRecord(self, record: Any) -> None:
         self._partitions[record.topicId][record.partitionId] = _Partition(
-            frozenset(record.replicas),
+            tuple(record.replicas),
             frozenset(record.isr),
             frozenset(record.eligibleLeaderReplicas or ()),
+            tuple(record.directories),
         )
 
     def _onPartitionChangeRecord(self, record: Any) -> None:
         partitions = self._partitions[record.topicId]
         found = partitions[record.partitionId]
         if record.replicas is not None:
-            found = found._replace(replicas=frozenset(record.replicas))
+            found = found._replace(replicas=tuple(record.replicas))
+        if record.directories is not None:
+            found = found._replace(directories=tuple(record.directories))
         if record.isr is not None:
             found = found._replace(inSync=frozenset(record.isr))
         if record.eligibleLeaderReplicas is not None:
@@ -268,8 +283,8 @@ class _ApacheMetadata:
     def _leaveOut(self, kind: str, name: str) -> None:
         self._leftOut.setdefault(kind, set()).add(name)
 
-    def check(self, nodeId: int) -> None:
-        """@raise StorageError: a broker has not all records of the partitions."""
+    def check(self, nodeId: int, directoryId: UUID | None) -> None:
+        """@raise StorageError: a broker's directory has not all records of the partitions."""
         for topicId, partitions in self._partitions.items():
             name = self._topics[topicId]
             if sorted(partitions) != list(range(len(partitions))) or not partitions:
@@ -284,6 +299,12 @@ class _ApacheMetadata:
                         f"broker {nodeId} has not all records of {name}-{index}: its replicas are"
                         f" on brokers {sorted(partition.replicas)}, in sync are"
                         f" {sorted(partition.inSync | partition.eligible)}",
+                    )
+                if partition.isElsewhere(nodeId, directoryId):
+                    raise StorageError(
+                        self._path,
+                        "import",
+                        f"{name}-{index} is in another of the broker's log.dirs",
                     )
 
     def records(self, nodeId: int) -> Iterator[Record]:

@@ -182,8 +182,9 @@ class RealFileSystem:
 
     def lock(self, path: str) -> Callable[[], None]:
         """
-        C{flock} a file, exclusively and without waiting. The file stays: after a removal two
-        brokers could lock two files of one name.
+        Lock a file, exclusively and without waiting. The file stays: after a removal two brokers
+        could lock two files of one name. C{flock} keeps out brokers of this kind, in this process,
+        too; C{lockf} keeps out Java's, which do not see the other lock.
 
         @return: releases the lock; a second call does nothing.
         @raise DirectoryLockedError: another broker has it, in this process or another.
@@ -192,6 +193,7 @@ class RealFileSystem:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(descriptor)
             if error.errno in (errno.EAGAIN, errno.EACCES):

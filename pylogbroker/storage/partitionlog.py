@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from itertools import dropwhile, takewhile
@@ -648,6 +648,10 @@ class PartitionLog:
         self._onSaved(job.position.offset)
 
     # -- retention
+
+    def keepAll(self) -> None:
+        """Delete nothing by age or size any more, since nobody knows whose the records are."""
+        self.settings = replace(self.settings, retention=lambda segments, nowMs: 0)
 
     def beginStat(self) -> StatJob | None:
         """Read the files' times. L{None}: the partition has failed or is closed."""

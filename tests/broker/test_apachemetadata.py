@@ -178,6 +178,21 @@ class ApacheMetadataTests(SynchronousTestCase):
         self.log(*topic("a", A, 1, 2, isr=(2,)))
         self.refused("broker 1 has not all records of a-0: its replicas are on brokers [1, 2]")
 
+    def test_elsewhere(self) -> None:
+        """A partition of another of the broker's directories is refused; reserved ids say none."""
+        mine, other = UUID(int=1 << 70), UUID(int=2 << 70)
+        writeMetaProperties(self.files, "/log", MetaProperties("cluster", 1, mine))
+        records = topic("a", A)
+        records[1].directories = [other.bytes]
+        self.log(*records)
+        self.refused("a-0 is in another of the broker's log.dirs")
+        for offset, found in ((2, UUID(int=1)), (3, mine)):
+            moved = RECORDS["PartitionChangeRecord"](
+                partitionId=0, topicId=A.bytes, directories=[found.bytes]
+            )
+            self.write(f"{offset:020}.log", batch(offset, moved))
+            self.assertEqual(len(self.read()), 2)
+
     def test_alone(self) -> None:
         """The only replica has all records, also when none is in sync since it was stopped."""
         self.log(*topic("a", A, 1, isr=()))

@@ -7,6 +7,8 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import subprocess
+import sys
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -36,6 +38,16 @@ class RealFileSystemTests(filesystem.FileSystemContract):
         os.close(inward)
         os.close(outward)
         self.fileSystem.lock(self.at(".lock"))()
+
+    def test_lockOfJava(self) -> None:
+        """Java's locks, and ours for Java's, are those of C{lockf}."""
+        unlock = self.fileSystem.lock(self.at(".lock"))
+        command = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), 2 | 4)"
+        tried = [sys.executable, "-c", command, self.at(".lock")]
+        refused = subprocess.run(tried, capture_output=True, text=True, check=False)
+        self.assertIn("BlockingIOError", refused.stderr)
+        unlock()
+        subprocess.run(tried, check=True)
 
     def test_errorsNameTheFile(self) -> None:
         """

@@ -11,6 +11,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from twisted.internet import reactor
+from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pylogbroker.errors import (
@@ -23,8 +24,10 @@ from pylogbroker.net.endpointstrings import SocketAddress
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+from pylogbroker.protocol.kafka.schemas import ZERO_UUID
 from pylogbroker.records.recordbatch import Record, encodeBatch
 from pylogbroker.syncclient.kafka.cluster import KafkaCluster
+from pylogbroker.syncclient.kafka.connection import KafkaConnection
 from pylogbroker.testing.backgroundbroker import BackgroundBroker
 from pylogbroker.testing.faultresponses import (
     MARKED,
@@ -38,6 +41,7 @@ from pylogbroker.testing.faultresponses import (
 )
 from pylogbroker.testing.faults import errorNamed, requestNamed
 from pylogbroker.testing.localbroker import LocalBroker
+from tests.oracle.scenarios import pieces
 
 TIMEOUT_SECONDS = 60
 REFUSED = ErrorCode.INVALID_REQUEST
@@ -510,3 +514,51 @@ class LocalBrokerFaultTests(TestCase):
         error.clear()
         broker.clearFaults()
         self.assertRaises(PylogbrokerError, broker.moveLeader, "t")
+
+    async def test_moveLeader(self) -> None:
+        """
+        The leader that moves there has a port of its own in the same reactor, until it moves back;
+        the old one refuses by name, and both are described alike. A cut and a late answer are, too.
+        """
+        broker = LocalBroker(reactor)
+        self.addCleanup(broker.stop)
+        await broker.start()
+        host, _, port = broker.bootstrapServers.rpartition(":")
+
+        async def ask(key: ApiKey, body: Any) -> Any:
+            return await deferToThread(_asked, host, int(port), key, body)
+
+        metadata = messages.MetadataRequest(
+            topics=[messages.MetadataRequest.MetadataRequestTopic(name="t")]
+        )
+        await ask(ApiKey.METADATA, metadata)
+        fetch = pieces.fetchBody("t", ZERO_UUID, [(0, 0)], minBytes=0)
+        self.assertEqual(broker.moveLeader("t"), 1)
+        found = await ask(ApiKey.METADATA, metadata)
+        self.assertEqual([each.nodeId for each in found.brokers], [0, 1])
+        self.assertEqual(found.topics[0].partitions[0].leaderId, 1)
+        cluster = await ask(ApiKey.DESCRIBE_CLUSTER, messages.DescribeClusterRequest())
+        self.assertEqual([each.brokerId for each in cluster.brokers], [0, 1])
+        new = found.brokers[1].port
+        for at, code in ((int(port), ErrorCode.NOT_LEADER_OR_FOLLOWER), (new, ErrorCode.NONE)):
+            answer = await deferToThread(_asked, host, at, ApiKey.FETCH, fetch, 12)
+            self.assertEqual(answer.responses[0].partitions[0].errorCode, code)
+        again = await deferToThread(_asked, host, new, ApiKey.METADATA, metadata)
+        self.assertEqual([each.port for each in again.brokers], [int(port), new])
+        broker.injectDelay("Metadata", 1)
+        await ask(ApiKey.METADATA, metadata)
+        broker.injectDisconnect("Metadata")
+        with self.assertRaises(BrokerConnectionError):
+            await ask(ApiKey.METADATA, metadata)
+        self.assertEqual(broker.moveLeader("t"), 0)
+        found = await ask(ApiKey.METADATA, metadata)
+        self.assertEqual(found.topics[0].partitions[0].leaderId, 0)
+
+
+def _asked(host: str, port: int, key: ApiKey, body: Any, versionMax: int = 99) -> Any:
+    """The answer to one request; to be called on a thread."""
+    connection = KafkaConnection(host, port)
+    try:
+        return connection.request(key, body, versionMax=versionMax)
+    finally:
+        connection.close()

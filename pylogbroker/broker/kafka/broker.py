@@ -214,6 +214,12 @@ class KafkaBroker:
 
         def takeOver() -> list[Record]:
             if fileSystem.status(f"{path}/{APACHE_METADATA}") is None:
+                if fileSystem.status(f"{path}/{META_PROPERTIES}") is not None:
+                    raise StorageError(
+                        f"{path}/{META_PROPERTIES}",
+                        "use",
+                        f"neither {JOURNAL_NAME} nor {APACHE_METADATA} is beside it",
+                    )
                 return []
             # Needed once in the life of a directory.
             from pylogbroker.broker.apachemetadata import readApacheMetadata

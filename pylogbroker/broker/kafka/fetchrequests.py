@@ -179,6 +179,7 @@ class _Fetch:
         "_reads",
         "_request",
         "_size",
+        "_sizeMax",
         "_state",
         "_topics",
         "_waitCount",
@@ -214,6 +215,9 @@ class _Fetch:
     ) -> Any:
         self._header, self._request, self._state = header, request, state
         self._context = context
+        self._sizeMax = min(request.maxBytes, RESPONSE_SIZE_MAX)
+        if self._owner.quotas is not None:
+            self._sizeMax = self._owner.quotas.fetchSizeMax(header, state, self._sizeMax)
         self._reads = [self._find(each) for each in context.partitions]
         isComplete = self._readNow()
         if isComplete and not self._mayWait():
@@ -232,7 +236,8 @@ class _Fetch:
             read.error = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             return read
         if isinstance(topic, bytes):
-            found = self._topics.findById(topic, index)
+            # Without a name nobody has asked whether the client may read it.
+            found = None if fetched.name is None else self._topics.findById(topic, index)
         else:
             found = self._topics.find(topic, index)
         read = _Read(fetched, found)
@@ -295,7 +300,7 @@ class _Fetch:
         assert read.partition is not None
         log, offset = batchLog(read.partition), read.wanted.fetchOffset
         isFirst = not self._size
-        left = min(self._request.maxBytes, RESPONSE_SIZE_MAX) - self._size
+        left = self._sizeMax - self._size
         if left <= 0 and not isFirst:
             return EMPTY_SLICE
         sizeMax = min(read.wanted.partitionMaxBytes, left)
@@ -338,7 +343,7 @@ class _Fetch:
         Whether the response need not wait. Partitions that do not exist wait with the others, since
         the requests of their session would else be answered at once, again and again.
         """
-        if self._size >= min(self._request.minBytes, self._request.maxBytes):
+        if self._size >= min(self._request.minBytes, self._sizeMax):
             return True
         found = [read for read in self._reads if read.partition is not None]
         return not found or any(read.error is not None for read in found)

@@ -241,7 +241,7 @@ class ProduceRequests:
         if header.apiVersion >= 13:
             found = self._topics.topicById(topic.topicId)
             if found is None:
-                return  # which the client is told
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
             name = found.name
         if not self._authorizer.requires(state, AclOperation.WRITE, AclResourceType.TOPIC, name):
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)

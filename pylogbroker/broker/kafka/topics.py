@@ -179,6 +179,7 @@ class TopicManager:
             isStray = found.format.isStamped and topicPartition.topic not in self.image.topics
             if isStray or topicPartition.topic in removing:
                 strays.setdefault(topicPartition.topic, []).append(topicPartition)
+                found.keepAll()
         for topicId, name in list(self.image.removing.items()):
             failed = [each for each in self._directory.failures if each.topic == name]
             await self._removeAll(topicId, strays.pop(name, []) + failed)

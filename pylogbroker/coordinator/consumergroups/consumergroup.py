@@ -375,7 +375,8 @@ class ConsumerGroup(Group):
         revoked = {each: some for each, some in member.assigned.items() if each not in wanted}
         state, pending = member.state, member.pending
         if revoked and (owned is None or _meet(revoked, owned)):
-            state, pending = MemberState.UNREVOKED, {**pending, **revoked}
+            merged = {each: {**pending.get(each, {}), **some} for each, some in revoked.items()}
+            state, pending = MemberState.UNREVOKED, {**pending, **merged}
         return replace(
             member, previousEpoch=member.epoch, state=state, assigned=kept, pending=pending
         )

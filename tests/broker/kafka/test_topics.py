@@ -16,9 +16,10 @@ from pylogbroker.cluster.metadataimage import (
     Record,
     RemoveTopicRecord,
 )
+from pylogbroker.errors import StorageError
 from pylogbroker.net.deferreds import BATCH_COUNT_MAX
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
-from tests.broker.kafka.requestbench import ROOT, RequestBench
+from tests.broker.kafka.requestbench import ROOT, START_MS, RequestBench
 
 
 class TopicTests(SynchronousTestCase):
@@ -51,6 +52,28 @@ class TopicTests(SynchronousTestCase):
         for waiting in (first, second, third):
             self.assertEqual(self.bench.do(waiting).partitionCount, 2)
         self.assertIsNotNone(self.topics.find("a", 1))
+
+    def test_strays(self) -> None:
+        """The records of a topic that the metadata do not know are not deleted by age either."""
+        self.bench.create("a")
+        self.bench.append(b"x", name="a")
+        self.bench.settle()
+        for name in ("metadata.journal", "meta.properties"):
+            self.bench.files.remove(f"{ROOT}/{name}")
+        self.bench.files.kill()
+        bench = RequestBench(self.bench.files, log_retention_hours="1")
+        (log,) = bench.kafka.topics._directory.logs.values()
+        self.assertIsNone(bench.topics.find("a", 0))
+        self.assertEqual(log.settings.retention(log.segments, 2 * START_MS), 0)
+
+    def test_journalIsGone(self) -> None:
+        """Without its metadata a directory of this protocol is refused, also the second time."""
+        files = self.bench.files
+        files.remove(f"{ROOT}/metadata.journal")
+        for _ in range(2):
+            files.kill()
+            error = self.assertRaises(StorageError, RequestBench, files)
+            self.assertIn("neither metadata.journal nor __cluster_metadata-0", str(error))
 
     def test_stop(self) -> None:
         """A stop waits for the partition that is created, and no other is; the topic is there."""

@@ -373,6 +373,19 @@ class PatternTests(ConsumerCase):
             memberId, **{"subscribedTopicNames": None, "subscribedTopicRegex": pattern, **fields}
         )
 
+    def test_otherTopicsWhileGivingUp(self) -> None:
+        """A member that still gives up a partition of a topic that it leaves holds all of it."""
+        self.enter(A, "t")
+        self.enter(B, "t")
+        self.advance(INTERVAL_MS)
+        self.assertEqual(self.given(self.beat(A, 2, owned={"t": [0, 1]})), {"t": [0]})
+        self.beat(A, 2, owned={"t": [0, 1]}, subscribedTopicNames=["u"])
+        self.advance(INTERVAL_MS)
+        self.assertFalse(self.given(self.beat(B, 2, owned={})))
+        self.beat(A, self.epochs()[A], owned={})
+        self.beat(B, self.epochs()[B], owned={})
+        self.assertEqual(self.owned()[B], {"t": [0, 1]})
+
     def test_pattern(self) -> None:
         """A pattern is matched behind the answer; partitions come with the next one."""
         answer = self.match(A, "[tu]")

@@ -157,7 +157,7 @@ class CoordinatorService:
             if self._isRunning:
                 await self._load(topic)
         except PylogbrokerError as error:
-            log.error("{topic} cannot be created: {error}", topic=self.topicName, error=error)
+            log.warn("{topic} cannot be created: {error}", topic=self.topicName, error=error)
         finally:
             self._isCreating = False
             self._created.fire(None)

@@ -187,6 +187,19 @@ class ClientQuotas:
             self.hold(state, throttleMs)
         return throttleMs
 
+    def fetchSizeMax(self, header: RequestHeader, state: ConnectionState, sizeMax: int) -> int:
+        """
+        The bytes that a client may fetch at once. As by Kafka no more than its quota allows in all
+        windows: a larger response would be held back for ever.
+
+        @param sizeMax: without a quota.
+        """
+        rate, _ = self._of(CONSUMER_BYTE_RATE, header, state)
+        if rate is None:
+            return sizeMax
+        windowCount, windowMs = self._windows
+        return min(sizeMax, int(rate.bound * max(windowCount - 1, 1) * windowMs / 1000))
+
     def mutating(
         self,
         header: RequestHeader,

@@ -493,13 +493,15 @@ def _offsetFetch(ask: AuthorizedRequest) -> Any:
         ask.body.groups, lambda each: ask.may(_DESCRIBE, _GROUP, each.groupId)
     )
     ask.body.groups = groups
-    refusals: list[tuple[str, list[Any]]] = []
+    refusals: list[tuple[str, list[Any] | None]] = []
     for group in groups:
+        topics: list[Any] | None = None
         if group.topics is not None:
             group.topics, topics = ask.take(
                 group.topics, lambda each: _mayRead(ask, each, 10, _DESCRIBE)
             )
-            refusals.append((group.groupId, topics))
+        # Of each group, also one that asks for all: a request may name a group twice.
+        refusals.append((group.groupId, topics))
 
     def change(response: Any) -> None:
         made = []
@@ -911,6 +913,7 @@ def _deleteTopics(ask: AuthorizedRequest) -> Any:
     if ask.sees(_DELETE, _CLUSTER):
         return ask.proceed()
     counts = Counter([*body.topicNames, *((each.name, each.topicId) for each in body.topics)])
+    missing: list[Any] = []
     refused = []
 
     def isAllowed(name: str | None, topicId: bytes, count: int) -> bool:
@@ -921,7 +924,16 @@ def _deleteTopics(ask: AuthorizedRequest) -> Any:
             return True
         isSeen = ask.sees(_DESCRIBE, _TOPIC, found)
         if name is not None and isSeen and found not in ask.image.topics:
-            return True
+            if ask.sees(_DELETE, _TOPIC, found):
+                return True
+            # Told here: the topic may be created before the handler decides.
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            missing.append(
+                cls.DeletableTopicResult(
+                    name=name, topicId=topicId, errorCode=unknown, errorMessage=unknown.message
+                )
+            )
+            return False
         if (isSeen or name is None) and ask.may(_DELETE, _TOPIC, found):
             return True
         refused.append(
@@ -943,7 +955,7 @@ def _deleteTopics(ask: AuthorizedRequest) -> Any:
     )
 
     def change(response: Any) -> None:
-        response.responses += refused
+        response.responses = [*missing, *response.responses, *refused]
 
     return ask.proceed(change)
 

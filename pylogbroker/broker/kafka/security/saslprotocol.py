@@ -59,7 +59,7 @@ from pylogbroker.net.ratelimitedlog import RateLimitedLogger
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
-from pylogbroker.protocol.kafka.requests import RequestHeader, decodeRequest
+from pylogbroker.protocol.kafka.requests import RequestHeader, decodeHeader, decodeRequest
 from pylogbroker.protocol.kafka.responses import encodeResponse
 
 AGAIN_SECONDS = 1
@@ -67,6 +67,9 @@ AGAIN_SECONDS = 1
 
 _BEFORE = RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0, None)
 _SIZE = struct.Struct(">i")
+_EXPECTED = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+_OTHER_SIZE_MAX = 4096
+"""Bytes of other requests that are decoded, to be refused; a larger one costs 100 ms and more."""
 
 
 class _Stage(Enum):
@@ -198,10 +201,12 @@ class SaslProtocol(KafkaProtocol):
         try:
             if state.stage is _Stage.BARE:
                 return self._bareToken(frame, state)
+            key = decodeHeader(frame, self._handlers)[0].apiKey
+            if key not in _EXPECTED and len(frame) > _OTHER_SIZE_MAX:
+                return self._close(state, f"{key.apiName} before authentication")
             header, body = decodeRequest(frame, self._handlers)
         except WireError as error:
             return self._close(state, str(error))
-        key = header.apiKey
         if state.stage is _Stage.TOKENS:
             if key is ApiKey.SASL_AUTHENTICATE:
                 return self._token(header, body, state)

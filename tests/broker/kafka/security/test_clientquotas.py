@@ -74,6 +74,19 @@ class ByteRateTests(QuotaCase):
         self.assertFalse(self.isHeld())
         self.assertEqual(self.throttled(), {"count": 1, "ms": second.throttleTimeMs})
 
+    def test_largeFetch(self) -> None:
+        """A fetch gets no more than the quota of all windows, and so comes on."""
+        for _ in range(20):
+            self.ask(PRODUCE, 9, self.producing(500, -1))
+        self.limit("consumer_byte_rate", 200)
+        cls = messages.FetchRequest
+        part = cls.FetchPartition(partition=0, partitionMaxBytes=1 << 20)
+        topic = cls.FetchTopic(topic="t", partitions=[part])
+        body = cls(maxBytes=1 << 20, maxWaitMs=0, topics=[topic])
+        found = self.ask(ApiKey.FETCH, 4, body)
+        size = len(found.responses[0].partitions[0].records)
+        self.assertTrue(1000 < size <= 2000, size)
+
     def test_unacknowledged(self) -> None:
         """Without a response the client is held back all the same."""
         self.limit("producer_byte_rate", 100)

@@ -69,6 +69,27 @@ class RuleCase(SynchronousTestCase):
         return handlers[key](RequestHeader(key, version, 1, "c"), body, state)
 
 
+class OffsetFetchRuleTests(RuleCase):
+    """OffsetFetch."""
+
+    def test_twice(self) -> None:
+        """Hidden topics stay hidden where a request names a group again."""
+        self.allow(GROUP, "g", DESCRIBE)
+        asked: Any = messages.OffsetFetchRequest
+        all_ = asked.OffsetFetchRequestGroup(groupId="g", topics=None)
+        none = asked.OffsetFetchRequestGroup(groupId="g", topics=[])
+        cls: Any = messages.OffsetFetchResponse
+        hidden = cls.OffsetFetchResponseTopics(name="t")
+        answer = cls(
+            groups=[
+                cls.OffsetFetchResponseGroup(groupId="g", topics=topics)
+                for topics in ([hidden], [])
+            ]
+        )
+        found = self.ask(ApiKey.OFFSET_FETCH, 9, asked(groups=[all_, none]), answer)
+        self.assertEqual([group.topics for group in found.groups], [[], []])
+
+
 class TransactionRuleTests(RuleCase):
     """Requests of transactions."""
 

@@ -132,6 +132,15 @@ class FailureTests(SaslCase):
         peer.send(size)
         self.assertFalse(peer.isClosed)
 
+    def test_largeRequests(self) -> None:
+        """Before authentication no large request is decoded, whatever it is."""
+        cls = messages.CreateTopicsRequest
+        body = cls(topics=[cls.CreatableTopic(name=f"topic-{index}") for index in range(500)])
+        peer = self.lead.connect()
+        peer.send(frameOf(ApiKey.CREATE_TOPICS, 4, body))
+        self.lead.advance(1)
+        self.assertTrue(peer.isClosed)
+
     def test_secrets(self) -> None:
         """No line of the log has a password or a token, not even where requests are logged."""
         lead = self.started(log_requests="true")
