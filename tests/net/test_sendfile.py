@@ -672,8 +672,8 @@ class TlsTests(SocketTestCase):
                 await self.turn()
         for _ in range(100):
             await self.turn()
-        self.assertIs(connection._sender, outgoing)
-        self.assertLess(outgoing.sentSize, SIZE)
+        # Perhaps not the same answer, if a worker had to read: but never all of them.
+        self.assertLess(connection._sender.sentSize, SIZE)
         client.transport.resumeProducing()
         for _ in range(4):
             self.assertEqual(decodeFetch(await client.answer()), (0, SET))
