@@ -47,7 +47,10 @@ async def main(reactor, servers, way):
     async with ConsumerConnector(reactor, {"zk.connect": servers, "groupid": "g"}) as consumer:
         [stream] = (await consumer.createMessageStreams({"clicks": 1}))["clicks"]
         if way == "thread":
-            await deferToThread(read, stream.blocking(reactor))
+            reading = deferToThread(read, stream.blocking(reactor))
+            # The reactor, told to stop, would not wait for a thread that ends late.
+            reactor.addSystemEventTrigger("before", "shutdown", lambda: reading)
+            await reading
         async for message in stream:
             print(message.value, flush=True)
     print("has left", flush=True)
