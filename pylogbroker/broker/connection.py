@@ -402,7 +402,7 @@ class ServerConnection(TwistedProtocol):
             self._sendReady()
 
     def _sendReady(self) -> None:
-        if self._orphaned and self._slots:  # nobody reads the answers: their order is free
+        if self._orphaned and self._slots:  # the answers are not read: their order is free
             self._slots = deque(sorted(self._slots, key=lambda slot: not slot.isDone))
         while self._slots and self._slots[0].isDone and self._sender is None:
             outcome = self._slots[0].outcome

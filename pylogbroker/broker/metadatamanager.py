@@ -4,7 +4,7 @@ Changes of the cluster's metadata: decided one after another, made durable, then
 A decision sees the image with all earlier changes and gives records. A worker writes them; the
 image changes when they are synced, and only then is the caller told. While one change is written,
 later ones wait, and what waits is written together, with one C{fsync}: so decisions see the changes
-of those before them, which nobody else sees yet.
+of those before them, which no other code sees yet.
 
 A write for which the disk has no room fails its changes alone. After any other failed write nothing
 more is written: what the disk has is unknown until the next start.

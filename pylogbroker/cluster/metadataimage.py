@@ -228,7 +228,7 @@ class TopicImage(NamedTuple):
 
 class ScramCredential(NamedTuple):
     """
-    What is kept of a password. Whoever knows it can pretend to be the broker, but not the user.
+    What is kept of a password. With it a program can pretend to be the broker, but not the user.
 
     @ivar iterations: of the hashing that clients do.
     """

@@ -160,7 +160,7 @@ class ClassicGroup(Group):
 
     @property
     def haveAllJoined(self) -> bool:
-        """Whether nobody is waited for."""
+        """Whether no member is waited for."""
         return not self.pendingMembers and self.awaitingJoinCount == len(self.members)
 
     @property

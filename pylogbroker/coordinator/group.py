@@ -74,7 +74,7 @@ class Group(ABC):
     @property
     @abstractmethod
     def isIdle(self) -> bool:
-        """Whether it is empty, and nobody is about to join."""
+        """Whether it is empty, and no member is about to join."""
 
     @abstractmethod
     def isSubscribedTo(self, topic: str) -> bool:

@@ -117,7 +117,7 @@ class GroupCoordinator:
         @param settings: see there.
         @param append: appends to a partition of C{__consumer_offsets}, see L{Append}.
         @param nowMs: the time since 1970. If it jumps ahead, sessions end.
-        @param random: for the ids of members, which nobody should be able to guess.
+        @param random: for the ids of members, which must be hard to guess.
         @param image: the topics, for groups of KIP-848; see L{topicsChanged}.
         """
         self._table = GroupTable(settings, append, nowMs)

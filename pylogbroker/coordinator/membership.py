@@ -621,7 +621,7 @@ class ClassicMembership:
             self._prepareRebalance(group)
 
     def unload(self, group: ClassicGroup, error: ErrorCode) -> None:
-        """The group is not here any more. Whoever waits is answered with an error."""
+        """The group is not here any more. Members that wait are answered with an error."""
         self.vacate(group, error)
         group.transition(_DEAD, self._table.nowMs())
         self._table.remove(group)

@@ -251,7 +251,7 @@ class GroupPositions:
                 group.setPosition(key.topic, key.partition, committed)
 
     def _dropIfNothing(self, group: Group) -> None:
-        """A group that a failed commit has begun, and that nobody has joined, is not there."""
+        """A group that a failed commit has begun, and that no member has joined, is not there."""
         if (
             self._table.has(group)
             and not group.isStored
@@ -400,7 +400,7 @@ class GroupPositions:
         elif group.state is ClassicGroupState.EMPTY:
             baseMs = group.stateTimestampMs
         elif group.state is ClassicGroupState.STABLE and group.subscribedTopics is not None:
-            # Topics that nobody subscribes to any more.
+            # Topics without a subscriber.
             baseMs = -1
         else:
             return []

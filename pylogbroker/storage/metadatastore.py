@@ -12,7 +12,7 @@ append writes a new file with a snapshot instead: it is written under another na
 and the directory is synced. A cut in between leaves the old file or the new one.
 
 A disk that is full takes a part of an entry. That part is cut off at once, so that the journal is
-as before (C{isCertain}) and the next append may succeed. After any later failure nobody knows what
+as before (C{isCertain}) and the next append may succeed. After any later failure it is unknown what
 the disk has, before the file is opened anew.
 
 What the data mean is the caller's business (L{pylogbroker.cluster.metadataimage}).

@@ -650,7 +650,7 @@ class PartitionLog:
     # -- retention
 
     def keepAll(self) -> None:
-        """Delete nothing by age or size any more, since nobody knows whose the records are."""
+        """Delete nothing by age or size any more: the records belong to no known topic."""
         self.settings = replace(self.settings, retention=lambda segments, nowMs: 0)
 
     def beginStat(self) -> StatJob | None:

@@ -236,7 +236,7 @@ class _Fetch:
             read.error = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             return read
         if isinstance(topic, bytes):
-            # Without a name nobody has asked whether the client may read it.
+            # Without a name the authorizer has not been asked.
             found = None if fetched.name is None else self._topics.findById(topic, index)
         else:
             found = self._topics.find(topic, index)
@@ -334,7 +334,7 @@ class _Fetch:
         Deferred.fromCoroutine(readAll()).addCallback(go).addErrback(self._done.errback)
 
     def _mayWait(self) -> bool:
-        """Whether the response can wait for more. Nobody waits on a connection that is lost."""
+        """Whether the response can wait for more. Not on a connection that is lost."""
         isPointless = self._isOver or self._state.isLost or self._owner.isStopping
         return not isPointless and self._request.maxWaitMs > 0 and not self._isEnough()
 
@@ -371,7 +371,7 @@ class _Fetch:
             self._cancels.append(cancel)
 
     def _abandon(self) -> None:
-        """The connection is lost: nobody would use a new session."""
+        """The connection is lost: a new session would not be used."""
         self._context = FetchContext(self._context.partitions)
         self._expire()
 

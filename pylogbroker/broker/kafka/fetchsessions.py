@@ -228,7 +228,7 @@ class FetchSessionCache:
         """
         @param slotCount: the largest number of sessions; 0: there are none.
         @param seconds: a clock.
-        @param random: for session ids, which nobody should be able to guess.
+        @param random: for session ids, which must be hard to guess.
         @param partitionCountMax: of all sessions together.
         """
         self._slotCount = slotCount

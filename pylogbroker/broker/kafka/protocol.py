@@ -274,7 +274,7 @@ class KafkaProtocol:
         return request[0].apiKey not in _LONG_WAITS
 
     def connectionLost(self, state: ConnectionState) -> None:
-        """End the waits for data, which nobody reads any more."""
+        """End the waits for data that will not be read any more."""
         state.isLost = True
         for end in list(state.fetches.values()):
             end()

@@ -7,7 +7,7 @@ leaves this process only salted and hashed.
 
 With C{--bootstrap-server} the broker changes its metadata. With C{--log-dir} the command does it
 itself, in the directory of a broker that does not run, and perhaps never has: so a cluster that
-lets nobody in without a password has a first user. Both ways take the same request.
+requires passwords has a first user. Both ways take the same request.
 """
 
 from __future__ import annotations

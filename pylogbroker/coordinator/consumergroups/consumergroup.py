@@ -5,7 +5,7 @@ L{pylogbroker.coordinator.consumergroups.consumermembership}.
 Three epochs never go back. The group's moves when members or their topics change. The target
 assignment has that of the group for which it was made. A member has that of the target assignment
 to which it has come. A member comes there in steps: it gives up what is not its own any more, says
-so, and then gets what nobody else holds.
+so, and then gets what no other member holds.
 
   ==================== ==========================================================================
   state of a member    meaning

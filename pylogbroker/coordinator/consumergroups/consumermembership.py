@@ -234,7 +234,7 @@ class ConsumerMembership:
         )
 
     def _groupFor(self, request: ConsumerGroupHeartbeat, found: Group | None) -> ConsumerGroup:
-        """The group, which is perhaps a new one that nobody knows yet."""
+        """The group, which is perhaps a new one without a record."""
         groupId = request.groupId
         if isinstance(found, ConsumerGroup):
             if found.isDeleting:

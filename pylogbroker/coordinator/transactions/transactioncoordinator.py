@@ -142,7 +142,7 @@ whose producer is a newer one, needs none.
 """
 
 NewProducerId = Callable[[Callable[[int | None], None]], object]
-"""Calls back with a producer id that nobody has had; L{None}: there is none now."""
+"""Calls back with a producer id that was never used; L{None}: there is none now."""
 
 Answered = Callable[[ErrorCode], object]
 

@@ -11,7 +11,7 @@ transactions, which each segment's L{TransactionIndex} knows.
 
 B{Flush on demand.} A flush starts when someone waits for a mark that only a flush moves
 (C{wantsFlush}): an answer to C{acks=all}; a waiting fetch, if readers see only what is flushed.
-Whoever waits when it begins is served by it. Who comes later is served by the next, which begins
+What waits when it begins is served by it. What comes later is served by the next, which begins
 when it ends.
 
 B{Rolling.} A segment never exceeds its size. Its age is the difference of record times: between its

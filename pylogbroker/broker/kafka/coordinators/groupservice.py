@@ -72,7 +72,7 @@ class GroupService(CoordinatorService):
         settings: BrokerSettings,
         random: Random,
     ) -> None:
-        """@param random: for the ids of members, which nobody should be able to guess."""
+        """@param random: for the ids of members, which must be hard to guess."""
         super().__init__(clock, topics, worker, settings.offsetsTopicNumPartitions)
         self._settings = settings
         self._random = random

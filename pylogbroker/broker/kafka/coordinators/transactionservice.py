@@ -8,7 +8,7 @@ as C{acks=all} is. A marker in C{__consumer_offsets} goes through the group coor
 counts the offsets that were committed in the transaction.
 
 B{Produce} asks L{TransactionService.verify} when a batch is appended: a batch
-that came behind the end marker of its transaction would begin one that nobody ends.
+that came behind the end marker of its transaction would begin one that never ends.
 """
 
 from __future__ import annotations

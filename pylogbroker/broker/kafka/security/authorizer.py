@@ -152,7 +152,7 @@ class AclAuthorizer:
         self, principal: str, host: str, operation: int, resourceType: int, name: str | None
     ) -> bool:
         table = self._table
-        # As by Kafka, a name that nobody uses stands for all about which there is no list.
+        # As by Kafka, a name that is not used stands for all about which there is no list.
         known = table.decide(principal, host, operation, resourceType, name or "hardcode")
         isAllowed = self._allowsUnlisted if known is None else known
         if name is None:

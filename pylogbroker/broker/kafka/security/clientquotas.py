@@ -328,7 +328,7 @@ class ClientQuotas:
                 return
 
     def endWaits(self) -> None:
-        """Hold nobody back any more: the broker stops."""
+        """Hold no client back any more: the broker stops."""
         self._isStopping = True
         for state in list(self._held):
             self._release(state)

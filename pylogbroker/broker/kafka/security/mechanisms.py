@@ -4,8 +4,8 @@ and SCRAM-SHA-512 (RFC 5802, 7677). A module of its own, since a reader must be 
 step against them.
 
 An exchange takes the client's tokens one after the other and gives the broker's, until it knows the
-user. What a client is told when it fails is Apache Kafka's text: SCRAM tells every client the same,
-so that nobody learns which users there are.
+user. What a client is told when it fails is Apache Kafka's text. SCRAM tells every client the same,
+but as in Kafka an unknown user fails at the first token, and a wrong password at the second.
 
 SCRAM is written here over C{hashlib} and C{hmac}. The library I{scramp} refuses salts of less than
 twelve bytes, which Kafka's clients may choose, and changes users' names by SASLprep, which Kafka

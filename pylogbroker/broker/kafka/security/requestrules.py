@@ -8,7 +8,7 @@ and says which operations are allowed where the client asks for them. Errors, an
 stands before which, are Kafka's.
 
 What must be true: a request without a rule is refused (C{authorized}), so that a new request is
-closed until somebody has thought about it.
+closed until it has a rule.
 
 Two requests need more than a rule can do here. Fetch has partitions that stand in no request but in
 a session, and Produce answers with bytes; their handlers ask the authorizer for each topic.
@@ -151,7 +151,7 @@ def authorized(
     """Handlers that do only what L{RULES} allow. One without a rule closes the connection."""
 
     def guarded(key: ApiKey, handler: Handler) -> Handler:
-        rule = RULES.get(key, _nobody)
+        rule = RULES.get(key, _denied)
 
         def handle(header: RequestHeader, body: Any, client: ConnectionState) -> Any:
             return rule(AuthorizedRequest(header, body, client, handler, authorizer, image()))
@@ -161,7 +161,7 @@ def authorized(
     return {key: guarded(key, handler) for key, handler in handlers.items()}
 
 
-def _nobody(ask: AuthorizedRequest) -> Any:
+def _denied(ask: AuthorizedRequest) -> Any:
     raise NotAllowedError(f"{ask.header.apiKey.apiName} has no rule for an authorizer")
 
 
