@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from py4j import java_gateway, protocol
 from py4j.java_gateway import (
     CallbackServerParameters,
     GatewayParameters,
@@ -18,6 +19,7 @@ from py4j.java_gateway import (
     launch_gateway,
 )
 from py4j.protocol import Py4JJavaError
+from twisted.trial.unittest import SynchronousTestCase
 
 from tests.oracle.apachebroker import CACHE, VERSION
 
@@ -208,8 +210,14 @@ class JavaProcess:
 _shared: list[JavaProcess] = []
 
 
-def sharedJava() -> JavaProcess:
-    """One for all tests of this process."""
+def sharedJava(test: SynchronousTestCase) -> JavaProcess:
+    """
+    One for all tests of this process.
+
+    Until the test ends, py4j raises what it documents: a test of Spark that ran before in the same
+    process has replaced its function by one that asks the Java process for classes of Spark.
+    """
+    test.patch(java_gateway, "get_return_value", protocol.get_return_value)
     if not _shared:
         _shared.append(JavaProcess())
         atexit.register(_shared[0].close)

@@ -42,7 +42,7 @@ class DumpLogSegmentsTests(SynchronousTestCase):
     """Directories of ours, and one of Apache's that we used."""
 
     def setUp(self) -> None:
-        self.java = sharedJava()
+        self.java = sharedJava(self)
         self.directory = Path(os.path.abspath(self.mktemp()))
         self.addCleanup(shutil.rmtree, self.directory)
 

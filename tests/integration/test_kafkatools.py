@@ -37,7 +37,7 @@ class JavaCase(SynchronousTestCase):
     java: JavaProcess
 
     def setUp(self) -> None:
-        self.java = sharedJava()
+        self.java = sharedJava(self)
         self.broker = BackgroundBroker({"brokerid": "1", **self.properties()})
         self.addCleanup(self.broker.close)
         self.broker.start()
