@@ -5,7 +5,9 @@ What must be true: requests are handled, and their answers leave, in the order o
 C{slotCountMax} requests of a connection are in progress or have an unsent answer, so a client that
 does not read cannot fill our memory. The decoder holds later requests up to a bound; beyond it the
 connection is not read, and TCP tells the client. "Connect, send, close" keeps the data: complete
-requests are handled though the client is gone.
+requests are handled though the client is gone. A client that exceeded a quota is I{held back}: no
+request of it is taken, and its connection is not read, but for the rest of a frame that has memory
+reserved already. So it keeps what the decoder may hold, and no more, for however long it lasts.
 
 The phases of a connection, and the effect of each event:
 
@@ -126,6 +128,14 @@ class IProtocolHandler(Protocol):
         """
         ...
 
+    def holdsBack(self, state: Any, released: Callable[[], object]) -> bool:
+        """
+        Whether no further request of a client may be taken now, since it exceeded a quota.
+
+        @param released: called when that is over; of several calls, that of the last one.
+        """
+        ...
+
     def connectionLost(self, state: Any) -> None:
         """The client is gone; what waits only for its sake may end."""
         ...
@@ -153,8 +163,9 @@ the answer may be L{None}, and is asked for again.
 
 class _Slot:
     """
-    A request in progress, and then its answer.
+    A request in progress, and then its answer, which may wait for those of earlier requests.
 
+    @ivar request: L{None} once C{isDone}: it would keep its frame.
     @ivar outcome: parts to send, L{None} for no answer, or a L{Failure}; valid once C{isDone}.
     @ivar reservation: memory of the request, if it keeps its frame (C{keepsFrame}).
     """
@@ -315,7 +326,7 @@ class ServerConnection(TwistedProtocol):
         isMore = True
         try:
             while self._slots is None or not self.busy:
-                request = self._decoder.takeRequest()
+                request = None if self._isHeldBack() else self._decoder.takeRequest()
                 if request is None:
                     isMore = False
                     break
@@ -353,10 +364,20 @@ class ServerConnection(TwistedProtocol):
         self._sendReady()
         return isMore and not self.busy
 
+    def _isHeldBack(self) -> bool:
+        """A frame that has memory reserved is taken all the same: it would keep that memory."""
+        return (
+            not self._finishing
+            and self._reservation is None
+            and self._handler.holdsBack(self._state, self._advance)
+        )
+
     def _onIdle(self) -> None:
         if self._finishing:
             if not self._slots:
                 self._end()
+        elif self._isHeldBack():
+            self._pause()
         elif (
             self._reservation is None
             and self._decoder.frameSize > self.connections.memory.receiveSize
@@ -381,7 +402,8 @@ class ServerConnection(TwistedProtocol):
             self._done(answer, slot)
 
     def _done(self, outcome: Any, slot: _Slot) -> None:
-        slot.outcome, slot.isDone = outcome, True
+        slot.outcome, slot.isDone, slot.request = outcome, True, None
+        self._release(slot)
         if isinstance(outcome, Failure | LastAnswer):
             self._ignoreRest()
         if self._slots and (self._orphaned or self._slots[0] is slot):
@@ -454,11 +476,14 @@ class ServerConnection(TwistedProtocol):
 
     def _freeSlot(self) -> None:
         assert self._slots is not None
-        reservation = self._slots.popleft().reservation
-        if reservation is not None:
-            self.connections.memory.release(reservation)
+        self._slots.popleft()
         if not self._slots:
             self._slots = None
+
+    def _release(self, slot: _Slot) -> None:
+        reservation, slot.reservation = slot.reservation, None
+        if reservation is not None:
+            self.connections.memory.release(reservation)
 
     def waiting(self) -> tuple[str, str, TopicPartition | None] | None:
         """
@@ -564,8 +589,7 @@ class ServerConnection(TwistedProtocol):
             slot = self._slots.pop()
             if isinstance(slot.outcome, list):
                 releaseSlices(slot.outcome)
-            if slot.reservation is not None:
-                self.connections.memory.release(slot.reservation)
+            self._release(slot)
         self._end()
 
     def _ignoreRest(self) -> None:

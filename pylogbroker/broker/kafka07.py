@@ -256,6 +256,10 @@ class Kafka07Protocol:
         """All do: produced records are parts of it, and the waits of others are short."""
         return True
 
+    def holdsBack(self, state: UnconfirmedPartitions, released: Callable[[], object]) -> bool:
+        """There are no quotas."""
+        return False
+
     def connectionLost(self, state: UnconfirmedPartitions) -> None:
         """Held requests are handled all the same; their waits are short."""
 

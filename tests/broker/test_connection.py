@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import struct
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.address import IPv4Address
@@ -783,6 +784,7 @@ class EchoDialect:
 
     @ivar waiting: Deferreds of answers, with the frames.
     @ivar isKeeping: whether requests keep their frames.
+    @ivar isHolding: whether clients are held back; C{released} is called when they are no longer.
     """
 
     name = "echo"
@@ -792,6 +794,7 @@ class EchoDialect:
         self.allowsHalfClose = True
         self.sizeMax = 50
         self.isKeeping = True
+        self.isHolding = False
         self.lostCount = 0
         self.waiting: list[tuple[bytes, Deferred[Any]]] = []
 
@@ -817,6 +820,10 @@ class EchoDialect:
 
     def sniff(self, greeting: bytes) -> str | None:
         return None
+
+    def holdsBack(self, state: None, released: Callable[[], object]) -> bool:
+        self.released = released
+        return self.isHolding
 
     def connectionLost(self, state: None) -> None:
         self.lostCount += 1
@@ -986,6 +993,53 @@ class DialectTests(DialectTestCase):
             self.dialect.answer()
             self.assertEqual((self.transport.value(), memory.reservedSize), (frame, 0))
 
+    def test_heldBack(self) -> None:
+        """
+        A client that is held back is not read, and no request of it is taken, until that is over.
+        """
+        self.feed(b"one", b"two")
+        self.dialect.isHolding = True
+        self.dialect.answer()
+        self.assertEqual(self.transport.value(), b"\0\0\0\3one")
+        self.assertEqual((self.dialect.waiting, self.transport.producerState), ([], "paused"))
+        self.dialect.isHolding = False
+        self.dialect.released()
+        self.assertEqual([request for request, _ in self.dialect.waiting], [b"two"])
+        self.dialect.answer()
+        self.assertEqual(self.transport.producerState, "producing")
+
+    def test_heldBackAndLost(self) -> None:
+        """What a client that is held back has sent is carried out when it is gone."""
+        self.feed(b"one", b"two")
+        self.dialect.isHolding = True
+        self.dialect.answer()
+        self.connection.connectionLost(Failure(ConnectionAborted()))
+        self.assertEqual([request for request, _ in self.dialect.waiting], [b"two"])
+        self.dialect.answer()
+        self.assertEqual((self.connections.open, self.connections.orphaned), ({}, {}))
+
+    def test_memoryOfHeldBack(self) -> None:
+        """
+        A client that is held back reserves no memory for its next frame. A frame that has some
+        already is read to its end and taken, so that the memory comes back.
+        """
+        size = RECEIVE_SIZE_MAX + 1
+        self.dialect.sizeMax = size
+        self.connection = self.connect()
+        frame = struct.pack(">i", size) + bytes(size)
+        memory = self.connections.memory
+        self.connection.dataReceived(frame[:100])
+        self.dialect.isHolding = True
+        self.connection.dataReceived(frame[100:] + frame[:100])
+        self.assertEqual(len(self.dialect.waiting), 1)
+        self.dialect.answer()
+        self.assertEqual((self.transport.value(), memory.reservedSize), (frame, 0))
+        self.assertEqual(self.transport.producerState, "paused")
+        self.dialect.isHolding = False
+        self.dialect.released()
+        self.assertEqual(memory.reservedSize, len(frame))
+        self.assertEqual(self.transport.producerState, "producing")
+
     def test_finish(self) -> None:
         """
         Told to finish, a connection reads no more, carries out what it holds, and closes; an idle
@@ -1045,6 +1099,21 @@ class SlotTests(DialectTestCase):
         self.assertEqual(self.transport.value(), b"")
         self.answer()
         self.assertEqual(self.transport.value(), b"\0\0\0\3one\0\0\0\3two\0\0\0\5three")
+
+    def test_memoryOfAnswered(self) -> None:
+        """An answer that waits for an earlier one does not keep the memory of its request."""
+        size = RECEIVE_SIZE_MAX + 1
+        self.dialect.sizeMax = size
+        self.connection = self.connect()
+        frame = struct.pack(">i", size) + bytes(size)
+        self.feed(b"one")
+        self.connection.dataReceived(frame[:100])
+        self.connection.dataReceived(frame[100:])
+        self.assertEqual(self.connections.memory.reservedSize, len(frame))
+        self.answer(1)
+        self.assertEqual(self.connections.memory.reservedSize, 0)
+        self.answer()
+        self.assertEqual(self.transport.value(), b"\0\0\0\3one" + frame)
 
     def test_together(self) -> None:
         """What is answered in one turn of the reactor, by a flush perhaps, leaves in one write."""

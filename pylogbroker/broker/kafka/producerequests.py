@@ -160,6 +160,7 @@ class ProduceRequests:
                     break
                 done.append(appended)
             else:
+                _forgetRecords(request)
                 if request.acks != NONE and not self._isFlushed(request):
                     return partial(self._acknowledgeWritten, header, request, done)
                 return self._acknowledge(header, request, done)
@@ -180,20 +181,31 @@ class ProduceRequests:
             try:
                 if before is not None:
                     await before
-                left = parts[len(done) :]
-                refused = await self._addToTransaction(header, request, left, state)
-                for topic, part in left:
-                    done.append(await self._append(header, request, topic, part, state, refused))
+                await self._appendEach(header, request, parts[len(done) :], state, done)
             finally:
                 if state.appending is mine:
                     state.appending = None
                 mine.callback(None)
+            parts.clear()
+            _forgetRecords(request)
             answer = self._acknowledge(header, request, done)
             return await answer if isinstance(answer, Deferred) else answer
 
         return Deferred.fromCoroutine(produce())
 
     # -- appending
+
+    async def _appendEach(
+        self,
+        header: RequestHeader,
+        request: ProduceRequest,
+        parts: list[tuple[TopicProduceData, PartitionProduceData]],
+        state: ConnectionState,
+        done: list[Appended],
+    ) -> None:
+        refused = await self._addToTransaction(header, request, parts, state)
+        for topic, part in parts:
+            done.append(await self._append(header, request, topic, part, state, refused))
 
     def _find(
         self,
@@ -474,6 +486,12 @@ class _Acknowledgement:
 def _withoutRepeats(parts: list[PartitionProduceData]) -> Iterable[PartitionProduceData]:
     """Of a partition that comes twice the last counts, as by Apache."""
     return parts if len(parts) == 1 else {each.index: each for each in parts}.values()
+
+
+def _forgetRecords(request: ProduceRequest) -> None:
+    """What is appended need not stay in memory until it is acknowledged, nor the frame with it."""
+    for topic in request.topicData:
+        topic.partitionData.clear()
 
 
 def _isOneBatch(records: memoryview | None) -> bool:

@@ -64,10 +64,16 @@ Request = tuple[RequestHeader, Any]
 
 
 class IHold(Protocol):
-    """Holds back the requests of a connection."""
+    """
+    Holds back the requests of a connection.
+
+    @ivar released: called when that is over.
+    """
+
+    released: Callable[[], object]
 
     def end(self) -> None:
-        """Have those that wait handled now."""
+        """Hold them back no longer."""
         ...
 
 
@@ -80,7 +86,7 @@ class ConnectionState:
     @ivar fetches: what ends each waiting fetch.
     @ivar held: what holds back further requests, since the client has exceeded a quota; L{None}:
         nothing.
-    @ivar isLost: the client is gone, and held requests are still handled.
+    @ivar isLost: the client is gone, and what it has sent is still handled.
     @ivar listener: by which the client came.
     @ivar principal: who the client is, as Kafka writes it: C{User:name}.
     """
@@ -272,6 +278,12 @@ class KafkaProtocol:
         clients say do not.
         """
         return request[0].apiKey not in _LONG_WAITS
+
+    def holdsBack(self, state: ConnectionState, released: Callable[[], object]) -> bool:
+        if state.held is None:
+            return False
+        state.held.released = released
+        return True
 
     def connectionLost(self, state: ConnectionState) -> None:
         """End the waits for data that will not be read any more."""

@@ -158,8 +158,8 @@ class AppendTimeTests(ProduceCase):
         self.assertEqual((part.errorCode, part.logAppendTimeMs), (0, NOW_MS))
 
 
-class AcknowledgementTests(ProduceCase):
-    """When a response leaves."""
+class AcknowledgementCase(ProduceCase):
+    """Requests whose answers are not waited for."""
 
     def send(self, records: bytes, acks: int, timeoutMs: int = 1000) -> None:
         request = self.fitted(self.request(("t", 0, records), acks=acks, timeoutMs=timeoutMs), 9)
@@ -168,6 +168,38 @@ class AcknowledgementTests(ProduceCase):
     def codeNow(self) -> int | None:
         found = self.answer(ApiKey.PRODUCE, 9)
         return None if found is None else found.responses[0].partitionResponses[0].errorCode
+
+
+class MemoryTests(AcknowledgementCase):
+    """What requests keep."""
+
+    properties = {"log.check.records": "true"}
+
+    def test_recordsAreForgotten(self) -> None:
+        """
+        What is appended leaves the memory of requests before it is acknowledged; also what a worker
+        has checked, or what waited for that.
+        """
+        checked = batchOf(*[bytes([at % 251]) * 5_000 for at in range(60)], codec=1)
+        for records in (batchOf(b"a"), checked, batchOf(b"b")):
+            self.send(records, -1)
+        slots = self.peer.protocol._slots
+        assert slots is not None
+
+        def counts() -> list[int]:
+            return [len(slot.request[1].topicData[0].partitionData) for slot in slots]
+
+        self.assertEqual(counts(), [0, 1, 1])
+        self.lead.readWorker.performAll()
+        self.lead.turn()
+        self.assertEqual(counts(), [0, 0, 0])
+        self.assertEqual(self.peer.frames(), [])
+        self.lead.settle()
+        self.assertEqual(len(self.peer.frames()), 3)
+
+
+class AcknowledgementTests(AcknowledgementCase):
+    """When a response leaves."""
 
     def test_all(self) -> None:
         """With all it leaves behind the flush; one flush serves all that wait."""

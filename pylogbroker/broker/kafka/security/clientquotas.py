@@ -2,10 +2,11 @@
 L{ClientQuotas}: holds back clients that do more than their quotas allow, as Kafka does.
 
 A request that exceeds a quota is carried out, and its response says for how long the client is
-held back: C{throttle_time_ms}. The client should wait; if it does not, its next requests wait here,
-in their order. They are few, since a connection has few requests in progress, and is not read when
-it has that many. Two things are not carried out: a fetch gets no records, since they would be the
-excess; and a change of topics beyond the quota is refused, where the version has that error.
+held back: C{throttle_time_ms}. The client should wait; if it does not, its connection is not read
+until then, as by Kafka, so that what it sends waits in the kernels' buffers
+(L{pylogbroker.broker.connection}). Requests that are in progress then are carried out. Two things
+are not: a fetch gets no records, since they would be the excess; and a change of topics beyond the
+quota is refused, where the version has that error.
 
 B{What is measured.} Bytes of records that are produced; bytes of records that are fetched; for the
 share of the processor, the time for which a request occupies the reactor when it arrives;
@@ -18,7 +19,7 @@ their digest. While there are no quotas, requests do not come here at all (L{gua
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from hashlib import sha256
@@ -71,22 +72,21 @@ class QuotaWindows(NamedTuple):
 
 class _Hold:
     """
-    A connection whose requests are held back.
+    A connection whose requests are held back (L{pylogbroker.broker.kafka.protocol.IHold}).
 
-    @ivar waiting: what fires to handle each of them, in their order.
+    @ivar key: of the wait in the purgatory, which ends at C{dueMs}.
     """
 
-    __slots__ = ("_release", "dueMs", "key", "waiting")
+    __slots__ = ("dueMs", "end", "key", "released")
 
-    def __init__(self, release: Callable[[], None], dueMs: int, key: int) -> None:
-        """@param key: of the wait in the purgatory, which ends at C{dueMs}."""
-        self._release = release
-        self.dueMs = dueMs
-        self.key = key
-        self.waiting: deque[Deferred[None]] = deque()
+    def __init__(self, end: Callable[[], None]) -> None:
+        self.end = end
+        self.dueMs = self.key = 0
+        self.released: Callable[[], object] = _nothing
 
-    def end(self) -> None:
-        self._release()
+
+def _nothing() -> None:
+    """No connection asks to be told."""
 
 
 class ClientQuotas:
@@ -263,18 +263,7 @@ class ClientQuotas:
 
     def guarded(self, key: ApiKey, handler: Handler) -> Handler:
         """A handler that measures, and holds back."""
-
-        def handle(header: RequestHeader, body: Any, state: ConnectionState) -> Any:
-            if state.held is None:
-                return self._handle(handler, header, body, state)
-            waiting: Deferred[None] = Deferred()
-            assert isinstance(state.held, _Hold)
-            state.held.waiting.append(waiting)
-            return waiting.addCallback(
-                lambda _none: _called(self._handle(handler, header, body, state))
-            )
-
-        return handle
+        return partial(self._handle, handler)
 
     def _handle(
         self, handler: Handler, header: RequestHeader, body: Any, state: ConnectionState
@@ -297,35 +286,26 @@ class ClientQuotas:
         return _told(answer, header, throttleMs)
 
     def hold(self, state: ConnectionState, throttleMs: int) -> None:
-        """Have the next requests of a connection wait; if they do already, until the later time."""
+        """Take no more requests of a connection; if that is so already, until the later time."""
         self._counters.throttledCount += 1
         self._counters.throttledMs += throttleMs
         if state.isLost or self._isStopping:
             return
         dueMs = int(self._seconds() * 1000) + throttleMs
         held = self._held.get(state)
-        if held is not None:
-            if held.dueMs >= dueMs:
-                return
+        if held is None:
+            state.held = held = self._held[state] = _Hold(partial(self._release, state))
+        elif held.dueMs >= dueMs:
+            return
+        else:
             self._purgatory.cancel(held.key)
-        release = partial(self._release, state)
-        made = _Hold(release, dueMs, self._purgatory.wait(throttleMs, release))
-        if held is not None:
-            made.waiting = held.waiting
-        state.held = self._held[state] = made
+        held.dueMs, held.key = dueMs, self._purgatory.wait(throttleMs, held.end)
 
     def _release(self, state: ConnectionState) -> None:
-        """Go on with what waits, until one of them is held back again."""
         held = self._held.pop(state)
         self._purgatory.cancel(held.key)
         state.held = None
-        waiting = held.waiting
-        while waiting:
-            waiting.popleft().callback(None)
-            again = self._held.get(state)
-            if again is not None:
-                again.waiting.extendleft(reversed(waiting))
-                return
+        held.released()
 
     def endWaits(self) -> None:
         """Hold no client back any more: the broker stops."""
@@ -350,10 +330,6 @@ def _sizeOf(request: Any) -> int:
 def _isLater(answer: Any) -> bool:
     """Whether an answer is a function that gives it."""
     return type(answer) is not list and callable(answer)
-
-
-def _called(answer: Any) -> Any:
-    return answer() if _isLater(answer) else answer
 
 
 def _told(answer: Any, header: RequestHeader, throttleMs: int) -> Any:

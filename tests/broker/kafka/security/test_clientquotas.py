@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pylogbroker.broker.kafka.security import clientquotas, quotarequests
+from pylogbroker.broker.requestmemory import ORDINARY_SIZE_MAX, ORDINARY_SIZE_TOTAL
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
@@ -172,6 +173,40 @@ class HoldTests(QuotaCase):
     def held(self) -> dict[Any, Any]:
         found: dict[Any, Any] = self.lead.service.kafka.quotas._held
         return found
+
+    def test_memory(self) -> None:
+        """
+        What clients send while they are held back stays in the kernels' buffers: they hold no
+        memory that others would wait for.
+        """
+        self.limit("producer_byte_rate", 1)
+        memory = self.lead.service.connections.memory
+        data = frameOf(PRODUCE, 9, self.producing(ORDINARY_SIZE_MAX // 2))
+        count = ORDINARY_SIZE_TOTAL // len(data)
+        peers = [self.connect() for _ in range(4)]
+        for peer in peers:
+            peer.send(data)
+            self.lead.settle()
+            self.assertEqual(len(peer.frames()), 1)
+            self.assertRaises(RuntimeError, peer.send, *[data] * count)  # the broker does not read
+            self.assertLessEqual(peer.heldSize, memory.receiveSize)
+        self.assertEqual((memory.reservedSize, memory.waitingCount), (0, 0))
+        self.peer = self.connect()
+        body = self.producing(ORDINARY_SIZE_MAX // 2)
+        found = self.ask(PRODUCE, 9, body, clientId="other")
+        self.assertEqual(found.responses[0].partitionResponses[0].errorCode, 0)
+
+    def test_longer(self) -> None:
+        """A client that is held back again, by a fetch under way, waits for the longer time."""
+        self.hold()
+        (state,) = self.held()
+        quotas = self.lead.service.kafka.quotas
+        quotas.hold(state, 5_000_000)
+        quotas.hold(state, 1000)
+        self.lead.advance(4999)
+        self.assertEqual(self.peer.frames(), [])
+        self.lead.advance(2)
+        self.assertEqual(len(self.peer.frames()), 1)
 
     def test_lost(self) -> None:
         """A client that is gone leaves nothing that waits."""
