@@ -259,12 +259,11 @@ class FaultTests(zookeeper.ZookeeperCase):
         A server that is killed and comes back finds the same session and the same nodes; watches
         have not fired.
         """
-        server = ZookeeperServerProcess(reactor, self.mktemp(), tickMs=1000)
+        # Java may take a while to come back, and a session has twenty ticks at most.
+        server = ZookeeperServerProcess(reactor, self.mktemp(), tickMs=6_000)
         self.addCleanup(server.stop)
         await server.start()
-        client = ZookeeperClient(
-            reactor, server.servers, 20_000
-        )  # Java may take a while to come back
+        client = ZookeeperClient(reactor, server.servers, 120_000)
         self.addCleanup(client.close)
         await client.connect(zookeeper.CONNECT_MS)
         session = client.session_id
