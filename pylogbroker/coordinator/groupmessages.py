@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from pylogbroker.coordinator.offsetstopic import ZERO_ID
+from pylogbroker.protocol.kafka.schemas import ZERO_UUID
 
 UNKNOWN_MEMBER_ID = ""
 """Of a member that has not been given an id yet."""
@@ -237,7 +237,7 @@ class CommitTopic(NamedTuple):
 
     name: str
     partitions: Sequence[CommitPartition]
-    topicId: bytes = ZERO_ID
+    topicId: bytes = ZERO_UUID
 
 
 class OffsetCommit(NamedTuple):
@@ -280,7 +280,7 @@ class TopicResults(NamedTuple):
 
     name: str
     partitions: Sequence[PartitionResult]
-    topicId: bytes = ZERO_ID
+    topicId: bytes = ZERO_UUID
 
 
 class OffsetCommitAnswer(NamedTuple):
@@ -295,7 +295,7 @@ class OffsetFetchTopic(NamedTuple):
 
     name: str
     partitionIndexes: Sequence[int]
-    topicId: bytes = ZERO_ID
+    topicId: bytes = ZERO_UUID
 
 
 class OffsetFetchGroup(NamedTuple):
@@ -327,7 +327,7 @@ class FetchedTopic(NamedTuple):
 
     name: str
     partitions: Sequence[FetchedPartition]
-    topicId: bytes = ZERO_ID
+    topicId: bytes = ZERO_UUID
 
 
 class OffsetFetchGroupAnswer(NamedTuple):

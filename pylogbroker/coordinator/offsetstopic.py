@@ -1,28 +1,24 @@
 """
-The records of C{__consumer_offsets}, as Apache Kafka writes and reads them: bytes in, values out.
+The records of C{__consumer_offsets} for committed offsets and classic groups: bytes in, values out.
 
-A key begins with its type as two bytes; a value begins with its version. A record with a key and no
-value (a I{tombstone}) deletes what the key names.
-
-  ======== ===================== ============================== ==================================
-  type     key                   value                          versions read, version written
-  ======== ===================== ============================== ==================================
-  0, 1     group, topic,         a committed offset             0–4, 4; 1 if it has an expiry time
-           partition                                            of its own, as Kafka 4.3 does
-  2        group                 members and their assignments  0–4, 3
-  ======== ===================== ============================== ==================================
-
-Keys of other types belong to other kinds of groups. A reader skips them, as Apache's does.
+A committed offset is written in version 4; in version 1 if it has an expiry time of its own, as
+Kafka 4.3 does. A group is written in version 3. Versions 0 to 4 of both are read. Keys of other
+types belong to other kinds of groups. A reader skips them, as Apache's does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from struct import Struct
-from typing import NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from pylogbroker.cluster.partitioner import defaultPartitioner
-from pylogbroker.errors import FormatError
+from pylogbroker.protocol.kafka.coordinatorrecords import (
+    RECORDS,
+    decodeRecord,
+    encodeRecord,
+    recordVersion,
+)
+from pylogbroker.protocol.kafka.schemas import ZERO_UUID, ApiMessage
 
 TOPIC = "__consumer_offsets"
 TOPIC_CONFIGS = {
@@ -32,25 +28,12 @@ TOPIC_CONFIGS = {
 }
 """How the topic is created, as by Kafka with its default settings."""
 
-ZERO_ID = bytes(16)
-"""Stands for an absent topic id."""
-
 _OFFSET_COMMIT_KEY_TYPES = (0, 1)
+_OFFSET_COMMIT_KEY_TYPE = 1
 _GROUP_METADATA_KEY_TYPE = 2
 _EXPIRING_COMMIT_VERSION = 1
 _COMMIT_VERSION = 4
 _GROUP_METADATA_VERSION = 3
-_VERSION_MAX = 4
-"""Of both kinds of values; the first version with tagged fields, too."""
-
-_TOPIC_ID_TAG = 0
-_STRING_SIZE_MAX = 0x7FFF
-_VARINT_SIZE_MAX = 5
-_MEMBER_SIZE_MIN = 6
-"""Bytes of a member at the very least, in any version: bounds a count before anything is read."""
-
-_INT16, _INT32, _INT64 = Struct(">h"), Struct(">i"), Struct(">q")
-_T = TypeVar("_T")
 
 
 class OffsetCommitKey(NamedTuple):
@@ -75,7 +58,7 @@ class CommittedOffset(NamedTuple):
     @ivar metadata: the client's text.
     @ivar commitTimestampMs: when it was committed, since 1970.
     @ivar expireTimestampMs: when it expires if the client said so (OffsetCommit 2–4), or -1.
-    @ivar topicId: L{ZERO_ID} if it is not known.
+    @ivar topicId: L{ZERO_UUID} if it is not known.
     """
 
     offset: int
@@ -83,7 +66,7 @@ class CommittedOffset(NamedTuple):
     metadata: str = ""
     commitTimestampMs: int = -1
     expireTimestampMs: int = -1
-    topicId: bytes = ZERO_ID
+    topicId: bytes = ZERO_UUID
 
 
 class StoredMember(NamedTuple):
@@ -130,7 +113,8 @@ def encodeOffsetCommitKey(groupId: str, topic: str, partition: int) -> bytes:
 
     @raise FormatError: a name has more than 32,767 bytes.
     """
-    return b"\0\1" + _string(groupId) + _string(topic) + _INT32.pack(partition)
+    made = RECORDS["OffsetCommitKey"](group=groupId, topic=topic, partition=partition)
+    return encodeRecord(made, _OFFSET_COMMIT_KEY_TYPE)
 
 
 def encodeGroupMetadataKey(groupId: str) -> bytes:
@@ -139,40 +123,25 @@ def encodeGroupMetadataKey(groupId: str) -> bytes:
 
     @raise FormatError: the name has more than 32,767 bytes.
     """
-    return b"\0\2" + _string(groupId)
+    return encodeRecord(RECORDS["GroupMetadataKey"](group=groupId), _GROUP_METADATA_KEY_TYPE)
 
 
 def encodeCommittedOffset(committed: CommittedOffset) -> bytes:
     """
     The value of a committed offset.
 
-    @raise FormatError: the metadata have more than 32,767 bytes, where the version limits them.
+    @raise FormatError: the metadata have more than 32,767 bytes.
     """
-    if committed.expireTimestampMs != -1:
-        return b"".join(
-            (
-                _INT16.pack(_EXPIRING_COMMIT_VERSION),
-                _INT64.pack(committed.offset),
-                _string(committed.metadata),
-                _INT64.pack(committed.commitTimestampMs),
-                _INT64.pack(committed.expireTimestampMs),
-            )
-        )
-    metadata = committed.metadata.encode()
-    tags = b"\0"
-    if committed.topicId != ZERO_ID:
-        tags = bytes((1, _TOPIC_ID_TAG, 16)) + committed.topicId
-    return b"".join(
-        (
-            _INT16.pack(_COMMIT_VERSION),
-            _INT64.pack(committed.offset),
-            _INT32.pack(committed.leaderEpoch),
-            _varint(len(metadata) + 1),
-            metadata,
-            _INT64.pack(committed.commitTimestampMs),
-            tags,
-        )
+    made = RECORDS["OffsetCommitValue"](
+        offset=committed.offset,
+        leaderEpoch=committed.leaderEpoch,
+        metadata=committed.metadata,
+        commitTimestamp=committed.commitTimestampMs,
+        expireTimestamp=committed.expireTimestampMs,
+        topicId=committed.topicId,
     )
+    isExpiring = committed.expireTimestampMs != -1
+    return encodeRecord(made, _EXPIRING_COMMIT_VERSION if isExpiring else _COMMIT_VERSION)
 
 
 def encodeStoredGroup(group: StoredGroup) -> bytes:
@@ -181,49 +150,28 @@ def encodeStoredGroup(group: StoredGroup) -> bytes:
 
     @raise FormatError: a name has more than 32,767 bytes.
     """
-    parts = [
-        _INT16.pack(_GROUP_METADATA_VERSION),
-        _string(group.protocolType),
-        _INT32.pack(group.generation),
-        _nullableString(group.protocol),
-        _nullableString(group.leader),
-        _INT64.pack(group.currentStateTimestampMs),
-        _INT32.pack(len(group.members)),
-    ]
-    for member in group.members:
-        parts += (
-            _string(member.memberId),
-            _nullableString(member.groupInstanceId),
-            _string(member.clientId),
-            _string(member.clientHost),
-            _INT32.pack(member.rebalanceTimeoutMs),
-            _INT32.pack(member.sessionTimeoutMs),
-            _INT32.pack(len(member.subscription)),
-            member.subscription,
-            _INT32.pack(len(member.assignment)),
-            member.assignment,
-        )
-    return b"".join(parts)
-
-
-def _string(text: str) -> bytes:
-    data = text.encode()
-    if len(data) > _STRING_SIZE_MAX:
-        raise FormatError(f"a string of {len(data)} bytes, more than {_STRING_SIZE_MAX}")
-    return _INT16.pack(len(data)) + data
-
-
-def _nullableString(text: str | None) -> bytes:
-    return b"\xff\xff" if text is None else _string(text)
-
-
-def _varint(value: int) -> bytes:
-    data = bytearray()
-    while value > 0x7F:
-        data.append(value & 0x7F | 0x80)
-        value >>= 7
-    data.append(value)
-    return bytes(data)
+    cls: Any = RECORDS["GroupMetadataValue"]
+    made = cls(
+        protocolType=group.protocolType,
+        generation=group.generation,
+        protocol=group.protocol,
+        leader=group.leader,
+        currentStateTimestamp=group.currentStateTimestampMs,
+        members=[
+            cls.MemberMetadata(
+                memberId=each.memberId,
+                groupInstanceId=each.groupInstanceId,
+                clientId=each.clientId,
+                clientHost=each.clientHost,
+                rebalanceTimeout=each.rebalanceTimeoutMs,
+                sessionTimeout=each.sessionTimeoutMs,
+                subscription=each.subscription,
+                assignment=each.assignment,
+            )
+            for each in group.members
+        ],
+    )
+    return encodeRecord(made, _GROUP_METADATA_VERSION)
 
 
 # -- decoding
@@ -234,12 +182,12 @@ def decodeKey(data: bytes) -> OffsetCommitKey | GroupMetadataKey | None:
     @return: L{None} for a key of another type.
     @raise FormatError: the key is cut, or has bytes left over.
     """
-    fields = _Fields(data)
-    keyType = fields.int16()
+    keyType = recordVersion(data)
     if keyType in _OFFSET_COMMIT_KEY_TYPES:
-        return fields.ended(OffsetCommitKey(fields.string(), fields.string(), fields.int32()))
+        found = decodeRecord("OffsetCommitKey", data)
+        return OffsetCommitKey(found.group, found.topic, found.partition)
     if keyType == _GROUP_METADATA_KEY_TYPE:
-        return fields.ended(GroupMetadataKey(fields.string()))
+        return GroupMetadataKey(decodeRecord("GroupMetadataKey", data).group)
     return None
 
 
@@ -247,25 +195,14 @@ def decodeCommittedOffset(data: bytes) -> CommittedOffset:
     """
     @raise FormatError: the value is cut, or of an unknown version.
     """
-    fields = _Fields(data)
-    version = fields.version()
-    offset = fields.int64()
-    leaderEpoch = fields.int32() if version >= 3 else -1
-    metadata = fields.string()
-    commitTimestampMs = fields.int64()
-    expireTimestampMs = fields.int64() if version == _EXPIRING_COMMIT_VERSION else -1
-    topicId = fields.tags().get(_TOPIC_ID_TAG, ZERO_ID)
-    if len(topicId) != len(ZERO_ID):
-        raise FormatError(f"a topic id of {len(topicId)} bytes")
-    return fields.ended(
-        CommittedOffset(
-            offset,
-            leaderEpoch,
-            metadata,
-            commitTimestampMs,
-            expireTimestampMs,
-            topicId,
-        )
+    found = decodeRecord("OffsetCommitValue", data)
+    return CommittedOffset(
+        found.offset,
+        found.leaderEpoch,
+        found.metadata,
+        found.commitTimestamp,
+        found.expireTimestamp,
+        found.topicId,
     )
 
 
@@ -273,118 +210,26 @@ def decodeStoredGroup(data: bytes) -> StoredGroup:
     """
     @raise FormatError: the value is cut, or of an unknown version.
     """
-    fields = _Fields(data)
-    version = fields.version()
-    protocolType = fields.string()
-    generation = fields.int32()
-    protocol = fields.nullableString()
-    leader = fields.nullableString()
-    currentStateTimestampMs = fields.int64() if version >= 2 else -1
-    members = fields.array(lambda: _member(fields, version))
-    fields.tags()
-    return fields.ended(
-        StoredGroup(protocolType, generation, protocol, leader, currentStateTimestampMs, members)
+    found = decodeRecord("GroupMetadataValue", data)
+    return StoredGroup(
+        found.protocolType,
+        found.generation,
+        found.protocol,
+        found.leader,
+        found.currentStateTimestamp,
+        tuple(_storedMember(each) for each in found.members),
     )
 
 
-def _member(fields: _Fields, version: int) -> StoredMember:
-    memberId = fields.string()
-    groupInstanceId = fields.nullableString() if version >= 3 else None
-    clientId = fields.string()
-    clientHost = fields.string()
-    rebalanceTimeoutMs = fields.int32() if version >= 1 else -1
-    sessionTimeoutMs = fields.int32()
-    member = StoredMember(
-        memberId,
-        groupInstanceId,
-        clientId,
-        clientHost,
-        sessionTimeoutMs if rebalanceTimeoutMs == -1 else rebalanceTimeoutMs,
-        sessionTimeoutMs,
-        fields.data(),
-        fields.data(),
+def _storedMember(found: ApiMessage) -> StoredMember:
+    hasTimeout = found.rebalanceTimeout != -1
+    return StoredMember(
+        found.memberId,
+        found.groupInstanceId,
+        found.clientId,
+        found.clientHost,
+        found.rebalanceTimeout if hasTimeout else found.sessionTimeout,
+        found.sessionTimeout,
+        found.subscription,
+        found.assignment,
     )
-    fields.tags()
-    return member
-
-
-class _Fields:
-    """The fields of a key or value, one after the other; lengths are checked before reading."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
-        self._isFlexible = False
-
-    def version(self) -> int:
-        version = self.int16()
-        if not 0 <= version <= _VERSION_MAX:
-            raise FormatError(f"a value of version {version}, not 0 to {_VERSION_MAX}")
-        self._isFlexible = version == _VERSION_MAX
-        return version
-
-    def int16(self) -> int:
-        return self._number(_INT16)
-
-    def int32(self) -> int:
-        return self._number(_INT32)
-
-    def int64(self) -> int:
-        return self._number(_INT64)
-
-    def nullableString(self) -> str | None:
-        size = self._varint() - 1 if self._isFlexible else self.int16()
-        return None if size == -1 else str(self._take(size), "utf-8", "replace")
-
-    def string(self) -> str:
-        text = self.nullableString()
-        if text is None:
-            raise FormatError("a null string", self._position)
-        return text
-
-    def data(self) -> bytes:
-        return self._take(self._varint() - 1 if self._isFlexible else self.int32())
-
-    def array(self, read: Callable[[], _T]) -> tuple[_T, ...]:
-        count = self._varint() - 1 if self._isFlexible else self.int32()
-        if not 0 <= count <= (len(self._data) - self._position) // _MEMBER_SIZE_MIN:
-            raise FormatError(f"an array of {count} entries", self._position)
-        return tuple(read() for _ in range(count))
-
-    def tags(self) -> dict[int, bytes]:
-        """Tagged fields; none in versions that have no tags."""
-        if not self._isFlexible:
-            return {}
-        found = {}
-        for _ in range(self._varint()):
-            tag = self._varint()
-            found[tag] = self._take(self._varint())
-        return found
-
-    def ended(self, value: _T) -> _T:
-        if self._position != len(self._data):
-            raise FormatError(
-                f"{len(self._data) - self._position} bytes after the last field", self._position
-            )
-        return value
-
-    def _number(self, struct: Struct) -> int:
-        (value,) = struct.unpack(self._take(struct.size))
-        return int(value)
-
-    def _varint(self) -> int:
-        value = 0
-        for shift in range(0, 7 * _VARINT_SIZE_MAX, 7):
-            byte = self._take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-        raise FormatError("a number of more than five bytes", self._position)
-
-    def _take(self, size: int) -> bytes:
-        end = self._position + size
-        if size < 0 or end > len(self._data):
-            raise FormatError(f"a field of {size} bytes crosses the end", self._position)
-        found = self._data[self._position : end]
-        self._position = end
-        return found

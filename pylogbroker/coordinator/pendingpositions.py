@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from pylogbroker.coordinator.offsetstopic import ZERO_ID, CommittedOffset
+from pylogbroker.coordinator.offsetstopic import CommittedOffset
+from pylogbroker.protocol.kafka.schemas import ZERO_UUID
 
 
 class PositionKey(NamedTuple):
@@ -71,7 +72,7 @@ class PendingPositions:
             for key, committed in found.items()
             if key.topic == topic
             and committed is not None
-            and committed.topicId in (ZERO_ID, topicId)
+            and committed.topicId in (ZERO_UUID, topicId)
         ]
 
     def end(

@@ -37,13 +37,13 @@ from pylogbroker.coordinator.groupmessages import (
 from pylogbroker.coordinator.grouptable import GroupTable
 from pylogbroker.coordinator.membership import ClassicMembership
 from pylogbroker.coordinator.offsetstopic import (
-    ZERO_ID,
     CommittedOffset,
     encodeCommittedOffset,
     encodeOffsetCommitKey,
 )
 from pylogbroker.coordinator.pendingpositions import PendingPositions, PositionKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+from pylogbroker.protocol.kafka.schemas import ZERO_UUID
 
 TOP_LEVEL_ERROR_VERSION = 2
 """From here on OffsetFetch has an error code for all partitions."""
@@ -383,7 +383,7 @@ class GroupPositions:
             gone = [
                 (topic, partition)
                 for partition, committed in group.positions.get(topic, {}).items()
-                if committed.topicId in (ZERO_ID, topicId)
+                if committed.topicId in (ZERO_UUID, topicId)
             ]
             self.drop(group, gone)
         for key in self.pending.ofTopic(topic, topicId):
@@ -470,9 +470,9 @@ def _fetchedTopic(topic: OffsetFetchTopic, positions: dict[int, CommittedOffset]
     fetched = []
     for partition in topic.partitionIndexes:
         committed = positions.get(partition)
-        ids = {ZERO_ID, topic.topicId} if committed is None else {committed.topicId, topic.topicId}
+        storedId = ZERO_UUID if committed is None else committed.topicId
         # Offsets of a deleted topic do not belong to a new one of its name.
-        isOther = len(ids) == 2 and ZERO_ID not in ids
+        isOther = storedId != topic.topicId and ZERO_UUID not in (storedId, topic.topicId)
         fetched.append(
             FetchedPartition(partition)
             if committed is None or isOther

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.coordinator.offsetstopic import (
-    ZERO_ID,
     CommittedOffset,
     GroupMetadataKey,
     OffsetCommitKey,
@@ -25,6 +24,7 @@ from pylogbroker.coordinator.offsetstopic import (
     partitionFor,
 )
 from pylogbroker.errors import FormatError
+from pylogbroker.protocol.kafka.schemas import ZERO_UUID
 from tests.goldenfiles import GOLDEN as GOLDEN_FOLDER
 
 ID = bytes.fromhex("00112233445566778899aabbccddeeff")
@@ -65,7 +65,7 @@ GROUPS = st.builds(
 COMMITS = st.builds(
     CommittedOffset, INT64, INT32, TEXT, INT64, st.just(-1), st.binary(min_size=16, max_size=16)
 ) | st.builds(
-    CommittedOffset, INT64, st.just(-1), TEXT, INT64, st.integers(0, 2**63 - 1), st.just(ZERO_ID)
+    CommittedOffset, INT64, st.just(-1), TEXT, INT64, st.integers(0, 2**63 - 1), st.just(ZERO_UUID)
 )
 
 

@@ -15,60 +15,9 @@ from typing import Any
 
 from pylogbroker.errors import WireError
 from pylogbroker.protocol.kafka import messages
-from pylogbroker.protocol.kafka.schemas import ApiMessage, MessageTable
+from pylogbroker.protocol.kafka.coordinatorrecords import RECORDS
+from pylogbroker.protocol.kafka.schemas import ApiMessage
 from pylogbroker.records.recordbatch import Record
-
-_RECORDS = MessageTable("""
-OffsetCommitKey 0-1 none
-group 0+ string
-topic 0+ string
-partition 0+ int32
-
-OffsetCommitValue 0-4 4+
-offset 0+ int64
-leaderEpoch 3+ int32 =-1
-metadata 0+ string
-commitTimestamp 0+ int64
-expireTimestamp 1-1 int64 =-1
-topicId 4+ uuid #0
-
-GroupMetadataKey 2 none
-group 2+ string
-
-GroupMetadataValue 0-4 4+
-protocolType 0+ string
-generation 0+ int32
-protocol 0+ string?
-leader 0+ string?
-currentStateTimestamp 2+ int64 =-1
-members 0+ []MemberMetadata
- memberId 0+ string
- groupInstanceId 3+ string? =null
- clientId 0+ string
- clientHost 0+ string
- rebalanceTimeout 1+ int32
- sessionTimeout 0+ int32
- subscription 0+ bytes
- assignment 0+ bytes
-
-TransactionLogKey 0 none
-transactionalId 0+ string
-
-TransactionLogValue 0-1 1+
-producerId 0+ int64
-previousProducerId 1+ int64 =-1 #0
-nextProducerId 1+ int64 =-1 #1
-producerEpoch 0+ int16
-nextProducerEpoch 1+ int16 =-1 #3
-transactionTimeoutMs 0+ int32
-transactionStatus 0+ int8
-transactionPartitions 0+ []PartitionsSchema?
- topic 0+ string
- partitionIds 0+ []int32
-transactionLastUpdateTimestampMs 0+ int64
-transactionStartTimestampMs 0+ int64
-clientTransactionVersion 1+ int16 #2
-""")
 
 _OFFSET_TYPES = {0: "OffsetCommit", 1: "OffsetCommit", 2: "GroupMetadata"}
 _TRANSACTION_TYPES = {0: "TransactionLog"}
@@ -101,12 +50,12 @@ def _texts(record: Record, types: dict[int, str]) -> tuple[str | None, str | Non
     if name is None:
         return f"Unknown record type {number} at offset {record.offset}, skipping.", None
     try:
-        key, _ = _RECORDS[f"{name}Key"].decode(record.key, number, _VERSION_SIZE)
+        key, _ = RECORDS[f"{name}Key"].decode(record.key, number, _VERSION_SIZE)
         keyText = _json({"type": str(number), "data": _document(key, number)})
         if record.value is None:
             return keyText, "<DELETE>"
         version = int.from_bytes(record.value[:_VERSION_SIZE], "big")
-        value, _ = _RECORDS[f"{name}Value"].decode(record.value, version, _VERSION_SIZE)
+        value, _ = RECORDS[f"{name}Value"].decode(record.value, version, _VERSION_SIZE)
         return keyText, _json({"version": str(version), "data": _document(value, version)})
     except WireError as error:
         return f"Damaged record at offset {record.offset}: {error}", None

@@ -10,12 +10,16 @@ Kafka with C{transaction.version} 2.
 from __future__ import annotations
 
 from enum import Enum
-from struct import Struct
 from typing import Any, NamedTuple
 
 from pylogbroker.cluster.partitioner import defaultPartitioner
-from pylogbroker.errors import FormatError, PylogbrokerError
-from pylogbroker.protocol.kafka.schemas import MessageTable
+from pylogbroker.errors import FormatError
+from pylogbroker.protocol.kafka.coordinatorrecords import (
+    RECORDS,
+    decodeRecord,
+    encodeRecord,
+    recordVersion,
+)
 from pylogbroker.types import TopicPartition
 
 NO_PRODUCER_ID = -1
@@ -26,27 +30,6 @@ TRANSACTIONAL_ID_SIZE_MAX = 0x7FFF
 
 _KEY_VERSION = 0
 _VALUE_VERSION = 1
-_INT16 = Struct(">h")
-
-_TABLE = MessageTable("""
-TransactionLogKey 0 none
-transactionalId 0+ string
-
-TransactionLogValue 0-1 1+
-producerId 0+ int64
-previousProducerId 1+ int64 =-1 #0 ~
-nextProducerId 1+ int64 =-1 #1 ~
-producerEpoch 0+ int16
-nextProducerEpoch 1+ int16 =-1 #3 ~
-transactionTimeoutMs 0+ int32
-transactionStatus 0+ int8
-transactionPartitions 0+ []PartitionsSchema?
- topic 0+ string
- partitionIds 0+ []int32
-transactionLastUpdateTimestampMs 0+ int64
-transactionStartTimestampMs 0+ int64
-clientTransactionVersion 1+ int16 #2 ~
-""")
 
 
 class TransactionState(Enum):
@@ -98,19 +81,20 @@ def transactionPartition(transactionalId: str, partitionCount: int) -> int:
 
 def encodeTransactionKey(transactionalId: str) -> bytes:
     """
-    @raise WireError: the id has more than L{TRANSACTIONAL_ID_SIZE_MAX} bytes.
+    @raise FormatError: the id has more than L{TRANSACTIONAL_ID_SIZE_MAX} bytes.
     """
-    made = _TABLE["TransactionLogKey"](transactionalId=transactionalId)
-    return _INT16.pack(_KEY_VERSION) + made.encode(_KEY_VERSION)
+    return encodeRecord(RECORDS["TransactionLogKey"](transactionalId=transactionalId), _KEY_VERSION)
 
 
 def encodeTransaction(stored: StoredTransaction) -> bytes:
     """The value of a transaction."""
-    cls: Any = _TABLE["TransactionLogValue"]
+    cls: Any = RECORDS["TransactionLogValue"]
     topics: dict[str, list[int]] = {}
     for topic, index in sorted(stored.partitions):
         topics.setdefault(topic, []).append(index)
-    isEmpty = stored.state is TransactionState.EMPTY
+    partitions = [
+        cls.PartitionsSchema(topic=topic, partitionIds=indexes) for topic, indexes in topics.items()
+    ]
     made = cls(
         producerId=stored.producerId,
         previousProducerId=stored.previousProducerId,
@@ -118,18 +102,12 @@ def encodeTransaction(stored: StoredTransaction) -> bytes:
         producerEpoch=stored.producerEpoch,
         transactionTimeoutMs=stored.timeoutMs,
         transactionStatus=_STATES.index(stored.state),
-        transactionPartitions=None
-        if isEmpty
-        else [
-            cls.PartitionsSchema(topic=topic, partitionIds=indexes)
-            for topic, indexes in topics.items()
-        ],
+        transactionPartitions=None if stored.state is TransactionState.EMPTY else partitions,
         transactionLastUpdateTimestampMs=stored.lastUpdateMs,
         transactionStartTimestampMs=stored.startMs,
         clientTransactionVersion=stored.clientVersion,
     )
-    encoded: bytes = made.encode(_VALUE_VERSION)
-    return _INT16.pack(_VALUE_VERSION) + encoded
+    return encodeRecord(made, _VALUE_VERSION)
 
 
 def decodeTransactionKey(data: bytes) -> str | None:
@@ -137,10 +115,9 @@ def decodeTransactionKey(data: bytes) -> str | None:
     @return: the transactional id; L{None} for a key of a later version.
     @raise FormatError: the key is cut, or has bytes left over.
     """
-    if _versionOf(data) != _KEY_VERSION:
+    if recordVersion(data) != _KEY_VERSION:
         return None
-    found = _decoded("TransactionLogKey", data)
-    transactionalId: str = found.transactionalId
+    transactionalId: str = decodeRecord("TransactionLogKey", data).transactionalId
     return transactionalId
 
 
@@ -148,7 +125,7 @@ def decodeTransaction(data: bytes) -> StoredTransaction:
     """
     @raise FormatError: the value is cut, or of an unknown version or state.
     """
-    found = _decoded("TransactionLogValue", data)
+    found = decodeRecord("TransactionLogValue", data)
     number = found.transactionStatus
     if not 0 <= number < len(_STATES):
         raise FormatError(f"a transaction in the unknown state {number}")
@@ -168,22 +145,3 @@ def decodeTransaction(data: bytes) -> StoredTransaction:
         found.nextProducerId,
         found.clientTransactionVersion,
     )
-
-
-def _versionOf(data: bytes) -> int:
-    if len(data) < _INT16.size:
-        raise FormatError(f"a version in {len(data)} bytes")
-    (version,) = _INT16.unpack_from(data)
-    return int(version)
-
-
-def _decoded(name: str, data: bytes) -> Any:
-    try:
-        found, end = _TABLE[name].decode(data, _versionOf(data), _INT16.size)
-    except FormatError:
-        raise
-    except PylogbrokerError as error:
-        raise FormatError(str(error)) from error
-    if end != len(data):
-        raise FormatError(f"{len(data) - end} bytes after the last field", end)
-    return found

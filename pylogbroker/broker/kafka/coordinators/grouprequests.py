@@ -39,13 +39,13 @@ from pylogbroker.coordinator.groupmessages import (
     TopicResults,
     TxnOffsetCommit,
 )
-from pylogbroker.coordinator.offsetstopic import ZERO_ID
 from pylogbroker.coordinator.positions import commitFailed
 from pylogbroker.net.deferreds import gatherAll
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.requests import RequestHeader
+from pylogbroker.protocol.kafka.schemas import ZERO_UUID
 from pylogbroker.types import TopicPartition
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
@@ -328,7 +328,7 @@ class GroupRequests:
 
     def _idOf(self, name: str) -> bytes:
         found = self._topics.image.topics.get(name)
-        return ZERO_ID if found is None else found.topicId.bytes
+        return ZERO_UUID if found is None else found.topicId.bytes
 
     def offsetFetch(self, header: RequestHeader, body: Any, state: ConnectionState) -> Any:
         return Deferred.fromCoroutine(self._offsetFetch(header, body, state))
@@ -382,7 +382,7 @@ class GroupRequests:
         fetched = list(answer.topics)
         if topics is None and hasIds:
             fetched = [each._replace(topicId=self._idOf(each.name)) for each in fetched]
-            fetched = [each for each in fetched if each.topicId != ZERO_ID]
+            fetched = [each for each in fetched if each.topicId != ZERO_UUID]
         return answer._replace(topics=fetched + unknown)
 
     def offsetDelete(self, header: RequestHeader, body: Any, state: ConnectionState) -> Any:
@@ -390,7 +390,7 @@ class GroupRequests:
         accepted: list[DeleteTopic] = []
         for topic in body.topics:
             known: list[DeletePartition] = []
-            self._divide(topic.name, ZERO_ID, topic.partitions, known, refused)
+            self._divide(topic.name, ZERO_UUID, topic.partitions, known, refused)
             if known:
                 accepted.append(DeleteTopic(topic.name, known))
         response = messages.OffsetDeleteResponse
