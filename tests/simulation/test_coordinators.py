@@ -25,6 +25,7 @@ from pylogbroker.coordinator.transactions import transactioncoordinator
 from pylogbroker.coordinator.transactions.transactioncoordinator import TransactionCoordinator
 from pylogbroker.coordinator.transactions.transactionstopic import TransactionState
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+from pylogbroker.storage.kafka.producerstate import ProducerStateManager
 from tests.simulation.coordinators.groups import GroupWorld
 from tests.simulation.coordinators.transactions import TransactionWorld
 from tests.simulation.coordinators.world import CoordinatorWorld, simulateCoordinator
@@ -54,9 +55,14 @@ TRANSACTIONS_MUST_HAPPEN = (
     "fenced",
     "log failed",
     "lost bytes",
+    "batches refused",
+    "epochs used up",
+    "late",
     "markers",
     "offsets",
     "records",
+    "repeated",
+    "sent again",
 )
 
 
@@ -196,6 +202,69 @@ class PlantedTransactionTests(PlantedCase):
         original = PendingPositions.end
         self.patch(PendingPositions, "end", end)
         self.found("the group has []")
+
+    def test_withoutVerification(self) -> None:
+        """Partitions take whatever producers send."""
+
+        def verify(self: Any, name: str, producerId: int, epoch: int, places: Any) -> Any:
+            return [ErrorCode.NONE for _ in places]
+
+        self.patch(TransactionCoordinator, "verify", verify)
+        self.found("")
+
+    def test_notCompletedAfterRestart(self) -> None:
+        """A decided transaction is not completed after a restart."""
+        self.patch(transactioncoordinator, "_PREPARED", ())
+        self.found("no rest")
+
+    def test_withoutFence(self) -> None:
+        """A transaction is aborted with the epoch of its producer."""
+
+        def fence(self: Any, found: Any, done: Any) -> None:
+            decide(self, found, False, 0, False, -1, done)
+
+        decide = TransactionCoordinator._decide
+        self.patch(TransactionCoordinator, "_fence", fence)
+        self.found("transaction ")
+
+    def test_decisionNotAwaited(self) -> None:
+        """Markers are written before the decision is appended."""
+
+        def early(self: Any, found: Any, new: Any, lastEpoch: int, done: Any) -> None:
+            if new.state.value.startswith("Prepare"):
+                self._take(found, new)
+                done(ErrorCode.NONE)
+            else:
+                store(self, found, new, lastEpoch, done)
+
+        store = TransactionCoordinator._store
+        self.patch(TransactionCoordinator, "_store", early)
+        self.found("")
+
+    def test_epochOfMarkers(self) -> None:
+        """Producers get every epoch that there is."""
+        self.patch(transactioncoordinator, "EPOCH_MAX", 2**15)
+        self.found("the epoch of markers")
+
+    def test_repeatedRecord(self) -> None:
+        """A record that is sent again is appended again."""
+
+        def check(self: Any, header: Any) -> None:
+            original(self, header)
+
+        original = ProducerStateManager.check
+        self.patch(ProducerStateManager, "check", check)
+        self.found("is committed twice")
+
+    def test_commitOfTimedOut(self) -> None:
+        """A transaction that takes too long is committed."""
+
+        def fence(self: Any, found: Any, done: Any) -> None:
+            decide(self, found, True, found.stored.clientVersion, True, -1, done)
+
+        decide = TransactionCoordinator._decide
+        self.patch(TransactionCoordinator, "_fence", fence)
+        self.found("nobody has asked")
 
     def test_noTimeouts(self) -> None:
         """A transaction whose producer is gone is never aborted."""

@@ -836,6 +836,9 @@ def _endWithBump(found: _Transaction, request: EndTxn) -> tuple[ErrorCode, bool]
     if stored.state is TransactionState.ONGOING:
         return ErrorCode.NONE, False
     if isRepeated:
+        if stored.producerEpoch >= EPOCH_MAX:
+            # Another has aborted it, with the last epoch: there is none left to go on with.
+            return ErrorCode.PRODUCER_FENCED, False
         return _repeatedEnd(stored.state, request.committed)
     # Nothing was added to the transaction: there is nothing to commit.
     return (ErrorCode.INVALID_TXN_STATE if request.committed else ErrorCode.NONE), False

@@ -411,6 +411,14 @@ class BumpTests(TransactionCase):
         self.assertEqual(self.init(producerId=5, producerEpoch=EPOCH_MAX - 1), [(0, 1000, 0, 0)])
         self.assertEqual(self.add((1000, 0), version=2), [0])
 
+    def test_endBehindLastEpochOfFencing(self) -> None:
+        """Its abort, behind the time-out, is not answered with the epoch that only markers have."""
+        self.put(StoredTransaction(5, EPOCH_MAX - 1, TIMEOUT_MS, clientVersion=2))
+        self.add((5, EPOCH_MAX - 1), version=2)
+        self.advance(2 * TIMEOUT_MS)
+        end = self.end((5, EPOCH_MAX - 1), False, version=2)
+        self.assertEqual(self.errors(end), [FENCED])
+
     def test_fencedByVersion1(self) -> None:
         """
         A transaction that a client of version 1 has ended bumped no epoch: an end with the epoch

@@ -4,18 +4,23 @@ the coordinator of a group whose offsets they commit, in random orders of events
 in each.
 
 Producers begin, write to some partitions and commit or abort; processes come and take over the id
-of another, which goes on as if nothing had happened; transactions take too long. Markers are late,
-cannot be written, or are lost in a crash.
+of another, which goes on as if nothing had happened; transactions take too long. A producer that
+has lost an answer sends its record again, or aborts; what it had sent before may arrive much later.
+Markers are late, cannot be written, or are lost in a crash. Some epochs are near their end.
 
 The checkers know the requests, the answers and the partitions:
 
   - I{a fenced producer that gets through}: behind the answer to InitProducerId, no request and no
-    record with an older epoch is accepted;
+    record with an older epoch is accepted; behind the answer to EndTxn, no record that its producer
+    sends only then;
   - I{one outcome}: all records of a transaction are committed, or all are aborted, in every
-    partition; as the answer to EndTxn has said, if there was one;
+    partition; as the answer to EndTxn has said, if there was one; committed only if its producer
+    has asked for that; and no record is committed twice;
   - I{a lost offset}: the group has the offset of the last committed transaction, after a restart,
     too;
-  - I{a transaction that never ends}: at rest, every record has its marker.
+  - I{a transaction that never ends}: at rest, every record has its marker, and batches that arrive
+    now begin none that stays open;
+  - no marker is refused, and no producer is given the epoch that only markers have.
 """
 
 from __future__ import annotations
@@ -46,8 +51,17 @@ from pylogbroker.coordinator.transactions.transactionmessages import (
     InitProducerId,
     ProducerIdAnswer,
 )
+from pylogbroker.coordinator.transactions.transactionstopic import (
+    StoredTransaction,
+    encodeTransaction,
+    encodeTransactionKey,
+)
+from pylogbroker.errors import PylogbrokerError
+from pylogbroker.interfaces import EndMarker
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+from pylogbroker.storage.kafka.producerstate import EPOCH_MAX
 from pylogbroker.types import TopicPartition
+from tests.simulation.coordinators.producedpartition import ProducedPartition, ProducedRecord
 from tests.simulation.coordinators.world import (
     BrokenPromiseError,
     CoordinatorWorld,
@@ -57,8 +71,11 @@ from tests.simulation.coordinators.world import (
 TOPIC, GROUP = "t", "g"
 OFFSETS = TopicPartition("__consumer_offsets", 0)
 PLACES = (*(TopicPartition(TOPIC, index) for index in range(3)), OFFSETS)
+IDS = ("x", "y", "z")
 CLIENT_COUNT_MAX = 4
-TIMEOUT_MS = 5_000
+TIMEOUTS_MS = (5_000, 60_000)
+IDS_BEHIND = 100
+"""Producer ids below this one may have been given away before a run."""
 
 TRY_AGAIN = (
     ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -82,60 +99,15 @@ class Write(NamedTuple):
     """
     Write a record; from C{transaction.version} 2 on this adds the partition, too.
 
-    @ivar number: of the transaction.
+    @ivar sequence: in the partition, of this producer with this epoch.
     """
 
     transactionalId: str
     producerId: int
     producerEpoch: int
     place: TopicPartition
-    number: int
-
-
-class Entry(NamedTuple):
-    """
-    What is in a partition.
-
-    @ivar number: of a record's transaction; L{None} for a marker.
-    """
-
-    producerId: int
-    producerEpoch: int
-    number: int | None
-    isCommit: bool = False
-
-
-class DataPartition:
-    """
-    A partition, in which nothing is lost.
-
-    @ivar epochs: of producers.
-    """
-
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        self.epochs: dict[int, int] = {}
-
-    def append(self, entry: Entry) -> bool:
-        """Whether a record was written, or a newer producer is known."""
-        if entry.producerEpoch < self.epochs.get(entry.producerId, 0):
-            return False
-        self.epochs[entry.producerId] = entry.producerEpoch
-        self.entries.append(entry)
-        return True
-
-    def outcomes(self) -> dict[int, bool | None]:
-        """Of each transaction with a record here; L{None} if it is open."""
-        found: dict[int, bool | None] = {}
-        unmarked: dict[int, list[int]] = {}
-        for each in self.entries:
-            if each.number is not None:
-                found[each.number] = None
-                unmarked.setdefault(each.producerId, []).append(each.number)
-            else:
-                for number in unmarked.pop(each.producerId, ()):
-                    found[number] = each.isCommit
-        return found
+    sequence: int
+    record: ProducedRecord
 
 
 class SimulatedTransactor(SimulatedClient):
@@ -145,24 +117,30 @@ class SimulatedTransactor(SimulatedClient):
     @ivar producer: its id and epoch, if it has one.
     @ivar number: of its transaction, if it has begun.
     @ivar ending: whether to commit, if it is about to end.
+    @ivar sequences: of its next records, by partition.
+    @ivar writing: its last record, if it has no answer.
+    @ivar mustBegin: it does not know what became of a record, and needs another epoch.
     """
 
     def __init__(self, world: TransactionWorld, name: str, transactionalId: str) -> None:
         super().__init__(world, name)
         self.transactionalId = transactionalId
-        self.version = world.random.choice((1, 2))
+        self.version = world.random.choice((0, 1, 2, 2))
+        self.timeoutMs = world.random.choice(TIMEOUTS_MS)
         self.producer: tuple[int, int] | None = None
         self.number: int | None = None
         self.added: set[TopicPartition] = set()
         self.leftCount = 0
         self.ending: bool | None = None
-        self.isWriting = False
+        self.sequences: dict[TopicPartition, int] = {}
+        self.writing: Write | None = None
+        self.mustBegin = False
         self._transactions = world
 
     def act(self) -> None:
         random = self.world.random
         if self.producer is None:
-            self.send(InitProducerId(self.transactionalId, TIMEOUT_MS), self._initialised)
+            self.send(InitProducerId(self.transactionalId, self.timeoutMs), self._initialised)
             return
         if self.number is None:
             if self.world.isCalm:
@@ -170,8 +148,13 @@ class SimulatedTransactor(SimulatedClient):
             self._transactions.number += 1
             self.number, self.added, self.ending = self._transactions.number, set(), None
             self.leftCount = random.randint(1, 4)
-        if self.isWriting:
-            self.ending = False  # it does not know what became of its record
+        if self.writing is not None:
+            if random.random() < 0.5:
+                self.world.counts["sent again"] += 1
+                self.send(self.writing, partial(self._written, self.writing))
+                return
+            # It does not know what became of its record.
+            self.writing, self.ending, self.mustBegin = None, False, True
         if self.ending is None and not self.leftCount:
             self.ending = random.random() < 0.7
         if self.ending is not None:
@@ -183,30 +166,36 @@ class SimulatedTransactor(SimulatedClient):
             add = AddPartition(self.transactionalId, *self.producer, place)
             self.send(add, partial(self._added, place))
             return
-        self.isWriting = True
-        write = Write(self.transactionalId, *self.producer, place, self.number)
-        self.send(write, partial(self._written, place))
+        self._transactions.value += 1
+        record = ProducedRecord(self.number, self._transactions.value)
+        sequence = self.sequences.get(place, 0)
+        self.writing = Write(self.transactionalId, *self.producer, place, sequence, record)
+        self.send(self.writing, partial(self._written, self.writing))
 
     def _initialised(self, answer: ProducerIdAnswer) -> None:
         if not self._failed(answer.errorCode):
-            self.producer = answer.producerId, answer.producerEpoch
+            self.producer, self.sequences = (answer.producerId, answer.producerEpoch), {}
 
     def _added(self, place: TopicPartition, error: ErrorCode) -> None:
         if not self._failed(error):
             self.added.add(place)
 
-    def _written(self, place: TopicPartition, error: ErrorCode) -> None:
-        self.isWriting = False
+    def _written(self, write: Write, error: ErrorCode) -> None:
+        self.writing = None
         if not self._failed(error):
-            self.added.add(place)
+            self.added.add(write.place)
+            self.sequences[write.place] = write.sequence + 1
             self.leftCount -= 1
 
     def _ended(self, isCommit: bool, answer: ProducerIdAnswer) -> None:
         if self._failed(answer.errorCode):
             return
-        self.number, self.ending, self.isWriting = None, None, False
+        self.number, self.ending = None, None
         if self.version >= 2:
-            self.producer = answer.producerId, answer.producerEpoch
+            self.producer, self.sequences = (answer.producerId, answer.producerEpoch), {}
+        elif self.mustBegin:
+            self.producer = None
+        self.mustBegin = False
 
     def _failed(self, error: int) -> bool:
         if error == ErrorCode.TRANSACTION_ABORTABLE:
@@ -218,29 +207,50 @@ class SimulatedTransactor(SimulatedClient):
 
 class TransactionWorld(CoordinatorWorld):
     """
-    One run with two transactional ids.
+    One run with a few transactional ids.
 
     @ivar number: of the last transaction.
-    @ivar fence: the producer id and epoch that a transactional id has got last.
+    @ivar value: of the last record.
+    @ivar fence: the producer id and epoch that a transactional id has got last from InitProducerId.
+    @ivar newest: the same, perhaps from EndTxn.
+    @ivar asked: transactions whose producer has asked to commit them.
     @ivar answered: outcomes that EndTxn has answered.
+    @ivar outcomes: of transactions with a marker.
+    @ivar committed: the values of records that readers of committed ones see.
     """
 
     def __init__(self, seed: int, isTraced: bool = False) -> None:
         super().__init__(seed, isTraced)
         self.number = 0
-        self.places = {place: DataPartition() for place in PLACES}
+        self.value = 0
+        self.places = {place: ProducedPartition(partial(self._decided, place)) for place in PLACES}
         self.markers: list[tuple[TransactionMarkers, Callable[[Any], None], int]] = []
         self.fence: dict[str, tuple[int, int]] = {}
+        self.newest: dict[str, tuple[int, int]] = {}
+        self.asked: set[int] = set()
         self.answered: dict[int, bool] = {}
-        self.offsets: dict[int, int] = {}
+        self.outcomes: dict[int, bool] = {}
+        self.committed: set[int] = set()
+        self.offset = -1
         self.offsetRecords: list[tuple[Record | None, int, bool]] = []
-        self.nextProducerId = self.random.choice((0, 100))
+        self.nextProducerId = self.random.choice((0, IDS_BEHIND))
         self.settings = TransactionSettings(
             partitionCount=1, timeoutCheckIntervalMs=1_000, expiryCheckIntervalMs=10_000,
             idExpirationMs=self.random.choice((20_000, 10**9)),
         )  # fmt: skip
+        if self.nextProducerId and self.random.random() < 0.5:
+            self._preload()
         self._coordinator = self.load()
         self._groups = self._loadGroups()
+
+    def _preload(self) -> None:
+        """A transactional id was used before, so often that its epochs will be used up soon."""
+        epoch = EPOCH_MAX - self.random.randint(2, 5)
+        stored = StoredTransaction(0, epoch, TIMEOUTS_MS[0], lastUpdateMs=self.nowMs)
+        record = encodeTransactionKey(IDS[0]), encodeTransaction(stored)
+        self.log.append([record], self.nowMs, lambda error: None)
+        self.log.write(1)
+        self.log.flush(1)
 
     @property
     def coordinator(self) -> TransactionCoordinator:
@@ -312,38 +322,67 @@ class TransactionWorld(CoordinatorWorld):
 
     def _mark(self, markers: TransactionMarkers, failing: float) -> list[TopicPartition]:
         left = []
+        producer, isCommit = (markers.producerId, markers.producerEpoch), markers.isCommit
+        marker = EndMarker(isCommit, markers.coordinatorEpoch, markers.transactionVersion)
         for place in sorted(markers.partitions):
             if self.random.random() < failing:
                 left.append(place)
                 continue
-            producerId, isCommit = markers.producerId, markers.isCommit
             self.say(partial("marker in {}: {}".format, place, markers))
             self.counts["markers"] += 1
-            marker = Entry(producerId, markers.producerEpoch, None, isCommit)
-            if self.places[place].append(marker) and place == OFFSETS:
-                self.offsetRecords.append((None, producerId, isCommit))
-                self._groups.transactionEnded(0, producerId, isCommit)
+            try:
+                self.places[place].mark(producer, marker)
+            except PylogbrokerError as error:
+                raise BrokenPromiseError(f"a marker is refused: {error}") from error
+            if place == OFFSETS:
+                self.offsetRecords.append((None, markers.producerId, isCommit))
+                self._groups.transactionEnded(0, markers.producerId, isCommit)
         return left
 
-    def _write(self, request: Write) -> ErrorCode:
+    def _decided(self, place: TopicPartition, record: ProducedRecord, isCommit: bool) -> None:
+        """A marker says what becomes of a record."""
+        number = record.number
+        if self.outcomes.setdefault(number, isCommit) != isCommit:
+            raise BrokenPromiseError(f"transaction {number} is {isCommit} in {place}")
+        if self.answered.get(number, isCommit) != isCommit:
+            raise BrokenPromiseError(f"transaction {number} was answered otherwise")
+        if not isCommit:
+            return
+        if number not in self.asked:
+            raise BrokenPromiseError(f"nobody has asked to commit transaction {number}")
+        if place == OFFSETS:
+            self.offset = number
+        elif record.value in self.committed:
+            raise BrokenPromiseError(f"{record} is committed twice")
+        self.committed.add(record.value)
+
+    def _write(self, request: Write, isCurrent: bool) -> ErrorCode:
+        """@param isCurrent: its producer waits for the answer."""
         producer = request.producerId, request.producerEpoch
-        entry = Entry(*producer, request.number)
         if request.place == OFFSETS:
-            return self._commitOffset(request)
-        if not self.places[request.place].append(entry):
+            return self._commitOffset(request, isCurrent)
+        try:
+            isNew = self.places[request.place].append(producer, request.sequence, request.record)
+        except PylogbrokerError as error:
+            self.say(partial(str, error))
+            self.counts["batches refused"] += 1
             return ErrorCode.INVALID_PRODUCER_EPOCH
-        self._checkFence(request.transactionalId, producer, self.fence, "a record")
-        self.counts["records"] += 1
+        self.counts["records" if isNew else "repeated"] += 1
+        if isNew:
+            self._checkWritten(request, isCurrent, "a record")
         return ErrorCode.NONE
 
-    def _commitOffset(self, request: Write) -> ErrorCode:
-        topics = [CommitTopic(TOPIC, [CommitPartition(0, request.number)])]
+    def _commitOffset(self, request: Write, isCurrent: bool) -> ErrorCode:
+        topics = [CommitTopic(TOPIC, [CommitPartition(0, request.record.number)])]
         commit = TxnOffsetCommit(GROUP, topics, request.producerId, request.producerEpoch)
         answers: list[OffsetCommitAnswer] = []
         self._writing = request
         self._groups.offsetCommit(ClientContext(5), commit, answers.append)
-        code = answers[0].topics[0].partitions[0].errorCode
-        return next(each for each in ErrorCode if each == code)
+        error = answers[0].topics[0].partitions[0].errorCode
+        code = next(each for each in ErrorCode if each == error)
+        if not code:
+            self._checkWritten(request, isCurrent, "an offset")
+        return code
 
     def _appendOffsets(
         self,
@@ -353,12 +392,11 @@ class TransactionWorld(CoordinatorWorld):
         producer: TransactionalProducer | None = None,
     ) -> None:
         assert producer is not None
-        entry = Entry(producer.producerId, producer.producerEpoch, self._writing.number)
-        if not self.places[OFFSETS].append(entry):
+        try:
+            self.places[OFFSETS].appendOffsets(producer, self._writing.record)
+        except PylogbrokerError:
             done(ErrorCode.INVALID_PRODUCER_EPOCH)
             return
-        place = producer.producerId, producer.producerEpoch
-        self._checkFence(self._writing.transactionalId, place, self.fence, "an offset")
         self.counts["offsets"] += 1
         self.offsetRecords += [(record, producer.producerId, False) for record in records]
         done(ErrorCode.NONE)
@@ -366,12 +404,15 @@ class TransactionWorld(CoordinatorWorld):
     # -- events
 
     def events(self) -> Mapping[Callable[[], None], float]:
-        return {self.clientComes: 0.7, self.clientDies: 0.4, self.markersArrive: 15.0}
+        return {
+            self.clientComes: 1.5, self.clientDies: 0.4, self.markersArrive: 15.0,
+            self.lateArrives: 1.0,
+        }  # fmt: skip
 
     def clientComes(self) -> None:
         """A process takes over a transactional id, or is the first to have it."""
         if sum(each.isAlive for each in self.clients) < CLIENT_COUNT_MAX:
-            made = SimulatedTransactor(self, f"p{len(self.clients)}", self.random.choice("xy"))
+            made = SimulatedTransactor(self, f"p{len(self.clients)}", self.random.choice(IDS))
             self.clients.append(made)
             self.say(lambda: f"{made.name} comes for {made.transactionalId}, TV{made.version}")
 
@@ -392,24 +433,58 @@ class TransactionWorld(CoordinatorWorld):
             return
         known = dict(self.fence)
         if isinstance(request, EndTxn):
+            if request.committed:
+                self.asked.add(client.number)
             check = partial(self._checkEnd, client.number, request, known, reply)
             coordinator.endTransaction(request, client.version, check)
             return
         producer = request.producerId, request.producerEpoch
         added = partial(self._checkAdded, name, producer, known)
-        if isinstance(request, AddPartition) or client.version >= 2:
-            places = [request.place]
+        if isinstance(request, AddPartition):
 
             def answered(error: ErrorCode) -> None:
                 added(error)
-                isWriting = isinstance(request, Write) and not error
-                reply(self._write(request) if isWriting else error)
+                reply(error)
 
-            coordinator.addPartitions(name, *producer, places, client.version, answered)
-        else:
-            (error,) = coordinator.verify(name, *producer, [request.place])
+            coordinator.addPartitions(name, *producer, [request.place], client.version, answered)
+            return
+        isCurrent = client.request is request
+        self.counts["late"] += not isCurrent
+        if client.version < 2 or self._isIn(request):
+            reply(self._verified(request, isCurrent))
+            return
+
+        def admitted(error: ErrorCode) -> None:
             added(error)
-            reply(error or self._write(request))
+            reply(error or self._verified(request, isCurrent))
+
+        coordinator.addPartitions(name, *producer, [request.place], client.version, admitted)
+
+    def _isIn(self, request: Write) -> bool:
+        """Whether the producer's transaction has a record in the partition already."""
+        partition, producer = (
+            self.places[request.place],
+            (request.producerId, request.producerEpoch),
+        )
+        return request.place != OFFSETS and partition.producers.hasOngoingTransaction(*producer)
+
+    def _verified(self, request: Write, isCurrent: bool) -> ErrorCode:
+        """Write, as a broker does, if the partition is in the producer's transaction."""
+        producer, known = (request.producerId, request.producerEpoch), dict(self.fence)
+        if not self._isIn(request):
+            name = request.transactionalId
+            (error,) = self._coordinator.verify(name, *producer, [request.place])
+            self._checkAdded(name, producer, known, error)
+            if error:
+                return error
+        return self._write(request, isCurrent)
+
+    def isDelayable(self, client: Any, request: object) -> bool:
+        """
+        A record has a number in a sequence. An offset has none: before C{transaction.version} 2 a
+        late one counts in its producer's next transaction, in Kafka, too.
+        """
+        return isinstance(request, Write) and (client.version >= 2 or request.place != OFFSETS)
 
     # -- the checkers
 
@@ -423,9 +498,23 @@ class TransactionWorld(CoordinatorWorld):
         if producer < fence.get(name, producer):
             raise BrokenPromiseError(f"{what} of {producer} got through behind {fence[name]}")
 
+    def _checkWritten(self, request: Write, isCurrent: bool, what: str) -> None:
+        producer, name = (request.producerId, request.producerEpoch), request.transactionalId
+        self._checkFence(name, producer, self.newest if isCurrent else self.fence, what)
+
+    def _given(self, name: str, answer: ProducerIdAnswer) -> tuple[int, int]:
+        """A producer is given an id and an epoch."""
+        if answer.producerEpoch >= EPOCH_MAX:
+            raise BrokenPromiseError("a producer has the epoch of markers")
+        given = answer.producerId, answer.producerEpoch
+        before = self.newest.get(name, given)
+        self.counts["epochs used up"] += given > before and before[1] >= EPOCH_MAX - 2
+        self.newest[name] = max(before, given)
+        return given
+
     def _checkInit(self, name: str, reply: Callable[[Any], None], answer: ProducerIdAnswer) -> None:
         if not answer.errorCode:
-            producer = answer.producerId, answer.producerEpoch
+            producer = self._given(name, answer)
             if producer <= self.fence.get(name, (-1, -1)):
                 raise BrokenPromiseError(f"{producer} was given behind {self.fence[name]}")
             self.fence[name] = producer
@@ -456,27 +545,16 @@ class TransactionWorld(CoordinatorWorld):
         if not answer.errorCode:
             producer = request.producerId, request.producerEpoch
             self._checkFence(request.transactionalId, producer, known, "an end")
+            self._given(request.transactionalId, answer)
             if self.answered.setdefault(number, request.committed) != request.committed:
                 raise BrokenPromiseError(f"transaction {number} has two outcomes")
+            if self.outcomes.get(number, request.committed) != request.committed:
+                raise BrokenPromiseError(f"transaction {number} was answered otherwise")
             self.counts["committed" if request.committed else "aborted"] += 1
         reply(answer)
 
     def check(self) -> None:
-        """Each transaction has one outcome, and the one that was answered."""
-        if self.random.random() < 0.03 or self.isCalm:
-            self._outcomes()
-
-    def _outcomes(self) -> dict[int, bool]:
-        found: dict[int, bool] = {}
-        for place, partition in self.places.items():
-            for number, isCommit in partition.outcomes().items():
-                if isCommit is None:
-                    continue
-                if found.setdefault(number, isCommit) != isCommit:
-                    raise BrokenPromiseError(f"transaction {number} is {isCommit} in {place}")
-                if self.answered.get(number, isCommit) != isCommit:
-                    raise BrokenPromiseError(f"transaction {number} was answered otherwise")
-        return found
+        """Everything is checked when it happens."""
 
     # -- peace
 
@@ -486,32 +564,28 @@ class TransactionWorld(CoordinatorWorld):
     def isAtRest(self) -> bool:
         while self.markers:
             self.markersArrive()
-        isOpen = any(None in each.outcomes().values() for each in self.places.values())
+        isOpen = any(each.isOpen for each in self.places.values())
         listed = self._coordinator.listTransactions().transactionStates
         isBusy = any(not each.transactionState.startswith(("Empty", "Com")) for each in listed)
         isWaiting = any(each.isIdle and each.number is not None for each in self.clients)
         if isOpen or isBusy or isWaiting or self.unanswered:
+            return False
+        if self.late:
+            while self.late:
+                self.lateArrives()
             return False
         self._checkOffsets()
         return True
 
     def _checkOffsets(self) -> None:
         """The group has the offset of the last transaction whose commit its partition shows."""
-        expected, unmarked = -1, dict[int, int]()
-        for each in self.places[OFFSETS].entries:
-            if each.number is not None:
-                unmarked[each.producerId] = each.number
-            else:
-                number = unmarked.pop(each.producerId, None)
-                if number is not None and each.isCommit:
-                    expected = number
         for groups in (self._groups, self._loadGroups()):
             answers: list[Any] = []
             fetch = OffsetFetchGroup(GROUP)
             groups.offsetFetch(ClientContext(8), fetch, False, answers.append)
             offsets = [each.committedOffset for t in answers[0].topics for each in t.partitions]
-            if (offsets or [-1]) != [expected]:
-                raise BrokenPromiseError(f"the group has {offsets}, not {expected}")
+            if (offsets or [-1]) != [self.offset]:
+                raise BrokenPromiseError(f"the group has {offsets}, not {self.offset}")
 
     def describe(self) -> str:
         listed = self._coordinator.listTransactions().transactionStates

@@ -3,8 +3,8 @@ What the simulations of coordinators share: a clock that stands still, requests 
 travel by themselves, a log, and a broker that is killed and comes back.
 
 Requests arrive in any order. Answers are late, or lost with their connection; what a client had
-sent may have arrived all the same. At the end all is well again, and everything has to come to
-rest. A simulation of one coordinator is a subclass.
+sent may have arrived all the same, or arrives much later. At the end all is well again, and
+everything has to come to rest. A simulation of one coordinator is a subclass.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class CoordinatorWorld(ABC):
 
     @ivar trace: what happened, if asked for.
     @ivar requests: on their way to the coordinator.
+    @ivar late: requests that a lost connection has left somewhere on the way.
     @ivar answers: on their way back.
     @ivar unanswered: requests that have arrived, by number.
     @ivar incarnation: of the broker.
@@ -89,6 +90,7 @@ class CoordinatorWorld(ABC):
         self.log = CoordinatorLog(self.kept)
         self.clients: list[Any] = []
         self.requests: list[tuple[Any, object, Callable[[Any], None]]] = []
+        self.late: list[tuple[Any, object, Callable[[Any], None]]] = []
         self.answers: list[tuple[Any, object, Callable[[Any], None], object]] = []
         self.unanswered: dict[int, object] = {}
         self.incarnation = 0
@@ -123,6 +125,10 @@ class CoordinatorWorld(ABC):
     @abstractmethod
     def deliver(self, client: Any, request: Any, reply: Callable[[Any], None]) -> None:
         """A request arrives."""
+
+    def isDelayable(self, client: Any, request: object) -> bool:
+        """Whether a request may arrive when its client has long since gone on."""
+        return False
 
     @abstractmethod
     def events(self) -> Mapping[Callable[[], None], float]:
@@ -214,15 +220,23 @@ class CoordinatorWorld(ABC):
         if waiting:
             client = self.random.choice(waiting)
             self.say(lambda: f"{client.name} loses its connection")
-            isLost = self.random.random() < 0.5
+            fate = self.random.random()
             for index, sent in enumerate(self.requests):
                 if sent[1] is client.request:
-                    if isLost:
-                        del self.requests[index]
-                    else:
+                    if fate < 0.5:
                         self._arrive(index)
+                        break
+                    del self.requests[index]
+                    if fate < 0.75 and self.isDelayable(client, sent[1]):
+                        self.late.append(sent)
                     break
             client.request = None
+
+    def lateArrives(self) -> None:
+        """A request whose client has lost its connection arrives after all."""
+        if self.late:
+            self.requests.append(self.late.pop(self.random.randrange(len(self.late))))
+            self._arrive(-1)
 
     def requestArrives(self) -> None:
         if self.requests:
