@@ -341,6 +341,26 @@ def _describeTopicPartitions(ask: AuthorizedRequest) -> Any:
     return ask.proceed(change) if body.topics else cls(topics=refused)
 
 
+def _refusals(
+    topics: Iterable[Any],
+    topicOf: Callable[[Any, list[Any]], Any],
+    partitionOf: Callable[[int], Any],
+    index: str = "partitionIndex",
+) -> list[Any]:
+    """
+    The refused topics of a response.
+
+    @param topics: of the request.
+    @param topicOf: gives a topic of the response, of the one in the request and its partitions.
+    @param partitionOf: gives a refused partition.
+    @param index: the field of the partition in the request.
+    """
+    return [
+        topicOf(each, [partitionOf(getattr(part, index)) for part in each.partitions])
+        for each in topics
+    ]
+
+
 def _perTopic(
     operation: AclOperation,
     topicOf: Callable[[Any, list[Any]], Any],
@@ -350,19 +370,14 @@ def _perTopic(
 ) -> Rule:
     """
     A rule for requests with partitions of topics, whose refusals stand behind the answers.
-
-    @param topicOf: gives a topic in the response, of the one in the request and its partitions.
-    @param partitionOf: gives a refused partition.
+    See L{_refusals}.
     """
 
     def rule(ask: AuthorizedRequest) -> Any:
         ask.body.topics, denied = ask.take(
             ask.body.topics, lambda each: ask.may(operation, _TOPIC, getattr(each, name))
         )
-        refused = [
-            topicOf(each, [partitionOf(getattr(part, index)) for part in each.partitions])
-            for each in denied
-        ]
+        refused = _refusals(denied, topicOf, partitionOf, index)
 
         def change(response: Any) -> None:
             response.topics = [*response.topics, *refused]
@@ -453,19 +468,13 @@ def _offsetCommit(ask: AuthorizedRequest) -> Any:
     cls, body = messages.OffsetCommitResponse, ask.body
 
     def refused(topics: list[Any], code: ErrorCode) -> list[Any]:
-        return [
-            cls.OffsetCommitResponseTopic(
-                name=topic.name,
-                topicId=topic.topicId,
-                partitions=[
-                    cls.OffsetCommitResponsePartition(
-                        partitionIndex=part.partitionIndex, errorCode=code
-                    )
-                    for part in topic.partitions
-                ],
-            )
-            for topic in topics
-        ]
+        return _refusals(
+            topics,
+            lambda topic, parts: cls.OffsetCommitResponseTopic(
+                name=topic.name, topicId=topic.topicId, partitions=parts
+            ),
+            lambda index: cls.OffsetCommitResponsePartition(partitionIndex=index, errorCode=code),
+        )
 
     if not ask.may(_READ, _GROUP, body.groupId):
         return cls(topics=refused(body.topics, _NO_GROUP))
@@ -602,18 +611,11 @@ def _offsetDelete(ask: AuthorizedRequest) -> Any:
     if not ask.may(_DELETE, _GROUP, body.groupId):
         return cls(errorCode=_NO_GROUP)
     body.topics, denied = ask.take(body.topics, lambda each: ask.may(_READ, _TOPIC, each.name))
-    refused = [
-        cls.OffsetDeleteResponseTopic(
-            name=topic.name,
-            partitions=[
-                cls.OffsetDeleteResponsePartition(
-                    partitionIndex=part.partitionIndex, errorCode=_NO_TOPIC
-                )
-                for part in topic.partitions
-            ],
-        )
-        for topic in denied
-    ]
+    refused = _refusals(
+        denied,
+        lambda topic, parts: cls.OffsetDeleteResponseTopic(name=topic.name, partitions=parts),
+        lambda index: cls.OffsetDeleteResponsePartition(partitionIndex=index, errorCode=_NO_TOPIC),
+    )
 
     def change(response: Any) -> None:
         if not response.errorCode:
@@ -787,18 +789,15 @@ def _txnOffsetCommit(ask: AuthorizedRequest) -> Any:
     cls, body = messages.TxnOffsetCommitResponse, ask.body
 
     def refused(topics: list[Any], code: ErrorCode) -> list[Any]:
-        return [
-            cls.TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    cls.TxnOffsetCommitResponsePartition(
-                        partitionIndex=part.partitionIndex, errorCode=code
-                    )
-                    for part in topic.partitions
-                ],
-            )
-            for topic in topics
-        ]
+        return _refusals(
+            topics,
+            lambda topic, parts: cls.TxnOffsetCommitResponseTopic(
+                name=topic.name, partitions=parts
+            ),
+            lambda index: cls.TxnOffsetCommitResponsePartition(
+                partitionIndex=index, errorCode=code
+            ),
+        )
 
     if not ask.may(_WRITE, _TRANSACTIONAL_ID, body.transactionalId):
         return cls(topics=refused(body.topics, _NO_TRANSACTION))
