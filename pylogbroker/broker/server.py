@@ -130,18 +130,7 @@ class Broker:
             return None
         if batches.size > found.log.bytesUntilRoll and len(sets) > 1:
             return None  # the segment may roll between two sets
-        try:
-            result = found.append(batches, self._nowMs())
-        except PylogbrokerError:
-            self._countFailure(topic)
-            raise
-        if result is not None:
-            counters = found.topicCounters
-            if counters is None:
-                counters = found.topicCounters = self._counters.topic(topic)
-            counters.messageCount += batches.messageCount
-            counters.producedSize += batches.size
-        return result
+        return self._tryAppend(found, batches, batches.size)
 
     async def produce(
         self, topic: str, partition: int, data: bytes, createMissing: bool = False
@@ -160,14 +149,12 @@ class Broker:
             if found is None:
                 raise UnknownPartitionError(f"{topic} has no partition {partition} yet")
             batches = await self._validate(found.log.format, data)
-            while (result := found.append(batches, self._nowMs())) is None:
-                await found.awaitAdmission()
         except PylogbrokerError:
             self._countFailure(topic)
             raise
-        counters = self._counters.topic(topic)
-        counters.messageCount += batches.messageCount
-        counters.producedSize += len(data)
+        # As in 0.7.2, a cut entry at the end is counted, though it is not appended.
+        while (result := self._tryAppend(found, batches, len(data))) is None:
+            await found.awaitAdmission()
         return result
 
     def _countFailure(self, topic: str) -> None:
@@ -204,9 +191,12 @@ class Broker:
         """
         sets = (cast("bytes", data),)  # today's format reads a view as it reads bytes
         batches = partition.log.format.validatePlain(sets, self._payloadSizeMax)
-        return None if batches is None else self._tryAppend(partition, batches)
+        return None if batches is None else self._tryAppend(partition, batches, batches.size)
 
-    def _tryAppend(self, partition: Partition, batches: ValidatedBatches) -> AppendResult | None:
+    def _tryAppend(
+        self, partition: Partition, batches: ValidatedBatches, producedSize: int
+    ) -> AppendResult | None:
+        """@param producedSize: bytes that the counters get."""
         topic = partition.topicPartition.topic
         try:
             result = partition.append(batches, self._nowMs())
@@ -218,7 +208,7 @@ class Broker:
             if counters is None:
                 counters = partition.topicCounters = self._counters.topic(topic)
             counters.messageCount += batches.messageCount
-            counters.producedSize += batches.size
+            counters.producedSize += producedSize
         return result
 
     async def append(
@@ -238,7 +228,7 @@ class Broker:
         while True:
             if check is not None:
                 check()
-            result = self._tryAppend(partition, batches)
+            result = self._tryAppend(partition, batches, batches.size)
             if result is not None:
                 return result
             await partition.awaitAdmission()
