@@ -14,7 +14,7 @@ the one before, in the same process and on the same port, within a few hundredth
 The process ends when this object is closed or forgotten, and when the test's process ends, even by
 C{kill -9}: it reads from a pipe, which then ends.
 
-Imports nothing but the standard library and errors.
+Imports neither Twisted nor the broker.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from pylogbroker.errors import ClosedError, PylogbrokerError, TimedOutError
+from pylogbroker.testing.faultinjection import FaultInjection
 
 TIMEOUT_MS = 60_000
 """For a start, a stop or a reset, on a machine that is busy."""
@@ -180,7 +181,7 @@ class BackgroundFault:
         return self._order(order="fault", fault=self._number, isCleared=isCleared)
 
 
-class BackgroundBroker:
+class BackgroundBroker(FaultInjection[BackgroundFault]):
     """
     A broker in a process of its own; a context manager. Not to be shared with a fork.
 
@@ -290,100 +291,20 @@ class BackgroundBroker:
         removeContents(self.directory)
         self.start()
 
-    # -- faults, for clients of today's protocol
+    # -- faults
 
-    def injectError(
-        self,
-        request: str | int,
-        error: str | int,
-        topic: str | None = None,
-        partition: int | None = None,
-        count: int | None = 1,
-    ) -> BackgroundFault:
-        """
-        Answer requests with an error, and do not carry them out::
-
-            broker.injectError("Produce", "NOT_ENOUGH_REPLICAS", topic="orders", count=2)
-
-        @param request: its name in Kafka's protocol, or its key.
-        @param error: its name, or its code.
-        @param topic: only what concerns this topic; the rest of the request is carried out.
-        @param partition: only what concerns this partition.
-        @param count: requests that meet it; L{None}: all until it is cleared.
-        @raise PylogbrokerError: there is no such request or error, or the request names no topics,
-            partitions or errors.
-        """
-        return self._inject(
-            "Error", request=request, error=error, topic=topic, partition=partition, count=count
-        )
-
-    def injectDelay(
-        self,
-        request: str | int,
-        delayMs: int,
-        topic: str | None = None,
-        partition: int | None = None,
-        count: int | None = 1,
-    ) -> BackgroundFault:
-        """
-        Answer late; the request is carried out at once. The other parameters are those of
-        L{injectError}.
-
-        @param delayMs: milliseconds.
-        """
-        return self._inject(
-            "Delay", request=request, delayMs=delayMs, topic=topic, partition=partition, count=count
-        )
-
-    def injectDisconnect(
-        self,
-        request: str | int,
-        topic: str | None = None,
-        partition: int | None = None,
-        count: int | None = 1,
-        isHandled: bool = False,
-    ) -> BackgroundFault:
-        """
-        Cut the connection instead of answering. The other parameters are those of L{injectError}.
-
-        @param isHandled: whether the request is carried out, and only its answer is lost.
-        """
-        return self._inject(
-            "Disconnect",
-            request=request,
-            topic=topic,
-            partition=partition,
-            count=count,
-            isHandled=isHandled,
-        )
-
-    def _inject(self, kind: str, **arguments: Any) -> BackgroundFault:
+    def _inject(self, **fault: Any) -> BackgroundFault:
         order = partial(self._child.order, self._timeoutMs)
-        return BackgroundFault(
-            order, order(order="inject", kind=kind, arguments=arguments)["fault"]
-        )
+        return BackgroundFault(order, order(order="inject", arguments=fault)["fault"])
 
-    def moveLeader(self, topic: str, partition: int = 0, brokerId: int | None = None) -> int:
-        """
-        Let another broker lead a partition, with the next leader epoch. It has a port of its own,
-        and the same data; clients find it by their metadata, and are refused by the old one with
-        C{NOT_LEADER_OR_FOLLOWER}.
-
-        @param brokerId: which; by default the next number after this broker's, or this broker, if
-            another one leads.
-        @return: the new leader.
-        @raise PylogbrokerError: there is no such partition.
-        """
-        arguments = {"topic": topic, "partition": partition, "brokerId": brokerId}
-        found = self._child.order(self._timeoutMs, order="moveLeader", arguments=arguments)
+    def _moveLeader(self, **leader: Any) -> int:
+        found = self._child.order(self._timeoutMs, order="moveLeader", arguments=leader)
         return int(found["leader"])
 
     def clearFaults(self) -> None:
-        """Forget all faults, and send late answers now. Leaders stay where they are."""
         self._child.order(self._timeoutMs, order="clearFaults")
 
     def cutConnections(self) -> None:
-        """Cut all connections of clients, at once. They may connect again."""
         self._child.order(self._timeoutMs, order="cut")
 
     # -- where it is

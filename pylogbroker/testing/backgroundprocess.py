@@ -103,10 +103,10 @@ class Orders(LineReceiver):
         return self._broker
 
     async def _inject(self, order: dict[str, Any]) -> dict[str, Any]:
-        inject = getattr(self._running(), f"inject{order['kind']}")
+        faults = self._running().faults
         if len(self._faults) >= FAULT_COUNT_MAX:
             raise ConfigurationError(f"more than {FAULT_COUNT_MAX} faults were ordered")
-        self._faults.append(inject(**order["arguments"]))
+        self._faults.append(faults.inject(**order["arguments"]))
         return {"fault": len(self._faults) - 1}
 
     async def _fault(self, order: dict[str, Any]) -> dict[str, Any]:

@@ -158,83 +158,51 @@ class FaultInjector:
 
     # -- ordering
 
-    def injectError(
+    def inject(
         self,
         request: str | int,
-        error: str | int,
-        topic: str | None = None,
-        partition: int | None = None,
-        count: int | None = 1,
+        topic: str | None,
+        partition: int | None,
+        count: int | None,
+        error: str | int | None = None,
+        delayMs: int | None = None,
+        isHandled: bool = False,
     ) -> Fault:
         """
-        Answer requests with an error, and do not carry them out.
+        Order an error, a delay, or, with neither, a cut connection: the parameters are those of
+        the methods of L{FaultInjection<pylogbroker.testing.faultinjection.FaultInjection>}.
 
-        @param request: its name, such as C{"Produce"}, or its key.
-        @param error: its name, such as C{"NOT_ENOUGH_REPLICAS"}, or its code.
-        @param topic: only what concerns this topic.
-        @param partition: only what concerns this partition.
-        @param count: requests that are answered so; L{None}: all until it is cleared.
         @raise ConfigurationError: there is no such request or error, or the request names no
             topics, partitions or errors.
         """
         key = requestNamed(request)
-        if not canRefuse(key):
-            raise ConfigurationError(f"{key.apiName} has no errors")
-        code = errorNamed(error)
-        if code is ErrorCode.NONE:
-            raise ConfigurationError("NONE is no error")
-        return self._order(key, topic, partition, count, code=int(code))
-
-    def injectDelay(
-        self,
-        request: str | int,
-        delayMs: int,
-        topic: str | None = None,
-        partition: int | None = None,
-        count: int | None = 1,
-    ) -> Fault:
-        """
-        Answer late; the request is carried out at once. The other parameters are those of
-        L{injectError}.
-
-        @param delayMs: milliseconds.
-        """
-        if delayMs < 1:
+        code = ErrorCode.NONE
+        if error is not None:
+            if not canRefuse(key):
+                raise ConfigurationError(f"{key.apiName} has no errors")
+            code = errorNamed(error)
+            if code is ErrorCode.NONE:
+                raise ConfigurationError("NONE is no error")
+        if delayMs is not None and delayMs < 1:
             raise ConfigurationError(f"delayMs={delayMs} is not at least 1")
-        return self._order(requestNamed(request), topic, partition, count, delayMs=delayMs)
-
-    def injectDisconnect(
-        self,
-        request: str | int,
-        topic: str | None = None,
-        partition: int | None = None,
-        count: int | None = 1,
-        isHandled: bool = False,
-    ) -> Fault:
-        """
-        Cut the connection instead of answering. The other parameters are those of L{injectError}.
-
-        @param isHandled: whether the request is carried out, and only its answer is lost.
-        """
-        return self._order(
-            requestNamed(request), topic, partition, count, isCut=True, isHandled=isHandled
-        )
-
-    def _order(
-        self,
-        key: ApiKey,
-        topic: str | None,
-        partition: int | None,
-        count: int | None,
-        **fault: Any,
-    ) -> Fault:
         if topic is not None and not namesTopics(key):
             raise ConfigurationError(f"{key.apiName} names no topics")
         if partition is not None and not namesPartitions(key):
             raise ConfigurationError(f"{key.apiName} names no partitions")
         if count is not None and count < 1:
             raise ConfigurationError(f"count={count} is not at least 1")
-        made = Fault(key, topic, partition, count, self._forget, **fault)
+        isCut = error is None and delayMs is None
+        made = Fault(
+            key,
+            topic,
+            partition,
+            count,
+            self._forget,
+            int(code),
+            delayMs or 0,
+            isCut,
+            isHandled,
+        )
         self.faults.append(made)
         return made
 
@@ -244,11 +212,8 @@ class FaultInjector:
 
     def moveLeader(self, topic: str, partition: int = 0, brokerId: int | None = None) -> int:
         """
-        Let another broker lead a partition, with the next leader epoch.
+        L{FaultInjection.moveLeader<pylogbroker.testing.faultinjection.FaultInjection.moveLeader>}.
 
-        @param brokerId: which; by default the next number after this broker's, or this broker, if
-            another one leads.
-        @return: the new leader.
         @raise UnknownPartitionError: there is no such partition.
         """
         found = self._service.kafka.topics.find(topic, partition)

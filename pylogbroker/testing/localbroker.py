@@ -34,6 +34,7 @@ from pylogbroker.interfaces import IZookeeper
 from pylogbroker.net.deferreds import asDeferred
 from pylogbroker.programs.embedded import EmbeddedBroker
 from pylogbroker.storage.files import RealFile, RealFileSystem
+from pylogbroker.testing.faultinjection import FaultInjection
 from pylogbroker.testing.faults import Fault, FaultInjector
 
 DEFAULTS = {
@@ -66,12 +67,13 @@ class UnsyncedFileSystem(RealFileSystem):
         """Nothing."""
 
 
-class LocalBroker:
+class LocalBroker(FaultInjection[Fault]):
     """
     A broker for one test.
 
     @ivar directory: of its data.
     @ivar broker: the embedded broker, with its counters and partitions.
+    @ivar faults: those that were ordered.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class LocalBroker:
             zookeeper,
             UnsyncedFileSystem(),
         )
-        self._faults = FaultInjector(reactor, self.broker.service, self.broker.settings.brokerId)
+        self.faults = FaultInjector(reactor, self.broker.service, self.broker.settings.brokerId)
 
     def start(self) -> Deferred[None]:
         """
@@ -114,70 +116,25 @@ class LocalBroker:
     async def stop(self) -> None:
         """@return: fires with L{None} when it has stopped and its directory is gone."""
         try:
-            await self._faults.stop()
+            await self.faults.stop()
             await self.broker.stop()
         finally:
             if self._trigger is not None:
                 self._reactor.removeSystemEventTrigger(self._trigger)
             self._remove()
 
-    # -- faults, for clients of today's protocol
+    # -- faults
 
-    def injectError(
-        self,
-        request: str | int,
-        error: str | int,
-        topic: str | None = None,
-        partition: int | None = None,
-        count: int | None = 1,
-    ) -> Fault:
-        """
-        Answer requests with an error, and do not carry them out:
-        L{FaultInjector.injectError<pylogbroker.testing.faults.FaultInjector.injectError>}.
-        """
-        return self._faults.injectError(request, error, topic, partition, count)
+    def _inject(self, **fault: Any) -> Fault:
+        return self.faults.inject(**fault)
 
-    def injectDelay(
-        self,
-        request: str | int,
-        delayMs: int,
-        topic: str | None = None,
-        partition: int | None = None,
-        count: int | None = 1,
-    ) -> Fault:
-        """
-        Answer late:
-        L{FaultInjector.injectDelay<pylogbroker.testing.faults.FaultInjector.injectDelay>}.
-        """
-        return self._faults.injectDelay(request, delayMs, topic, partition, count)
-
-    def injectDisconnect(
-        self,
-        request: str | int,
-        topic: str | None = None,
-        partition: int | None = None,
-        count: int | None = 1,
-        isHandled: bool = False,
-    ) -> Fault:
-        """
-        Cut the connection instead of answering:
-        L{FaultInjector.injectDisconnect<pylogbroker.testing.faults.FaultInjector.injectDisconnect>}.
-        """
-        return self._faults.injectDisconnect(request, topic, partition, count, isHandled)
-
-    def moveLeader(self, topic: str, partition: int = 0, brokerId: int | None = None) -> int:
-        """
-        Let another broker lead a partition:
-        L{FaultInjector.moveLeader<pylogbroker.testing.faults.FaultInjector.moveLeader>}.
-        """
-        return self._faults.moveLeader(topic, partition, brokerId)
+    def _moveLeader(self, **leader: Any) -> int:
+        return self.faults.moveLeader(**leader)
 
     def clearFaults(self) -> None:
-        """Forget all faults, and send late answers now. Leaders stay where they are."""
-        self._faults.clear()
+        self.faults.clear()
 
     def cutConnections(self) -> None:
-        """Cut all connections of clients, at once. They may connect again."""
         for connection in list(self.broker.service.connections.open):
             connection.abort()
 
