@@ -283,7 +283,6 @@ class Command(NamedTuple):
     A command.
 
     @ivar name: one word, or two: a noun and a verb.
-    @ivar text: one sentence of help.
     @ivar run: runs it with options and streams, and returns the exit code; a coroutine function,
         unless C{isBlocking}. Its L{PylogbrokerError} is for the person who typed the command.
     @ivar arguments: of its parser.
@@ -296,7 +295,6 @@ class Command(NamedTuple):
     """
 
     name: str
-    text: str
     run: Callable[..., Any]
     arguments: tuple[Argument, ...]
     examples: str

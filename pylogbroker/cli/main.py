@@ -1,5 +1,6 @@
 """
-The command C{pylogbroker}: the table of commands, errors and exit codes.
+The command C{pylogbroker}: the table of commands, errors and exit codes. The module of a command is
+imported when the command is typed, so that each starts as fast as it can.
 
 Exit codes: 0, success; 1, failure, with its reason and no traceback; 2, wrong arguments; 130 and
 143, ended by Ctrl-C or C{SIGTERM}. A command without end, such as C{consume --follow}, exits with 0
@@ -16,7 +17,8 @@ import signal
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
-from typing import Any
+from importlib import import_module
+from typing import Any, NamedTuple
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import react
@@ -24,20 +26,7 @@ from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, global
 from zope.interface import directlyProvides
 
 from pylogbroker import __version__
-from pylogbroker.cli.arguments import isCurrent, loadAccess
-from pylogbroker.cli.commands import (
-    audit,
-    cluster,
-    consume,
-    demo,
-    dump,
-    group,
-    load,
-    metrics,
-    perf,
-    produce,
-    user,
-)
+from pylogbroker.cli.arguments import Command, isCurrent, loadAccess
 from pylogbroker.cli.streams import Streams, keepStandardDescriptors
 from pylogbroker.errors import PylogbrokerError
 
@@ -65,20 +54,143 @@ FORCE_QUIT_SECONDS = 0.5
 """A second signal after this time kills. (C{timeout} sends two at once.)"""
 
 
-COMMANDS = (
-    demo.DEMO,
-    produce.PRODUCE,
-    consume.COMMAND,
-    *cluster.COMMANDS,
-    *group.COMMANDS,
-    *user.COMMANDS,
-    *perf.COMMANDS,
-    *load.COMMANDS,
-    produce.REPLAY,
-    audit.COMMAND,
-    metrics.COMMAND,
-    *dump.COMMANDS,
-    *demo.COMMANDS,
+class CommandEntry(NamedTuple):
+    """
+    A command, before its module is imported.
+
+    @ivar name: one word, or two: a noun and a verb.
+    @ivar module: in L{pylogbroker.cli.commands}; its C{COMMANDS} have the L{Command}.
+    @ivar text: one sentence of help.
+    """
+
+    name: str
+    module: str
+    text: str
+
+    def load(self) -> Command:
+        """The command, of its module."""
+        found: tuple[Command, ...] = import_module(
+            f"pylogbroker.cli.commands.{self.module}"
+        ).COMMANDS
+        return next(each for each in found if each.name == self.name)
+
+
+_TEXTS: tuple[tuple[str, dict[str, str]], ...] = (
+    (
+        "demo",
+        {
+            "demo": "Run a broker in this process, publish a file, read it back, and "
+            "compare the bytes.",
+        },
+    ),
+    (
+        "produce",
+        {
+            "produce": "Publish each line of a file, or of standard input, as a message.",
+        },
+    ),
+    (
+        "consume",
+        {
+            "consume": "Print messages on standard output, one a line.",
+        },
+    ),
+    (
+        "cluster",
+        {
+            "topic list": "Print the topics of a cluster.",
+            "topic describe": "Print the partitions of topics, and where their logs begin and end.",
+            "topic create": "Create a topic of today's Kafka.",
+            "topic alter": "Give a topic of today's Kafka more partitions, or other settings.",
+            "topic delete": "Delete topics of today's Kafka, with their records.",
+            "broker list": "Print the brokers of a cluster, and whether they answer.",
+            "offset list": "Print where a partition begins or ends, or where it was at a time.",
+        },
+    ),
+    (
+        "group",
+        {
+            "group list": "Print the consumer groups of a cluster.",
+            "group describe": "Print members, offsets and lag of consumer groups.",
+            "group verify": "Check that each partition that a group reads has an owner among its "
+            "members.",
+            "group export": "Write the committed offsets of consumer groups, one a line.",
+            "group import": "Set committed offsets to the output of group export; a dry run "
+            "without --execute.",
+            "group reset": "Set a group's offsets to an end, a time or a number; a dry run "
+            "without --execute.",
+            "group delete": "Delete groups of today's Kafka that have no members, with their "
+            "offsets.",
+            "group translate": "Move a group's offsets to the target of a mirror; a dry run "
+            "without --execute.",
+        },
+    ),
+    (
+        "user",
+        {
+            "user list": "Print the users that have a password for SCRAM.",
+            "user add": "Give a user a password for SCRAM, or another one.",
+            "user remove": "Take a user's passwords for SCRAM away.",
+        },
+    ),
+    (
+        "perf",
+        {
+            "perf produce": "Publish messages and print how fast that was, with Kafka 0.7's "
+            "columns.",
+            "perf consume": "Read as a consumer group and print how fast that was, with Kafka "
+            "0.7's columns.",
+            "perf simple-consume": "Read one partition and print how fast that was, with Kafka "
+            "0.7's columns.",
+        },
+    ),
+    (
+        "load",
+        {
+            "load": "Load new messages of topics into a table of Parquet files, exactly "
+            "once (needs Spark).",
+            "table compact": "Merge the small files of a table, a day at a time (needs Spark).",
+        },
+    ),
+    (
+        "produce",
+        {
+            "replay": "Copy the messages of a topic into another one, the oldest first.",
+        },
+    ),
+    (
+        "audit",
+        {
+            "audit": "Count the messages of clusters, and compare them with what producers "
+            "have reported.",
+        },
+    ),
+    (
+        "metrics",
+        {
+            "metrics": "Print the metrics of a broker as rows of comma-separated values, at "
+            "an interval.",
+        },
+    ),
+    (
+        "dump",
+        {
+            "dump": "Print the entries of segment files, and whether they are valid to the end.",
+            "verify": "Check that the segment files of partitions are valid and contiguous.",
+        },
+    ),
+    (
+        "dev",
+        {
+            "dev": "Run a broker for development, on this machine only.",
+            "zookeeper": "Run a ZooKeeper for development and tests, on this machine only.",
+        },
+    ),
+)
+"""For each module of L{pylogbroker.cli.commands}: the names of commands, and a sentence of help."""
+
+COMMANDS = tuple(
+    CommandEntry(name, module, text) for module, texts in _TEXTS for name, text in texts.items()
 )
 """All commands, in the order of the help."""
 
@@ -94,9 +206,26 @@ _NOUNS = {
 """Help of the first words of commands of two words."""
 
 
+class _Parser(ArgumentParser):
+    """A parser that gets the arguments of its command when it is first used."""
+
+    entry: CommandEntry | None = None
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Import the module of the command, and parse."""
+        entry, self.entry = self.entry, None
+        if entry is not None:
+            command = entry.load()
+            self.epilog = command.examples
+            for argument in command.arguments:
+                argument(self)
+            self.set_defaults(parser=self, command=command)
+        return super().parse_known_args(args, namespace)
+
+
 def buildParser() -> ArgumentParser:
     """The parser of all arguments."""
-    parser = ArgumentParser(
+    parser = _Parser(
         prog=PROGRAM,
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
@@ -104,22 +233,19 @@ def buildParser() -> ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     subparsers = {"": parser.add_subparsers(metavar="COMMAND", required=True)}
-    for command in COMMANDS:
-        noun, _, verb = command.name.rpartition(" ")
+    for entry in COMMANDS:
+        noun, _, verb = entry.name.rpartition(" ")
         if noun not in subparsers:
             text = _NOUNS[noun]
             nounParser = subparsers[""].add_parser(noun, help=text, description=text)
             subparsers[noun] = nounParser.add_subparsers(metavar="COMMAND", required=True)
         commandParser = subparsers[noun].add_parser(
             verb,
-            help=command.text,
-            description=command.text,
-            epilog=command.examples,
+            help=entry.text,
+            description=entry.text,
             formatter_class=RawDescriptionHelpFormatter,
         )
-        for argument in command.arguments:
-            argument(commandParser)
-        commandParser.set_defaults(parser=commandParser, command=command)
+        commandParser.entry = entry
     return parser
 
 
@@ -134,7 +260,7 @@ def parse(arguments: Sequence[str] | None = None) -> Namespace:
 
 
 def _misspelt(words: Sequence[str]) -> str:
-    names = [command.name.split() for command in COMMANDS]
+    names = [entry.name.split() for entry in COMMANDS]
     path: list[str] = []
     for word in words[:2]:
         candidates = sorted(

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 from twisted.python.failure import Failure
 
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.session import closeAll, requirePartition
+from pylogbroker.cli.session import requirePartition
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.config.securitysettings import SecuritySettings
 from pylogbroker.errors import ConfigurationError, MessageTooLargeError, PylogbrokerError
-from pylogbroker.net.deferreds import batched
+from pylogbroker.net.deferreds import batched, closeAll
 from pylogbroker.producer.producer import Producer, ProducerData
 
 BATCH_SIZE_MAX = 1_000_000

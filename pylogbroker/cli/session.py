@@ -5,12 +5,9 @@ Connections of a command: one broker, a whole cluster, or a member of a consumer
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import AsyncIterator, Awaitable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Mapping
 from random import SystemRandom
-from typing import Any, Protocol, Self, TypeVar
-
-from twisted.internet.defer import CancelledError, Deferred
+from typing import Self, TypeVar
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import endpointOf
@@ -26,7 +23,7 @@ from pylogbroker.config.securitysettings import SecuritySettings
 from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.errors import PartitionOutOfRangeError, ZookeeperError
 from pylogbroker.interfaces import IZookeeper
-from pylogbroker.net.deferreds import Waiters, Work, gatherSettled
+from pylogbroker.net.deferreds import closeAll
 from pylogbroker.zookeeper.client import ZookeeperClient
 
 T = TypeVar("T")
@@ -64,41 +61,6 @@ async def announceWait(
     finally:
         if notice.active():
             notice.cancel()
-
-
-async def closeAll(*closings: Work[Any]) -> None:
-    """
-    Wait until all connections are closed, whether that succeeds or fails.
-
-    Cancelling does not end the wait: L{CancelledError} is raised at its end. (A cancelled C{close}
-    would succeed, and the command would go on.)
-    """
-    cancelled: CancelledError | None = None
-    waiters: Waiters[Any] = Waiters()
-    closed = Deferred.fromCoroutine(gatherSettled(closings)).addCallback(waiters.fire)
-    while not closed.called:
-        try:
-            await waiters.wait()
-        except CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
-
-
-class Closeable(Protocol):
-    """A connection, or several."""
-
-    def close(self) -> Work[Any]:
-        """Close it; fires when that is done."""
-
-
-@asynccontextmanager
-async def closing(connection: Closeable) -> AsyncIterator[None]:
-    """Close a connection at the end of a block, as L{closeAll} does."""
-    try:
-        yield
-    finally:
-        await closeAll(connection.close())
 
 
 def openConsumer(options: Namespace, streams: Streams) -> SimpleConsumer:

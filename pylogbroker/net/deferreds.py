@@ -8,12 +8,13 @@ caller bounds the number; L{gatherInBatches} does it where a cluster determines 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextlib import asynccontextmanager
 from functools import wraps
 from itertools import islice
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
-from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.defer import CancelledError, Deferred, DeferredList
 from twisted.python.failure import Failure
 
 T = TypeVar("T")
@@ -122,3 +123,38 @@ class Waiters(Generic[T]):
     def _cancelled(self, waiting: Deferred[T]) -> None:
         if waiting in self._waiting:
             self._waiting.remove(waiting)
+
+
+async def closeAll(*closings: Work[Any]) -> None:
+    """
+    Wait until all connections are closed, whether that succeeds or fails.
+
+    Cancelling does not end the wait: L{CancelledError} is raised at its end. (A cancelled C{close}
+    would succeed, and its caller would go on.)
+    """
+    cancelled: CancelledError | None = None
+    waiters: Waiters[Any] = Waiters()
+    closed = Deferred.fromCoroutine(gatherSettled(closings)).addCallback(waiters.fire)
+    while not closed.called:
+        try:
+            await waiters.wait()
+        except CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+
+
+class Closeable(Protocol):
+    """A connection, or several."""
+
+    def close(self) -> Work[Any]:
+        """Close it; fires when that is done."""
+
+
+@asynccontextmanager
+async def closing(connection: Closeable) -> AsyncIterator[None]:
+    """Close a connection at the end of a block, as L{closeAll} does."""
+    try:
+        yield
+    finally:
+        await closeAll(connection.close())

@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 def commands() -> dict[str, ArgumentParser]:
     """A parser of the arguments of each command, by the command's name."""
     found = {}
-    for command in COMMANDS:
+    for command in (entry.load() for entry in COMMANDS):
         found[command.name] = ArgumentParser(epilog=command.examples)
         for argument in command.arguments:
             argument(found[command.name])

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from twisted.internet.defer import CancelledError, Deferred, succeed
-from twisted.trial.unittest import SynchronousTestCase
-
 from pylogbroker.cli import CommandError
-from pylogbroker.cli.session import closeAll, requirePartition
+from pylogbroker.cli.session import requirePartition
 from pylogbroker.client.simpleconsumer import SimpleConsumer
-from pylogbroker.errors import BrokerConnectionError
 from tests.cli.commands import CommandCase, reactor
 
 
@@ -29,31 +25,3 @@ class CheckPartitionTests(CommandCase):
                 await requirePartition(consumer, topic, partition)
             error = await self.refused(requirePartition(consumer, topic, 2), CommandError)
             self.assertEqual(str(error), f"the broker has no partition 2 of topic {topic}")
-
-
-class ClosedTests(SynchronousTestCase):
-    """Waiting for what closes."""
-
-    def test_all(self) -> None:
-        """It waits for all, and does not care how they end."""
-        first: Deferred[None] = Deferred()
-        second: Deferred[None] = Deferred()
-        waiting = Deferred.fromCoroutine(closeAll(first, second))
-        second.errback(BrokerConnectionError("lost"))
-        self.assertNoResult(waiting)
-        first.callback(None)
-        self.assertIs(self.successResultOf(waiting), None)
-
-    def test_cancelled(self) -> None:
-        """Who is cancelled, once or twice, waits to the end, and learns it then."""
-        closing: Deferred[None] = Deferred()
-        waiting = Deferred.fromCoroutine(closeAll(closing))
-        for _ in range(2):
-            waiting.cancel()
-            self.assertNoResult(waiting)
-        closing.callback(None)
-        self.failureResultOf(waiting, CancelledError)
-
-    def test_closedAlready(self) -> None:
-        """What is closed already is not waited for."""
-        self.assertIs(self.successResultOf(Deferred.fromCoroutine(closeAll(succeed(None)))), None)

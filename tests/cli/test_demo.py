@@ -12,7 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.commands import demo
-from pylogbroker.cli.commands.demo import findLog, nextSteps, program, rates, readFile, shortest
+from pylogbroker.cli.commands.demo import findLog, nextSteps, rates, readFile
+from pylogbroker.cli.commands.dev import program, shortest
 from pylogbroker.config.brokersettings import samplePath
 from pylogbroker.config.properties import readProperties
 from tests.cli.commands import CommandCase, Outcome

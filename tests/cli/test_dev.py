@@ -1,5 +1,5 @@
 """
-Tests for C{dev} in L{pylogbroker.cli.commands.demo}, also with a real ZooKeeper.
+Tests for C{dev} in L{pylogbroker.cli.commands.dev}, also with a real ZooKeeper.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.cli.commands.demo import brokerPage, page
+from pylogbroker.cli.commands.dev import brokerPage, page
 from pylogbroker.cli.main import prepare
 from pylogbroker.cli.streams import Streams
 from pylogbroker.client.syncproducer import SyncProducer

@@ -10,6 +10,7 @@ from pylogbroker.net.deferreds import (
     Waiters,
     Work,
     batched,
+    closeAll,
     gatherAll,
     gatherInBatches,
     gatherSettled,
@@ -170,3 +171,31 @@ class WaitersTests(SynchronousTestCase):
         self.failureResultOf(self.second, CancelledError)
         self.assertNoResult(again[0])
         self.assertEqual(len(self.waiters), 1)
+
+
+class ClosedTests(SynchronousTestCase):
+    """Waiting for what closes."""
+
+    def test_all(self) -> None:
+        """It waits for all, and does not care how they end."""
+        first: Deferred[None] = Deferred()
+        second: Deferred[None] = Deferred()
+        waiting = Deferred.fromCoroutine(closeAll(first, second))
+        second.errback(ValueError("lost"))
+        self.assertNoResult(waiting)
+        first.callback(None)
+        self.assertIs(self.successResultOf(waiting), None)
+
+    def test_cancelled(self) -> None:
+        """Who is cancelled, once or twice, waits to the end, and learns it then."""
+        closing: Deferred[None] = Deferred()
+        waiting = Deferred.fromCoroutine(closeAll(closing))
+        for _ in range(2):
+            waiting.cancel()
+            self.assertNoResult(waiting)
+        closing.callback(None)
+        self.failureResultOf(waiting, CancelledError)
+
+    def test_closedAlready(self) -> None:
+        """What is closed already is not waited for."""
+        self.assertIs(self.successResultOf(Deferred.fromCoroutine(closeAll(succeed(None)))), None)

@@ -1,3 +1,4 @@
 """
-The commands, by topic. Each module adds the arguments of its commands to a parser and runs them.
+The commands, by topic. Each module has the arguments of its commands and runs them; it is imported
+when one of them is typed. L{pylogbroker.cli.main} lists them all.
 """

@@ -69,24 +69,24 @@ async def audit(options: Namespace, streams: Streams) -> int:
     return 0
 
 
-COMMAND = Command(
-    "audit",
-    "Count the messages of clusters, and compare them with what producers have reported.",
-    audit,
-    (
-        option("--config FILE", "a property file such as etc/auditor.properties"),
-        changesOption("a property that overrides the file's"),
-        repeated(
-            "--tier NAME=SERVERS",
-            "a cluster: ZooKeeper's servers, or broker:HOST:PORT; or table:FOLDER, filled by "
-            "pylogbroker load; can be repeated; replaces the file's tiers",
-            "tiers",
+COMMANDS = (
+    Command(
+        "audit",
+        audit,
+        (
+            option("--config FILE", "a property file such as etc/auditor.properties"),
+            changesOption("a property that overrides the file's"),
+            repeated(
+                "--tier NAME=SERVERS",
+                "a cluster: ZooKeeper's servers, or broker:HOST:PORT; or table:FOLDER, filled by "
+                "pylogbroker load; can be repeated; replaces the file's tiers",
+                "tiers",
+            ),
+            repeated("--topic TOPIC", "audit only this topic; can be repeated", "topics"),
+            JSON,
+            flag("--brief", "leave out windows without missing messages"),
         ),
-        repeated("--topic TOPIC", "audit only this topic; can be repeated", "topics"),
-        JSON,
-        flag("--brief", "leave out windows without missing messages"),
-    ),
-    """\
+        """\
 examples:
   pylogbroker audit --tier live=zk1:2181/kafka
   pylogbroker audit --tier live=zk1:2181/kafka --tier mirror=zk9:2181/kafka --topic clicks --json
@@ -96,4 +96,5 @@ Topics without reports of producers are compared with the first tier. Exit statu
 missing; 3, messages are missing; 1, unknown or uncertain. For cron: --brief prints only windows
 with missing messages, and totals.
 """,
+    ),
 )

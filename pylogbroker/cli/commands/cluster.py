@@ -25,11 +25,11 @@ from pylogbroker.cli.arguments import (
 )
 from pylogbroker.cli.kafka import topics
 from pylogbroker.cli.output import asJson, tableOfRows
-from pylogbroker.cli.session import ClusterSession, closing, openConsumer, requireTopic
+from pylogbroker.cli.session import ClusterSession, openConsumer, requireTopic
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.errors import PylogbrokerError
-from pylogbroker.net.deferreds import gatherAll
+from pylogbroker.net.deferreds import closing, gatherAll
 from pylogbroker.types import OffsetBounds, PartitionId
 
 Bounds = dict[PartitionId, OffsetBounds | None]
@@ -180,7 +180,6 @@ _TOPIC_CONFIG = repeated(
 COMMANDS = (
     Command(
         "topic list",
-        "Print the topics of a cluster.",
         listTopics,
         (*IN_EITHER, JSON),
         """\
@@ -199,7 +198,6 @@ does the broker's page at http.listener.
     ),
     Command(
         "topic describe",
-        "Print the partitions of topics, and where their logs begin and end.",
         describeTopics,
         (option("topics TOPIC", "the topics; by default, all", nargs="*"), *IN_EITHER, JSON),
         """\
@@ -217,7 +215,6 @@ own are listed behind the partitions.
     ),
     Command(
         "topic create",
-        "Create a topic of today's Kafka.",
         topics.createTopics,
         (
             option("topic TOPIC", "the topic", topic),
@@ -235,7 +232,6 @@ examples:
     ),
     Command(
         "topic alter",
-        "Give a topic of today's Kafka more partitions, or other settings.",
         topics.alterTopics,
         (
             option("topic TOPIC", "the topic", topic),
@@ -260,7 +256,6 @@ Partitions can only be added. Keys then belong to other partitions than before.
     ),
     Command(
         "topic delete",
-        "Delete topics of today's Kafka, with their records.",
         topics.deleteTopics,
         (option("topics TOPIC", "the topics", nargs="+"), *AT_BOOTSTRAP),
         """\
@@ -273,7 +268,6 @@ Records that were deleted do not come back. The exit code is 1 when a topic coul
     ),
     Command(
         "broker list",
-        "Print the brokers of a cluster, and whether they answer.",
         listBrokers,
         (*IN_CLUSTER, JSON),
         """\
@@ -287,7 +281,6 @@ answered a request. The exit code is 1 when a broker does not answer.
     ),
     Command(
         "offset list",
-        "Print where a partition begins or ends, or where it was at a time.",
         listOffsets,
         (
             *AT_BROKER,

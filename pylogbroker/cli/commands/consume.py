@@ -45,7 +45,6 @@ from pylogbroker.cli.output import FORMAT_OPTIONS, MESSAGE_FORMATS
 from pylogbroker.cli.session import (
     GroupMember,
     announceWait,
-    closing,
     missingTopic,
     openConsumer,
 )
@@ -59,6 +58,7 @@ from pylogbroker.errors import (
     OffsetOutOfRangeError,
     PylogbrokerError,
 )
+from pylogbroker.net.deferreds import closing
 from pylogbroker.protocol.brokercalls import CODE_SIZE, RESPONSE_SIZE_MAX
 from pylogbroker.types import EARLIEST, LATEST, formatCount
 
@@ -354,9 +354,8 @@ class _MemberReader(_Reader):
         return reasons[0] if len(reasons) > len(self.errors) else ""
 
 
-COMMAND = Command(
+_CONSUME = Command(
     "consume",
-    "Print messages on standard output, one a line.",
     consume,
     (
         *AT_ANY,
@@ -449,3 +448,4 @@ ended at its start, and --format json has offset, key, headers and timestamp.
     prepare,
     current=records.consume,
 )
+COMMANDS = (_CONSUME,)

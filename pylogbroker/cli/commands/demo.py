@@ -1,8 +1,4 @@
 """
-Brokers to try. C{dev} runs a broker for one developer in the foreground, on the loopback interface;
-with C{--zookeeper}, a cluster of 2011: Ctrl-C then stops the broker first, which removes its
-registration, and then ZooKeeper. C{zookeeper} runs a ZooKeeper alone.
-
 C{demo} runs a broker in this process, publishes a real log file to it in batches, reads it back,
 and compares it byte for byte.
 
@@ -15,17 +11,12 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import stat
-import sys
-import tempfile
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
 from pylogbroker import __version__
@@ -35,26 +26,21 @@ from pylogbroker.cli.arguments import (
     DEFAULT_BROKER,
     Command,
     changesOption,
-    flag,
-    intRange,
     option,
     port,
-    portOption,
 )
+from pylogbroker.cli.commands.dev import program, shortest, temporaryDirectory
 from pylogbroker.cli.output import formatBytes
 from pylogbroker.cli.publisher import BrokerPublisher, PublisherLimits
-from pylogbroker.cli.session import closeAll, closing
 from pylogbroker.cli.streams import LineDecoder, Streams, readable
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.config.brokersettings import BrokerSettings, samplePath
 from pylogbroker.config.properties import Properties, readProperties
 from pylogbroker.errors import MessageTooLargeError, PylogbrokerError
+from pylogbroker.net.deferreds import closeAll, closing
 from pylogbroker.programs.embedded import EmbeddedBroker
 from pylogbroker.types import formatCount
-from pylogbroker.zookeeper.serverprocess import HOST, TICK_MS, ZookeeperServerProcess
 
-ZOOKEEPER_PORT = 2181
-BROKER_PORT = int(DEFAULT_BROKER.rpartition(":")[2])
 TOPIC = "demo"
 SIZE_MAX = 64 << 20
 TIMEOUT_MS = 30_000
@@ -85,7 +71,7 @@ async def demo(options: Namespace, streams: Streams) -> int:
     lasting = readProperties(config, streams.warn).withOverrides(options.changes)
     path = options.file or findLog()
     data, isWhole = readFile(path)
-    with _temporary("demo") as directory:
+    with temporaryDirectory("demo") as directory:
         # Port and directory are the demo's own: it must not meet a running broker or leave files.
         properties = lasting.withOverrides(
             [
@@ -116,18 +102,6 @@ async def demo(options: Namespace, streams: Streams) -> int:
         "Go on from here, with a broker that stays:\n\n" + "".join(f"  {line}\n" for line in lines)
     )
     return 0
-
-
-@contextmanager
-def _temporary(name: str) -> Iterator[str]:
-    try:
-        directory = tempfile.mkdtemp(prefix=f"pylogbroker-{name}-")
-    except OSError as error:
-        raise CommandError(f"cannot make a temporary directory: {error.strerror}") from error
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 @dataclass
@@ -323,245 +297,29 @@ def nextSteps(
     ]
 
 
-def program(name: str) -> str:
-    """The name of a program of this installation, or its path if the shell would find another."""
-    path = os.path.join(os.path.dirname(sys.executable), name)
-    found = shutil.which(name)
-    if not os.path.exists(path) or (found is not None and os.path.samefile(found, path)):
-        return name
-    return shlex.quote(shortest(path))
-
-
-def shortest(path: str) -> str:
-    """The shorter one of the absolute and the relative path."""
-    return min(os.path.abspath(path), os.path.relpath(path), key=len)
-
-
-DEV_DEFAULTS = (
-    "log.flush.interval=1",
-    "log.flush.acks.all=false",
-    "log.flush.before.read=false",
-    "group.initial.rebalance.delay.ms=0",
-    "offsets.topic.num.partitions=1",
-    "transaction.state.log.num.partitions=1",
-)
-"""
-Properties of C{dev}: nobody waits. Nothing is lost when the process is killed, but in a power cut.
-"""
-
-
-async def dev(options: Namespace, streams: Streams) -> int:
-    """Run a broker, or a broker and ZooKeeper, until a signal ends them."""
-    isTemporary = options.data is None
-    with _temporary("dev") if isTemporary else nullcontext(options.data) as directory:
-        config = readProperties(str(samplePath()), streams.warn).withOverrides(
-            [
-                *DEV_DEFAULTS,
-                *(["num.partitions=2"] if options.zookeeper else []),
-                *options.changes,
-                f"port={options.port}",
-                f"listen.interface={HOST}",
-                f"hostname={HOST}",
-                "listeners=",
-                f"log.dir={os.path.join(directory, 'log')}",
-            ]
-        )
-        if not options.zookeeper:
-            broker = EmbeddedBroker(
-                streams.reactor, config.withOverrides(["enable.zookeeper=false"])
-            )
-            try:
-                await broker.start()
-                text = brokerPage(f"{HOST}:{broker.port}", directory, not isTemporary)
-                await streams.write(text.encode("utf-8", "surrogateescape"))
-                return await Deferred()  # until a signal cancels it
-            finally:
-                await closeAll(broker.stop())
-        server = ZookeeperServerProcess(
-            streams.reactor, os.path.join(directory, "zookeeper"), options.zookeeperPort
-        )
-        try:
-            await server.start()
-            broker = EmbeddedBroker(
-                streams.reactor,
-                config.withOverrides(["enable.zookeeper=true", f"zk.connect={server.servers}"]),
-            )
-            try:
-                await broker.start()
-                address = f"{HOST}:{broker.port}"
-                brokerId = broker.settings.brokerId
-                text = page(server.servers, address, brokerId, directory, not isTemporary)
-                await streams.write(text.encode("utf-8", "surrogateescape"))
-                await server.whenEnded()
-            finally:
-                await closeAll(broker.stop())
-        finally:
-            await closeAll(server.stop())
-    raise CommandError("ZooKeeper has ended by itself")
-
-
-def brokerPage(address: str, directory: str, stays: bool) -> str:
-    """
-    The broker's address, and commands to type next.
-
-    @param stays: whether the data stays.
-    """
-    command = program("pylogbroker")
-    option = "" if address == DEFAULT_BROKER else f" --broker {address}"
-    return f"""\
-pylogbroker {__version__}
-
-broker     {address}
-data       {directory}, which {"stays" if stays else "goes at the end"}
-
-Ctrl-C ends it. Clients of Kafka connect with bootstrap.servers={address}; for example, in
-another terminal, Kafka's own tools:
-
-  kafka-console-producer.sh --bootstrap-server {address} --topic first
-  kafka-console-consumer.sh --bootstrap-server {address} --topic first --from-beginning
-
-Clients of Kafka 0.7 connect to the same port. Their topics are their own:
-
-  {command} produce /var/log/dpkg.log{option} --topic lines
-  {command} consume{option} --topic lines --from-beginning --follow
-  {command} offset list{option} --topic lines
-"""
-
-
-def page(servers: str, address: str, brokerId: int, directory: str, stays: bool) -> str:
-    """
-    The addresses of both, and commands to type next.
-
-    @param servers: ZooKeeper's.
-    @param address: the broker's.
-    @param stays: whether the data stays.
-    """
-    command = program("pylogbroker")
-    option = "" if address == DEFAULT_BROKER else f" --broker {address}"
-    config = shlex.quote(shortest(str(samplePath())))
-    number = brokerId + 1
-    logDir = shlex.quote(os.path.join(directory, f"log{number}"))
-    own = f"--set brokerid={number} --set port=0 --set hostname={HOST} --set log.dir={logDir}"
-    another = f"--set enable.zookeeper=true --set zk.connect={servers} {own}"
-    return f"""\
-pylogbroker {__version__}
-
-zookeeper  {servers}
-broker     {address}, number {brokerId}, registered there
-data       {directory}, which {"stays" if stays else "goes at the end"}
-
-Ctrl-C ends all of it. In another terminal:
-
-  {command} produce /var/log/dpkg.log{option} --topic first
-  {command} consume{option} --topic first --from-beginning --follow
-  {command} offset list{option} --topic first
-
-With ZooKeeper, the members of a group share the messages, each with partitions of its own. The
-topic has two partitions, so two members have work:
-
-  {command} produce /var/log/dpkg.log --zookeeper {servers} --topic first
-  {command} consume --zookeeper {servers} --topic first --group readers --from-beginning --follow
-  {command} group describe --zookeeper {servers}
-
-Applications connect with zk.connect={servers}, or to the broker's address. To add a broker:
-
-  {program("twistd")} -n --pidfile= pylogbroker --config {config} {another}
-"""
-
-
-async def zookeeper(options: Namespace, streams: Streams) -> int:
-    """Run ZooKeeper until a signal ends it."""
-    server = ZookeeperServerProcess(
-        streams.reactor, options.data, options.port, tickMs=options.tick
-    )
-    try:
-        await server.start()
-        await streams.write(
-            f"ZooKeeper serves on {server.servers}, with its data in {options.data}; "
-            "Ctrl-C ends it\n".encode(),
-        )
-        await server.whenEnded()
-    finally:
-        await closeAll(server.stop())
-    raise CommandError("ZooKeeper has ended by itself")
-
-
-DEMO = Command(
-    "demo",
-    "Run a broker in this process, publish a file, read it back, and compare the bytes.",
-    demo,
-    (
-        option(
-            "file FILE",
-            "the file to publish; by default, a log file of this machine",
-            nargs="?",
+COMMANDS = (
+    Command(
+        "demo",
+        demo,
+        (
+            option(
+                "file FILE",
+                "the file to publish; by default, a log file of this machine",
+                nargs="?",
+            ),
+            option(
+                "--config FILE",
+                "the broker's property file; by default, the one that comes with pylogbroker "
+                "(etc/broker.properties)",
+            ),
+            changesOption("a property that overrides the file's"),
+            option("--port N", "the loopback port to listen on; by default, a free one", port, 0),
+            *BATCHING,
         ),
-        option(
-            "--config FILE",
-            "the broker's property file; by default, the one that comes with pylogbroker "
-            "(etc/broker.properties)",
-        ),
-        changesOption("a property that overrides the file's"),
-        option("--port N", "the loopback port to listen on; by default, a free one", port, 0),
-        *BATCHING,
-    ),
-    """\
+        """\
 examples:
   pylogbroker demo
   pylogbroker demo /var/log/syslog --compression gzip --batch-size 1000
 """,
-)
-COMMANDS = (
-    Command(
-        "dev",
-        "Run a broker for development, on this machine only.",
-        dev,
-        (
-            option(
-                "--data DIR", "the directory of all data, which stays; by default, a temporary one"
-            ),
-            portOption("--port", BROKER_PORT, "the broker's port"),
-            flag(
-                "--zookeeper",
-                "run a ZooKeeper, too, and register the broker there, for producer and consumer "
-                "groups of Kafka 0.7; needs Java and ZooKeeper",
-            ),
-            portOption("--zookeeper-port", ZOOKEEPER_PORT, "ZooKeeper's port, with --zookeeper"),
-            changesOption("a property of the broker"),
-        ),
-        """\
-examples:
-  pylogbroker dev
-  pylogbroker dev --zookeeper --data ./cluster --port 0 --zookeeper-port 0
-
-The first serves clients of today's Kafka and of Kafka 0.7. The second keeps its data, and takes
-free ports; where Java or ZooKeeper is missing, it says what to install. Acknowledged records
-survive the end of the process, but not a power cut.
-""",
-        isEndless=True,
-    ),
-    Command(
-        "zookeeper",
-        "Run a ZooKeeper for development and tests, on this machine only.",
-        zookeeper,
-        (
-            option("--data DIR", "the directory of its data; made if it is missing", required=True),
-            portOption("--port", ZOOKEEPER_PORT, "the port to listen on"),
-            option(
-                "--tick MS",
-                "its tick time; sessions last at least two ticks (%(default)s)",
-                intRange(50, 60_000),
-                TICK_MS,
-            ),
-        ),
-        """\
-examples:
-  pylogbroker zookeeper --data /tmp/zookeeper
-  pylogbroker zookeeper --data /tmp/zookeeper --port 0
-
-The second takes a free port, and prints it. A cluster that must survive the loss of a machine needs
-three or five servers, installed as ZooKeeper's own documentation says.
-""",
-        isEndless=True,
     ),
 )

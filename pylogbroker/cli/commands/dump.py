@@ -294,7 +294,6 @@ def verifyFiles(options: Namespace, streams: Streams) -> int:
 COMMANDS = (
     Command(
         "dump",
-        "Print the entries of segment files, and whether they are valid to the end.",
         dump,
         (
             option(
@@ -348,7 +347,6 @@ internal topic are shown field by field.
     ),
     Command(
         "verify",
-        "Check that the segment files of partitions are valid and contiguous.",
         verifyFiles,
         (
             option(

@@ -597,7 +597,6 @@ def _groups(default: str) -> Argument:
 COMMANDS = (
     Command(
         "group list",
-        "Print the consumer groups of a cluster.",
         listGroups,
         (*IN_EITHER, JSON),
         """\
@@ -610,7 +609,6 @@ examples:
     ),
     Command(
         "group describe",
-        "Print members, offsets and lag of consumer groups.",
         describeGroups,
         (
             _groups("all"),
@@ -633,7 +631,6 @@ is at least 5 minutes, and - is unknown.
     ),
     Command(
         "group verify",
-        "Check that each partition that a group reads has an owner among its members.",
         verifyGroups,
         (_groups("all with members"), *IN_CLUSTER, JSON),
         """\
@@ -648,7 +645,6 @@ for a moment.
     ),
     Command(
         "group export",
-        "Write the committed offsets of consumer groups, one a line.",
         exportOffsets,
         (
             _groups("all"),
@@ -667,7 +663,6 @@ ExportZkOffsets.
     ),
     Command(
         "group import",
-        "Set committed offsets to the output of group export; a dry run without --execute.",
         importOffsets,
         (option("file FILE", "the output of group export; - is standard input"), *_CHANGE),
         """\
@@ -680,7 +675,6 @@ The first shows the changes. The second makes them, even while members run.
     ),
     Command(
         "group reset",
-        "Set a group's offsets to an end, a time or a number; a dry run without --execute.",
         resetOffsets,
         (
             option("group GROUP", "the group", group),
@@ -742,7 +736,6 @@ change, also with --force.
     ),
     Command(
         "group delete",
-        "Delete groups of today's Kafka that have no members, with their offsets.",
         groups.deleteGroups,
         (option("groups GROUP", "the groups", nargs="+"), *AT_BOOTSTRAP),
         """\
@@ -755,7 +748,6 @@ The exit code is 1 when a group could not be deleted.
     ),
     Command(
         "group translate",
-        "Move a group's offsets to the target of a mirror; a dry run without --execute.",
         translateOffsets,
         (
             option("group GROUP", "the group that moves", group),

@@ -328,7 +328,6 @@ SPARK_OPTIONS = (
 COMMANDS = (
     Command(
         "load",
-        "Load new messages of topics into a table of Parquet files, exactly once (needs Spark).",
         load,
         (
             *_TABLE,
@@ -390,7 +389,6 @@ as run N, but ...": the run stays, and the next one continues behind it.
     ),
     Command(
         "table compact",
-        "Merge the small files of a table, a day at a time (needs Spark).",
         compactTable,
         (
             *_TABLE,

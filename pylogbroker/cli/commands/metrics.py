@@ -171,28 +171,30 @@ async def _fetch(reactor: Any, url: str, timeoutMs: int) -> str:
         raise CommandError(f"{url}: {error}") from error
 
 
-COMMAND = Command(
-    "metrics",
-    "Print the metrics of a broker as rows of comma-separated values, at an interval.",
-    metrics,
-    (
-        option(
-            "--url URL",
-            "where the metrics are served, such as http.listener of a broker (%(default)s)",
-            default=URL,
+COMMANDS = (
+    Command(
+        "metrics",
+        metrics,
+        (
+            option(
+                "--url URL",
+                "where the metrics are served, such as http.listener of a broker (%(default)s)",
+                default=URL,
+            ),
+            repeated(
+                "--name PATTERN",
+                "metrics to print, with their labels; * and ? match anything; by default, all",
+                "patterns",
+            ),
+            option("--interval-ms MS", "time between two rows (%(default)s)", positive, 5_000),
+            option("--count N", "rows to print; by default, without end", intRange(1), LONG_MAX),
+            dateFormat(DATE_FORMAT),
+            option(
+                "--timeout-ms MS", "time-out of each answer (%(default)s)", positive, TIMEOUT_MS
+            ),
+            flag("--json", "print each row as a JSON object in a line"),
         ),
-        repeated(
-            "--name PATTERN",
-            "metrics to print, with their labels; * and ? match anything; by default, all",
-            "patterns",
-        ),
-        option("--interval-ms MS", "time between two rows (%(default)s)", positive, 5_000),
-        option("--count N", "rows to print; by default, without end", intRange(1), LONG_MAX),
-        dateFormat(DATE_FORMAT),
-        option("--timeout-ms MS", "time-out of each answer (%(default)s)", positive, TIMEOUT_MS),
-        flag("--json", "print each row as a JSON object in a line"),
-    ),
-    """\
+        """\
 examples:
   pylogbroker metrics --url http://log1:8067/metrics --count 2 --interval-ms 100
   pylogbroker metrics --url http://log1:8067/metrics --name '*_total*' --count 1 --json
@@ -200,5 +202,6 @@ examples:
 
 The third goes on until it is ended.
 """,
-    prepare,
+        prepare,
+    ),
 )

@@ -40,12 +40,12 @@ from pylogbroker.cli.arguments import (
     positive,
 )
 from pylogbroker.cli.output import asJsonLine
-from pylogbroker.cli.session import GroupMember, closeAll, closing, openConsumer, requireTopic
+from pylogbroker.cli.session import GroupMember, openConsumer, requireTopic
 from pylogbroker.cli.streams import Streams
 from pylogbroker.client.offsetlookup import singleOffset
 from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.errors import ConsumerTimeoutError, PylogbrokerError
-from pylogbroker.net.deferreds import gatherAll
+from pylogbroker.net.deferreds import closeAll, closing, gatherAll
 from pylogbroker.producer.producer import Producer
 from pylogbroker.types import EARLIEST, LATEST
 
@@ -419,7 +419,6 @@ _READING = (
 COMMANDS = (
     Command(
         "perf produce",
-        "Publish messages and print how fast that was, with Kafka 0.7's columns.",
         perfProduce,
         (
             *AT_BROKER_OR_CLUSTER,
@@ -454,7 +453,6 @@ broker.endpoint=tls:{host}:{port}:trustRoots=DIR.
     ),
     Command(
         "perf consume",
-        "Read as a consumer group and print how fast that was, with Kafka 0.7's columns.",
         perfConsume,
         (
             *IN_CLUSTER,
@@ -483,7 +481,6 @@ payload. (0.7's detailed rows have a thread.id, but its header has not.)
     ),
     Command(
         "perf simple-consume",
-        "Read one partition and print how fast that was, with Kafka 0.7's columns.",
         perfSimpleConsume,
         (*AT_BROKER, PARTITION, *_READING),
         """\

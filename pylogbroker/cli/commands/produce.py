@@ -45,9 +45,10 @@ from pylogbroker.cli.kafka import records
 from pylogbroker.cli.kafka.records import header
 from pylogbroker.cli.output import Progress, asJson, formatBytes
 from pylogbroker.cli.publisher import BrokerPublisher, ClusterPublisher, Publisher, PublisherLimits
-from pylogbroker.cli.session import ClusterSession, announceWait, closing
+from pylogbroker.cli.session import ClusterSession, announceWait
 from pylogbroker.cli.streams import LineDecoder, Streams, inputSize, openInput, read, readable
 from pylogbroker.errors import FormatError, MessageTooLargeError, PylogbrokerError
+from pylogbroker.net.deferreds import closing
 from pylogbroker.records.compression import CODEC_NAMES
 from pylogbroker.types import OffsetBounds, PartitionId, formatCount
 
@@ -232,9 +233,8 @@ async def _payloads(
         offset, fetchSize = fetched.nextOffset, FETCH_SIZE
 
 
-PRODUCE = Command(
+_PRODUCE = Command(
     "produce",
-    "Publish each line of a file, or of standard input, as a message.",
     produce,
     (
         option("file FILE", "its lines are the messages; - is standard input"),
@@ -282,9 +282,8 @@ again is stored once.
     prepare,
     current=records.produce,
 )
-REPLAY = Command(
+_REPLAY = Command(
     "replay",
-    "Copy the messages of a topic into another one, the oldest first.",
     replay,
     (
         option("--topic", "the topic to copy", topic, required=True),
@@ -310,3 +309,4 @@ It copies the messages that the topic holds at the start: those of a partition i
 partition of the target. It counts only messages that the target's brokers have confirmed.
 """,
 )
+COMMANDS = (_PRODUCE, _REPLAY)

@@ -259,7 +259,6 @@ _MECHANISM = option(
 COMMANDS = (
     Command(
         "user list",
-        "Print the users that have a password for SCRAM.",
         listUsers,
         (*_PLACE, JSON),
         """\
@@ -273,7 +272,6 @@ The users of SASL PLAIN stand in the broker's property file.
     ),
     Command(
         "user add",
-        "Give a user a password for SCRAM, or another one.",
         addUser,
         (
             _USER,
@@ -298,7 +296,6 @@ must not run; the directory need not be there yet.
     ),
     Command(
         "user remove",
-        "Take a user's passwords for SCRAM away.",
         removeUser,
         (_USER, *_PLACE, _MECHANISM),
         """\
