@@ -69,8 +69,8 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-OVERRIDDEN = {"do_handshake", "create_connection"}
-"""What we override of OpenSSL's and kazoo's."""
+OVERRIDDEN = {"do_handshake", "create_connection", "parse_known_args"}
+"""What we override of OpenSSL's, kazoo's and argparse's."""
 
 TXZOOKEEPERS = {
     "add_auth", "add_session_listener", "exists_and_watch", "get_and_watch", "get_children",
