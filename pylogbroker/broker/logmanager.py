@@ -140,6 +140,11 @@ class Partition:
             return self._manager.awaitCapacity(self)
         return self._manager.roll(self)
 
+    def write(self) -> None:
+        """Write what is appended now, not at the end of the turn; not while the disk is full."""
+        if self.log.pendingSize and not self.isDiskBlocked:
+            self._manager.write(self)
+
     def whenReached(
         self, mark: MarkKind, offset: int, callback: OffsetCallback
     ) -> Callable[[], object]:
@@ -275,7 +280,7 @@ class LogManager:
         partition.accountedSize += size
         self._unflushed[partition] = self._dirty[partition] = None
         if partition.log.pendingSize >= WRITE_SIZE_MAX:
-            self._write(partition)
+            self.write(partition)
         if self._turn is None:
             self._turn = self._clock.callLater(0, self._endTurn)
 
@@ -305,9 +310,10 @@ class LogManager:
         """
         dirty, self._dirty = self._dirty, {}
         for partition in dirty:
-            self._write(partition)
+            self.write(partition)
 
-    def _write(self, partition: Partition) -> None:
+    def write(self, partition: Partition) -> None:
+        """Write what is appended to one partition, without waiting."""
         log = partition.log
         if log.isReadWhenWritten:
             _, base, byte = log.written
@@ -365,7 +371,7 @@ class LogManager:
 
     def _retryBlocked(self) -> None:
         for partition in list(self._diskBlocked):
-            self._write(partition)
+            self.write(partition)
             # Nothing is pending: a roll had no room, and its waiters try again when they fire.
             if not partition.log.pendingSize and partition.isDiskBlocked:
                 self._unblock(partition)
@@ -529,7 +535,7 @@ class LogManager:
         log = partition.log
         while True:
             await self._jobsDone(partition)
-            self._write(partition)
+            self.write(partition)
             if partition not in self._busy:  # else writing has started a flush
                 break
         job = log.beginRoll()
@@ -643,7 +649,7 @@ class LogManager:
             self._endTurn()
         for partition in list(self._unflushed):
             if partition.isDiskBlocked:
-                self._write(partition)  # one last time
+                self.write(partition)  # one last time
             await self._jobsDone(partition)
             self.flush(partition)
         for partition in list(self._busy):

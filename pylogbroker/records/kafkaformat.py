@@ -11,7 +11,8 @@ B{Rules are bound.} A L{KafkaFormat} is made for a topic's rules and given to it
 that storage calls every format alike. It has no state: new settings make a new one.
 
 A batch's bytes are never rebuilt, but to recompress its records, unchanged, for a topic's
-C{compression.type}.
+C{compression.type}, and to mend what a client's header must not say, as Apache does:
+C{LogAppendTime}, and, of a batch that is opened, a largest timestamp that none of its records has.
 """
 
 from __future__ import annotations
@@ -57,14 +58,16 @@ from pylogbroker.records.recordbatch import (
     readHeader,
     stampBatch,
 )
-from pylogbroker.records.recordcheck import areOrdinary
+from pylogbroker.records.recordcheck import DELTA_MAX_MS, areOrdinary
 from pylogbroker.records.segmentindex import DEFAULT_INDEX_SETTINGS, IndexSettings, SegmentIndex
 
 ALWAYS_MS = (1 << 63) - 1
 HOUR_MS = 3_600_000
 
 _UNUSUAL = ~(CODEC_ATTRIBUTES | TRANSACTIONAL_ATTRIBUTE)
-_LEGACY_OVERHEAD = 14
+LEGACY_OVERHEAD = 14
+"""The smallest size field of a batch of any format."""
+
 _ERROR_TEXT_COUNT_MAX = 3
 
 
@@ -231,7 +234,7 @@ class KafkaFormat:
             sum(header.size for header in headers),
             sum(header.recordCount for header in headers),
             sum(header.lastOffsetDelta + 1 for header in headers),
-            max((header.maxTimestampMs for header in headers), default=-1),
+            max([-1, *(header.maxTimestampMs for header in headers)]),
             headers,
             marker if len(headers) == 1 else None,
         )
@@ -272,6 +275,7 @@ class KafkaFormat:
         rules = self.rules
         codec = header.codec if rules.codec is None or header.isControl else rules.codec
         latestMs = self._latestMs()
+        wanted, packed = header, memoryview(batch)[BATCH_OVERHEAD:]
         if self._opensRecords or codec != header.codec or header.maxTimestampMs > latestMs:
             if len(batch) - BATCH_OVERHEAD > limits.compressedSizeMax:
                 raise DecompressionLimitError(
@@ -279,38 +283,49 @@ class KafkaFormat:
                     f" {limits.compressedSizeMax} are to be opened"
                 )
             body = openRecords(batch, 0, header, limits)
-            self._checkBody(body, batch, header, limits, latestMs)
+            largestMs = self._checkBody(body, batch, header, limits, latestMs)
+            wanted = header._replace(maxTimestampMs=largestMs)
             if codec != header.codec:
                 attributes = header.attributes & ~CODEC_ATTRIBUTES | codec
-                packed = compress(codec, body, rules.level)
-                batch = assembleBatch(header._replace(attributes=attributes), packed)
-                header = readHeader(batch)
-                self._checkSize(header.size, 0, limits)
+                wanted = wanted._replace(attributes=attributes)
+                packed = memoryview(compress(codec, body, rules.level))
+        if header.isLogAppendTime and rules.isFromClient and not rules.isLogAppendTime:
+            # As by Apache: it is not theirs to say.
+            wanted = wanted._replace(attributes=wanted.attributes & ~APPEND_TIME_ATTRIBUTE)
+        if wanted != header:
+            batch = assembleBatch(wanted, packed)
+            header = readHeader(batch)
+            self._checkSize(header.size, 0, limits)
         if rules.isLogAppendTime and rules.isFromClient:
             header = header._replace(attributes=header.attributes | APPEND_TIME_ATTRIBUTE)
-        elif header.isLogAppendTime and rules.isFromClient:  # as by Apache: it is not theirs to say
-            plain = header._replace(attributes=header.attributes & ~APPEND_TIME_ATTRIBUTE)
-            batch = assembleBatch(plain, memoryview(batch)[BATCH_OVERHEAD:])
-            header = readHeader(batch)
         return batch, header
 
     def _checkBody(
         self, body: bytes, batch: bytes, header: BatchHeader, limits: CheckLimits, latestMs: int
-    ) -> None:
+    ) -> int:
         """
+        @return: the largest timestamp that the batch's header must have.
         @raise InvalidRecordError: a record is not as it must be.
         """
-        baseMs = header.baseTimestampMs
+        baseMs, largestMs = header.baseTimestampMs, header.maxTimestampMs
+        isTimeChecked = self.rules.isFromClient and not self.rules.isLogAppendTime
+        largest = None
+        if isTimeChecked:
+            largest = largestMs - baseMs if largestMs >= -1 else DELTA_MAX_MS
         isOrdinary = areOrdinary(
             body,
             header.recordCount,
             self.rules.isCompacted and not header.isControl,
             self._earliestMs() - baseMs,
             latestMs - baseMs,
+            largest,
         )
         if not isOrdinary:
             records = list(iterateRecords(batch, 0, header, limits))
             self._checkEach(records, header, latestMs)
+            if isTimeChecked:
+                largestMs = max(-1, max((record.timestampMs for record in records), default=-1))
+        return largestMs
 
     def _checkEach(self, records: Sequence[Record], header: BatchHeader, latestMs: int) -> None:
         rules = self.rules
@@ -403,7 +418,7 @@ def _wholeSize(data: bytes, position: int = 0) -> int:
     """
     while position + MAGIC_POSITION < len(data):
         size = int.from_bytes(data[position + 8 : position + SIZE_HEAD_SIZE], "big", signed=True)
-        if size < _LEGACY_OVERHEAD:
+        if size < LEGACY_OVERHEAD:
             raise InvalidMessageSizeError(f"size field is {size}", position)
         checkMagic(data[position + MAGIC_POSITION], position)
         if position + SIZE_HEAD_SIZE + size > len(data):

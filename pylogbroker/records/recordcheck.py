@@ -10,9 +10,17 @@ from __future__ import annotations
 
 from pylogbroker.records.recordbatch import readVarint
 
+DELTA_MAX_MS = 1 << 80
+"""Beyond what a number of L{readVarint} can be."""
+
 
 def areOrdinary(
-    body: bytes, recordCount: int, isKeyed: bool, deltaMinMs: int, deltaMaxMs: int
+    body: bytes,
+    recordCount: int,
+    isKeyed: bool,
+    deltaMinMs: int,
+    deltaMaxMs: int,
+    deltaLargestMs: int | None = None,
 ) -> bool:
     """
     Whether records are whole, fill the body exactly, and have the offsets 0, 1, 2 and so on.
@@ -21,8 +29,9 @@ def areOrdinary(
     @param isKeyed: each must have a key.
     @param deltaMinMs: to the batch's base timestamp: none is below it.
     @param deltaMaxMs: none is above it.
+    @param deltaLargestMs: the largest of them; L{None}: it may be any.
     """
-    at, end = 0, len(body)
+    at, end, largest = 0, len(body), -DELTA_MAX_MS
     try:
         for index in range(recordCount):
             number = body[at]
@@ -47,8 +56,11 @@ def areOrdinary(
                     at += 1
                 else:
                     number, at = readVarint(body, at - 1)
-            if not deltaMinMs <= (number >> 1 ^ -(number & 1)) <= deltaMaxMs:
+            number = number >> 1 ^ -(number & 1)
+            if not deltaMinMs <= number <= deltaMaxMs:
                 return False
+            if number > largest:
+                largest = number
             number = body[at]
             at += 1
             if number > 127:
@@ -87,7 +99,7 @@ def areOrdinary(
                 return False
     except (IndexError, ValueError):  # cut; a number without end
         return False
-    return at == end
+    return at == end and deltaLargestMs in (None, largest)
 
 
 def _skipHeaders(body: bytes, at: int) -> int:

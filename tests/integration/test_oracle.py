@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.testing.backgroundbroker import BackgroundBroker
 from tests.oracle.comparer import Rules, compareScenario
 from tests.oracle.scenarios import scenarios
@@ -47,6 +48,7 @@ SCENARIOS = (
     "create-topics",
     "create-topics-with-configs",
     "cut-requests",
+    "defaults",
     "delete-records",
     "delete-topics",
     "describe-cluster",
@@ -72,12 +74,15 @@ SCENARIOS = (
     "offset-delete",
     "offset-for-leader-epoch",
     "position-fetches",
+    "produce-batches",
     "produce-codecs",
     "produce-to-internal-topics",
     "produce-to-too-few-replicas",
     "produce-to-topics",
+    "produce-unreadable-records",
     "produce-versions",
     "protocols-of-groups",
+    "random-bytes",
     "refused-acls",
     "sasl-again",
     "sasl-lifetimes",
@@ -87,6 +92,7 @@ SCENARIOS = (
     "sasl-plain",
     "sasl-scram",
     "scram-credentials",
+    "sequences",
     "sequences-at-their-end",
     "static-configs",
     "static-consumers",
@@ -98,6 +104,13 @@ SCENARIOS = (
     "unknown-requests",
     "write-txn-markers",
 )
+
+
+CHECKED = ("produce-batches", "produce-unreadable-records")
+"""Scenarios of which C{log.check.records} leaves nothing different."""
+
+OFFSET_TAKEN = "offset of a record 1"
+"""The one batch of them that Apache takes and this broker refuses, with every record checked."""
 
 
 class OracleTests(SynchronousTestCase):
@@ -128,3 +141,13 @@ class OracleTests(SynchronousTestCase):
         self.assertEqual("", "\n".join(unexpected))
         mine = {None, *SCENARIOS}
         self.assertEqual([], [rule for rule in rules.unused() if rule.get("scenario") in mine])
+
+    def test_checkedRecords(self) -> None:
+        """Where every record is checked, as by Apache, the answers are Apache's without a rule."""
+        found = []
+        for name in CHECKED:
+            broker = self.broker((("log.check.records", "true"),))
+            found += compareScenario(broker.host, broker.port, scenarios()[name])
+        self.assertEqual([], [str(each) for each in found if each.label != OFFSET_TAKEN])
+        codes = [each.ours for each in found if each.path.endswith(".errorCode")]
+        self.assertEqual([ErrorCode.INVALID_RECORD] * 3, codes)

@@ -21,9 +21,8 @@ from tests.oracle.steps import SETTINGS, Scenario
 
 def _record(chosen: Iterable[Scenario], kafka: Path | None) -> int:
     jars = jarFolder(kafka) if kafka is not None else fetchKafka()
-    ordered = sorted(chosen, key=lambda scenario: sorted(scenario.settings))
     failed = 0
-    for settings, together in groupby(ordered, key=lambda scenario: sorted(scenario.settings)):
+    for (settings, _), together in groupby(sorted(chosen, key=_brokerOf), key=_brokerOf):
         with apacheBroker(jars, dict((*SETTINGS, *settings))) as (host, port):
             for scenario in together:
                 lines = list(Conversation(host, port, timeoutSeconds=8).run(scenario))
@@ -33,6 +32,11 @@ def _record(chosen: Iterable[Scenario], kafka: Path | None) -> int:
                     _say(f"    {lines[-1].answer}")
                     failed += 1
     return failed
+
+
+def _brokerOf(scenario: Scenario) -> tuple[list[tuple[str, str]], str]:
+    """Scenarios with the same value are recorded from one broker."""
+    return sorted(scenario.settings), scenario.name if scenario.isAlone else ""
 
 
 def _compare(chosen: Iterable[Scenario], address: str) -> int:

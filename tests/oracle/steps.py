@@ -115,12 +115,15 @@ class Scenario(NamedTuple):
     @ivar settings: of the broker, in Kafka's words, beside L{SETTINGS}.
     @ivar login: the SASL/PLAIN token with which the scenario's first request, for the number of the
         node, gets in; empty where there is no SASL.
+    @ivar isAlone: its answers show what other scenarios leave behind: it is recorded from a broker
+        that has seen none.
     """
 
     name: str
     run: Callable[[Setting], Steps]
     settings: Sequence[tuple[str, str]] = ()
     login: bytes = b""
+    isAlone: bool = False
 
 
 SETTINGS = (
@@ -139,13 +142,14 @@ REGISTERED: dict[str, Scenario] = {}
 def scenario(
     *settings: tuple[str, str],
     login: bytes = b"",
+    isAlone: bool = False,
 ) -> Callable[[Callable[[Setting], Steps]], Callable[[Setting], Steps]]:
     """Register a generator function: C{offsetsByTime} is the scenario C{offsets-by-time}."""
 
     def register(run: Callable[[Setting], Steps]) -> Callable[[Setting], Steps]:
         name = re.sub("(?=[A-Z])", "-", run.__name__).lower()
         assert name not in REGISTERED, name
-        REGISTERED[name] = Scenario(name, run, settings, login)
+        REGISTERED[name] = Scenario(name, run, settings, login, isAlone)
         return run
 
     return register

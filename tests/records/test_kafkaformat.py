@@ -305,6 +305,29 @@ class TimeTests(SynchronousTestCase):
         keyed = opened.validate(GOLDEN["none"], LIMITS)
         self.assertTrue(keyed.headers[0].isLogAppendTime)
 
+    def test_largestTimestamp(self) -> None:
+        """
+        Of a batch that is opened, the header gets the largest timestamp of its records, and the
+        bytes a checksum that fits; of others, the header is believed.
+        """
+        times = (START_MS + 5, START_MS)
+        for codec in (0, 4):
+            good = encodeBatch(
+                [Record(at, timeMs, b"k", b"v") for at, timeMs in enumerate(times)], codec=codec
+            )
+            for claimedMs in (START_MS, START_MS + 6, -1, -2):
+                claim = readHeader(good)._replace(maxTimestampMs=claimedMs)
+                data = assembleBatch(claim, good[BATCH_OVERHEAD:])
+                opened = validated(RecordRules(isEveryRecordChecked=True), data)
+                self.assertEqual(opened.timestampMaxMs, START_MS + 5)
+                self.assertEqual(opened.buffers, [good])
+                self.assertEqual(validated(DEFAULT_RULES, data).timestampMaxMs, max(claimedMs, -1))
+                stamped = validated(RecordRules(isLogAppendTime=True, isCompacted=True), data)
+                self.assertEqual(stamped.buffers, [data])
+        none = encodeBatch([Record(0, -2, b"k", b"v")])
+        opened = validated(RecordRules(isEveryRecordChecked=True), none)
+        self.assertEqual(opened.timestampMaxMs, -1)
+
 
 class RecompressionTests(SynchronousTestCase):
     """C{compression.type}."""

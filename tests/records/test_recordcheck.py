@@ -52,6 +52,12 @@ class OrdinaryTests(SynchronousTestCase):
         ):
             self.assertEqual(areOrdinary(data, 5, False, low, high), isOrdinary)
 
+    def test_largestTime(self) -> None:
+        """Where the header tells the largest timestamp, one of them must be that."""
+        data = body(mixedRecords())
+        for largest, isOrdinary in ((70_000, True), (69_999, False), (70_001, False)):
+            self.assertEqual(areOrdinary(data, 5, False, -MANY, MANY, largest), isOrdinary)
+
     def test_offsets(self) -> None:
         """Nor records with other offsets than 0, 1, 2 and so on."""
         records = manyRecords(20)

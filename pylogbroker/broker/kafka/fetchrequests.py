@@ -6,6 +6,11 @@ A response that has fewer than C{min.bytes} waits: for the high watermark of any
 to move, or for its time, C{max.wait}. Then everything is read anew. All waits share one timer
 (L{pylogbroker.broker.kafka.purgatory.Purgatory}). A wait ends with its connection.
 
+What was appended before a request came, another client may have been told of. So a request that
+would be answered without it, since it waits for nothing or begins behind the high watermark, first
+waits until the watermark reaches what was the end of the log, at most L{UNREADABLE_WAIT_MS}; where
+readers see the page cache, it is written at once, and nothing waits.
+
 Sizes are limits, but for one batch: the first partition that has data gives a whole batch, however
 large, or its reader would never go on.
 
@@ -49,6 +54,7 @@ from pylogbroker.storage.kafka.transactionindex import AbortedTransaction
 from pylogbroker.storage.partitionlog import MarkKind
 
 WAIT_MS_MAX = 600_000
+UNREADABLE_WAIT_MS = 5_000
 RESPONSE_SIZE_MAX = 64 << 20
 """Bytes of records in a response; a client may ask for more."""
 
@@ -65,9 +71,10 @@ class _Read:
         the slice, which has their records, is held.
     @ivar slice: pinned.
     @ivar later: gives the slice, when only a worker can find or open it.
+    @ivar end: which the high watermark must reach before the response; 0: none.
     """
 
-    __slots__ = ("aborted", "error", "key", "later", "partition", "slice", "wanted")
+    __slots__ = ("aborted", "end", "error", "key", "later", "partition", "slice", "wanted")
 
     def __init__(self, fetched: RequestedPartition, partition: Partition | None) -> None:
         self.key = fetched.key
@@ -77,6 +84,13 @@ class _Read:
         self.aborted: list[AbortedTransaction] = []
         self.error: KafkaError | None = None
         self.later: Deferred[Slice] | None = None
+        self.end = 0
+
+    @property
+    def isUnreadable(self) -> bool:
+        """Whether it is to be read up to where it cannot be read yet."""
+        log = None if self.partition is None else self.partition.log
+        return log is not None and self.end > log.highWatermark and not log.isOffline
 
     @property
     def result(self) -> FetchResult:
@@ -182,6 +196,7 @@ class _Fetch:
         "_sizeMax",
         "_state",
         "_topics",
+        "_unreadable",
         "_waitCount",
     )
 
@@ -204,6 +219,7 @@ class _Fetch:
         self._isOver = self._isEnded = False
         self._waitCount = 0
         self._reads: list[_Read] = []
+        self._unreadable: list[_Read] = []  # when the request came
         self._size = 0  # bytes of all slices
 
     def begin(
@@ -219,6 +235,7 @@ class _Fetch:
         if self._owner.quotas is not None:
             self._sizeMax = self._owner.quotas.fetchSizeMax(header, state, self._sizeMax)
         self._reads = [self._find(each) for each in context.partitions]
+        self._unreadable = [read for read in self._reads if read.end]
         isComplete = self._readNow()
         if isComplete and not self._mayWait():
             return self._response()
@@ -250,7 +267,14 @@ class _Fetch:
                 code = ErrorCode.INCONSISTENT_TOPIC_ID
             read.error = KafkaError(code)
             return read
-        read.error = self._refusal(fetched.wanted, batchLog(found))
+        log = batchLog(found)
+        read.error = self._refusal(fetched.wanted, log)
+        if log.highWatermark < log.logEndOffset and read.error is None:
+            if log.isReadWhenWritten:
+                found.write()
+            isWaiting = self._request.maxWaitMs > 0 and self._request.minBytes > 0
+            if not isWaiting or log.highWatermark < fetched.wanted.fetchOffset <= log.logEndOffset:
+                read.end = log.logEndOffset
         return read
 
     def _mayRead(self, name: str) -> bool:
@@ -299,6 +323,8 @@ class _Fetch:
         """Sets C{read.error} if the partition refuses."""
         assert read.partition is not None
         log, offset = batchLog(read.partition), read.wanted.fetchOffset
+        if read.isUnreadable and offset > log.highWatermark:
+            return EMPTY_SLICE
         isFirst = not self._size
         left = self._sizeMax - self._size
         if left <= 0 and not isFirst:
@@ -335,8 +361,11 @@ class _Fetch:
 
     def _mayWait(self) -> bool:
         """Whether the response can wait for more. Not on a connection that is lost."""
-        isPointless = self._isOver or self._state.isLost or self._owner.isStopping
-        return not isPointless and self._request.maxWaitMs > 0 and not self._isEnough()
+        if self._isOver or self._state.isLost or self._owner.isStopping:
+            return False
+        if any(read.isUnreadable for read in self._unreadable):
+            return True
+        return self._request.maxWaitMs > 0 and not self._isEnough()
 
     def _isEnough(self) -> bool:
         """
@@ -353,6 +382,8 @@ class _Fetch:
     def _wait(self) -> None:
         if not self._key:
             waitMs = min(self._request.maxWaitMs, WAIT_MS_MAX)
+            if waitMs <= 0:
+                waitMs = UNREADABLE_WAIT_MS
             expire = self._expire  # one object, since thousands wait
             self._key = self._purgatory.wait(waitMs, expire)
             self._state.fetches[self._key] = self._abandon
@@ -362,9 +393,13 @@ class _Fetch:
             if read.partition is None:
                 continue
             log = read.partition.log
-            mark = MarkKind.LAST_STABLE if self._isCommitted else MarkKind.HIGH_WATERMARK
-            end = log.lastStableOffset if self._isCommitted else log.highWatermark
-            cancel = read.partition.whenReached(mark, end + 1, self._moved)
+            if read.isUnreadable:
+                mark, offset = MarkKind.HIGH_WATERMARK, read.end
+            elif self._isCommitted:
+                mark, offset = MarkKind.LAST_STABLE, log.lastStableOffset + 1
+            else:
+                mark, offset = MarkKind.HIGH_WATERMARK, log.highWatermark + 1
+            cancel = read.partition.whenReached(mark, offset, self._moved)
             if self._isEnded or turn != self._waitCount:  # that partition is out of service now
                 cancel()
                 return

@@ -54,7 +54,7 @@ from pylogbroker.protocol.kafka.produce import (
 from pylogbroker.protocol.kafka.requests import RequestHeader
 from pylogbroker.protocol.kafka.responses import frameResponse
 from pylogbroker.records.compression import ZSTD
-from pylogbroker.records.kafkaformat import KafkaFormat
+from pylogbroker.records.kafkaformat import LEGACY_OVERHEAD, KafkaFormat
 from pylogbroker.records.recordbatch import (
     BATCH_OVERHEAD,
     CODEC_ATTRIBUTES,
@@ -97,9 +97,9 @@ _UNAVAILABLE = (
 )
 
 
-class TransactionError(KafkaError):
+class RefusedBatchError(KafkaError):
     """
-    A batch is not in an ongoing transaction of its producer.
+    A batch is not in an ongoing transaction of its producer, or does not begin like a batch.
 
     @ivar shown: the text that Kafka has in this case; L{None}: none.
     """
@@ -233,8 +233,7 @@ class ProduceRequests:
             raise KafkaError(unknown)
         if found.topicPartition.topic in INTERNAL_TOPICS and header.clientId != _ADMIN_CLIENT:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-        if not _isOneBatch(records):
-            raise KafkaError(ErrorCode.INVALID_RECORD)
+        _checkOneBatch(records)
         attributes = 0
         if records is not None and len(records) > _ATTRIBUTES and records[MAGIC_POSITION] == MAGIC:
             attributes = records[_ATTRIBUTES]
@@ -494,18 +493,34 @@ def _forgetRecords(request: ProduceRequest) -> None:
         topic.partitionData.clear()
 
 
-def _isOneBatch(records: memoryview | None) -> bool:
+def _checkOneBatch(records: memoryview | None) -> None:
     """
-    Whether there is one whole batch, by size fields and magic. As by Apache, fewer bytes than a
-    header's beginning may stand behind it, and bytes that are no batch are looked at later.
+    As by Apache, fewer bytes than a header's beginning may stand behind a batch, and bytes that are
+    no batch are looked at later.
+
+    @raise KafkaError: there is not one whole batch, by size fields and magic.
     """
-    if records is None or len(records) <= MAGIC_POSITION:
-        return False
-    size = SIZE_HEAD_SIZE + int.from_bytes(records[8:SIZE_HEAD_SIZE], "big", signed=True)
-    if size > len(records) or records[MAGIC_POSITION] < MAGIC:
-        return False
-    behind = size + MAGIC_POSITION
-    return size <= SIZE_HEAD_SIZE or behind >= len(records) or records[behind] != MAGIC
+    count = 0 if records is None else len(records)
+    if records is not None and count >= SIZE_HEAD_SIZE:
+        size = int.from_bytes(records[8:SIZE_HEAD_SIZE], "big", signed=True)
+        if size < LEGACY_OVERHEAD:
+            raise RefusedBatchError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"Record size {size} is less than the minimum record overhead ({LEGACY_OVERHEAD})",
+            )
+        if count > MAGIC_POSITION:
+            magic = records[MAGIC_POSITION]
+            if magic > MAGIC:
+                shown = magic if magic < 1 << 7 else magic - (1 << 8)  # as Java's bytes
+                raise RefusedBatchError(
+                    ErrorCode.CORRUPT_MESSAGE, f"Invalid magic found in record: {shown}"
+                )
+            end = SIZE_HEAD_SIZE + size
+            behind = end + MAGIC_POSITION
+            if magic == MAGIC and end <= count:
+                if behind >= count or records[behind] != MAGIC:
+                    return
+    raise KafkaError(ErrorCode.INVALID_RECORD)
 
 
 def _isTransactional(records: memoryview | None) -> bool:
@@ -530,20 +545,20 @@ def _isInTransaction(partition: Partition, part: PartitionProduceData) -> bool:
     return batchLog(partition).producers.hasOngoingTransaction(*_producerOf(part))
 
 
-def _refusedByTransaction(header: RequestHeader, error: ErrorCode) -> TransactionError:
+def _refusedByTransaction(header: RequestHeader, error: ErrorCode) -> RefusedBatchError:
     """The refusal, with codes that clients of a version know."""
     version = header.apiVersion
     if error is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_VERSION:
         text = "Partition was not added to the transaction"
-        return TransactionError(ErrorCode.INVALID_TXN_STATE, text)
+        return RefusedBatchError(ErrorCode.INVALID_TXN_STATE, text)
     isConcurrent = error is ErrorCode.CONCURRENT_TRANSACTIONS and version < ADDING_VERSION
     if isConcurrent or error in _UNAVAILABLE:
-        return TransactionError(
+        return RefusedBatchError(
             ErrorCode.NOT_ENOUGH_REPLICAS,
             "Unable to verify the partition has been added to the transaction. Underlying error:"
             f" {error.name}",
         )
-    return TransactionError(error)
+    return RefusedBatchError(error)
 
 
 def _startOf(partition: Partition | None) -> int:

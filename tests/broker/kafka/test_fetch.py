@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Any
 
@@ -260,6 +261,134 @@ class WaitTests(FetchCase):
         self.lead.service._broker.tryAppend(partition, batchOf(b"a"))
         self.lead.settle()
         self.assertEqual(self.now(), [[b"a"]])
+
+
+class UnreadableCase(FetchCase):
+    """Records that were appended before a request, and that readers do not see yet."""
+
+    def append(self, value: bytes = b"a") -> None:
+        partition = self.lead.service.kafka.topics.find("t", 0)
+        assert partition is not None
+        self.lead.service._broker.tryAppend(partition, batchOf(value))
+
+    def send(self, offset: int, **more: Any) -> None:
+        """Ask, and let no worker do anything."""
+        self.peer.send(frameOf(ApiKey.FETCH, 12, self.request((0, offset), **more)))
+
+    def now(self) -> Any:
+        """Error code, values and high watermark of the response, if there is one."""
+        found = self.answer(ApiKey.FETCH, 12)
+        if found is None:
+            return None
+        (part,) = found.responses[0].partitions
+        return part.errorCode, self.values(part.records), part.highWatermark
+
+
+class UnflushedTests(UnreadableCase):
+    """They are not flushed."""
+
+    def test_withoutWait(self) -> None:
+        """A fetch that waits for nothing has what was appended before, after the flush."""
+        self.put(b"flushed")
+        for more in ({"waitMs": 0}, {"waitMs": 500, "minSize": 0}, {"isolation": 1}):
+            end = self.lead.log().logEndOffset
+            self.append()
+            self.send(end - 1, **more)
+            self.assertIsNone(self.now())
+            self.lead.settle()
+            values = [b"flushed" if end == 1 else b"a", b"a"]
+            self.assertEqual(self.now(), (0, values, end + 1), more)
+
+    def test_enough(self) -> None:
+        """A fetch that may wait, and has enough that is flushed, is answered at once."""
+        self.put(b"flushed")
+        self.append()
+        self.send(0, waitMs=500)
+        self.assertEqual(self.now(), (0, [b"flushed"], 1))
+
+    def test_behindTheWatermark(self) -> None:
+        """
+        An offset that an acknowledgement may have told is not out of range; one behind the end of
+        the log is.
+        """
+        self.append()
+        self.send(2, waitMs=500)
+        self.assertEqual(self.now(), (ErrorCode.OFFSET_OUT_OF_RANGE, [], -1))
+        for more in ({}, {"isolation": 1}):
+            self.append()
+            end = self.lead.log().logEndOffset
+            self.send(end, waitMs=500, **more)
+            self.lead.settle()
+            self.assertIsNone(self.now())
+            self.put(b"b")
+            self.assertEqual(self.now(), (0, [b"b"], end + 1))
+
+    def test_noFlush(self) -> None:
+        """After five seconds without a flush it has what there is; the next one waits again."""
+        self.put(b"flushed")
+        self.append()
+        self.send(0)
+        self.lead.advance(4.9)
+        self.assertIsNone(self.now())
+        self.lead.advance(0.2)
+        self.assertEqual(self.now(), (0, [b"flushed"], 1))
+        self.send(0)
+        self.assertIsNone(self.now())
+
+    def test_failure(self) -> None:
+        """The failure of the flush is told."""
+        self.append()
+        self.send(1)
+        self.lead.fileSystem.fail("fsync", ".log", errno.EIO)
+        self.lead.settle()
+        self.assertEqual(self.now(), (ErrorCode.KAFKA_STORAGE_ERROR, [], -1))
+        self.send(1)
+        self.assertEqual(self.now(), (ErrorCode.KAFKA_STORAGE_ERROR, [], -1))
+
+    def test_connectionLost(self) -> None:
+        """The wait ends with its connection."""
+        self.append()
+        self.send(0)
+        purgatory = self.lead.service.kafka.purgatory
+        self.assertEqual(len(purgatory), 1)
+        self.peer.vanish()
+        self.assertEqual(len(purgatory), 0)
+
+
+class UnwrittenTests(UnreadableCase):
+    """Readers see the page cache, and they are not there yet."""
+
+    properties = {"log.flush.before.read": "false"}
+
+    def test_sameTurn(self) -> None:
+        """A fetch in the turn of the append has the records, whether it may wait or not."""
+        for waitMs in (0, 500):
+            end = self.lead.log().logEndOffset
+            self.append()
+            self.send(end, waitMs=waitMs)
+            self.assertEqual(self.now(), (0, [b"a"], end + 1))
+
+    def test_requestsOfOneTurn(self) -> None:
+        """So it is behind a produce request without acknowledgement on the same connection."""
+        produce: Any = MESSAGES["ProduceRequest"]
+        part = produce.PartitionProduceData(index=0, records=batchOf(b"a"))
+        topic = produce.TopicProduceData(name="t", partitionData=[part])
+        body = produce(acks=0, timeoutMs=1000, topicData=[topic])
+        fetch = frameOf(ApiKey.FETCH, 12, self.request((0, 0)))
+        self.peer.send(frameOf(ApiKey.PRODUCE, 9, body), fetch)
+        self.assertEqual(self.now(), (0, [b"a"], 1))
+
+    def test_fullDisk(self) -> None:
+        """While the disk is full, a fetch has what is written, after five seconds."""
+        self.put(b"written")
+        self.lead.fileSystem.fail("write", ".log", errno.ENOSPC, 1 << 20)
+        self.append()
+        self.send(0)
+        self.assertIsNone(self.now())
+        self.lead.advance(5.1)
+        self.assertEqual(self.now(), (0, [b"written"], 1))
+        self.lead.fileSystem.mend()
+        self.flushLoggedErrors()
 
 
 class SessionCase(FetchCase):

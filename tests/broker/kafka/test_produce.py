@@ -73,7 +73,7 @@ class AppendTests(ProduceCase):
         )
         self.assertEqual(
             [(part.errorCode, part.baseOffset) for part in found],
-            [(0, 0), (ErrorCode.INVALID_RECORD, -1), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)],
+            [(0, 0), (ErrorCode.CORRUPT_MESSAGE, -1), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)],
         )
 
     def test_unknown(self) -> None:
@@ -107,6 +107,21 @@ class AppendTests(ProduceCase):
         self.assertEqual(part.errorCode, ErrorCode.INVALID_TIMESTAMP)
         self.assertEqual([each.batchIndex for each in part.recordErrors], [0])
         self.assertIn("timestamp", part.errorMessage)
+
+    def test_noBatch(self) -> None:
+        """Bytes that do not begin like a batch are corrupt, and the client is told how."""
+        one = batchOf(b"a")
+        for records, text in (
+            (one[:8] + (13).to_bytes(4, "big"), "Record size 13 is less than the minimum"),
+            (one[:16] + b"\3" + one[17:], "Invalid magic found in record: 3"),
+            (one[:16] + b"\x80" + one[17:], "Invalid magic found in record: -128"),
+        ):
+            (part,) = self.produce(("t", 0, records))
+            self.assertEqual(part.errorCode, ErrorCode.CORRUPT_MESSAGE)
+            self.assertIn(text, part.errorMessage)
+        for records in (one[:11], one[:16], one[:-1], one + one):
+            (part,) = self.produce(("t", 0, records))
+            self.assertEqual((part.errorCode, part.errorMessage), (ErrorCode.INVALID_RECORD, None))
 
     def test_idempotent(self) -> None:
         """A batch that comes again has its first offset; one out of order is refused."""
@@ -230,7 +245,7 @@ class AcknowledgementTests(AcknowledgementCase):
         parts = [answer.responses[0].partitionResponses[0] for answer in answers]
         self.assertEqual(
             [(part.errorCode, part.baseOffset) for part in parts],
-            [(0, 0), (ErrorCode.INVALID_RECORD, -1), (0, 1)],
+            [(0, 0), (ErrorCode.CORRUPT_MESSAGE, -1), (0, 1)],
         )
         self.assertEqual(counters.writeCount, writeCount + 1)
 

@@ -14,7 +14,7 @@ from tests.oracle.steps import Ask, Setting, Steps, Until, scenario
 def initProducerId(setting: Setting) -> Steps:
     """New ids, ids with epochs, and requests that make no sense; without transactions."""
     key, cls = ApiKey.INIT_PRODUCER_ID, messages.InitProducerIdRequest
-    yield from _newProducer()
+    yield from newProducer()
     for version in versionsOf(key):
         first = yield Ask(
             "first", key, version, cls(transactionalId=None, transactionTimeoutMs=60_000)
@@ -37,7 +37,8 @@ def initProducerId(setting: Setting) -> Steps:
                 yield Ask(label, key, version, body)
 
 
-def _newProducer() -> Steps:
+def newProducer() -> Steps:
+    """A new producer id; nothing is recorded."""
     body = messages.InitProducerIdRequest(transactionalId=None, transactionTimeoutMs=60_000)
     made = yield Until(
         Ask("producer", ApiKey.INIT_PRODUCER_ID, 4, body, isRecorded=False),
@@ -52,7 +53,7 @@ def sequences(setting: Setting) -> Steps:
     for version in versionsOf(ApiKey.PRODUCE):
         name = f"sequences-{version}"
         topicId = yield from makeTopic(name, 2)
-        producer = yield from _newProducer()
+        producer = yield from newProducer()
 
         def send(
             label: str,
@@ -153,7 +154,7 @@ def describeProducers(setting: Setting) -> Steps:
     """Of partitions with and without producers."""
     key, cls = ApiKey.DESCRIBE_PRODUCERS, messages.DescribeProducersRequest
     topicId = yield from makeTopic("producers", 3)
-    producer = yield from _newProducer()
+    producer = yield from newProducer()
     for sequence in (0, 1):
         records = batch(
             setting.baseMs, b"v", producerId=producer, producerEpoch=0, baseSequence=sequence

@@ -7,6 +7,8 @@ import struct
 
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
+from tests.oracle.scenarios.groups import awaitCoordinator
+from tests.oracle.scenarios.idempotence import newProducer
 from tests.oracle.steps import Ask, Raw, Setting, Steps, scenario
 
 _UNSENT = {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
@@ -31,9 +33,10 @@ def _header(
     return head + b"\0" * isFlexible
 
 
-@scenario()
+@scenario(isAlone=True)
 def defaults(setting: Setting) -> Steps:
     """Every request at every version, with the defaults of its fields."""
+    yield from awaitCoordinator()
     for key in ApiKey:
         for version in range(key.firstVersion, key.lastVersion + 1):
             if not _isSent(key, version):
@@ -44,16 +47,14 @@ def defaults(setting: Setting) -> Steps:
                 body.acks = 1
             if key is ApiKey.METADATA and version == 0:
                 continue
-            if key is ApiKey.LIST_GROUPS or key is ApiKey.LIST_TRANSACTIONS:
-                own = "defaults"
-            else:
-                own = None
-            yield Ask("defaults", key, version, body, own=own)
+            yield Ask("defaults", key, version, body)
 
 
-@scenario()
+@scenario(isAlone=True)
 def cutRequests(setting: Setting) -> Steps:
     """Every request without a body, cut, and with bytes behind it."""
+    yield from awaitCoordinator()
+    yield from newProducer()
     for key in ApiKey:
         for version in sorted({key.firstVersion, key.lastVersion}):
             if not _isSent(key, version):
@@ -118,9 +119,10 @@ def strangeFrames(setting: Setting) -> Steps:
         yield Raw(label, data, key, version, own="strange")
 
 
-@scenario()
+@scenario(isAlone=True)
 def randomBytes(setting: Setting) -> Steps:
     """Bytes changed at random in requests that only read."""
+    yield from awaitCoordinator()
     chance = random.Random(43)
     bodies = (
         (ApiKey.METADATA, 1, messages.MetadataRequest(topics=[])),

@@ -112,6 +112,11 @@ def produceBatches(setting: Setting) -> Steps:
         ("cut", good[:-1]),
         ("cut in the header", good[:40]),
         ("one byte", b"x"),
+        ("eleven bytes", bytes(11)),
+        ("twelve bytes", bytes(12)),
+        ("offset and size alone", one[:12]),
+        ("up to the magic", one[:16]),
+        ("text", b"garbage" * 20),
         ("magic 0", _oldMessage(0)),
         ("magic 1", _oldMessage(1)),
         ("magic 3", _changed(one, 16, "b", 3)),
@@ -149,12 +154,6 @@ def produceBatches(setting: Setting) -> Steps:
         ("timestamp -2", batch(-2, b"a")),
         ("timestamp 0", batch(0, b"a")),
         ("timestamp in two days", batch(setting.baseMs + 2 * _DAY_MS, b"a")),
-        ("record cut", _changed(one[:-2], 8, "i", len(one) - 14)),
-        ("records with bytes behind", _changed(one + b"12", 8, "i", len(one) - 10)),
-        ("packed: not gzip", _changed(one, 21, "h", 1)),
-        ("packed: not snappy", _changed(one, 21, "h", 2)),
-        ("packed: not lz4", _changed(one, 21, "h", 3)),
-        ("packed: not zstd", _changed(one, 21, "h", 4)),
         ("packed: count too small", _changed(packed, _COUNT_POSITION, "i", 1)),
         ("packed: count too large", _changed(packed, _COUNT_POSITION, "i", 3)),
         ("packed: bad checksum", _changed(packed, 17, "I", 1, isSealed=False)),
@@ -177,6 +176,34 @@ def produceBatches(setting: Setting) -> Steps:
             yield produce(label, version, name, topicId, records)
         yield Ask("end", ApiKey.LIST_OFFSETS, 5, listOffsetsBody(name, [(0, LATEST)]))
         yield fetch("what was stored", 11, name, topicId, 0)
+
+
+@scenario()
+def produceUnreadableRecords(setting: Setting) -> Steps:
+    """Batches whose header and checksum are right, and whose records are not."""
+    one = batch(setting.baseMs, b"one")
+    packed = batch(setting.baseMs, b"a", b"b", codec=1)
+    body = one[61:]
+    for version in (3, 8, 13):
+        name = f"unreadable-{version}"
+        topicId = yield from makeTopic(name)
+        for label, records in (
+            ("record cut", _changed(one[:-2], 8, "i", len(one) - 14)),
+            ("records with bytes behind", _changed(one + b"12", 8, "i", len(one) - 10)),
+            ("a record's size too large", _changed(one, 61, "b", body[0] + 2)),
+            ("a record's size too small", _changed(one, 61, "b", body[0] - 2)),
+            ("a record's size below 0", _changed(one, 61, "b", 1)),
+            ("offset of a record 1", _changed(one, 64, "b", 2)),
+            ("size of a key too large", _changed(one, 65, "b", 126)),
+            ("headers below 0", _changed(one, len(one) - 1, "b", 1)),
+            ("headers that are not there", _changed(one, len(one) - 1, "b", 2)),
+            ("packed: not gzip", _changed(one, 21, "h", 1)),
+            ("packed: not snappy", _changed(one, 21, "h", 2)),
+            ("packed: not lz4", _changed(one, 21, "h", 3)),
+            ("packed: not zstd", _changed(one, 21, "h", 4)),
+            ("packed: cut", _changed(packed[:-9], 8, "i", len(packed) - 21)),
+        ):
+            yield produce(label, version, name, topicId, records)
 
 
 @scenario()
