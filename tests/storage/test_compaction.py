@@ -314,7 +314,10 @@ class TransactionTests(CompactionCase):
         self.assertEqual([each.baseOffset for each in headers(self.log)], [0, 3, 4, 6])
 
     def test_abortedFrom(self) -> None:
-        """A reader is told of the aborted transactions of the segment that it reads."""
+        """
+        A reader is told of the aborted transactions of the segment with its offset, and of the next
+        one, since its offset may be in a gap at the end.
+        """
         for index in range(3):
             self.write(1, index, (b"a", b"aborted"))
             self.end(1, False)
@@ -322,7 +325,25 @@ class TransactionTests(CompactionCase):
         self.write(1, 3, (b"a", b"aborted"))
         self.end(1, False)
         told = [[each.firstOffset for each in self.log.abortedFrom(at)] for at in (0, 1, 2, 5, 6)]
-        self.assertEqual(told, [[0], [0], [2], [4], [6]])
+        self.assertEqual(told, [[0, 2], [0, 2], [2, 4], [4, 6], [6]])
+
+    def test_abortedBehindEmptySegments(self) -> None:
+        """
+        A reader whose offset is in a segment that compaction has emptied reads the next one, and is
+        told of what is aborted there.
+        """
+        self.write(1, 0, (b"a", b"aborted"))
+        roll(self.log)
+        self.end(1, False)
+        self.write(1, 1, (b"b", b"aborted"))
+        roll(self.log)
+        self.compact()
+        self.end(1, False)
+        flush(self.log)
+        self.assertEqual([each.size > 0 for each in self.log.segments], [False, True, True])
+        self.assertIs(read(self.log, 0, 1 << 20).file, self.log.segments[1].file)
+        told = self.log.abortedFrom(0)
+        self.assertEqual([each.firstOffset for each in told], [0, 2])
 
     def test_emptyBatchOfAborted(self) -> None:
         """

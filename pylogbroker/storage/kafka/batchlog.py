@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import dropwhile, islice, takewhile
 from typing import NamedTuple
 from uuid import UUID
 
@@ -360,13 +360,15 @@ class BatchLog(PartitionLog):
     def abortedFrom(self, offset: int) -> list[AbortedTransaction]:
         """
         The aborted transactions that a reader of committed records leaves out of what it reads from
-        an offset, which is never more than the rest of a segment.
+        an offset: never more than the rest of a segment, which is the one with the offset, or, if
+        the offset is in a gap that compaction has left, the next one that has bytes. Which of them
+        only the file tells, so that those of both are given.
         """
         if not self._aborted:
             return []
-        view = self._list
-        following = view.segments[max(view.indexOf(offset), 0) + 1 :][:1]
-        ends = [segment.baseOffset for segment in following]
+        segments = self._list.segments[max(self._list.indexOf(offset), 0) + 1 :]
+        behind = dropwhile(lambda each: not each.writtenSize, segments)
+        ends = [segment.baseOffset for segment in islice(behind, 1, 2)]
         return self.abortedIn(offset, min((self.lastStableOffset, *ends)))
 
     def findTime(self, timestampMs: int) -> FindTimeJob:
