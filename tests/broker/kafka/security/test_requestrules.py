@@ -7,6 +7,7 @@ those that Apache cannot show.
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
@@ -18,7 +19,7 @@ from pylogbroker.broker.kafka.security import requestrules
 from pylogbroker.broker.kafka.security.authorizer import AclAuthorizer
 from pylogbroker.broker.kafka.security.requestrules import RULES, authorized
 from pylogbroker.cluster.acls import AclBinding, AclOperation, AclResourceType, PatternType
-from pylogbroker.cluster.metadataimage import MetadataImage, TopicRecord
+from pylogbroker.cluster.metadataimage import MetadataImage, RemoveTopicRecord, TopicRecord
 from pylogbroker.errors import InvalidRequestValueError, NotAllowedError
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
@@ -33,6 +34,7 @@ from tests.broker.kafka.kafkacase import KafkaCase, batchOf
 
 ALICE = "User:alice"
 READ, WRITE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE
+DELETE = AclOperation.DELETE
 ALTER, ACTION = AclOperation.ALTER, AclOperation.CLUSTER_ACTION
 TOPIC, GROUP, CLUSTER = AclResourceType.TOPIC, AclResourceType.GROUP, AclResourceType.CLUSTER
 TRANSACTIONAL_ID = AclResourceType.TRANSACTIONAL_ID
@@ -40,6 +42,7 @@ NO_TOPIC, NO_GROUP = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHO
 NO_CLUSTER = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 NO_TRANSACTION = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 ID = "00000000-0000-0000-0000-000000000001"
+OTHER_ID = "00000000-0000-0000-0000-000000000002"
 
 
 class RuleCase(SynchronousTestCase):
@@ -88,6 +91,40 @@ class OffsetFetchRuleTests(RuleCase):
         )
         found = self.ask(ApiKey.OFFSET_FETCH, 9, asked(groups=[all_, none]), answer)
         self.assertEqual([group.topics for group in found.groups], [[], []])
+
+
+class DeleteTopicsRuleTests(RuleCase):
+    """DeleteTopics."""
+
+    def test_missing(self) -> None:
+        """
+        A client that may not delete a topic hears here that there is none: the handler does not get
+        the name, since the topic may be created before the handler looks for it.
+        """
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        cls = messages.DeleteTopicsRequest
+        self.allow(TOPIC, "n", DESCRIBE)
+
+        def codes(version: int, **topics: Any) -> list[tuple[str, int]]:
+            answer = messages.DeleteTopicsResponse()
+            found = self.ask(ApiKey.DELETE_TOPICS, version, cls(**topics), answer)
+            return [(each.name, each.errorCode) for each in found.responses]
+
+        for version, topics in (
+            (5, {"topicNames": ["n"]}),
+            (6, {"topics": [cls.DeleteTopicState(name="n")]}),
+        ):
+            self.assertEqual(codes(version, **topics), [("n", unknown)])
+            (body,) = self.asked
+            self.assertEqual((body.topicNames, body.topics), ([], []))
+            self.asked.clear()
+        self.image.apply(TopicRecord("n", OTHER_ID, 1))
+        self.assertEqual(codes(5, topicNames=["n"]), [("n", NO_TOPIC)])
+        self.asked.clear()
+        self.allow(TOPIC, "m", DESCRIBE, DELETE)
+        self.assertEqual(codes(5, topicNames=["m"]), [])
+        (body,) = self.asked
+        self.assertEqual(body.topicNames, ["m"])
 
 
 class TransactionRuleTests(RuleCase):
@@ -358,6 +395,41 @@ class GateTests(KafkaCase):
         """A client may ask what the broker speaks before anybody knows who it is."""
         answer = self.ask(ApiKey.API_VERSIONS, 0, messages.ApiVersionsRequest())
         self.assertIn(ApiKey.CREATE_ACLS, [each.apiKey for each in answer.apiKeys])
+
+
+class RemovedTopicTests(KafkaCase):
+    """A topic that is removed: the metadata do not have it any more, but its partitions serve."""
+
+    properties = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    }
+
+    def test_unknownId(self) -> None:
+        """
+        Its id has no name that the authorizer could be asked for: nothing is read or written.
+        """
+        topicId = self.topicId()
+        topics = self.lead.service.kafka.topics
+        topics.image.apply(RemoveTopicRecord(str(UUID(bytes=topicId))))
+        partition = topics.findById(topicId, 0)
+        assert partition is not None
+        produced, fetched = messages.ProduceRequest, messages.FetchRequest
+        part = produced.PartitionProduceData(index=0, records=batchOf(b"v"))
+        topic = produced.TopicProduceData(topicId=topicId, partitionData=[part])
+        found = self.ask(ApiKey.PRODUCE, 13, produced(acks=1, topicData=[topic]))
+        code = found.responses[0].partitionResponses[0].errorCode
+        self.assertEqual(code, ErrorCode.UNKNOWN_TOPIC_ID)
+        self.assertEqual(partition.log.logEndOffset, 0)
+        one = fetched.FetchPartition(partition=0, partitionMaxBytes=9)
+        for replicaId in (-1, 1):
+            body = fetched(
+                replicaState=fetched.ReplicaState(replicaId=replicaId),
+                maxBytes=9,
+                topics=[fetched.FetchTopic(topicId=topicId, partitions=[one])],
+            )
+            found = self.ask(ApiKey.FETCH, 17, body)
+            code = found.responses[0].partitions[0].errorCode
+            self.assertEqual(code, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 class CursorTests(KafkaCase):
