@@ -7,6 +7,7 @@ from __future__ import annotations
 from twisted.python.reflect import namedAny
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.protocol.kafka.apikeys import ApiKey
 from tests.gate.features import PAGE, Feature, faults, readFeatures
 
 ROWS = {*range(1, 145)}
@@ -27,6 +28,12 @@ class PageTests(SynchronousTestCase):
         )
         names = [feature.name for feature in self.features]
         self.assertEqual(len(names), len(set(names)))
+
+    def test_everyRequest(self) -> None:
+        """Every request of today's protocol is in a row."""
+        rows = [each.sentence for each in self.features if each.name.startswith("K")]
+        words = {word.strip(",:`") for row in rows for word in row.split()}
+        self.assertEqual({key.apiName for key in ApiKey} - words, set())
 
     def test_onlyRow91IsVoid(self) -> None:
         """Every row has a test but the one for Java."""
