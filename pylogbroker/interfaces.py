@@ -262,8 +262,13 @@ class IFileSystem(Protocol):
     L{pylogbroker.errors.StorageError}s.
     """
 
-    def open(self, path: str, *, create: bool = False, write: bool = True) -> IFile:
-        """C{create}: the file must not exist yet."""
+    def open(
+        self, path: str, *, create: bool = False, write: bool = True, isPrivate: bool = False
+    ) -> IFile:
+        """
+        C{create}: the file must not exist yet. C{isPrivate}: only its owner may read and write it
+        from now on, also if it exists.
+        """
         ...
 
     def list(self, path: str) -> list[str]: ...

@@ -40,6 +40,7 @@ BUFFER_COUNT_MAX = 1024
 """Buffers of one vectored write: IOV_MAX on Linux."""
 
 _FILE_MODE = 0o644
+_PRIVATE_MODE = 0o600
 
 
 def storageError(path: str, action: str, error: OSError) -> StorageError:
@@ -123,12 +124,24 @@ class RealFileSystem:
 
     fileClass = RealFile
 
-    def open(self, path: str, *, create: bool = False, write: bool = True) -> IFile:
+    def open(
+        self, path: str, *, create: bool = False, write: bool = True, isPrivate: bool = False
+    ) -> IFile:
         flags = os.O_RDWR if write or create else os.O_RDONLY
         if create:
             flags |= os.O_CREAT | os.O_EXCL
+        mode = _PRIVATE_MODE if isPrivate else _FILE_MODE
         with _storageErrors(path, "create" if create else "open"):
-            return self.fileClass(path, os.open(path, flags | os.O_CLOEXEC, _FILE_MODE))
+            file = self.fileClass(path, os.open(path, flags | os.O_CLOEXEC, mode))
+        if isPrivate and not create:
+            try:
+                with _storageErrors(path, "restrict"):
+                    if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & ~_PRIVATE_MODE:
+                        os.fchmod(file.fileno(), _PRIVATE_MODE)
+            except StorageError:
+                file.close()
+                raise
+        return file
 
     def list(self, path: str) -> list[str]:
         with _storageErrors(path, "list"):

@@ -15,6 +15,9 @@ A disk that is full takes a part of an entry. That part is cut off at once, so t
 as before (C{isCertain}) and the next append may succeed. After any later failure it is unknown what
 the disk has, before the file is opened anew.
 
+The data may hold secrets, such as the keys of users: only the owner of the file may read it. One
+that others may read, as earlier versions made it, is closed to them when it is opened.
+
 What the data mean is the caller's business (L{pylogbroker.cluster.metadataimage}).
 """
 
@@ -71,7 +74,7 @@ class MetadataStore:
         if self._fileSystem.status(self.path) is None:
             self._replace([])
             return []
-        file = self._fileSystem.open(self.path)
+        file = self._fileSystem.open(self.path, isPrivate=True)
         try:
             data = file.readAt(0, file.size())
             found, end = self._parse(data)
@@ -148,7 +151,7 @@ class MetadataStore:
         temporary = self.path + ".tmp"
         if self._fileSystem.status(temporary) is not None:
             self._fileSystem.remove(temporary)
-        with closing(self._fileSystem.open(temporary, create=True)) as file:
+        with closing(self._fileSystem.open(temporary, create=True, isPrivate=True)) as file:
             problem = writeAll(file, 0, [content], len(content)).problem
             if problem is not None:
                 raise problem

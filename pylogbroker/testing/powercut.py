@@ -388,8 +388,10 @@ class PowerCutFileSystem:
         *names, name = _names(path)
         return self._directory("/".join(names)), name
 
-    def open(self, path: str, *, create: bool = False, write: bool = True) -> IFile:
-        """C{create}: it must not exist yet."""
+    def open(
+        self, path: str, *, create: bool = False, write: bool = True, isPrivate: bool = False
+    ) -> IFile:
+        """C{create}: it must not exist yet. There are no others to be kept from a file."""
         with self._operation("create" if create else "open", path, create):
             parent, name = self._parent(path)
             if create:

@@ -70,6 +70,21 @@ class RealFileSystemTests(filesystem.FileSystemContract):
         os.mkdir(self.at("d"))
         self.fails("open", errno.EISDIR, self.fileSystem.lock, self.at("d"))
 
+    def test_private(self) -> None:
+        """A private file is its owner's alone; one that cannot be made so is not opened."""
+        path = self.make("a", b"x")
+        self.fileSystem.open(path, isPrivate=True).close()
+        self.fileSystem.open(self.at("b"), create=True, isPrivate=True).close()
+        for each in (path, self.at("b")):
+            self.assertEqual(os.stat(each).st_mode & 0o777, 0o600)
+        os.chmod(path, 0o640)
+
+        def refuse(descriptor: int, mode: int) -> None:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+        self.patch(os, "fchmod", refuse)
+        self.fails("restrict", errno.EPERM, self.fileSystem.open, path, isPrivate=True)
+
     def test_closeOfABadDescriptor(self) -> None:
         """A failing C{close} is a L{StorageError}, too."""
         file = self.fileSystem.open(self.make("a", b""))

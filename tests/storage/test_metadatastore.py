@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import os
 from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import CorruptLogError, StorageError
 from pylogbroker.storage import metadatastore
+from pylogbroker.storage.files import RealFileSystem
 from pylogbroker.storage.metadatastore import ENTRY_SIZE_MAX, MAGIC, MetadataStore
 from pylogbroker.testing.powercut import PowerCutFileSystem, PowerLostError
 
@@ -31,6 +33,29 @@ class StoreTests(SynchronousTestCase):
     def append(self, store: MetadataStore, data: bytes) -> None:
         self.changes.append(data)
         store.append(data, lambda: [b"".join(self.changes)])
+
+    def test_private(self) -> None:
+        """Only the owner may read the journal; also one of earlier versions, and a snapshot."""
+        self.patch(metadatastore, "SNAPSHOT_SIZE_MIN", 300)
+        directory = self.mktemp()
+        os.mkdir(directory)
+        store = MetadataStore(RealFileSystem(), directory)
+        self.addCleanup(store.close)
+
+        def mode() -> int:
+            return os.stat(store.path).st_mode & 0o777
+
+        store.open()
+        self.assertEqual(mode(), 0o600)
+        before = os.stat(store.path).st_ino
+        for _ in range(4):
+            store.append(b"x" * 100, lambda: [b"all"])
+        self.assertNotEqual(os.stat(store.path).st_ino, before)
+        self.assertEqual(mode(), 0o600)
+        store.close()
+        os.chmod(store.path, 0o644)
+        store.open()
+        self.assertEqual(mode(), 0o600)
 
     def test_changesStay(self) -> None:
         """Changes are there after a restart, in order, and the store goes on."""
