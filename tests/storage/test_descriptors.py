@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -144,8 +145,8 @@ class DescriptorCacheTests(SynchronousTestCase):
         opened: list[IFile] = []
 
         class Slow(PowerCutFileSystem):
-            def open(inner, path: str, *, create: bool = False, write: bool = True) -> IFile:  # noqa: N805 - the test's own self is outside
-                found = self.files.open(path, create=create, write=write)
+            def open(inner, path: str, **more: Any) -> IFile:  # noqa: N805 - the test's own self is outside
+                found = self.files.open(path, **more)
                 file.retire()
                 opened.append(found)
                 return found

@@ -40,7 +40,7 @@ from pylogbroker.cli.arguments import (
     whitelistPattern,
 )
 from pylogbroker.cli.kafka import records
-from pylogbroker.cli.kafka.records import FIELDS, fields
+from pylogbroker.cli.kafka.records import FIELDS, ISOLATION_LEVELS, fields
 from pylogbroker.cli.output import FORMAT_OPTIONS, MESSAGE_FORMATS
 from pylogbroker.cli.session import (
     GroupMember,
@@ -77,6 +77,8 @@ def prepare(options: Namespace, streams: Streams) -> None:
     if not isCurrent(options):
         reason = "needs --bootstrap-server: messages of Kafka 0.7 have none"
         rejectOptions(options, reason, "--from-time", "--print")
+        reason = "needs --bootstrap-server: Kafka 0.7 has no transactions"
+        rejectOptions(options, reason, "--isolation-level")
     if isCurrent(options):
         rejectOptions(options, "needs --zookeeper", "--skip-message-on-error")
         if options.group is None:
@@ -422,6 +424,12 @@ _CONSUME = Command(
             "with --bootstrap-server: print these before each message, with tabs between them: "
             f"any of {','.join(FIELDS)}",
             fields,
+        ),
+        option(
+            "--isolation-level LEVEL",
+            "with --bootstrap-server: read_committed leaves out records of aborted transactions, "
+            "and ends before those of open ones; read_uncommitted, the default, prints them, too",
+            choices=ISOLATION_LEVELS,
         ),
         option(
             "--fetch-size BYTES",

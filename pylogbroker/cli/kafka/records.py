@@ -35,6 +35,9 @@ COMMIT_MS = 1_000
 WRITE_COUNT = 1_000
 """Records in one write to standard output."""
 
+READ_COMMITTED = "read_committed"
+ISOLATION_LEVELS = ("read_uncommitted", READ_COMMITTED)
+
 FIELDS = ("timestamp", "partition", "offset", "headers", "key")
 """What C{--print} can show before a record."""
 
@@ -242,6 +245,7 @@ class _Source:
         self._options = options
         self._topics = topics
         self._ends: dict[TopicPartition, int] = {}
+        self._isCommitted = options.isolationLevel == READ_COMMITTED
 
     def turn(self) -> None:
         """What is to be done between two polls."""
@@ -259,12 +263,14 @@ class _Source:
         """
 
     def _open(self, positions: dict[TopicPartition, int]) -> None:
-        self.reader = RecordReader(self._cluster, positions, self._options.fetchSize)
+        self.reader = RecordReader(
+            self._cluster, positions, self._options.fetchSize, self._isCommitted
+        )
         self._ends = self._offsets(list(positions), LATEST)
 
     def _offsets(self, places: list[TopicPartition], timeMs: int) -> dict[TopicPartition, int]:
         made = {}
-        for where, found in self._cluster.offsets(places, timeMs).items():
+        for where, found in self._cluster.offsets(places, timeMs, self._isCommitted).items():
             if isinstance(found, ResponseError):
                 raise found
             made[where] = found[0]

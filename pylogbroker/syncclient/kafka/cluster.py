@@ -277,13 +277,14 @@ class KafkaCluster:
         return self.attempt(ask)
 
     def offsets(
-        self, places: Iterable[TopicPartition], time: int
+        self, places: Iterable[TopicPartition], time: int, isCommitted: bool = False
     ) -> dict[TopicPartition, tuple[int, int] | ResponseError]:
         """
         Offsets by time.
 
         @param time: L{EARLIEST}, L{LATEST}, or milliseconds: the first record with that timestamp
             or a later one.
+        @param isCommitted: the end is where the first open transaction begins.
         @return: offset and timestamp, both -1 where there is no such record; or why not.
         """
         cls = messages.ListOffsetsRequest
@@ -298,6 +299,7 @@ class KafkaCluster:
             for number, topics in byLeader.items():
                 body = cls(
                     replicaId=-1,
+                    isolationLevel=int(isCommitted),
                     topics=[
                         cls.ListOffsetsTopic(
                             name=name,

@@ -4,12 +4,14 @@ administers needs none of it.
 
 Fetches are sent without sessions and in a version that names topics. A batch is checked before its
 records are given out; markers of transactions are stepped over. Records of open and aborted
-transactions are read, too.
+transactions are read, too, unless the reader is for what is committed: then a partition ends where
+its first open transaction begins, and the broker names the aborted ones in what it sends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pylogbroker.errors import FormatError, MessageTooLargeError, OffsetOutOfRangeError
@@ -32,6 +34,11 @@ NAMED_VERSION = 12
 FETCH_SIZE = 1 << 20
 RESPONSE_SIZE = 50 << 20
 
+AbortedTransaction = tuple[int, int]
+"""The offset at which it begins, and its producer's id."""
+
+_Content = tuple[TopicPartition, bytes, list[AbortedTransaction]]
+
 
 class RecordReader:
     """
@@ -45,8 +52,13 @@ class RecordReader:
         cluster: KafkaCluster,
         positions: Mapping[TopicPartition, int],
         fetchSize: int = FETCH_SIZE,
+        isCommitted: bool = False,
     ) -> None:
-        """@param fetchSize: bytes of one partition in a response; a larger batch comes whole."""
+        """
+        @param fetchSize: bytes of one partition in a response; a larger batch comes whole.
+        @param isCommitted: leave out records of open and aborted transactions.
+        """
+        self._isCommitted = isCommitted
         self._cluster = cluster
         self._fetchSize = fetchSize
         self.positions = dict(positions)
@@ -62,21 +74,22 @@ class RecordReader:
         @raise FormatError: a batch is damaged.
         """
         found = self._cluster.attempt(lambda: self._fetch(waitMs))
-        for where, data in found:
-            yield from self._records(where, data)
+        for content in found:
+            yield from self._records(*content)
 
-    def _fetch(self, waitMs: int) -> list[tuple[TopicPartition, bytes]]:
+    def _fetch(self, waitMs: int) -> list[_Content]:
         cls = messages.FetchRequest
         byLeader: dict[int, dict[str, list[int]]] = {}
         for where in self.positions:
             topics = byLeader.setdefault(self._cluster.leader(where), {})
             topics.setdefault(where.topic, []).append(where.partition)
-        found: list[tuple[TopicPartition, bytes]] = []
+        found: list[_Content] = []
         for number, topics in byLeader.items():
             body = cls(
                 maxWaitMs=0 if found else waitMs,
                 minBytes=1,
                 maxBytes=RESPONSE_SIZE,
+                isolationLevel=int(self._isCommitted),
                 topics=[
                     cls.FetchTopic(
                         topic=name,
@@ -98,7 +111,7 @@ class RecordReader:
             found += self._contents(response)
         return found
 
-    def _contents(self, response: Any) -> Iterator[tuple[TopicPartition, bytes]]:
+    def _contents(self, response: Any) -> Iterator[_Content]:
         if response.errorCode:
             raise ResponseError(response.errorCode, "fetch")
         for topic in response.responses:
@@ -112,19 +125,27 @@ class RecordReader:
                 if part.errorCode:
                     raise ResponseError(part.errorCode, str(where))
                 if part.records:
-                    yield where, bytes(part.records)
+                    aborted = part.abortedTransactions or ()
+                    begins = [(each.firstOffset, each.producerId) for each in aborted]
+                    yield where, bytes(part.records), begins
 
     def _records(
-        self, where: TopicPartition, data: bytes
+        self, where: TopicPartition, data: bytes, aborted: Iterable[AbortedTransaction] = ()
     ) -> Iterator[tuple[TopicPartition, Record]]:
         at, before = 0, self.positions[where]
+        begins = deque(sorted(aborted))
+        producers = set[int]()  # in an aborted transaction at this place
         while len(data) - at >= BATCH_OVERHEAD:
             header = readHeader(data, at)
             if header.size > len(data) - at:
                 break
             try:
                 checkCrc(data, at, header)
-                if not header.isControl:
+                while begins and begins[0][0] <= header.lastOffset:
+                    producers.add(begins.popleft()[1])
+                if header.isControl:
+                    producers.discard(header.producerId)
+                elif not (header.isTransactional and header.producerId in producers):
                     for record in iterateRecords(data, at, header):
                         if record.offset >= self.positions[where]:
                             self.positions[where] = record.offset + 1

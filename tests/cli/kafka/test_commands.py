@@ -194,6 +194,54 @@ class RecordTests(CurrentCase):
             self.assertEqual(found[0]["payload"], None if topic == "theirs" else "x")
         self.assertEqual(places[0], places[1])
 
+    def transactional(self, name: str) -> Any:
+        producer = Producer(
+            {"bootstrap.servers": self.broker.bootstrapServers, "transactional.id": name}
+        )
+        producer.init_transactions(TIMEOUT_SECONDS)
+        return producer
+
+    def test_isolationLevel(self) -> None:
+        """
+        C{read_committed} leaves out aborted transactions, whatever is between their records, and
+        ends before open ones; by default all is read.
+        """
+        first, second = self.transactional("x"), self.transactional("y")
+        sending = ("produce", "-", "--topic", "t", "--partition", "0")
+
+        def send(producer: Any, text: str) -> None:
+            producer.produce("t", text.encode(), partition=0)
+            self.assertEqual(producer.flush(TIMEOUT_SECONDS), 0)
+
+        first.begin_transaction()
+        send(first, "a")
+        first.commit_transaction(TIMEOUT_SECONDS)
+        first.begin_transaction()
+        second.begin_transaction()
+        send(first, "aborted")
+        send(second, "b")
+        self.done(*sending, input=b"c\n")
+        send(first, "aborted, too")
+        first.abort_transaction(TIMEOUT_SECONDS)
+        send(second, "d")
+        second.commit_transaction(TIMEOUT_SECONDS)
+        first.begin_transaction()
+        send(first, "e")
+        first.commit_transaction(TIMEOUT_SECONDS)
+        second.begin_transaction()
+        send(second, "open")
+        self.done(*sending, input=b"behind\n")
+        words = ("consume", "--topic", "t", "--from-beginning")
+        committed = ("--isolation-level", "read_committed")
+        self.assertEqual(self.done(*words, *committed).split("\n"), [*"abcde", ""])
+        found = self.done(*words, *committed, "--group", "g")
+        self.assertEqual(found.split("\n"), [*"abcde", ""])
+        every = ["a", "aborted", "b", "c", "aborted, too", "d", "e", "open", "behind", ""]
+        for more in ((), ("--isolation-level", "read_uncommitted")):
+            self.assertEqual(self.done(*words, *more).split("\n"), every, more)
+        second.abort_transaction(TIMEOUT_SECONDS)
+        self.assertEqual(self.done(*words, *committed, "--group", "g"), "behind\n")
+
     def test_where(self) -> None:
         """From an offset, from a time, from one partition, some records, or topics by pattern."""
         for number, at in enumerate(("1000", "2000", "3000")):
@@ -247,6 +295,8 @@ class RecordTests(CurrentCase):
             ("produce", "-", *current, "--header", "a"),
             ("produce", "-", *current, "--timestamp", "latest"),
             ("consume", "--topic", "t", "--from-beginning", "--print", "key"),
+            ("consume", "--topic", "t", "--from-beginning", "--isolation-level", "read_committed"),
+            ("consume", *current, "--from-beginning", "--isolation-level", "serializable"),
             ("consume", *current, "--from-beginning", "--print", "colour"),
             ("consume", *current, "--from-beginning", "--autocommit-interval-ms", "5"),
             ("consume", *current, "--group", "g", "--partition", "1"),
