@@ -19,6 +19,13 @@ fetch that waits for new records. Such a wait starts a flush at the end of the t
 appended by then is covered by one C{fsync}; what comes while it runs, by the next, which begins
 when it ends.
 
+Gathering: a producer has five requests under way, of which a flush often covers two. While it runs
+the others come, and the next begins before the producer has sent the two again. So it waits until
+as many requests wait as did at the end of the flush before, but no longer than L{GATHER_SECONDS}: a
+flush costs the processor more than a request does. After a wait in vain the next
+L{GATHER_PAUSE_COUNT} flushes begin at once, and so do those for more than L{GATHER_COUNT_MAX}
+requests, whose share of a flush is small.
+
 Throttling: L{Partition.append} admits nothing while too many bytes are unflushed, in the partition
 or in all, or while the disk is full. Producers wait until I{half} of the limit is flushed, so that
 they proceed in large steps. Only C{LogManager._account} updates the sum of all
@@ -33,6 +40,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
@@ -56,6 +64,9 @@ from pylogbroker.types import TopicPartition, formatCount
 
 J = TypeVar("J", bound=Job)
 
+GATHER_COUNT_MAX = 16
+GATHER_PAUSE_COUNT = 16
+GATHER_SECONDS = 0.001
 WRITE_SIZE_MAX = 256 << 10
 RETENTION_DELAY_MS = 60_000
 _MINUTE_MS = 60_000
@@ -70,6 +81,9 @@ class Partition:
     @ivar isDiskBlocked: accepted bytes, or a roll, wait for room on the disk.
     @ivar isRolling: a roll is requested or under way.
     @ivar isRetaining: retention of this partition is under way.
+    @ivar gatherCount: requests for which the next flush waits.
+    @ivar gatherPause: flushes that do not wait.
+    @ivar gathering: ends the wait.
     @ivar capacityWaiters: fire when this partition admits appends again, or fails.
     @ivar jobWaiters: fire when the job under way has ended.
     @ivar rollWaiters: fire when the roll has ended, however it ended.
@@ -82,6 +96,9 @@ class Partition:
     isDiskBlocked: bool = False
     isRolling: bool = False
     isRetaining: bool = False
+    gatherCount: int = 0
+    gatherPause: int = 0
+    gathering: IDelayedCall | None = None
     capacityWaiters: Waiters[None] = field(default_factory=Waiters)
     jobWaiters: Waiters[None] = field(default_factory=Waiters)
     rollWaiters: Waiters[None] = field(default_factory=Waiters)
@@ -329,8 +346,10 @@ class LogManager:
         if log.pendingSize and log.blocked is not None:
             self._blockOnDisk(partition, log.blocked)
             return
-        if log.wantsFlush or partition.isOverLimit:
+        if partition.isOverLimit:
             self.flush(partition)
+        elif log.wantsFlush:
+            self._flushGathered(partition)
         elif self.unflushedSize > self.unflushedSizeMax:
             self._flushAll()
 
@@ -454,10 +473,28 @@ class LogManager:
         for partition in list(self._unflushed):
             self.flush(partition)
 
+    def _flushGathered(self, partition: Partition) -> None:
+        """Start the flush that someone waits for, or wait a little for others who need it."""
+        if 0 < partition.log.flushWaiterCount < partition.gatherCount:
+            if partition.gathering is None:
+                partition.gathering = self._clock.callLater(
+                    GATHER_SECONDS, self._gatheredTooFew, partition
+                )
+        else:
+            self.flush(partition)
+
+    def _gatheredTooFew(self, partition: Partition) -> None:
+        partition.gathering = None
+        partition.gatherPause = GATHER_PAUSE_COUNT
+        self.flush(partition)
+
     def flush(self, partition: Partition) -> None:
         """Start a flush, unless a job of the partition is under way or all is flushed."""
         if partition in self._busy:
             return
+        if partition.gathering is not None:
+            partition.gathering.cancel()
+            partition.gathering = None
         log = partition.log
         job = log.beginFlush()
         if job is None:
@@ -473,6 +510,11 @@ class LogManager:
                 self._pageCache.markCached(job.segment.file.path, start, after.byte - start)
             else:
                 self._counters.failedCount += 1
+            partition.gatherCount = 0
+            if partition.gatherPause:
+                partition.gatherPause -= 1
+            elif log.flushWaiterCount <= GATHER_COUNT_MAX:
+                partition.gatherCount = log.flushWaiterCount
             log.finishFlush(job, error, self.nowMs())  # fetches that waited for it are sent now
 
         self._run(partition, job, finish)
@@ -512,8 +554,10 @@ class LogManager:
             return
         self._account(partition)
         hasWaiters = bool(len(self._capacityWaiters) or len(partition.capacityWaiters))
-        if log.wantsFlush or partition.isOverLimit or (hasWaiters and log.unflushedSize):
+        if partition.isOverLimit or (hasWaiters and log.unflushedSize):
             self.flush(partition)
+        elif log.wantsFlush:
+            self._flushGathered(partition)
         self._fireCapacity(partition)
 
     # -- rolling

@@ -479,6 +479,11 @@ class PartitionLog:
         return self.flushDueOffset > self.flushed.offset
 
     @property
+    def flushWaiterCount(self) -> int:
+        """How many wait for the flushed offset."""
+        return len(self._waiters[MarkKind.FLUSHED])
+
+    @property
     def wantsFlush(self) -> bool:
         """Whether to flush now what is written: by count, or because someone waits for it."""
         return self.flushDueOffset > self.flushed.offset

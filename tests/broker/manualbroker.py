@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pylogbroker.broker.connection import ServerConnection
-from pylogbroker.broker.logmanager import LogManager, Partition
+from pylogbroker.broker.logmanager import GATHER_SECONDS, LogManager, Partition
 from pylogbroker.broker.service import BrokerService
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.errors import FrameSizeError
@@ -271,11 +271,15 @@ class LeadBroker:
         return self
 
     def settle(self, countMax: int = 1000) -> None:
-        """Turns and work until there is nothing to do now."""
+        """Turns and work until there is nothing to do now, or behind the short wait of a flush."""
         for _ in range(countMax):
             self.reactor.turn()
-            if not self.flushWorker.performAll() and not self.readWorker.performAll():
+            if self.flushWorker.performAll() or self.readWorker.performAll():
+                continue
+            soon = self.reactor.seconds() + GATHER_SECONDS
+            if not any(call.getTime() <= soon for call in self.reactor.getDelayedCalls()):
                 return
+            self.reactor.advance(GATHER_SECONDS)
         raise RuntimeError("the broker does not settle")
 
     def turn(self) -> None:

@@ -6,6 +6,7 @@ checkpoints, removal, and power cuts.
 from __future__ import annotations
 
 import errno
+from collections import deque
 from random import Random
 from typing import Any
 
@@ -13,7 +14,13 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.broker.logmanager import LogManager, Partition
+from pylogbroker.broker.logmanager import (
+    GATHER_COUNT_MAX,
+    GATHER_PAUSE_COUNT,
+    GATHER_SECONDS,
+    LogManager,
+    Partition,
+)
 from pylogbroker.broker.server import Broker
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.errors import (
@@ -90,11 +97,15 @@ class Bench:
         self.clock.advance(0)
 
     def settle(self) -> None:
-        """Do whatever there is to do now."""
+        """Do whatever there is to do now, or behind the short wait of a flush."""
         for _ in range(1000):
             self.turn()
-            if not self.worker.performAll():
+            if self.worker.performAll():
+                continue
+            soon = self.clock.seconds() + GATHER_SECONDS
+            if not any(call.getTime() <= soon for call in self.clock.getDelayedCalls()):
                 return
+            self.clock.advance(GATHER_SECONDS)
         raise AssertionError("it does not come to rest")
 
     def send(
@@ -152,22 +163,89 @@ class AcknowledgeTests(SynchronousTestCase):
 
     def test_groupCommit(self) -> None:
         """
-        One fsync answers all that came in the turn; the next begins when it ends, for all that came
-        meanwhile.
+        One fsync answers all that came in the turn; what comes while it runs waits for the next.
         """
-        for value in (b"a", b"b", b"c"):
-            self.bench.send(batch(value), self.acks)
+        self.sendEach(b"abc")
+        self.assertEqual((len(self.bench.worker.jobs), self.acks), (0, []))
         self.bench.turn()
         self.assertEqual((len(self.bench.worker.jobs), self.acks), (1, []))
-        for value in (b"d", b"e"):
-            self.bench.send(batch(value), self.acks)
-            self.bench.turn()
+        self.sendEach(b"de")
+        self.bench.turn()
         self.assertEqual((len(self.bench.worker.jobs), self.acks), (1, []))
         self.bench.worker.perform()
-        self.assertEqual((self.acks, len(self.bench.worker.jobs)), ([None] * 3, 1))
-        self.bench.worker.perform()
+        self.assertEqual(self.acks, [None] * 3)
+        self.bench.settle()
         self.assertEqual((self.acks, len(self.bench.worker.jobs)), ([None] * 5, 0))
         self.assertEqual(self.bench.log().highWatermark, 5)
+
+    def sendEach(self, values: bytes) -> None:
+        """Requests that come in one turn."""
+        for value in values:
+            self.bench.send(batch(b"%c" % value), self.acks)
+
+    def flushOf(self, values: bytes) -> None:
+        """A flush that ends while these wait for it, and begins with the first."""
+        self.sendEach(values[:1])
+        self.bench.turn()
+        self.sendEach(values[1:])
+        self.bench.turn()
+        self.assertEqual(len(self.bench.worker.jobs), 1)
+        self.acks.clear()
+        self.bench.worker.perform()
+        self.assertEqual(self.acks, [None])
+
+    def test_gather(self) -> None:
+        """
+        The next flush waits until the requests that were answered have been followed by as many.
+        """
+        self.flushOf(b"abcde")
+        self.bench.turn()
+        self.assertEqual(len(self.bench.worker.jobs), 0)
+        self.sendEach(b"f")
+        self.bench.turn()
+        self.assertEqual(len(self.bench.worker.jobs), 1)
+        self.bench.worker.perform()
+        self.assertEqual((self.acks, self.bench.worker.jobs), ([None] * 6, deque()))
+        self.sendEach(b"ghij")
+        self.bench.turn()
+        self.assertEqual(len(self.bench.worker.jobs), 0)
+        self.sendEach(b"k")
+        self.bench.turn()
+        self.assertEqual(len(self.bench.worker.jobs), 1)
+
+    def test_gatherInVain(self) -> None:
+        """Where fewer follow, it waits for a millisecond; then some flushes wait for nobody."""
+        self.flushOf(b"abc")
+        self.bench.clock.advance(GATHER_SECONDS / 2)
+        self.assertEqual(len(self.bench.worker.jobs), 0)
+        self.bench.clock.advance(GATHER_SECONDS / 2)
+        self.assertEqual(len(self.bench.worker.jobs), 1)
+        self.bench.worker.perform()
+        self.assertEqual(self.acks, [None] * 3)
+        for _ in range(GATHER_PAUSE_COUNT // 2):
+            self.flushOf(b"ab")
+            self.bench.turn()
+            self.assertEqual(len(self.bench.worker.jobs), 1)
+            self.bench.worker.perform()
+        self.flushOf(b"ab")
+        self.assertEqual(len(self.bench.worker.jobs), 0)
+
+    def test_gatherFew(self) -> None:
+        """It does not wait for requests of which there are so many that a flush costs little."""
+        self.flushOf(bytes(range(GATHER_COUNT_MAX + 1)))
+        self.assertEqual(len(self.bench.worker.jobs), 1)
+
+    def test_gatherEnds(self) -> None:
+        """A flush for another reason ends the wait, and so does the end of the partition."""
+        self.flushOf(b"ab")
+        (waiting,) = self.bench.clock.getDelayedCalls()[:1]
+        self.bench.manager.flush(self.bench.partition())
+        self.assertEqual((len(self.bench.worker.jobs), waiting.active()), (1, 0))
+        self.bench.settle()
+        self.flushOf(b"ab")
+        (waiting,) = self.bench.clock.getDelayedCalls()[:1]
+        self.bench.stop()
+        self.assertEqual((self.acks, waiting.active()), ([None] * 2, 0))
 
     def test_withoutFlush(self) -> None:
         """By setting, C{acks=all} is answered from the page cache, as by Kafka."""
