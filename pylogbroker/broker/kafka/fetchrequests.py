@@ -335,8 +335,19 @@ class _Fetch:
         try:
             return self._broker.readBatches(log, offset, sizeMax, isFirst, self._isCommitted)
         except PylogbrokerError as error:
-            read.error = errorOf(error)
+            read.error = self._failure(read, error)
             return EMPTY_SLICE
+
+    def _failure(self, read: _Read, error: PylogbrokerError) -> KafkaError:
+        """Why nothing can be read: the topic may have been removed since the request came."""
+        topic, index = read.key
+        if isinstance(topic, bytes):
+            found = self._topics.findById(topic, index)
+        else:
+            found = self._topics.find(topic, index)
+        if found is not read.partition:
+            return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return errorOf(error)
 
     def _readLater(self) -> None:
         async def readAll() -> None:
@@ -348,7 +359,7 @@ class _Fetch:
                 try:
                     self._put(read, await found if isinstance(found, Deferred) else found)
                 except PylogbrokerError as error:
-                    read.error = errorOf(error)
+                    read.error = self._failure(read, error)
 
         def go(_none: None) -> None:
             if self._mayWait():

@@ -244,6 +244,23 @@ class WaitTests(FetchCase):
         self.put(b"a")
         self.assertEqual(self.now(), [[], [b"a"]])
 
+    def test_deletion(self) -> None:
+        """It is answered when its topic is deleted, as one that comes now, by name and by id."""
+        other = MESSAGES["DeleteTopicsRequest"](topicNames=["t"])
+        for version in (12, 13):
+            request = self.request((0, 0), version=version, waitMs=500)
+            self.peer.send(frameOf(ApiKey.FETCH, version, request))
+            self.lead.settle()
+            self.assertEqual(self.peer.frames(), [])
+            waiting, self.peer = self.peer, self.connect()
+            (deleted,) = self.ask(ApiKey.DELETE_TOPICS, 1, other).responses
+            self.assertEqual(deleted.errorCode, 0)
+            self.create("t", 2)
+            self.peer = waiting
+            found = self.answer(ApiKey.FETCH, version)
+            (part,) = found.responses[0].partitions
+            self.assertEqual(part.errorCode, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
     def test_connectionLost(self) -> None:
         """The wait ends with its connection, and leaves nothing."""
         self.wait((0, 0), waitMs=2**31 - 1)
