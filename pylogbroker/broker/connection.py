@@ -29,8 +29,9 @@ which must not become a request, so they are ignored. The peer's end is awaited 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any, Protocol
 
@@ -90,6 +91,7 @@ class IProtocolHandler(Protocol):
 
     @ivar name: for log lines.
     @ivar slotCountMax: requests of one connection that are in progress or have unsent answers.
+    @ivar endsIdle: whether a connection is closed that is silent for long.
     @ivar allowsHalfClose: a client that has closed its half still gets the answers to what it
         asked. Else it gets those that need not wait.
     """
@@ -97,6 +99,7 @@ class IProtocolHandler(Protocol):
     name: str
     slotCountMax: int
     allowsHalfClose: bool
+    endsIdle: bool
 
     def newDecoder(self) -> Any:
         """The L{IDecoder} of one connection."""
@@ -119,6 +122,10 @@ class IProtocolHandler(Protocol):
             so that they share what an answer must wait for, such as the write of their records.
         @raise PylogbrokerError: the connection must be closed; from Deferred and function, too.
         """
+        ...
+
+    def mustAuthenticate(self, state: Any) -> bool:
+        """Whether a client has still to authenticate."""
         ...
 
     def keepsFrame(self, request: Any) -> bool:
@@ -210,6 +217,7 @@ class ServerConnection(TwistedProtocol):
         self._reservation: Reservation | None = None  # of the frame that is arriving
         self._greeting: bytes | None = b""  # the first bytes, until a request was understood
         self._sentBefore = -1
+        self._activeTick = connections.tick
 
     @property
     def busy(self) -> bool:
@@ -227,6 +235,8 @@ class ServerConnection(TwistedProtocol):
         if self._chooseHandler is None:
             self._state = self._handler.newState(self.transport)
         connections.connectionMade(self)
+        if self._handler.mustAuthenticate(self._state):
+            connections.authenticating[self] = False
         if isinstance(self.transport, SendfileTransport):
             self.transport.bufferSize = connections.memory.receiveSize
         if isTls(self.transport):
@@ -239,6 +249,7 @@ class ServerConnection(TwistedProtocol):
         counters = self.connections.counters
         counters.readSize += len(data)
         counters.readCount += 1
+        self._activeTick = self.connections.tick
         if self._finishing:
             return
         if self._chooseHandler is not None:
@@ -287,6 +298,7 @@ class ServerConnection(TwistedProtocol):
         self._finishing = self._orphaned = True
         connections.connectionLost(self)
         connections.handshaking.pop(self, None)
+        connections.authenticating.pop(self, None)
         connections.closing.pop(self, None)
         self._handler.connectionLost(self._state)
         if reason is not None and isTlsFailure(reason):
@@ -479,6 +491,7 @@ class ServerConnection(TwistedProtocol):
         self._slots.popleft()
         if not self._slots:
             self._slots = None
+            self._activeTick = self.connections.tick
 
     def _release(self, slot: _Slot) -> None:
         reservation, slot.reservation = slot.reservation, None
@@ -511,6 +524,19 @@ class ServerConnection(TwistedProtocol):
             return False
         before, self._sentBefore = self._sentBefore, self._sender.sentSize
         return before == self._sentBefore
+
+    @property
+    def mustAuthenticate(self) -> bool:
+        return self._handler.mustAuthenticate(self._state)
+
+    def isIdle(self, tickCount: int) -> bool:
+        """Whether nothing has come for so many ticks, and nothing is in progress."""
+        return (
+            self._handler.endsIdle
+            and not self._slots
+            and not self._finishing
+            and self.connections.tick - self._activeTick > tickCount
+        )
 
     # -- flow control
 
@@ -618,8 +644,11 @@ class BrokerConnections:
 
     @ivar orphaned: closed ones with requests in progress.
     @ivar handshaking: those in their TLS handshake, and whether the last check found them there.
+    @ivar authenticating: those that have to authenticate, and perhaps have done so since the last
+        check; likewise.
     @ivar closing: those that we have closed and whose end we wait for; likewise.
     @ivar delayed: connections that are not read, and will be closed.
+    @ivar tick: grows by one with each call of L{dropIdle}.
     """
 
     def __init__(
@@ -630,17 +659,28 @@ class BrokerConnections:
         counters: ConnectionCounters,
         log: RateLimitedLogger,
         countMax: int = 0,
+        addressCountMax: int = sys.maxsize,
+        addressCountsMax: Mapping[str, int] | None = None,
     ) -> None:
-        """@param countMax: connections beyond it are closed at once; 0 for no limit."""
+        """
+        @param countMax: connections beyond it are closed at once; 0 for no limit.
+        @param addressCountMax: likewise, of one address.
+        @param addressCountsMax: of addresses that have another such limit.
+        """
         self.clock = clock
         self.memory = memory
         self.sendContext = sendContext
         self.counters = counters
         self.log = log
         self.countMax = countMax
+        self._addressCountMax = addressCountMax
+        self._addressCountsMax = addressCountsMax or {}
+        self._addressCounts: Counter[str] = Counter()
+        self.tick = 0
         self.open: dict[ServerConnection, None] = {}
         self.orphaned: dict[ServerConnection, None] = {}
         self.handshaking: dict[ServerConnection, bool] = {}
+        self.authenticating: dict[ServerConnection, bool] = {}
         self.closing: dict[ServerConnection, bool] = {}
         self._delayMs: Callable[[str], int] | None = None
         self._clock: Any = None
@@ -657,15 +697,25 @@ class BrokerConnections:
 
     def admits(self, address: object) -> bool:
         """Whether one more may connect; a refusal is counted and logged."""
-        if not self.countMax or len(self.open) < self.countMax:
-            return True
-        self.counters.refusedCount += 1
-        self.log.warn(
-            "There are {count} connections already: {address} was turned away",
-            count=self.countMax,
-            address=formatAddress(address),
-        )
-        return False
+        if self.countMax and len(self.open) >= self.countMax:
+            self.counters.refusedCount += 1
+            self.log.warn(
+                "There are {count} connections already: {address} was turned away",
+                count=self.countMax,
+                address=formatAddress(address),
+            )
+            return False
+        host = _hostOf(address)
+        countMax = self._addressCountsMax.get(host, self._addressCountMax)
+        if host and self._addressCounts[host] >= countMax:
+            self.counters.refusedCount += 1
+            self.log.warn(
+                "There are {count} connections of its address already: {address} was turned away",
+                count=countMax,
+                address=formatAddress(address),
+            )
+            return False
+        return True
 
     def limitRate(self, delayMs: Callable[[str], int], clock: Any) -> None:
         """
@@ -695,26 +745,42 @@ class BrokerConnections:
 
     def connectionMade(self, connection: ServerConnection) -> None:
         self.open[connection] = None
+        self._addressCounts[_hostOf(connection.transport.getPeer())] += 1
         self.counters.opened()
         self.memory.connectionMade()
 
     def connectionLost(self, connection: ServerConnection) -> None:
         del self.open[connection]
+        host = _hostOf(connection.transport.getPeer())
+        self._addressCounts[host] -= 1
+        if not self._addressCounts[host]:
+            del self._addressCounts[host]
         self.counters.closed()
         self.memory.connectionLost()
 
     def dropStalled(self) -> None:
         """
         Close connections whose peers take nothing of their answers, which pins deleted segments, or
-        do not complete their TLS handshake. Called by the clock: two calls without progress are
-        enough.
+        do not complete their TLS handshake, or do not authenticate. Called by the clock: two calls
+        without progress are enough.
         """
         self._dropSeen(
             self.handshaking, "{peer} does not come to the end of its TLS handshake: cut off"
         )
+        for connection in list(self.authenticating):
+            if not connection.mustAuthenticate:
+                del self.authenticating[connection]
+        self._dropSeen(self.authenticating, "{peer} does not authenticate: cut off")
         for connection in list(self.open):
             if connection.isStalled():
                 self._abort(connection, "{peer} takes nothing of its answer: cut off")
+
+    def dropIdle(self, tickCount: int) -> None:
+        """Close connections that are silent for so many calls. Called by the clock."""
+        self.tick += 1
+        for connection in list(self.open):
+            if connection.isIdle(tickCount):
+                connection.drop()
 
     def dropUnclosed(self) -> None:
         """
@@ -735,6 +801,12 @@ class BrokerConnections:
         self.counters.slowCount += 1
         self.log.warn(message, peer=formatAddress(connection.transport.getPeer()))
         connection.transport.abortConnection()
+
+
+def _hostOf(address: Any) -> str:
+    """The text of an IP address; of one of IPv4 in IPv6, the former; C{""}: there is none."""
+    host: str = getattr(address, "host", "")
+    return host.removeprefix("::ffff:").partition("%")[0] if ":" in host else host
 
 
 class DelayedConnection(TwistedProtocol):

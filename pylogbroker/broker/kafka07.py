@@ -162,6 +162,7 @@ class Kafka07Protocol:
     name = "the protocol of Kafka 0.7"
     slotCountMax = 1
     allowsHalfClose = True
+    endsIdle = False  # a producer would lose the next message that it sends
 
     def __init__(
         self,
@@ -251,6 +252,10 @@ class Kafka07Protocol:
             return result
 
         return answer.addCallback(over)
+
+    def mustAuthenticate(self, state: UnconfirmedPartitions) -> bool:
+        """The certificate is enough."""
+        return False
 
     def keepsFrame(self, request: Request) -> bool:
         """All do: produced records are parts of it, and the waits of others are short."""

@@ -82,6 +82,8 @@ LINGER_MS = 5_000
 A client has once to twice this time to end a connection that we have closed; less if
 C{reader.idle.ms} is less.
 """
+IDLE_TICK_COUNT = 10
+"""How often within C{connections.max.idle.ms} the broker looks for idle connections."""
 _STOP_LOOK_MS = 20
 _TURN_SECONDS = 0.05
 _OTHER_DESCRIPTOR_COUNT = 64
@@ -241,6 +243,8 @@ class BrokerService(Service):
             self.counters.connections,
             log,
             settings.maxConnections,
+            settings.maxConnectionsPerIp,
+            settings.maxConnectionsPerIpOverrides,
         )
         self.connections.limitRate(self.kafka.quotas.connected, reactor)
         self._listeners = readListeners(settings)
@@ -300,7 +304,7 @@ class BrokerService(Service):
                     return None
                 return kafka if isCurrentProtocol(greeting) else kafka07
 
-            return BrokerFactory(self.connections, kafka07, choose)
+            return BrokerFactory(self.connections, kafka if dialect == KAFKA else kafka07, choose)
 
         return [makeFactory(listener) for listener in self._listeners]
 
@@ -598,6 +602,8 @@ class BrokerService(Service):
         idleMs, repeat = self._settings.readerIdleMs, self.logManager.repeat
         repeat(idleMs, self.connections.dropStalled)
         repeat(min(LINGER_MS, idleMs), self.connections.dropUnclosed)
+        tickMs = max(self._settings.connectionsMaxIdleMs // IDLE_TICK_COUNT, 1)
+        repeat(tickMs, partial(self.connections.dropIdle, IDLE_TICK_COUNT))
         if self._settings.metricsLogIntervalMs:
             repeat(self._settings.metricsLogIntervalMs, self._logMetrics)
         self._status.startedMs = self.logManager.nowMs()

@@ -42,6 +42,7 @@ from pylogbroker.config.propertytypes import (
     ANY_INTEGER,
     BAR_SEPARATED_LIST,
     BOOLEAN,
+    INT_MAX,
     LONG_MAX,
     NOT_EMPTY,
     NOT_NEGATIVE,
@@ -49,6 +50,7 @@ from pylogbroker.config.propertytypes import (
     SIZE,
     TEXT,
     TOPIC_MAP,
+    AddressMap,
     EndpointTemplate,
     Enum,
     Host,
@@ -164,6 +166,26 @@ class BrokerSettings(Settings):
         "The largest number of client connections; the broker closes further ones at once. "
         "0: limited by file descriptors only.",
     )
+    maxConnectionsPerIp = ownKey(
+        "max.connections.per.ip",
+        NOT_NEGATIVE,
+        str(INT_MAX),
+        "The largest number of client connections from one address; the broker closes further ones"
+        " at once.",
+    )
+    maxConnectionsPerIpOverrides = ownKey(
+        "max.connections.per.ip.overrides",
+        AddressMap(),
+        "",
+        "Other such numbers, of single addresses: `10.0.0.7:200,2001:db8::7:50`.",
+    )
+    connectionsMaxIdleMs = ownKey(
+        "connections.max.idle.ms",
+        POSITIVE,
+        "600000",
+        "How long a connection of Kafka's current protocol may be silent; then the broker closes"
+        " it, unless a request is in progress.",
+    )
     frameDeadlineMs = ownKey(
         "frame.deadline.ms",
         POSITIVE,
@@ -177,7 +199,8 @@ class BrokerSettings(Settings):
         POSITIVE,
         "120000",
         "The longest time that a client may leave a waiting response unread; then the "
-        "broker closes the connection, because it pins deleted segments.",
+        "broker closes the connection, because it pins deleted segments. A client that does not "
+        "end its TLS handshake, or does not authenticate, has once to twice this time.",
     )
     allowFile = ownKey(
         "allow.file",

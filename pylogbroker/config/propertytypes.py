@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, ip_address
 from typing import Generic, NamedTuple, TypeVar
 
 from pylogbroker.types import HOST
@@ -317,6 +317,22 @@ class TopicMap(PropertyType[Mapping[str, int]]):
                 raise ValueError(f"{topic} must have a value above 0")
             _warnOfSpace(topic, warn)
             result[topic] = int(value)
+        return result
+
+
+class AddressMap(PropertyType[Mapping[str, int]]):
+    """C{address1:n1,address2:n2}: numbers of IP addresses."""
+
+    name = "address map"
+    range = "numbers ≥ 0"
+
+    def parse(self, text: str, warn: Warn) -> Mapping[str, int]:
+        result: dict[str, int] = {}
+        for entry in filter(None, map(str.strip, text.split(","))):
+            address, _, value = entry.rpartition(":")
+            if not _NUMBER.fullmatch(value) or not 0 <= int(value) <= INT_MAX:
+                raise ValueError(f"{entry!r} is not address:number")
+            result[str(ip_address(address.strip("[]")))] = int(value)
         return result
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.address import IPv4Address
+from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionAborted
 from twisted.internet.task import Clock
@@ -792,6 +792,8 @@ class EchoDialect:
     def __init__(self, slotCountMax: int = 1) -> None:
         self.slotCountMax = slotCountMax
         self.allowsHalfClose = True
+        self.endsIdle = False
+        self.isAuthenticated = True
         self.sizeMax = 50
         self.isKeeping = True
         self.isHolding = False
@@ -820,6 +822,9 @@ class EchoDialect:
 
     def sniff(self, greeting: bytes) -> str | None:
         return None
+
+    def mustAuthenticate(self, state: None) -> bool:
+        return not self.isAuthenticated
 
     def holdsBack(self, state: None, released: Callable[[], object]) -> bool:
         self.released = released
@@ -992,6 +997,89 @@ class DialectTests(DialectTestCase):
             self.assertEqual(memory.reservedSize, reservedSize)
             self.dialect.answer()
             self.assertEqual((self.transport.value(), memory.reservedSize), (frame, 0))
+
+    def test_authenticating(self) -> None:
+        """
+        Who has not authenticated at the second look is cut off, whatever it sent; who has, is not.
+        """
+        self.dialect.isAuthenticated = False
+        self.connection = self.connect()
+        silent = self.transport
+        self.feed(b"one")
+        self.connections.dropStalled()
+        self.assertFalse(silent.disconnected)
+        self.connections.dropStalled()
+        self.assertTrue(silent.disconnected)
+        self.assertEqual(self.counters.slowCount, 1)
+        self.connection.connectionLost(Failure(ConnectionAborted()))
+        self.connection = self.connect()
+        self.connections.dropStalled()
+        self.dialect.isAuthenticated = True
+        self.connections.dropStalled()
+        self.connections.dropStalled()
+        self.assertFalse(self.transport.disconnected)
+        self.assertEqual(self.connections.authenticating, {})
+
+    def test_idle(self) -> None:
+        """A connection that is silent for long is closed, where the protocol says so."""
+        for endsIdle in (False, True):
+            self.dialect.endsIdle = endsIdle
+            self.connection = self.connect()
+            for _ in range(3):
+                self.feed(b"one")
+                self.dialect.answer()
+                for _ in range(2):
+                    self.connections.dropIdle(2)
+            self.assertFalse(self.transport.disconnecting)
+            self.connections.dropIdle(2)
+            self.assertEqual(self.transport.disconnecting, endsIdle)
+
+    def test_idleWhileItWaits(self) -> None:
+        """A client that waits for an answer is not idle, and counts as active when it has it."""
+        self.dialect.endsIdle = True
+        self.feed(b"one")
+        for _ in range(5):
+            self.connections.dropIdle(2)
+        self.dialect.answer()
+        for _ in range(2):
+            self.connections.dropIdle(2)
+        self.assertFalse(self.transport.disconnecting)
+        self.connections.dropIdle(2)
+        self.assertTrue(self.transport.disconnecting)
+
+    def test_countOfAnAddress(self) -> None:
+        """An address has so many connections; others, and one with a limit of its own, more."""
+        connections = BrokerConnections(
+            self.clock,
+            self.connections.memory,
+            self.connections.sendContext,
+            self.counters,
+            RateLimitedLogger(self.clock, Logger("pylogbroker")),
+            0,
+            1,
+            {"192.0.2.9": 2, "192.0.2.8": 0},
+        )
+
+        def connect(host: str) -> ServerConnection | None:
+            address = (IPv6Address if ":" in host else IPv4Address)("TCP", host, 5)
+            made = BrokerFactory(connections, self.dialect).buildProtocol(address)
+            if made is None:
+                return None
+            made.makeConnection(StringTransport(peerAddress=address))
+            assert isinstance(made, ServerConnection)
+            return made
+
+        first = connect("192.0.2.1")
+        assert first is not None
+        self.assertIsNone(connect("192.0.2.1"))
+        self.assertIsNone(connect("::ffff:192.0.2.1"))
+        self.assertIsNone(connect("192.0.2.8"))
+        self.assertIsNotNone(connect("2001:db8::1"))
+        self.assertEqual([connect("192.0.2.9") is None for _ in range(3)], [False, False, True])
+        first.connectionLost(Failure(ConnectionAborted()))
+        self.assertIsNotNone(connect("192.0.2.1"))
+        self.assertEqual(self.counters.refusedCount, 4)
+        self.assertIn("1 connections of its address already: 192.0.2.1:5", self.lines()[0])
 
     def test_heldBack(self) -> None:
         """

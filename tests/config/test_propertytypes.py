@@ -6,6 +6,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.config.propertytypes import (
     LONG_MAX,
+    AddressMap,
     BarSeparatedList,
     Boolean,
     EndpointTemplate,
@@ -199,6 +200,22 @@ class PrincipalTests(KindCase):
         self.assertEqual(found, {"User:admin", "User:CN=b,O=example"})
         self.assertEqual(self.parse(PrincipalList(), ""), frozenset())
         self.assertIn("User:admin", self.refused(PrincipalList(), "User:a;admin"))
+
+
+class AddressMapTests(KindCase):
+    """L{AddressMap}."""
+
+    def test_addresses(self) -> None:
+        """Addresses are written as connections have them; brackets may be left out."""
+        text = "10.0.0.7:200, 2001:db8:0::7:50,[::1]:0"
+        found = {"10.0.0.7": 200, "2001:db8::7": 50, "::1": 0}
+        self.assertEqual(self.parse(AddressMap(), text), found)
+        self.assertEqual(self.parse(AddressMap(), ""), {})
+
+    def test_refused(self) -> None:
+        """A name is no address, and a limit is a number."""
+        for text in ("localhost:1", "10.0.0.7", "10.0.0.7:-1", "10.0.0.7:x", "10.0.0.7:2147483648"):
+            self.refused(AddressMap(), text)
 
 
 class TopicMapTests(KindCase):

@@ -170,6 +170,7 @@ class KafkaProtocol:
     name = "Kafka's current protocol"
     slotCountMax = SLOT_COUNT_MAX
     allowsHalfClose = False
+    endsIdle = True
 
     def __init__(
         self,
@@ -270,6 +271,10 @@ class KafkaProtocol:
         if not response.errorCode:
             _addFeatures(response, header.apiVersion)
         return response
+
+    def mustAuthenticate(self, state: Any) -> bool:
+        """Only on listeners with SASL."""
+        return False
 
     def keepsFrame(self, request: Request) -> bool:
         """

@@ -187,6 +187,9 @@ class SaslProtocol(KafkaProtocol):
             raise NotAuthenticatedError("its authentication has come to its end")
         return super().handle(request, state)
 
+    def mustAuthenticate(self, state: Any) -> bool:
+        return not state.isKnown
+
     def _mayBeginAgain(self, state: SaslState) -> bool:
         last = state.againSeconds
         return self._listener.maxReauthMs > 0 and (

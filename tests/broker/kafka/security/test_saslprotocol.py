@@ -66,6 +66,36 @@ class SaslCase(LeadTestCase):
         return str(peer.protocol._state.principal)
 
 
+class TimeTests(SaslCase):
+    """How long a client may take."""
+
+    properties = {"reader_idle_ms": "1000", "connections_max_idle_ms": "60000"}
+
+    def setUp(self) -> None:
+        self.lead = self.started(**self.properties)
+        self.lead.settle()
+
+    def test_silent(self) -> None:
+        """Who does not authenticate in time is cut off, silent or not; who has, stays."""
+        entered, silent, begun = self.entered(), self.lead.connect(), self.lead.connect()
+        self.handshake(begun)
+        with capturedLogs() as events:
+            for _ in range(5):
+                self.lead.advance(0.5)
+        self.assertEqual([peer.isClosed for peer in (entered, silent, begun)], [False, True, True])
+        found = [event["log_format"] for event in events]
+        self.assertIn("{peer} does not authenticate: cut off{more}", found)
+        self.metadata(entered)
+
+    def test_idle(self) -> None:
+        """A connection that is silent for long is closed; one that asks now and then is not."""
+        idle, busy = self.entered(), self.entered()
+        for _ in range(12):
+            self.lead.advance(6)
+            self.metadata(busy)
+        self.assertEqual([idle.isClosed, busy.isClosed], [True, False])
+
+
 class PrincipalTests(SaslCase):
     """Who a client is."""
 
