@@ -104,7 +104,7 @@ setup(
     zip_safe=False,
     cmdclass={"build_py": BuildWithSample},
     entry_points={
-        "console_scripts": ["pylogbroker = pylogbroker.cli.main:main"],
+        "console_scripts": ["pylogbroker = pylogbroker.__main__:main"],
         "pytest11": ["pylogbroker = pylogbroker.testing.pytestplugin"],
     },
     install_requires=[

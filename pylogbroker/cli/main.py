@@ -295,11 +295,14 @@ def prepare(arguments: Sequence[str] | None, streams: Streams) -> Namespace:
     return options
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(
+    arguments: Sequence[str] | None = None, onPrepared: Callable[[], object] = lambda: None
+) -> int:
     """
     Run a command.
 
     @param arguments: without the program's name; by default, the process's own.
+    @param onPrepared: called when the command's modules are imported, before it runs.
     @return: the exit code of a blocking command. Other commands exit the process.
     """
     keepStandardDescriptors()
@@ -307,6 +310,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     streams = Streams(0, 1, sys.stderr or io.StringIO())
     try:
         options = prepare(arguments, streams)
+        onPrepared()
         run = options.command.run if options.command.isBlocking else options.command.current
         if options.command.isBlocking or (run is not None and isCurrent(options)):
             code: int = _blocking(run, options, streams)

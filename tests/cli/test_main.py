@@ -7,6 +7,8 @@ import os
 import re
 import shlex
 import signal
+import subprocess
+import sys
 from contextlib import redirect_stderr, redirect_stdout
 
 from twisted.internet.task import LoopingCall, deferLater
@@ -168,6 +170,49 @@ class ParserTests(SynchronousTestCase):
         streams = Streams(0, 1, io.StringIO())
         self.assertTrue(prepare(["dump", "x"], streams).command.isBlocking)
         self.assertFalse(prepare(["offset", "list", "--topic", "x"], streams).command.isBlocking)
+
+
+class ImportTests(SynchronousTestCase):
+    """What a command's process imports, and when it looks for garbage."""
+
+    def python(self, *arguments: str, show: str) -> str:
+        """Run the program, and print an expression then."""
+        code = (
+            "import gc, sys\n"
+            "from pylogbroker.__main__ import main\n"
+            f"sys.argv = ['pylogbroker', *{arguments!r}]\n"
+            "try: code = main()\n"
+            "except SystemExit as error: code = error.code\n"
+            f"print({show})"
+        )
+        return subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            check=True,
+        ).stdout.splitlines()[-1]
+
+    def test_ownModule(self) -> None:
+        """A command imports its own module only: C{dev} no producer, no consumer and no kazoo."""
+        prefix = "pylogbroker.cli.commands."
+        self.assertEqual(
+            self.python("dev", "--help", show=f"[x for x in sys.modules if {prefix!r} in x]"),
+            str([prefix + "dev"]),
+        )
+        others = "kazoo", "twisted.web.client", "pylogbroker.producer", "pylogbroker.consumer"
+        self.assertEqual(
+            self.python("dev", "--help", show=f"[x for x in {others!r} if x in sys.modules]"), "[]"
+        )
+
+    def test_garbage(self) -> None:
+        """Garbage is looked for when the command runs, and not in what was imported."""
+        missing = os.path.abspath(self.mktemp())
+        self.assertEqual(
+            self.python("dump", missing, show="code, gc.isenabled(), gc.get_freeze_count() > 0"),
+            "1 True True",
+        )
 
 
 class ReporterTests(SynchronousTestCase):

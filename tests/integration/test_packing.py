@@ -68,7 +68,7 @@ class WheelTests(SynchronousTestCase):
         """The command, and the plugin that pytest finds by itself."""
         (found,) = self.unpacked.glob("*.dist-info/entry_points.txt")
         text = found.read_text(encoding="utf-8")
-        self.assertIn("[console_scripts]\npylogbroker = pylogbroker.cli.main:main\n", text)
+        self.assertIn("[console_scripts]\npylogbroker = pylogbroker.__main__:main\n", text)
         self.assertIn("[pytest11]\npylogbroker = pylogbroker.testing.pytestplugin\n", text)
 
     def runWheel(self, code: str) -> str:

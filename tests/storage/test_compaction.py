@@ -703,6 +703,23 @@ class ProcessTests(CompactionCase):
         done.stdin = None
         self.assertEqual(done.wait(), 1)
 
+    def test_priority(self) -> None:
+        """The process has the lowest priority, also where Linux shares out among sessions."""
+        code = (
+            "import os; from pylogbroker.broker.compaction.compactionprocess import yieldProcessor;"
+            " yieldProcessor(); print(os.getpriority(os.PRIO_PROCESS, 0), os.getsid(0) =="
+            " os.getpid(), open('/proc/self/autogroup').read() if"
+            " os.path.exists('/proc/self/autogroup') else 'nice 19')"
+        )
+        found = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        ).stdout.split()
+        self.assertEqual((found[:2], found[-2:]), (["19", "True"], ["nice", "19"]))
+
 
 class PowerCutTests(CompactionCase):
     """A power cut at every step."""

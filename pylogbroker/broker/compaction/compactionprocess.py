@@ -9,7 +9,9 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from threading import Thread
 from time import monotonic, sleep  # noqa: TID251 - the process has no reactor
 from typing import Any, TextIO
@@ -23,7 +25,7 @@ from pylogbroker.storage.kafka.compaction import (
     CompactionResult,
 )
 
-_NICE = 10
+_NICE = 19
 
 
 def encodeRequest(request: CompactionRequest) -> str:
@@ -100,9 +102,25 @@ def _exitWithInput() -> None:
     Thread(target=wait, daemon=True).start()
 
 
+def yieldProcessor() -> None:
+    """
+    Take this process's turn after that of every other.
+
+    Linux may share the processor out among sessions first (C{sched_autogroup}), where the nice
+    value of a process has a meaning inside its session only: compaction would use up the share of
+    the broker whose session it is in. So the process has a session of its own, and that has the
+    lowest priority.
+    """
+    with suppress(OSError):  # it has one already
+        os.setsid()
+    os.nice(_NICE)
+    with suppress(OSError):  # the kernel has no such groups
+        Path("/proc/self/autogroup").write_text(str(_NICE), encoding="ascii")
+
+
 def main() -> None:
     """Run, with low priority, over the files of this machine."""
-    os.nice(_NICE)
+    yieldProcessor()
     serve(sys.stdin, sys.stdout, RealFileSystem(), _exitWithInput)
 
 

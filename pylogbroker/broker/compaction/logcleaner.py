@@ -70,6 +70,7 @@ class CompactionProcess:
             stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
             text=True,
+            start_new_session=True,  # from its first moment: see yieldProcessor
         ) as process:
             self._process = process
             if self._isStopped:
