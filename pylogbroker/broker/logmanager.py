@@ -483,6 +483,11 @@ class LogManager:
         else:
             self.flush(partition)
 
+    def _endGathering(self, partition: Partition) -> None:
+        if partition.gathering is not None:
+            partition.gathering.cancel()
+            partition.gathering = None
+
     def _gatheredTooFew(self, partition: Partition) -> None:
         partition.gathering = None
         partition.gatherPause = GATHER_PAUSE_COUNT
@@ -492,9 +497,7 @@ class LogManager:
         """Start a flush, unless a job of the partition is under way or all is flushed."""
         if partition in self._busy:
             return
-        if partition.gathering is not None:
-            partition.gathering.cancel()
-            partition.gathering = None
+        self._endGathering(partition)
         log = partition.log
         job = log.beginFlush()
         if job is None:
@@ -529,6 +532,7 @@ class LogManager:
             first: what belongs together, such as the jobs of a retention, is not interrupted.
         """
         self._busy[partition] = None
+        self._endGathering(partition)  # the end of every job looks for those who want a flush
 
         def done(error: StorageError | None) -> None:
             del self._busy[partition]
@@ -778,6 +782,7 @@ class LogManager:
     def _forget(self, partition: Partition) -> None:
         """The log is closed: those who wait for it try again, and fail."""
         self._unblock(partition)
+        self._endGathering(partition)
         self._account(partition)
         self._dirty.pop(partition, None)
         self._failed.pop(partition, None)

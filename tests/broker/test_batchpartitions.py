@@ -247,6 +247,14 @@ class AcknowledgeTests(SynchronousTestCase):
         self.bench.stop()
         self.assertEqual((self.acks, waiting.active()), ([None] * 2, 0))
 
+    def test_gatherWhileRemoved(self) -> None:
+        """Another job of the partition ends the wait, too, and those who wait are not forgotten."""
+        self.flushOf(b"ab")
+        (waiting,) = self.bench.clock.getDelayedCalls()[:1]
+        self.bench.do(self.bench.manager.remove(self.bench.partition().topicPartition))
+        self.assertEqual(waiting.active(), 0)
+        self.assertIsInstance(self.acks[1], StorageError)
+
     def test_withoutFlush(self) -> None:
         """By setting, C{acks=all} is answered from the page cache, as by Kafka."""
         self.bench = Bench(flushesAcks=False, isReadWhenFlushed=False)
