@@ -248,11 +248,15 @@ class AcknowledgeTests(SynchronousTestCase):
         self.assertEqual((self.acks, waiting.active()), ([None] * 2, 0))
 
     def test_gatherWhileRemoved(self) -> None:
-        """Another job of the partition ends the wait, too, and those who wait are not forgotten."""
+        """The end of the partition ends the wait, too, and those who wait are told."""
         self.flushOf(b"ab")
         (waiting,) = self.bench.clock.getDelayedCalls()[:1]
-        self.bench.do(self.bench.manager.remove(self.bench.partition().topicPartition))
+        removed = Deferred.fromCoroutine(
+            self.bench.manager.remove(self.bench.partition().topicPartition)
+        )
         self.assertEqual(waiting.active(), 0)
+        self.bench.settle()
+        self.successResultOf(removed)
         self.assertIsInstance(self.acks[1], StorageError)
 
     def test_withoutFlush(self) -> None:
