@@ -58,7 +58,7 @@ from pylogbroker.errors import (
     UnknownPartitionError,
     ZookeeperError,
 )
-from pylogbroker.interfaces import IFileSystem, IRecordFormat, IZookeeper
+from pylogbroker.interfaces import IFileSystem, IRecordFormat, IZookeeper, Slice
 from pylogbroker.metrics.brokermetrics import BrokerSnapshot
 from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.net.listeners import formatAddress, listenerEndpoint, listenError
@@ -70,11 +70,11 @@ from pylogbroker.protocol.kafka07.requests import Offsets
 from pylogbroker.records.kafka07format import Kafka07Format
 from pylogbroker.records.kafkaformat import KafkaFormat
 from pylogbroker.storage.files import RealFileSystem
-from pylogbroker.storage.kafka.batchlog import BatchLogSettings
+from pylogbroker.storage.kafka.batchlog import BatchLog, BatchLogSettings
 from pylogbroker.storage.logdirectory import LogDirectory, LogSettings
 from pylogbroker.storage.partitionlog import HOUR_MS, PartitionSettings
 from pylogbroker.storage.segments import both, byAge, bySize
-from pylogbroker.types import formatCount
+from pylogbroker.types import OffsetBounds, formatCount
 
 STOP_GRACE_MS = 5_000
 LINGER_MS = 5_000
@@ -330,11 +330,45 @@ class BrokerService(Service):
                 found = await found
         except UnknownPartitionError:
             return b""
+        return await self._readSlice(found, sizeMax)
+
+    async def readBatches(self, topic: str, partition: int, offset: int, sizeMax: int) -> bytes:
+        """
+        Batches of a topic of today's protocol, from the one with an offset on, as a fetch would
+        return them; not counted.
+
+        @param sizeMax: bytes; the last batch may be cut, also if it is the first.
+        @raise PylogbrokerError: why the fetch is refused.
+        """
+        log = self._batchLog(topic, partition)
+        found = self._broker.readBatches(log, offset, sizeMax, True, False)
+        if isinstance(found, Deferred):
+            found = await found
+        return await self._readSlice(found, sizeMax)
+
+    def recordBounds(self, topic: str, partition: int) -> OffsetBounds:
+        """
+        The log start offset and the high watermark of a partition of today's protocol.
+
+        @raise UnknownPartitionError: there is no such partition.
+        """
+        log = self._batchLog(topic, partition)
+        return OffsetBounds(log.logStartOffset, log.highWatermark)
+
+    def _batchLog(self, topic: str, partition: int) -> BatchLog:
+        found = self.kafka.topics.find(topic, partition)
+        if found is None:
+            raise UnknownPartitionError(f"{topic} has no partition {partition}")
+        assert isinstance(found.log, BatchLog)
+        return found.log
+
+    async def _readSlice(self, found: Slice, sizeMax: int) -> bytes:
         file, position, size = found
         if file is None:
             return b""
+        read = partial(os.pread, file.fileno(), min(size, sizeMax), position)
         try:
-            return await self._readWorker.submit(partial(os.pread, file.fileno(), size, position))
+            return await self._readWorker.submit(read)
         finally:
             file.unpin()
 

@@ -762,9 +762,9 @@ class BrokerSettings(Settings):
         "http.messages",
         BOOLEAN,
         None,
-        "Let every user of the console read the messages of all topics; `allow.file` does "
-        "not apply there.",
-        derived="`true`, or `false` with `allow.file`",
+        "Let every user of the console read the messages of all topics; `allow.file` and access "
+        "control lists do not apply there.",
+        derived="`true`, or `false` with `allow.file` or `authorizer.class.name`",
     )
     brokerEndpoint = ownKey(
         "broker.endpoint",
@@ -824,7 +824,7 @@ class BrokerSettings(Settings):
             values["listeners"] = (listener(values["port"], values["listenInterface"]),)
         readListeners(cls(values), warn)
         if values["httpMessages"] is None:
-            values["httpMessages"] = not values["allowFile"]
+            values["httpMessages"] = not (values["allowFile"] or values["authorizerClassName"])
         if values["allowFile"]:
             readAllowList(values["allowFile"])
 

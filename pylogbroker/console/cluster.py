@@ -23,6 +23,7 @@ from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.config.listenersettings import KAFKA, KAFKA07
 from pylogbroker.console.peek import ISource, OwnSource, RemoteSource
+from pylogbroker.console.recordpeek import IRecordSource
 from pylogbroker.errors import (
     BrokerConnectionError,
     NoBrokersError,
@@ -277,6 +278,16 @@ class ClusterView:
         if self._own is not None and self._own.picture().brokerId == broker:
             return OwnSource(self._own)
         return RemoteSource(await self._ends.consumer(broker))
+
+    def recordSource(self, broker: int, topic: str) -> IRecordSource | None:
+        """
+        The source of a topic's records; L{None}: the topic is not one of today's protocol, or of
+        another broker.
+        """
+        own = self._own
+        if own is None or own.picture().brokerId != broker or not own.kafka.isTopic(topic):
+            return None
+        return own
 
     # -- groups
 

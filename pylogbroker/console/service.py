@@ -21,6 +21,7 @@ from pylogbroker.broker.service import BrokerService
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.console.cluster import ClusterView
 from pylogbroker.console.peek import COUNT_MAX, Work, peek, peekLast
+from pylogbroker.console.recordpeek import peekLastRecords, peekRecords
 from pylogbroker.errors import ConfigurationError, PylogbrokerError, describeError
 from pylogbroker.metrics.brokermetrics import brokerFamilies
 from pylogbroker.metrics.exposition import CONTENT_TYPE, Family, render
@@ -185,15 +186,23 @@ async def _messages(view: ClusterView, query: Query, work: Work) -> HttpResponse
     topic = query.get("topic", "")
     broker, partition = _number(query, "broker", 2**31 - 1), _number(query, "partition", 2**31 - 1)
     count = max(1, min(_number(query, "count", COUNT_MAX, 20), COUNT_MAX))
+    isLast = query.get("offset", "last") == "last"
+    offset = 0 if isLast else _number(query, "offset", _OFFSET_MAX)
+    records = view.recordSource(broker, topic)
     try:
-        source = await view.source(broker)
-        if query.get("offset", "last") == "last":
-            found = await peekLast(source, topic, partition, count, work)
+        if records is not None:
+            if isLast:
+                found = await peekLastRecords(records, topic, partition, count, work)
+            else:
+                found = await peekRecords(records, topic, partition, offset, count, work)
+            start, end = records.recordBounds(topic, partition)
         else:
-            found = await peek(
-                source, topic, partition, _number(query, "offset", _OFFSET_MAX), count, work
-            )
-        start, end = await source.bounds(topic, partition)
+            source = await view.source(broker)
+            if isLast:
+                found = await peekLast(source, topic, partition, count, work)
+            else:
+                found = await peek(source, topic, partition, offset, count, work)
+            start, end = await source.bounds(topic, partition)
     except PylogbrokerError as error:
         raise BadRequestError(describeError(error)) from error
     return jsonReply({**found._asdict(), "start": start, "end": end})

@@ -5,6 +5,9 @@ process, and a client in a thread.
 
 from __future__ import annotations
 
+from typing import Any
+from urllib.parse import urlencode
+
 from confluent_kafka import Consumer
 from twisted.internet import reactor
 from twisted.internet.task import deferLater
@@ -28,6 +31,7 @@ from pylogbroker.syncclient.kafka.recordwriter import RecordWriter
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.types import TopicPartition
 from tests.broker.client import connect
+from tests.console.asking import get
 
 TIMEOUT_MS = 60_000
 
@@ -37,8 +41,8 @@ class CurrentCase(TestCase):
 
     timeout = 120
 
-    async def start(self) -> None:
-        self.broker = LocalBroker(reactor, {"num.partitions": "2"})
+    async def start(self, **properties: str) -> None:
+        self.broker = LocalBroker(reactor, {"num.partitions": "2", **properties})
         self.addCleanup(self.broker.stop)
         await self.broker.start()
         client = await connect(self, self.broker.endpoint)
@@ -116,6 +120,63 @@ class ConsoleTests(CurrentCase):
         address = SocketAddress(self.broker.host, self.broker.port)
         with KafkaCluster([address], timeoutMs=TIMEOUT_MS) as cluster:
             RecordWriter(cluster).write(TopicPartition("new", 1), [Record(0, 0, None, b"y")])
+
+
+class RecordTests(CurrentCase):
+    """Records in the page."""
+
+    async def records(self, **query: int | str) -> Any:
+        console = self.broker.broker.console
+        assert console is not None
+        path = "/api/messages?" + urlencode({"broker": 0, "partition": 1, **query})
+        return await get(console.port.getHost().port, path)
+
+    def fillMore(self) -> None:
+        """In a thread."""
+        record = Record(0, 1_700_000_000_123, b"key", None, (("name", b"value"),))
+        RecordWriter(self.cluster).write(TopicPartition("new", 1), [record])
+
+    async def test_records(self) -> None:
+        """Key, value, headers, offset and time; the last ones, or those from an offset on."""
+        await self.start(**{"http.listener": "0"})
+        await deferToThread(self.fillMore)
+        found = (await self.records(topic="new", count=1)).json()
+        self.assertEqual((found["offset"], found["nextOffset"]), (5, 6))
+        self.assertEqual((found["start"], found["end"], found["problem"]), (0, 6, ""))
+        [row] = found["messages"]
+        self.assertEqual((row["offset"], row["timestampMs"]), (5, 1_700_000_000_123))
+        self.assertEqual((row["key"], row["payload"]), ("a2V5", None))
+        self.assertEqual(row["headers"], [["name", "dmFsdWU="]])
+        found = (await self.records(topic="new", offset=3)).json()
+        self.assertEqual([row["offset"] for row in found["messages"]], [3, 4, 5])
+        # Looking is no traffic.
+        self.assertEqual(self.broker.broker.service.counters.topic("new").fetchedSize, 0)
+
+    async def test_refused(self) -> None:
+        """What cannot be answered is 400, with a sentence; topics of 2011 are read as ever."""
+        await self.start(**{"http.listener": "0"})
+        queries: list[dict[str, int]] = [{"partition": 2}, {"offset": 9}, {"broker": 5}]
+        for query in queries:
+            answer = await self.records(topic="new", **query)
+            self.assertEqual(answer.status, 400, query)
+            self.assertNotEqual(answer.json()["error"], "")
+        found = (await self.records(topic="old", partition=0)).json()
+        self.assertEqual([row["payload"] for row in found["messages"]], ["eA=="])
+
+    async def test_accessControl(self) -> None:
+        """
+        With access control lists nobody looks at records, since the console knows nobody; but for
+        an operator who says so.
+        """
+        lists = {
+            "http.listener": "0",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+        }
+        await self.start(**lists)
+        self.assertEqual((await self.records(topic="new")).status, 404)
+        await self.start(**{**lists, "http.messages": "true"})
+        self.assertEqual((await self.records(topic="new")).status, 200)
 
 
 class MetricsTests(CurrentCase):

@@ -17,7 +17,12 @@ from twisted.trial.unittest import TestCase
 from pylogbroker.console.standalone import ClusterConsole
 from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.consumer.stream import MessageStream
+from pylogbroker.net.endpointstrings import SocketAddress
+from pylogbroker.records.recordbatch import Record
+from pylogbroker.syncclient.kafka.cluster import KafkaCluster
+from pylogbroker.syncclient.kafka.recordwriter import RecordWriter
 from pylogbroker.syncclient.syncproducer import SyncProducer
+from pylogbroker.types import TopicPartition
 from pylogbroker.zookeeper.client import ZookeeperClient
 from pylogbroker.zookeeper.ephemeral import createParents
 from tests.integration.brokerprocess import BrokerProcess
@@ -164,6 +169,7 @@ class ConsoleTests(TestCase):
             ["pylogbroker", 0],
         )
         browser.click("#messages-close")
+        self.lookAtRecords()
 
         # Lag grows while nobody reads, and shrinks when somebody does.
         self.send(1000)
@@ -184,6 +190,34 @@ class ConsoleTests(TestCase):
         self.producer.close()
         self.assertEqual(self.broker.stop(), 0)
         browser.waitFor("that the broker is gone", lambda: "no answer" in browser.text("#status"))
+
+    def lookAtRecords(self) -> None:
+        """A topic of today's Kafka: key, header, time and value of a record, and a tombstone."""
+        address = SocketAddress("127.0.0.1", self.broker.port)
+        with KafkaCluster([address], timeoutMs=60_000) as cluster:
+            cluster.partitions("current", isCreating=True)
+            made = Record(0, 1_700_000_000_123, HOSTILE, b"the value", (("<b>name", b"<i>x"),))
+            gone = Record(0, 1_700_000_000_124, b"gone", None)
+            RecordWriter(cluster).write(TopicPartition("current", 0), [made, gone])
+        browser = self.browser
+        browser.type("#filter", "current")
+        button = "#topics tr[data-topic=current] td:last-child button"
+        browser.waitFor(
+            "the topic", lambda: browser.run(f"return !!document.querySelector('{button}')")
+        )
+        browser.run("document.querySelector('#messages-form-of').value = 'text'")
+        browser.click(button)
+        browser.waitFor("records", lambda: "the value" in browser.text("#messages-list"))
+        shown = browser.text("#messages-list")
+        for text in (
+            "offset 0, 2023-11-14T22:13:20.123Z",
+            HOSTILE.decode(),
+            "<b>name: <i>x",
+            "gone",
+            "no value",
+        ):
+            self.assertIn(text, shown)
+        browser.click("#messages-close")
 
     async def _enter(self, path: str, data: bytes | None) -> None:
         """Create a node of ZooKeeper with its parents, or delete it."""

@@ -270,7 +270,7 @@ function topicMade(row, name) {
   row.dataset.topic = name;
   const topic = latest.topics.find((each) => each.name === name);
   if (isCurrent(topic)) row.children[0].append(make("span", "today's", "kind"));
-  if (latest.hasMessages && !isCurrent(topic)) {
+  if (latest.hasMessages) {
     const look = make("button", "messages");
     look.type = "button";
     look.addEventListener("click", () => openMessages(name));
@@ -461,17 +461,41 @@ function showMessages() {
 }
 
 function messageItem(message) {
-  const item = make("li"), payload = Uint8Array.from(atob(message.payload), (letter) => letter.charCodeAt(0));
+  const item = make("li"), payload = decoded(message.payload ?? "");
   if (message.moreThan) {
     item.append(make("p", `more than ${whole(message.moreThan)} are inside the same compressed entry`));
     return item;
   }
+  if (message.timestampMs !== undefined) return recordItem(item, message);
   const cut = payload.length < message.size ? `, the first ${whole(payload.length)} are shown` : "";
   const codec = message.codec ? `, inside ${message.codec}` : "";
-  const form = $("messages-form-of").value;
-  const [text, note] = form === "hex" ? [hex(payload), ""] : form === "json" ? asJson(payload) : asText(payload);
+  const [text, note] = asChosen(payload);
   item.append(make("p", `offset ${message.offset}, ${whole(message.size)} bytes${cut}${codec}, checksum ${message.checksum}${note}`));
-  item.append(make("pre", text, form === "hex" ? "hex" : ""));
+  item.append(make("pre", text, chosen() === "hex" ? "hex" : ""));
+  return item;
+}
+
+const decoded = (base64) => Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+const chosen = () => $("messages-form-of").value;
+const asChosen = (data) => (chosen() === "hex" ? [hex(data), ""] : chosen() === "json" ? asJson(data) : asText(data));
+
+// A record of today's Kafka: time, key, headers and value, of which all but the time may be absent.
+function recordItem(item, record) {
+  const codec = record.codec ? `, inside ${record.codec}` : "";
+  const date = new Date(record.timestampMs);
+  const time = record.timestampMs < 0 ? "no time" : Number.isNaN(date.getTime()) ? `time ${record.timestampMs}` : date.toISOString();
+  const head = `offset ${record.offset}, ${time}`;
+  if (record.control) {
+    item.append(make("p", `${head}, end of a transaction: ${record.marker || "of an unknown type"}`));
+    return item;
+  }
+  const about = (name, data, size) => (data === null ? `no ${name}` : `${name} of ${whole(size)} bytes${decoded(data).length < size ? `, the first ${whole(decoded(data).length)} are shown` : ""}`);
+  const [value, note] = record.payload === null ? ["", ""] : asChosen(decoded(record.payload));
+  item.append(make("p", `${head}, ${about("key", record.key, record.keySize)}, ${about("value", record.payload, record.size)}${codec}${note}`));
+  if (record.key !== null) item.append(make("pre", asChosen(decoded(record.key))[0], chosen() === "hex" ? "key hex" : "key"));
+  for (const [name, data] of record.headers) item.append(make("p", `${visible(name)}: ${data === null ? "null" : asText(decoded(data))[0]}`, "header"));
+  if (record.headerCount > record.headers.length) item.append(make("p", `${whole(record.headerCount - record.headers.length)} headers more`));
+  if (record.payload !== null) item.append(make("pre", value, chosen() === "hex" ? "hex" : ""));
   return item;
 }
 
