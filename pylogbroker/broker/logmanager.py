@@ -21,8 +21,8 @@ when it ends.
 
 Gathering: a producer has five requests under way, of which a flush often covers two. While it runs
 the others come, and the next begins before the producer has sent the two again. So it waits until
-as many requests wait as did at the end of the flush before, but no longer than L{GATHER_SECONDS}: a
-flush costs the processor more than a request does. After a wait in vain the next
+as many requests wait as did at the end of the flush before, but no longer than L{GATHER_SECONDS}
+for each: a flush costs the processor more than a request does. After a wait in vain the next
 L{GATHER_PAUSE_COUNT} flushes begin at once, and so do those for more than L{GATHER_COUNT_MAX}
 requests, whose share of a flush is small.
 
@@ -82,6 +82,7 @@ class Partition:
     @ivar isRolling: a roll is requested or under way.
     @ivar isRetaining: retention of this partition is under way.
     @ivar gatherCount: requests for which the next flush waits.
+    @ivar gatheredCount: those that have come when the wait was last prolonged.
     @ivar gatherPause: flushes that do not wait.
     @ivar gathering: ends the wait.
     @ivar capacityWaiters: fire when this partition admits appends again, or fails.
@@ -97,6 +98,7 @@ class Partition:
     isRolling: bool = False
     isRetaining: bool = False
     gatherCount: int = 0
+    gatheredCount: int = 0
     gatherPause: int = 0
     gathering: IDelayedCall | None = None
     capacityWaiters: Waiters[None] = field(default_factory=Waiters)
@@ -475,13 +477,17 @@ class LogManager:
 
     def _flushGathered(self, partition: Partition) -> None:
         """Start the flush that someone waits for, or wait a little for others who need it."""
-        if 0 < partition.log.flushWaiterCount < partition.gatherCount:
-            if partition.gathering is None:
-                partition.gathering = self._clock.callLater(
-                    GATHER_SECONDS, self._gatheredTooFew, partition
-                )
-        else:
+        count = partition.log.flushWaiterCount
+        if not 0 < count < partition.gatherCount:
             self.flush(partition)
+        elif partition.gathering is None:
+            partition.gatheredCount = count
+            partition.gathering = self._clock.callLater(
+                GATHER_SECONDS, self._gatheredTooFew, partition
+            )
+        elif count > partition.gatheredCount:
+            partition.gatheredCount = count
+            partition.gathering.reset(GATHER_SECONDS)
 
     def _endGathering(self, partition: Partition) -> None:
         if partition.gathering is not None:

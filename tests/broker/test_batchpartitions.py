@@ -214,14 +214,20 @@ class AcknowledgeTests(SynchronousTestCase):
         self.assertEqual(len(self.bench.worker.jobs), 1)
 
     def test_gatherInVain(self) -> None:
-        """Where fewer follow, it waits for a millisecond; then some flushes wait for nobody."""
-        self.flushOf(b"abc")
-        self.bench.clock.advance(GATHER_SECONDS / 2)
-        self.assertEqual(len(self.bench.worker.jobs), 0)
-        self.bench.clock.advance(GATHER_SECONDS / 2)
+        """
+        Where fewer follow, it waits for a millisecond behind the last that needs the flush; then
+        some flushes wait for nobody.
+        """
+        self.flushOf(b"abcd")
+        self.sendEach(b"e")
+        self.bench.settle()
+        for value, isByAll in ((b"f", True), (b"g", True), (b"h", False)):
+            self.bench.send(batch(value), [], isByAll)
+            self.bench.turn()
+            self.assertEqual(len(self.bench.worker.jobs), 0)
+            self.bench.clock.advance(GATHER_SECONDS / 2)
         self.assertEqual(len(self.bench.worker.jobs), 1)
-        self.bench.worker.perform()
-        self.assertEqual(self.acks, [None] * 3)
+        self.bench.settle()
         for _ in range(GATHER_PAUSE_COUNT // 2):
             self.flushOf(b"ab")
             self.bench.turn()
