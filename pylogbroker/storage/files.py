@@ -105,8 +105,10 @@ class RealFile:
         """
         if self._descriptor < 0:  # Python would raise ValueError
             raise StorageError(self.path, "fsync", os.strerror(errno.EBADF), errno.EBADF)
-        with _storageErrors(self.path, "fsync"):
+        try:
             os.fsync(self._descriptor)
+        except OSError as error:
+            raise storageError(self.path, "fsync", error) from error
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1

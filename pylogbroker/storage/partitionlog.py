@@ -150,6 +150,8 @@ class MarkKind(Enum):
     FLUSHED = "flushed offset"
     LOG_END = "log end"
 
+    __hash__ = object.__hash__  # Enum's is a function in Python, called for every request
+
 
 def flushedWatermark(log: PartitionLog) -> LogPosition:
     """The policy of 2011: readers see what is flushed."""

@@ -53,8 +53,7 @@ class Purgatory:
         if self._calls.pop(key, None) is None:
             return
         if not self._calls:
-            self._heap.clear()
-            self._timer.stop()
+            self._heap.clear()  # the timer goes on: setting it again for each flush costs more
         elif len(self._heap) > SLACK_COUNT + 2 * len(self._calls):
             self._heap = [each for each in self._heap if each[1] in self._calls]
             heapify(self._heap)

@@ -40,6 +40,8 @@ class ApiKey(IntEnum):
         made.flexibleVersion = flexibleVersion
         return made
 
+    __hash__ = int.__hash__  # Enum's is a function in Python, called for every request
+
     PRODUCE = 0, "Produce", 3, 13, 9
     FETCH = 1, "Fetch", 4, 18, 12
     LIST_OFFSETS = 2, "ListOffsets", 1, 11, 6

@@ -97,7 +97,8 @@ def decodeHeader(frame: bytes, keys: Container[ApiKey]) -> tuple[RequestHeader, 
             raise WireError(f"client id of {size} bytes in a request of {len(frame)}")
         clientId = frame[_HEAD.size : position].decode("utf-8", "replace")
     if version >= key.flexibleVersion and key.isServed(version):
-        position = skipTags(frame, position)
+        isTagged = frame[position : position + 1] != b"\0"
+        position = skipTags(frame, position) if isTagged else position + 1
     return tuple.__new__(RequestHeader, (key, version, correlationId, clientId)), position
 
 
