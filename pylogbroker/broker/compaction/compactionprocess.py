@@ -25,7 +25,7 @@ from pylogbroker.storage.kafka.compaction import (
     CompactionResult,
 )
 
-_NICE = 19
+_NICE = 10
 
 
 def encodeRequest(request: CompactionRequest) -> str:
@@ -104,12 +104,12 @@ def _exitWithInput() -> None:
 
 def yieldProcessor() -> None:
     """
-    Take this process's turn after that of every other.
+    Leave the processor to others when they want it.
 
     Linux may share the processor out among sessions first (C{sched_autogroup}), where the nice
     value of a process has a meaning inside its session only: compaction would use up the share of
-    the broker whose session it is in. So the process has a session of its own, and that has the
-    lowest priority.
+    the broker whose session it is in. So the process has a session of its own, which has that nice
+    value, too.
     """
     with suppress(OSError):  # it has one already
         os.setsid()
