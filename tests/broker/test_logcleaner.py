@@ -5,6 +5,7 @@ What drives compaction: which partition, when, and what happens when it fails.
 from __future__ import annotations
 
 import os
+import subprocess
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -234,6 +235,19 @@ class ProcessTests(SynchronousTestCase):
         size = os.stat(f"{request.directory}/{0:020d}.log.cleaned").st_size
         self.assertEqual(size, result.groups[0].size)
         self.assertRaises(StorageError, process, request)
+
+    def test_session(self) -> None:
+        """The process has a session of its own, and so a share of the processor of its own."""
+        sessions = []
+
+        class Started(subprocess.Popen[str]):
+            def __init__(self, *arguments: Any, **more: Any) -> None:
+                super().__init__(*arguments, **more)
+                sessions.append((os.getsid(self.pid), self.pid))
+
+        self.patch(subprocess, "Popen", Started)
+        CompactionProcess()(self.request())
+        self.assertEqual(sessions[0][0], sessions[0][1])
 
     def test_stop(self) -> None:
         """Behind the stop no run succeeds."""

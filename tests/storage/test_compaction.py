@@ -703,23 +703,6 @@ class ProcessTests(CompactionCase):
         done.stdin = None
         self.assertEqual(done.wait(), 1)
 
-    def test_priority(self) -> None:
-        """The process is nicer than its parent, and in a session of its own."""
-        code = (
-            "import os; from pylogbroker.broker.compaction.compactionprocess import yieldProcessor;"
-            " yieldProcessor();"
-            " print(os.getpriority(os.PRIO_PROCESS, 0), os.getsid(0) == os.getpid())"
-        )
-        found = subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        ).stdout.split()
-        expected = min(os.getpriority(os.PRIO_PROCESS, 0) + 10, 19)
-        self.assertEqual(found, [str(expected), "True"])
-
 
 class PowerCutTests(CompactionCase):
     """A power cut at every step."""

@@ -9,9 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from threading import Thread
 from time import monotonic, sleep  # noqa: TID251 - the process has no reactor
 from typing import Any, TextIO
@@ -102,25 +100,9 @@ def _exitWithInput() -> None:
     Thread(target=wait, daemon=True).start()
 
 
-def yieldProcessor() -> None:
-    """
-    Leave the processor to others when they want it.
-
-    Linux may share the processor out among sessions first (C{sched_autogroup}), where the nice
-    value of a process has a meaning inside its session only: compaction would use up the share of
-    the broker whose session it is in. So the process has a session of its own, which has that nice
-    value, too.
-    """
-    with suppress(OSError):  # it has one already
-        os.setsid()
-    os.nice(_NICE)
-    with suppress(OSError):  # the kernel has no such groups
-        Path("/proc/self/autogroup").write_text(str(_NICE), encoding="ascii")
-
-
 def main() -> None:
     """Run, with low priority, over the files of this machine."""
-    yieldProcessor()
+    os.nice(_NICE)
     serve(sys.stdin, sys.stdout, RealFileSystem(), _exitWithInput)
 
 

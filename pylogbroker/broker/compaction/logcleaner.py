@@ -70,7 +70,9 @@ class CompactionProcess:
             stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
             text=True,
-            start_new_session=True,  # from its first moment: see yieldProcessor
+            # Linux may share the processor out among sessions first (sched_autogroup). In the
+            # broker's, compaction would use up the broker's share, whatever its nice value.
+            start_new_session=True,
         ) as process:
             self._process = process
             if self._isStopped:
