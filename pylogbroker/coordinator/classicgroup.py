@@ -1,6 +1,6 @@
 """
 A group of the classic protocol: its members, its state, its committed offsets. Who may do what is
-decided in L{pylogbroker.coordinator.membership} and L{pylogbroker.coordinator.positions}.
+decided in L{pylogbroker.coordinator.membership} and L{pylogbroker.coordinator.committedoffsets}.
 
   ==================== ============================================ ==============================
   state                meaning                                      then

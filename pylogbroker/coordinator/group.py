@@ -23,12 +23,12 @@ class GroupTotals:
 
     @ivar memberCount: members, and ids that were given and not used yet.
     @ivar metadataSize: bytes of the members' metadata and assignments.
-    @ivar positionCount: committed offsets.
+    @ivar offsetCount: committed offsets.
     """
 
     memberCount: int = 0
     metadataSize: int = 0
-    positionCount: int = 0
+    offsetCount: int = 0
 
 
 class Group(ABC):
@@ -38,7 +38,7 @@ class Group(ABC):
 
     @cvar typeName: Kafka's name of the protocol.
     @ivar partition: of C{__consumer_offsets}.
-    @ivar positions: committed offsets by topic and partition, as appended.
+    @ivar offsets: committed offsets by topic and partition, as appended.
     @ivar pendingCommits: how many commits of a topic and partition are being appended.
     @ivar lastAppend: of the group's records.
     @ivar isStored: has records beside those of its offsets.
@@ -49,7 +49,7 @@ class Group(ABC):
     def __init__(self, groupId: str, partition: int, totals: GroupTotals) -> None:
         self.groupId = groupId
         self.partition = partition
-        self.positions: dict[str, dict[int, CommittedOffset]] = {}
+        self.offsets: dict[str, dict[int, CommittedOffset]] = {}
         self.pendingCommits: Counter[tuple[str, int]] = Counter()
         self.lastAppend: PendingAppend | None = None
         self.isStored = False
@@ -57,7 +57,7 @@ class Group(ABC):
 
     def succeed(self, before: Group) -> None:
         """Take over the committed offsets of the group that this one was."""
-        self.positions = before.positions
+        self.offsets = before.offsets
         self.pendingCommits = before.pendingCommits
         self.lastAppend = before.lastAppend
 
@@ -82,35 +82,33 @@ class Group(ABC):
 
     # -- committed offsets
 
-    def setPosition(self, topic: str, partition: int, committed: CommittedOffset | None) -> None:
+    def setOffset(self, topic: str, partition: int, committed: CommittedOffset | None) -> None:
         """An offset was appended, or its deletion."""
-        partitions = self.positions.get(topic, {})
+        partitions = self.offsets.get(topic, {})
         before = partition in partitions
         if committed is not None:
-            partitions = self.positions.setdefault(topic, partitions)
+            partitions = self.offsets.setdefault(topic, partitions)
             partitions[partition] = committed
         elif before:
             del partitions[partition]
             if not partitions:
-                del self.positions[topic]
-        self._totals.positionCount += (committed is not None) - before
+                del self.offsets[topic]
+        self._totals.offsetCount += (committed is not None) - before
 
-    def hasPosition(self, topic: str, partition: int) -> bool:
+    def hasOffset(self, topic: str, partition: int) -> bool:
         """Whether an offset was committed, or is being committed."""
-        return (
-            partition in self.positions.get(topic, ()) or (topic, partition) in self.pendingCommits
-        )
+        return partition in self.offsets.get(topic, ()) or (topic, partition) in self.pendingCommits
 
-    def allPositions(self) -> Iterator[tuple[str, int]]:
+    def allOffsets(self) -> Iterator[tuple[str, int]]:
         """Topics and partitions with an offset that was committed, or is being committed."""
-        for topic, partitions in self.positions.items():
+        for topic, partitions in self.offsets.items():
             for partition in partitions:
                 yield topic, partition
         for topic, partition in self.pendingCommits:
-            if partition not in self.positions.get(topic, ()):
+            if partition not in self.offsets.get(topic, ()):
                 yield topic, partition
 
     def forgotten(self) -> None:
         """The group, which has no members, is gone: its offsets do not count any more."""
-        for topic, partition in list(self.allPositions()):
-            self.setPosition(topic, partition, None)
+        for topic, partition in list(self.allOffsets()):
+            self.setOffset(topic, partition, None)

@@ -31,6 +31,12 @@ from random import Random
 
 from pylogbroker.cluster.metadataimage import MetadataImage
 from pylogbroker.coordinator.classicgroup import ClassicGroup, ClassicGroupState
+from pylogbroker.coordinator.committedoffsets import (
+    CommittedOffsets,
+    commitFailed,
+    fetchFailed,
+    tombstones,
+)
 from pylogbroker.coordinator.consumergroups import consumerrecords
 from pylogbroker.coordinator.consumergroups.consumergroup import ConsumerGroup
 from pylogbroker.coordinator.consumergroups.consumermembership import ConsumerMembership
@@ -73,13 +79,6 @@ from pylogbroker.coordinator.offsetstopic import (
     decodeKey,
     decodeStoredGroup,
     encodeGroupMetadataKey,
-)
-from pylogbroker.coordinator.pendingpositions import PositionKey
-from pylogbroker.coordinator.positions import (
-    GroupPositions,
-    commitFailed,
-    fetchFailed,
-    tombstones,
 )
 from pylogbroker.interfaces import NO_PRODUCER
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
@@ -124,7 +123,7 @@ class GroupCoordinator:
         self._effects = self._table.effects
         self._membership = ClassicMembership(self._table, random)
         self._consumers = ConsumerMembership(self._table, random, image, self._membership.vacate)
-        self._positions = GroupPositions(self._table, self._membership)
+        self._offsets = CommittedOffsets(self._table, self._membership)
         self._loading: set[int] = set()
         self._active: set[int] = set()
         self._expiring: deque[str] = deque()
@@ -257,7 +256,7 @@ class GroupCoordinator:
         """
         error = self._unavailable(request.groupId)
         if error is ErrorCode.NONE:
-            self._positions.commit(context, request, reply)
+            self._offsets.commit(context, request, reply)
         else:
             self._effects.reply(reply, commitFailed(request, error))
         self._effects.deliver()
@@ -276,7 +275,7 @@ class GroupCoordinator:
         """
         error = self._unavailable(request.groupId)
         if error is ErrorCode.NONE:
-            self._positions.fetch(request, requireStable, reply)
+            self._offsets.fetch(request, requireStable, reply)
         else:
             self._effects.reply(reply, fetchFailed(context, request, error))
         self._effects.deliver()
@@ -287,14 +286,14 @@ class GroupCoordinator:
         """OffsetDelete, version 0. Answered when the deletions are appended."""
         error = self._unavailable(request.groupId, mayBeEmpty=False)
         if error is ErrorCode.NONE:
-            self._positions.delete(request, reply)
+            self._offsets.delete(request, reply)
         else:
             self._effects.reply(reply, OffsetDeleteAnswer(error))
         self._effects.deliver()
 
     def transactionEnded(self, partition: int, producerId: int, isCommit: bool) -> None:
         """A transaction's end marker was appended to a partition of C{__consumer_offsets}."""
-        self._positions.transactionEnded(partition, producerId, isCommit)
+        self._offsets.transactionEnded(partition, producerId, isCommit)
         self._effects.deliver()
 
     def partitionOf(self, groupId: str) -> int:
@@ -303,7 +302,7 @@ class GroupCoordinator:
 
     def topicDeleted(self, topic: str, topicId: bytes) -> None:
         """A topic was deleted: delete its committed offsets."""
-        self._positions.topicDeleted(topic, topicId)
+        self._offsets.topicDeleted(topic, topicId)
         self._effects.deliver()
 
     # -- administration
@@ -416,16 +415,16 @@ class GroupCoordinator:
 
     def _delete(self, group: Group, done: Callable[[ErrorCode], None]) -> None:
         """Delete an empty group with its offsets. Until that is appended, it is dead."""
-        positions = list(
-            dict.fromkeys([*group.allPositions(), *self._positions.pending.ofGroup(group.groupId)])
+        partitions = list(
+            dict.fromkeys([*group.allOffsets(), *self._offsets.pending.ofGroup(group.groupId)])
         )
 
         def forget() -> None:
-            for position in positions:
-                self._positions.setPosition(group, *position, None)
+            for place in partitions:
+                self._offsets.setOffset(group, *place, None)
 
         if isinstance(group, ConsumerGroup):
-            self._consumers.delete(group, tombstones(group, positions), forget, done)
+            self._consumers.delete(group, tombstones(group, partitions), forget, done)
             return
         assert isinstance(group, ClassicGroup)
         stateTimestampMs = group.stateTimestampMs
@@ -440,7 +439,7 @@ class GroupCoordinator:
                     self._membership.unload(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             done(self._table.appendError(error))
 
-        records = tombstones(group, positions)
+        records = tombstones(group, partitions)
         records.append((encodeGroupMetadataKey(group.groupId), None))
         self._table.append(group, records, appended)
 
@@ -469,14 +468,14 @@ class GroupCoordinator:
         if isinstance(decoded, OffsetCommitKey):
             committed = None if value is None else decodeCommittedOffset(value)
             if committed is not None and producerId != NO_PRODUCER:
-                pending = self._positions.pending
-                pending.add(partition, producerId, PositionKey(*decoded), committed)
+                pending = self._offsets.pending
+                pending.add(partition, producerId, decoded, committed)
                 return True
             if group is None and committed is not None:
                 group = self._table.create(groupId)
             if group is not None:
-                group.setPosition(decoded.topic, decoded.partition, committed)
-            self._positions.pending.supersede(PositionKey(*decoded))
+                group.setOffset(decoded.topic, decoded.partition, committed)
+            self._offsets.pending.supersede(decoded)
         elif value is not None:
             stored = decodeStoredGroup(value)
             if isinstance(group, ConsumerGroup):
@@ -523,7 +522,7 @@ class GroupCoordinator:
             if group.partition == partition:
                 if isinstance(group, ConsumerGroup):
                     self._consumers.loaded(group)
-                elif group.isStored or group.positions:
+                elif group.isStored or group.offsets:
                     assert isinstance(group, ClassicGroup)
                     self._membership.loaded(group)
                 else:
@@ -536,7 +535,7 @@ class GroupCoordinator:
         """A partition is not to be served any more, since its log has failed."""
         self._loading.discard(partition)
         self._active.discard(partition)
-        self._positions.pending.unload(partition)
+        self._offsets.pending.unload(partition)
         for group in list(self._table.groups.values()):
             if group.partition != partition:
                 continue
@@ -585,7 +584,7 @@ class GroupCoordinator:
         while self._expiring and count < EXPIRY_POSITION_COUNT_MAX:
             group = self._table.groups.get(self._expiring.popleft())
             if group is not None:
-                count += 1 + sum(map(len, group.positions.values()))
+                count += 1 + sum(map(len, group.offsets.values()))
                 self._expireGroup(group, nowMs)
         if self._expiring:
             self._table.deadlines.set(_EXPIRY_KEY, nowMs + 1, self._expire)
@@ -593,14 +592,14 @@ class GroupCoordinator:
             self._expectExpiry()
 
     def _expireGroup(self, group: Group, nowMs: int) -> None:
-        expired = self._positions.expired(group, nowMs)
+        expired = self._offsets.expired(group, nowMs)
         isIdle = group.isIdle
-        isNothingLeft = len(expired) == sum(map(len, group.positions.values()))
-        isPending = group.pendingCommits or self._positions.pending.ofGroup(group.groupId)
+        isNothingLeft = len(expired) == sum(map(len, group.offsets.values()))
+        isPending = group.pendingCommits or self._offsets.pending.ofGroup(group.groupId)
         if isIdle and isNothingLeft and not isPending:
             self._delete(group, lambda error: None)
         else:
-            self._positions.drop(group, expired)
+            self._offsets.drop(group, expired)
 
 
 def _protocolType(group: Group) -> str:

@@ -51,7 +51,7 @@ class GroupSettings:
     @ivar memberCountMax: members, and ids that were given and not used yet.
     @ivar memberMetadataSizeMax: bytes that a single member tells about itself.
     @ivar metadataSizeMax: bytes that all members tell about themselves, and their assignments.
-    @ivar positionCountMax: committed offsets.
+    @ivar offsetCountMax: committed offsets.
     @ivar consumerSessionTimeoutMs: of KIP-848's groups, like the next ones
         (C{group.consumer.session.timeout.ms}).
     @ivar consumerHeartbeatIntervalMs: (C{group.consumer.heartbeat.interval.ms}).
@@ -74,7 +74,7 @@ class GroupSettings:
     memberCountMax: int = 100_000
     memberMetadataSizeMax: int = 1 << 20
     metadataSizeMax: int = 256 << 20
-    positionCountMax: int = 2_000_000
+    offsetCountMax: int = 2_000_000
     consumerSessionTimeoutMs: int = 45_000
     consumerHeartbeatIntervalMs: int = 5_000
     consumerAssignmentIntervalMs: int = 1_000
@@ -139,7 +139,7 @@ class GroupTable:
     def hasOffsetsOf(self, group: Group) -> bool:
         """Whether this group is there, perhaps with another protocol by now."""
         found = self.groups.get(group.groupId)
-        return found is not None and found.positions is group.positions
+        return found is not None and found.offsets is group.offsets
 
     def remove(self, group: Group) -> None:
         """Forget a group that has no deadlines."""

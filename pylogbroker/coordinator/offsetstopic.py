@@ -52,7 +52,7 @@ class GroupMetadataKey(NamedTuple):
 
 class CommittedOffset(NamedTuple):
     """
-    The position of a group in a partition.
+    A committed offset of a group in a partition.
 
     @ivar leaderEpoch: of the last consumed record, or -1.
     @ivar metadata: the client's text.

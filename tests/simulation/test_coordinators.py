@@ -15,12 +15,12 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.coordinator.classicgroup import ClassicGroup
+from pylogbroker.coordinator.committedoffsets import CommittedOffsets
 from pylogbroker.coordinator.groupmessages import SyncGroup
 from pylogbroker.coordinator.grouptable import GroupTable
 from pylogbroker.coordinator.membership import ClassicMembership
 from pylogbroker.coordinator.offsetstopic import OffsetCommitKey, decodeKey
-from pylogbroker.coordinator.pendingpositions import PendingPositions
-from pylogbroker.coordinator.positions import GroupPositions
+from pylogbroker.coordinator.pendingoffsets import PendingOffsets
 from pylogbroker.coordinator.transactions import transactioncoordinator
 from pylogbroker.coordinator.transactions.transactioncoordinator import TransactionCoordinator
 from pylogbroker.coordinator.transactions.transactionstopic import TransactionState
@@ -195,12 +195,12 @@ class PlantedTransactionTests(PlantedCase):
     def test_lostOffsets(self) -> None:
         """The offsets of a committed transaction are forgotten."""
 
-        def end(self: PendingPositions, partition: int, producerId: int) -> tuple[()]:
+        def end(self: PendingOffsets, partition: int, producerId: int) -> tuple[()]:
             original(self, partition, producerId)
             return ()
 
-        original = PendingPositions.end
-        self.patch(PendingPositions, "end", end)
+        original = PendingOffsets.end
+        self.patch(PendingOffsets, "end", end)
         self.found("the group has []")
 
     def test_withoutVerification(self) -> None:
@@ -279,19 +279,21 @@ class PlantedTests(PlantedCase):
 
     def test_oldGenerationCommits(self) -> None:
         """Commits of old generations are accepted."""
-        self.patch(GroupPositions, "_commitError", lambda *_: ErrorCode.NONE)
+        self.patch(CommittedOffsets, "_commitError", lambda *_: ErrorCode.NONE)
         self.patch(ClassicMembership, "showedLife", lambda *_: None)
         self.found("got through")
 
     def test_fencedCommits(self) -> None:
         """One whose place was taken may commit for the other."""
 
-        def commitError(self: GroupPositions, context: Any, request: Any, group: Any) -> ErrorCode:
+        def commitError(
+            self: CommittedOffsets, context: Any, request: Any, group: Any
+        ) -> ErrorCode:
             error = original(self, context, request, group)
             return ErrorCode.NONE if error is ErrorCode.FENCED_INSTANCE_ID else error
 
-        original: Callable[..., ErrorCode] = GroupPositions._commitError
-        self.patch(GroupPositions, "_commitError", commitError)
+        original: Callable[..., ErrorCode] = CommittedOffsets._commitError
+        self.patch(CommittedOffsets, "_commitError", commitError)
         self.patch(ClassicMembership, "showedLife", lambda *_: None)
         self.found("got through")
 
@@ -345,7 +347,7 @@ class PlantedTests(PlantedCase):
 
     def test_lostCommits(self) -> None:
         """A commit is acknowledged and not kept."""
-        self.patch(ClassicGroup, "setPosition", lambda *_: None)
+        self.patch(ClassicGroup, "setOffset", lambda *_: None)
         self.found("was shown, not")
 
     def test_acknowledgedTooEarly(self) -> None:

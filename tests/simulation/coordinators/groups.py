@@ -491,9 +491,9 @@ class GroupWorld(CoordinatorWorld):
         counted = (
             sum(len(each.members) + len(each.pendingMembers) for each in groups),
             sum(member.metadataSize for each in groups for member in each.members.values()),
-            sum(len(partitions) for each in groups for partitions in each.positions.values()),
+            sum(len(partitions) for each in groups for partitions in each.offsets.values()),
         )
-        if counted != (totals.memberCount, totals.metadataSize, totals.positionCount):
+        if counted != (totals.memberCount, totals.metadataSize, totals.offsetCount):
             raise BrokenPromiseError(f"{totals} does not count {counted}")
         for group in groups:
             self._checkGroup(group)
@@ -527,7 +527,7 @@ class GroupWorld(CoordinatorWorld):
         read = {each.groupId: each for each in _classicGroups(self.load())}
         for group in groups:
             other = read.get(group.groupId)
-            if group.positions and (other is None or other.positions != group.positions):
+            if group.offsets and (other is None or other.offsets != group.offsets):
                 raise BrokenPromiseError("other offsets are in the log than in memory")
             if group.state is ClassicGroupState.STABLE:
                 if other is None or _members(other) != _members(group):

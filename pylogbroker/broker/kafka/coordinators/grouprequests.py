@@ -22,6 +22,7 @@ from pylogbroker.broker.kafka.coordinators.groupservice import GroupService
 from pylogbroker.broker.kafka.coordinators.transactionservice import TransactionService
 from pylogbroker.broker.kafka.protocol import ConnectionState, Handler, RepeatLimit
 from pylogbroker.broker.kafka.topics import OFFSETS_TOPIC, TopicManager
+from pylogbroker.coordinator.committedoffsets import commitFailed
 from pylogbroker.coordinator.groupmessages import (
     ClientContext,
     CommitPartition,
@@ -39,7 +40,6 @@ from pylogbroker.coordinator.groupmessages import (
     TopicResults,
     TxnOffsetCommit,
 )
-from pylogbroker.coordinator.positions import commitFailed
 from pylogbroker.net.deferreds import gatherAll
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey

@@ -28,7 +28,7 @@ class PendingCase(GroupCase):
     """A coordinator of one partition."""
 
     settings = GroupSettings(
-        partitionCount=1, initialRebalanceDelayMs=0, offsetsRetentionMs=1000, positionCountMax=3
+        partitionCount=1, initialRebalanceDelayMs=0, offsetsRetentionMs=1000, offsetCountMax=3
     )
 
     def commitIn(

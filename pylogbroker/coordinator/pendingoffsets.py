@@ -11,21 +11,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple
 
-from pylogbroker.coordinator.offsetstopic import CommittedOffset
+from pylogbroker.coordinator.offsetstopic import CommittedOffset, OffsetCommitKey
 from pylogbroker.protocol.kafka.schemas import ZERO_UUID
 
 
-class PositionKey(NamedTuple):
-    """What an offset belongs to."""
-
-    groupId: str
-    topic: str
-    partition: int
-
-
-class PendingPositions:
+class PendingOffsets:
     """
     The offsets; the module states the rules.
 
@@ -34,13 +25,17 @@ class PendingPositions:
 
     def __init__(self) -> None:
         self.count = 0
-        # by partition of the topic of positions, and producer
-        self._byProducer: dict[tuple[int, int], dict[PositionKey, CommittedOffset | None]] = {}
-        # in how many transactions a position is
+        # by partition of the offsets topic, and producer
+        self._byProducer: dict[tuple[int, int], dict[OffsetCommitKey, CommittedOffset | None]] = {}
+        # in how many transactions a partition has an offset
         self._counts: dict[str, Counter[tuple[str, int]]] = {}
 
     def add(
-        self, offsetsPartition: int, producerId: int, key: PositionKey, committed: CommittedOffset
+        self,
+        offsetsPartition: int,
+        producerId: int,
+        key: OffsetCommitKey,
+        committed: CommittedOffset,
     ) -> None:
         """An offset was appended in a producer's transaction."""
         found = self._byProducer.setdefault((offsetsPartition, producerId), {})
@@ -57,15 +52,15 @@ class PendingPositions:
         """Topics and partitions with such offsets."""
         return list(self._counts.get(groupId, ()))
 
-    def supersede(self, key: PositionKey) -> None:
-        """A newer offset of this position was appended, or its deletion."""
+    def supersede(self, key: OffsetCommitKey) -> None:
+        """A newer offset of this partition was appended, or its deletion."""
         if self.isPending(*key):
             for found in self._byProducer.values():
                 if key in found:
                     found[key] = None
 
-    def ofTopic(self, topic: str, topicId: bytes) -> list[PositionKey]:
-        """The positions of a topic with this id, or whose id is not known."""
+    def ofTopic(self, topic: str, topicId: bytes) -> list[OffsetCommitKey]:
+        """The offsets of a topic with this id, or whose id is not known."""
         return [
             key
             for found in self._byProducer.values()
@@ -77,7 +72,7 @@ class PendingPositions:
 
     def end(
         self, offsetsPartition: int, producerId: int
-    ) -> Iterable[tuple[PositionKey, CommittedOffset | None]]:
+    ) -> Iterable[tuple[OffsetCommitKey, CommittedOffset | None]]:
         """
         A transaction is ended, and its offsets are not pending any more.
 
@@ -95,6 +90,6 @@ class PendingPositions:
         return ended.items()
 
     def unload(self, offsetsPartition: int) -> None:
-        """A partition of the topic of positions is not served any more."""
+        """A partition of the offsets topic is not served any more."""
         for place in [each for each in self._byProducer if each[0] == offsetsPartition]:
             self.end(*place)

@@ -114,7 +114,7 @@ class CommitTests(GroupCase):
 
     def test_several(self) -> None:
         """Each partition has its own outcome; the good ones are one append."""
-        self.coordinator = self.make(GroupSettings(positionCountMax=2, groupCountMax=1))
+        self.coordinator = self.make(GroupSettings(offsetCountMax=2, groupCountMax=1))
         answers: list[OffsetCommitAnswer] = []
         request = OffsetCommit(
             GROUP,

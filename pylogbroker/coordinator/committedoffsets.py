@@ -38,10 +38,11 @@ from pylogbroker.coordinator.grouptable import GroupTable
 from pylogbroker.coordinator.membership import ClassicMembership
 from pylogbroker.coordinator.offsetstopic import (
     CommittedOffset,
+    OffsetCommitKey,
     encodeCommittedOffset,
     encodeOffsetCommitKey,
 )
-from pylogbroker.coordinator.pendingpositions import PendingPositions, PositionKey
+from pylogbroker.coordinator.pendingoffsets import PendingOffsets
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.schemas import ZERO_UUID
 
@@ -64,7 +65,7 @@ _MANAGED = (ClassicGroupState.STABLE, ClassicGroupState.PREPARING_REBALANCE)
 _Commits = list[tuple[str, int, CommittedOffset]]
 
 
-class GroupPositions:
+class CommittedOffsets:
     """
     The committed offsets of all groups of a coordinator.
 
@@ -80,7 +81,7 @@ class GroupPositions:
         self._membership = membership
         self._effects = table.effects
         self._settings = table.settings
-        self.pending = PendingPositions()
+        self.pending = PendingOffsets()
 
     # -- commit
 
@@ -172,15 +173,15 @@ class GroupPositions:
         expireTimestampMs = -1
         if request.retentionTimeMs != DEFAULT_RETENTION_MS:
             expireTimestampMs = min(max(nowMs + request.retentionTimeMs, 0), TIME_MAX_MS)
-        held = self._table.totals.positionCount + self.pending.count
-        room = self._settings.positionCountMax - held
+        held = self._table.totals.offsetCount + self.pending.count
+        room = self._settings.offsetCountMax - held
         commits: _Commits = []
         topics = []
         for topic in request.topics:
             results = []
             for each in topic.partitions:
                 error = ErrorCode.NONE
-                isKnown = group is not None and group.hasPosition(topic.name, each.partitionIndex)
+                isKnown = group is not None and group.hasOffset(topic.name, each.partitionIndex)
                 if self._isMetadataTooLarge(each):
                     error = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 elif not isKnown and room <= 0:
@@ -227,28 +228,28 @@ class GroupPositions:
             if error or not isHere:
                 continue
             if isinstance(request, TxnOffsetCommit):
-                key = PositionKey(group.groupId, topic, partition)
+                key = OffsetCommitKey(group.groupId, topic, partition)
                 self.pending.add(group.partition, request.producerId, key, committed)
             else:
-                self.setPosition(group, topic, partition, committed)
+                self.setOffset(group, topic, partition, committed)
         if error:
             self._dropIfNothing(group)
             answer = commitFailed(request, self._table.appendError(error))
         self._effects.reply(reply, answer)
 
-    def setPosition(
+    def setOffset(
         self, group: Group, topic: str, partition: int, committed: CommittedOffset | None
     ) -> None:
         """An offset was appended outside of transactions, or its deletion."""
-        group.setPosition(topic, partition, committed)
-        self.pending.supersede(PositionKey(group.groupId, topic, partition))
+        group.setOffset(topic, partition, committed)
+        self.pending.supersede(OffsetCommitKey(group.groupId, topic, partition))
 
     def transactionEnded(self, offsetsPartition: int, producerId: int, isCommit: bool) -> None:
-        """The end marker of a transaction was appended to a partition of the topic of positions."""
+        """The end marker of a transaction was appended to a partition of the offsets topic."""
         for key, committed in self.pending.end(offsetsPartition, producerId):
             if isCommit and committed is not None:
                 group = self._table.groups.get(key.groupId) or self._table.create(key.groupId)
-                group.setPosition(key.topic, key.partition, committed)
+                group.setOffset(key.topic, key.partition, committed)
 
     def _dropIfNothing(self, group: Group) -> None:
         """A group that a failed commit has begun, and that no member has joined, is not there."""
@@ -256,7 +257,7 @@ class GroupPositions:
             self._table.has(group)
             and not group.isStored
             and group.isIdle
-            and not group.positions
+            and not group.offsets
             and not group.pendingCommits
         ):
             self._table.remove(group)
@@ -293,16 +294,14 @@ class GroupPositions:
     def _fetched(
         self, request: OffsetFetchGroup, group: Group | None, requireStable: bool
     ) -> OffsetFetchGroupAnswer:
-        positions = {} if group is None else group.positions
+        offsets = {} if group is None else group.offsets
         if request.topics is None:
             topics = [
                 FetchedTopic(topic, [_fetched(*each) for each in partitions.items()])
-                for topic, partitions in positions.items()
+                for topic, partitions in offsets.items()
             ]
         else:
-            topics = [
-                _fetchedTopic(topic, positions.get(topic.name, {})) for topic in request.topics
-            ]
+            topics = [_fetchedTopic(topic, offsets.get(topic.name, {})) for topic in request.topics]
         if requireStable and self.pending.ofGroup(request.groupId):
             topics = [self._stable(request.groupId, topic) for topic in topics]
         return OffsetFetchGroupAnswer(request.groupId, topics)
@@ -342,7 +341,7 @@ class GroupPositions:
                 deleted += [
                     (topic.name, each.partitionIndex)
                     for each in topic.partitions
-                    if group.hasPosition(topic.name, each.partitionIndex)
+                    if group.hasOffset(topic.name, each.partitionIndex)
                 ]
             results = [PartitionResult(each.partitionIndex, error) for each in topic.partitions]
             topics.append(TopicResults(topic.name, results))
@@ -356,33 +355,33 @@ class GroupPositions:
     def drop(
         self,
         group: Group,
-        positions: Sequence[tuple[str, int]],
+        partitions: Sequence[tuple[str, int]],
         done: Callable[[ErrorCode], None] = lambda error: None,
     ) -> None:
         """
         Delete offsets.
 
-        @param positions: topics and partitions.
+        @param partitions: topics and partitions.
         @param done: called when that is appended, or with an error; at once if there is nothing.
         """
-        if not positions:
+        if not partitions:
             done(ErrorCode.NONE)
             return
 
         def appended(error: ErrorCode) -> None:
             if not error and self._table.hasOffsetsOf(group):
-                for topic, partition in positions:
-                    self.setPosition(group, topic, partition, None)
+                for topic, partition in partitions:
+                    self.setOffset(group, topic, partition, None)
             done(self._table.appendError(error))
 
-        self._table.append(group, tombstones(group, positions), appended)
+        self._table.append(group, tombstones(group, partitions), appended)
 
     def topicDeleted(self, topic: str, topicId: bytes) -> None:
         """A topic is gone: its offsets go, too, but not those of another topic of its name."""
         for group in list(self._table.groups.values()):
             gone = [
                 (topic, partition)
-                for partition, committed in group.positions.get(topic, {}).items()
+                for partition, committed in group.offsets.get(topic, {}).items()
                 if committed.topicId in (ZERO_UUID, topicId)
             ]
             self.drop(group, gone)
@@ -407,7 +406,7 @@ class GroupPositions:
         retentionMs = self._settings.offsetsRetentionMs
         return [
             (topic, partition)
-            for topic, partitions in group.positions.items()
+            for topic, partitions in group.offsets.items()
             if not group.isSubscribedTo(topic)
             for partition, committed in partitions.items()
             if (topic, partition) not in group.pendingCommits
@@ -425,11 +424,11 @@ def _namesNobody(request: OffsetCommit | TxnOffsetCommit) -> bool:
     )
 
 
-def tombstones(group: Group, positions: Sequence[tuple[str, int]]) -> list[Record]:
+def tombstones(group: Group, partitions: Sequence[tuple[str, int]]) -> list[Record]:
     """The records that delete offsets."""
     return [
         (encodeOffsetCommitKey(group.groupId, topic, partition), None)
-        for topic, partition in positions
+        for topic, partition in partitions
     ]
 
 
@@ -466,10 +465,10 @@ def fetchFailed(
     )
 
 
-def _fetchedTopic(topic: OffsetFetchTopic, positions: dict[int, CommittedOffset]) -> FetchedTopic:
+def _fetchedTopic(topic: OffsetFetchTopic, offsets: dict[int, CommittedOffset]) -> FetchedTopic:
     fetched = []
     for partition in topic.partitionIndexes:
-        committed = positions.get(partition)
+        committed = offsets.get(partition)
         storedId = ZERO_UUID if committed is None else committed.topicId
         # Offsets of a deleted topic do not belong to a new one of its name.
         isOther = storedId != topic.topicId and ZERO_UUID not in (storedId, topic.topicId)
