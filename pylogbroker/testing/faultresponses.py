@@ -95,6 +95,7 @@ MARKED = frozenset(
         ApiKey.DESCRIBE_PRODUCERS,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
         ApiKey.DESCRIBE_TRANSACTIONS,
+        ApiKey.ELECT_LEADERS,
         ApiKey.FETCH,
         ApiKey.FIND_COORDINATOR,
         ApiKey.LIST_OFFSETS,
@@ -118,7 +119,7 @@ LED = frozenset(
 
 _TOPIC_FIELDS = ("topics", "topicData", "topicNames", "v3AndBelowTopics")
 _PARTITION_FIELDS = ("partitions", "partitionData", "partitionIndexes")
-_INDEX_FIELDS = ("partitionIndex", "partition", "index")
+_INDEX_FIELDS = ("partitionIndex", "partitionId", "partition", "index")
 _NAME_FIELDS = ("name", "topic", "resourceName")
 _KEPT_FIELDS = (
     *(*_INDEX_FIELDS, *_NAME_FIELDS, "topicId", "isInternal", "groupId", "key", "resourceType"),

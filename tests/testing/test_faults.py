@@ -175,6 +175,20 @@ class ResponseTests(SynchronousTestCase):
         response = mark(ApiKey.OFFSET_FETCH, 7, messages.OffsetFetchResponse(), allRefused, noName)
         self.assertEqual(response.errorCode, REFUSED)
 
+    def test_elections(self) -> None:
+        """An election has its error at each partition, in every version."""
+        key, cls = ApiKey.ELECT_LEADERS, messages.ElectLeadersResponse
+        for version in range(key.lastVersion + 1):
+            partition = cls.PartitionResult(partitionId=3, errorCode=0)
+            result = cls.ReplicaElectionResult(topic="t", partitionResult=[partition])
+            made = mark(key, version, cls(replicaElectionResults=[result]), allRefused, noName)
+            (found,) = key.responseClass.decode(made.encode(version), version)[
+                0
+            ].replicaElectionResults
+            (place,) = found.partitionResult
+            self.assertEqual((found.topic, place.partitionId), ("t", 3))
+            self.assertEqual(place.errorCode, REFUSED)
+
     def test_places(self) -> None:
         """Topics are found by name or id, in groups too; a request may name none."""
         cls = messages.OffsetFetchRequest

@@ -9,7 +9,7 @@ at once. Texts of errors are Kafka's.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Coroutine, Mapping
+from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -63,6 +63,29 @@ class TopicDefaults(NamedTuple):
     partitionCount: int = 1
     internal: Mapping[str, tuple[int, Mapping[str, str]]] = {}
     isDeleting: bool = True
+
+
+def checkReplicas(brokerIds: Sequence[int], brokerId: int) -> None:
+    """
+    Check the replicas that a client has chosen for a partition.
+
+    @param brokerId: the only broker that there is.
+    @raise KafkaError: they are not this broker alone.
+    """
+    text = ""
+    if not brokerIds:
+        text = "includes an empty replica list."
+    for each in sorted(brokerIds):
+        if each != brokerId:
+            text = f"includes broker {each}, but no such broker is registered."
+            break
+    else:
+        if len(brokerIds) > 1:
+            text = f"includes the broker {brokerId} more than once."
+    if text:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment {text}"
+        )
 
 
 class TopicRequests:
@@ -219,27 +242,11 @@ class TopicRequests:
                     f" {each.partitionIndex}",
                 )
             seen.add(each.partitionIndex)
-            self._checkReplicas(each.brokerIds)
+            checkReplicas(each.brokerIds, self._brokerId)
         if seen != set(range(len(seen))):
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 "partitions should be a consecutive 0-based integer sequence",
-            )
-
-    def _checkReplicas(self, brokerIds: list[int]) -> None:
-        text = ""
-        if not brokerIds:
-            text = "includes an empty replica list."
-        for brokerId in sorted(brokerIds):
-            if brokerId != self._brokerId:
-                text = f"includes broker {brokerId}, but no such broker is registered."
-                break
-        else:
-            if len(brokerIds) > 1:
-                text = f"includes the broker {self._brokerId} more than once."
-        if text:
-            raise KafkaError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment {text}"
             )
 
     def _created(self, name: str, topicId: UUID, count: int, configs: dict[str, str]) -> Any:
@@ -418,7 +425,7 @@ class TopicRequests:
                     f" {len(wanted.assignments)} assignment(s) were specified.",
                 )
             for each in wanted.assignments:
-                self._checkReplicas(each.brokerIds)
+                checkReplicas(each.brokerIds, self._brokerId)
         self._topics.checkRoom(image, count - have)
         if validateOnly:
             return []

@@ -808,6 +808,62 @@ results 0+ []CreatePartitionsTopicResult
  errorCode 0+ int16
  errorMessage 0+ string? =null
 
+ElectLeadersRequest 0-2 2+
+electionType 1+ int8
+topicPartitions 0+ []TopicPartitions?
+ topic 0+ string
+ partitions 0+ []int32
+timeoutMs 0+ int32 =60000
+
+ElectLeadersResponse 0-2 2+
+throttleTimeMs 0+ int32
+errorCode 1+ int16 ~
+replicaElectionResults 0+ []ReplicaElectionResult
+ topic 0+ string
+ partitionResult 0+ []PartitionResult
+  partitionId 0+ int32
+  errorCode 0+ int16
+  errorMessage 0+ string?
+
+AlterPartitionReassignmentsRequest 0-1 0+
+timeoutMs 0+ int32 =60000
+allowReplicationFactorChange 1+ bool =true
+topics 0+ []ReassignableTopic
+ name 0+ string
+ partitions 0+ []ReassignablePartition
+  partitionIndex 0+ int32
+  replicas 0+ []int32? =null
+
+AlterPartitionReassignmentsResponse 0-1 0+
+throttleTimeMs 0+ int32
+allowReplicationFactorChange 1+ bool =true
+errorCode 0+ int16
+errorMessage 0+ string?
+responses 0+ []ReassignableTopicResponse
+ name 0+ string
+ partitions 0+ []ReassignablePartitionResponse
+  partitionIndex 0+ int32
+  errorCode 0+ int16
+  errorMessage 0+ string?
+
+ListPartitionReassignmentsRequest 0 0+
+timeoutMs 0+ int32 =60000
+topics 0+ []ListPartitionReassignmentsTopics? =null
+ name 0+ string
+ partitionIndexes 0+ []int32
+
+ListPartitionReassignmentsResponse 0 0+
+throttleTimeMs 0+ int32
+errorCode 0+ int16
+errorMessage 0+ string?
+topics 0+ []OngoingTopicReassignment
+ name 0+ string
+ partitions 0+ []OngoingPartitionReassignment
+  partitionIndex 0+ int32
+  replicas 0+ []int32
+  addingReplicas 0+ []int32
+  removingReplicas 0+ []int32
+
 DescribeConfigsRequest 1-4 4+
 resources 0+ []DescribeConfigsResource
  resourceType 0+ int8

@@ -276,3 +276,118 @@ class TopicPartitionsTests(MetadataCase):
         code = ErrorCode.INVALID_REQUEST
         self.assertEqual(self.ask("a", cursor=("b", 0)), ([("a", code, [])], None))
         self.assertEqual(self.ask("a", cursor=("a", -1)), ([("a", code, [])], None))
+
+
+class ElectionTests(MetadataCase):
+    """ElectLeaders: one broker leads every partition that is in service."""
+
+    def ask(self, wanted: dict[str, list[int]] | None, **fields: Any) -> Any:
+        cls = messages.ElectLeadersRequest
+        topics = None
+        if wanted is not None:
+            topics = [
+                cls.TopicPartitions(topic=name, partitions=ids) for name, ids in wanted.items()
+            ]
+        return self.bench.ask(ApiKey.ELECT_LEADERS, 2, cls(topicPartitions=topics, **fields))
+
+    def results(self, response: Any) -> list[tuple[str, list[tuple[int, int]]]]:
+        return [
+            (each.topic, [(part.partitionId, part.errorCode) for part in each.partitionResult])
+            for each in response.replicaElectionResults
+        ]
+
+    def test_elect(self) -> None:
+        """No election is needed; unknown partitions are told. All leaves out what has a leader."""
+        self.bench.create("a", 2)
+        unneeded, unknown = ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for kind in (0, 1):
+            found = self.ask({"a": [0, 2, -1], "b": [0]}, electionType=kind)
+            self.assertEqual(found.errorCode, 0)
+            self.assertEqual(
+                self.results(found),
+                [("a", [(0, unneeded), (2, unknown), (-1, unknown)]), ("b", [(0, unknown)])],
+            )
+            self.assertEqual(self.results(self.ask(None, electionType=kind)), [("a", [])])
+        self.assertEqual(self.results(self.ask({})), [])
+
+    def test_refused(self) -> None:
+        """A kind of election that there is not, and no time for one."""
+        self.bench.create("a")
+        for code, fields in (
+            (ErrorCode.INVALID_REQUEST, {"electionType": 2}),
+            (ErrorCode.REQUEST_TIMED_OUT, {"timeoutMs": 0}),
+        ):
+            found = self.ask({"a": [0]}, **fields)
+            self.assertEqual((found.errorCode, self.results(found)), (code, [("a", [(0, code)])]))
+            found = self.ask(None, **fields)
+            self.assertEqual((found.errorCode, self.results(found)), (code, []))
+
+    def test_outOfService(self) -> None:
+        """A partition that is out of service cannot get a leader."""
+        self.bench.create("a", 2)
+        self.bench.partition("a", 1).log.failure = StorageError("", "x", "", errno.EIO)
+        for kind, code in (
+            (0, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE),
+            (1, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE),
+        ):
+            found = self.ask(None, electionType=kind)
+            self.assertEqual(self.results(found), [("a", [(1, code)])])
+
+
+class ReassignmentTests(MetadataCase):
+    """AlterPartitionReassignments and ListPartitionReassignments."""
+
+    def ask(self, *wanted: tuple[str, int, list[int] | None], **fields: Any) -> Any:
+        cls = messages.AlterPartitionReassignmentsRequest
+        topics = [
+            cls.ReassignableTopic(
+                name=name,
+                partitions=[cls.ReassignablePartition(partitionIndex=index, replicas=replicas)],
+            )
+            for name, index, replicas in wanted
+        ]
+        key = ApiKey.ALTER_PARTITION_REASSIGNMENTS
+        return self.bench.ask(key, 1, cls(topics=topics, **fields))
+
+    def results(self, response: Any) -> list[tuple[int, str | None]]:
+        return [
+            (part.errorCode, part.errorMessage)
+            for each in response.responses
+            for part in each.partitions
+        ]
+
+    def test_reassign(self) -> None:
+        """A partition can be assigned to this broker, where it stays, and to no other."""
+        self.bench.create("a")
+        assignment = "The manual partition assignment includes "
+        refused, unknown = (
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        )
+        for replicas, expected in (
+            ([0], (0, None)),
+            ([0, 0], (refused, assignment + "the broker 0 more than once.")),
+            ([0, 7], (refused, assignment + "broker 7, but no such broker is registered.")),
+            ([], (refused, assignment + "an empty replica list.")),
+            (None, (ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None)),
+        ):
+            self.assertEqual(self.results(self.ask(("a", 0, replicas))), [expected])
+        self.assertEqual(
+            self.results(self.ask(("b", 0, [0]), ("a", 1, [0]))),
+            [
+                (unknown, "Unable to find a topic named b."),
+                (unknown, "Unable to find partition a:1."),
+            ],
+        )
+        late, code = self.ask(("a", 0, [0]), timeoutMs=0), ErrorCode.REQUEST_TIMED_OUT
+        self.assertEqual((late.errorCode, self.results(late)), (code, [(code, None)]))
+        self.assertEqual(self.results(self.ask()), [])
+
+    def test_list(self) -> None:
+        """None is under way."""
+        self.bench.create("a")
+        cls = messages.ListPartitionReassignmentsRequest
+        asked = [cls.ListPartitionReassignmentsTopics(name="a", partitionIndexes=[0])]
+        for topics in (None, [], asked):
+            found = self.bench.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, cls(topics=topics))
+            self.assertEqual((found.errorCode, found.errorMessage, found.topics), (0, None, []))

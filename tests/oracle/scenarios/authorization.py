@@ -441,6 +441,21 @@ def _withCluster(label: str, name: str) -> Steps:
             yield Ask(f"{label}, kind {kind}", key, key.lastVersion, body)
     body = messages.DescribeClusterRequest(includeClusterAuthorizedOperations=True)
     yield Ask(label, ApiKey.DESCRIBE_CLUSTER, 1, body)
+    elected = messages.ElectLeadersRequest
+    partitions = [elected.TopicPartitions(topic="none", partitions=[0, 1])]
+    for version in (0, 2):
+        body = elected(topicPartitions=partitions)
+        yield Ask(label, ApiKey.ELECT_LEADERS, version, body)
+    moved = messages.AlterPartitionReassignmentsRequest
+    partition = moved.ReassignablePartition(partitionIndex=0, replicas=[1])
+    body = moved(topics=[moved.ReassignableTopic(name="none", partitions=[partition])])
+    yield Ask(label, ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, body)
+    shown = messages.ListPartitionReassignmentsRequest
+    for topics in (
+        None,
+        [shown.ListPartitionReassignmentsTopics(name="none", partitionIndexes=[0])],
+    ):
+        yield Ask(label, ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, shown(topics=topics))
     body = metadataBody([], 8)
     body.includeClusterAuthorizedOperations = True
     yield Ask(label, ApiKey.METADATA, 8, body)

@@ -1,4 +1,7 @@
-"""CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords and DescribeLogDirs."""
+"""
+CreateTopics, DeleteTopics, CreatePartitions, ElectLeaders, reassignments, DeleteRecords and
+DescribeLogDirs.
+"""
 
 from __future__ import annotations
 
@@ -252,6 +255,80 @@ def createPartitions(setting: Setting) -> Steps:
         yield Ask("a topic twice", key, version, twice)
         yield Ask("too many", key, version, body(name, 100_000, dry=True))
     yield Ask("after all", ApiKey.METADATA, 12, metadataBody(["grow-0"], 12))
+
+
+@scenario()
+def electLeaders(setting: Setting) -> Steps:
+    """Of partitions that have their leader, and of unknown ones."""
+    key, cls = ApiKey.ELECT_LEADERS, messages.ElectLeadersRequest
+    yield from makeTopic("elect", 2)
+
+    def body(kind: int, *wanted: tuple[str, list[int]]) -> Any:
+        topics = [cls.TopicPartitions(topic=name, partitions=list(ids)) for name, ids in wanted]
+        return cls(electionType=kind, topicPartitions=topics)
+
+    for version in versionsOf(key):
+        for kind in (0, 1, 2, -1) if version else (0,):
+            for label, request in (
+                ("a topic", body(kind, ("elect", [0, 1]))),
+                ("unknown partitions", body(kind, ("elect", [2, -1, 0]))),
+                ("an unknown topic", body(kind, ("elect-none", [0]), ("elect", [1]))),
+                ("an invalid name", body(kind, ("a/b", [0]), ("", [0]))),
+                ("a topic twice", body(kind, ("elect", [0]), ("elect", [0, 0]))),
+                ("no partitions", body(kind, ("elect", []))),
+                ("no topics", body(kind)),
+                ("all", cls(electionType=kind, topicPartitions=None)),
+            ):
+                yield Ask(f"{label}, {kind}", key, version, request)
+    request = body(0, ("elect", [0]))
+    request.timeoutMs = -1
+    for version in versionsOf(key):
+        yield Ask("no time", key, version, request)
+    yield Ask("no time for all", key, 2, cls(topicPartitions=None, timeoutMs=0))
+
+
+@scenario()
+def partitionReassignments(setting: Setting) -> Steps:
+    """To the broker that has the partition, to others, to none; and what is under way."""
+    key, cls = ApiKey.ALTER_PARTITION_REASSIGNMENTS, messages.AlterPartitionReassignmentsRequest
+    node = setting.nodeId
+    yield from makeTopic("reassign", 2)
+
+    def body(*wanted: tuple[str, int, list[int] | None], **fields: Any) -> Any:
+        return cls(
+            topics=[
+                cls.ReassignableTopic(
+                    name=name,
+                    partitions=[cls.ReassignablePartition(partitionIndex=index, replicas=ids)],
+                )
+                for name, index, ids in wanted
+            ],
+            **fields,
+        )
+
+    for version in versionsOf(key):
+        for label, request in (
+            ("here", body(("reassign", 0, [node]), ("reassign", 1, [node]))),
+            ("cancelled", body(("reassign", 0, None))),
+            ("elsewhere", body(("reassign", 0, [node + 7]), ("reassign", 1, [node, node + 7]))),
+            ("twice here", body(("reassign", 0, [node, node]))),
+            ("nowhere", body(("reassign", 0, []))),
+            ("a negative node", body(("reassign", 0, [-1]))),
+            ("unknown partitions", body(("reassign", 2, [node]), ("reassign", -1, None))),
+            ("unknown topics", body(("reassign-none", 0, [node]), ("a/b", 0, None), ("", 0, []))),
+            ("no topics", body()),
+            ("no time", body(("reassign", 0, [node]), timeoutMs=-1)),
+        ):
+            yield Ask(label, key, version, request)
+    fixed = body(("reassign", 0, [node]), allowReplicationFactorChange=False)
+    yield Ask("of the same number", key, 1, fixed)
+    shown = messages.ListPartitionReassignmentsRequest
+    for label, names in (("all", None), ("none", []), ("some", ["reassign", "none", "a/b", ""])):
+        topics = None
+        if names is not None:
+            made = shown.ListPartitionReassignmentsTopics
+            topics = [made(name=name, partitionIndexes=[0, 1, 2]) for name in names]
+        yield Ask(label, ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, shown(topics=topics))
 
 
 @scenario()

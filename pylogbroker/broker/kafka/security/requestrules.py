@@ -974,6 +974,59 @@ def _createPartitions(ask: AuthorizedRequest) -> Any:
     return ask.proceed(change)
 
 
+def _refusedElections(ask: AuthorizedRequest) -> Any:
+    cls, text = messages.ElectLeadersResponse, _NO_CLUSTER.message
+    return cls(
+        errorCode=_NO_CLUSTER,
+        replicaElectionResults=[
+            cls.ReplicaElectionResult(
+                topic=each.topic,
+                partitionResult=[
+                    cls.PartitionResult(partitionId=i, errorCode=_NO_CLUSTER, errorMessage=text)
+                    for i in each.partitions
+                ],
+            )
+            for each in ask.body.topicPartitions or ()
+        ],
+    )
+
+
+def _refusedReassignments(ask: AuthorizedRequest) -> Any:
+    cls, text = messages.AlterPartitionReassignmentsResponse, _NO_CLUSTER.message
+    made = cls.ReassignablePartitionResponse
+    return cls(
+        errorCode=_NO_CLUSTER,
+        errorMessage=text,
+        responses=[
+            cls.ReassignableTopicResponse(
+                name=each.name,
+                partitions=[
+                    made(
+                        partitionIndex=one.partitionIndex, errorCode=_NO_CLUSTER, errorMessage=text
+                    )
+                    for one in each.partitions
+                ],
+            )
+            for each in ask.body.topics
+        ],
+    )
+
+
+def _refusedReassignmentList(ask: AuthorizedRequest) -> Any:
+    cls = messages.ListPartitionReassignmentsResponse
+    made = cls.OngoingPartitionReassignment
+    return cls(
+        errorCode=_NO_CLUSTER,
+        errorMessage=_NO_CLUSTER.message,
+        topics=[
+            cls.OngoingTopicReassignment(
+                name=each.name, partitions=[made(partitionIndex=i) for i in each.partitionIndexes]
+            )
+            for each in ask.body.topics or ()
+        ],
+    )
+
+
 _CONFIGURED: Mapping[int, tuple[AclResourceType, ErrorCode]] = {
     2: (_TOPIC, _NO_TOPIC),
     4: (_CLUSTER, _NO_CLUSTER),
@@ -1119,6 +1172,9 @@ RULES: dict[ApiKey, Rule] = {
         messages.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse,
         "responses",
     ),
+    ApiKey.ELECT_LEADERS: _cluster(_ALTER, _refusedElections),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _cluster(_ALTER, _refusedReassignments),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: _cluster(_DESCRIBE, _refusedReassignmentList),
     ApiKey.OFFSET_DELETE: _offsetDelete,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: _cluster(
         _DESCRIBE_CONFIGS, _coded(messages.DescribeClientQuotasResponse, True, entries=None)

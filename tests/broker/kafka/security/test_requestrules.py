@@ -337,6 +337,31 @@ class ClusterRuleTests(RuleCase):
         self.assertEqual(answer.errorCode, NO_CLUSTER)
         self.assertEqual(self.asked, [])
 
+    def test_leaders(self) -> None:
+        """Elections and reassignments are refused for each partition, and for all of them."""
+        elect = messages.ElectLeadersRequest
+        body = elect(topicPartitions=[elect.TopicPartitions(topic="t", partitions=[3])])
+        found = self.ask(ApiKey.ELECT_LEADERS, 2, body)
+        (result,) = found.replicaElectionResults
+        (part,) = result.partitionResult
+        self.assertEqual((found.errorCode, result.topic), (NO_CLUSTER, "t"))
+        self.assertEqual((part.partitionId, part.errorCode), (3, NO_CLUSTER))
+        found = self.ask(ApiKey.ELECT_LEADERS, 2, elect(topicPartitions=None))
+        self.assertEqual((found.errorCode, found.replicaElectionResults), (NO_CLUSTER, []))
+        move = messages.AlterPartitionReassignmentsRequest
+        partition = move.ReassignablePartition(partitionIndex=3, replicas=[0])
+        body = move(topics=[move.ReassignableTopic(name="t", partitions=[partition])])
+        found = self.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, body)
+        (part,) = found.responses[0].partitions
+        self.assertEqual((found.errorCode, part.partitionIndex), (NO_CLUSTER, 3))
+        self.assertEqual(part.errorCode, NO_CLUSTER)
+        show = messages.ListPartitionReassignmentsRequest
+        topic = show.ListPartitionReassignmentsTopics(name="t", partitionIndexes=[3])
+        for topics, count in ((None, 0), ([topic], 1)):
+            found = self.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, show(topics=topics))
+            self.assertEqual((found.errorCode, len(found.topics)), (NO_CLUSTER, count))
+        self.assertEqual(self.asked, [])
+
 
 class GateTests(KafkaCase):
     """A broker with an authorizer fails closed."""
