@@ -110,6 +110,7 @@ class IProtocolHandler(Protocol):
         The state of one connection, for C{handle}.
 
         @param transport: L{None} before the connection is made.
+        @raise PylogbrokerError: the client is not served, and its connection must be closed.
         """
         ...
 
@@ -253,7 +254,11 @@ class ServerConnection(TwistedProtocol):
         if self._finishing:
             return
         if self._chooseHandler is not None:
-            data = self._choose(data)
+            try:
+                data = self._choose(data)
+            except PylogbrokerError as error:
+                self._refuse(error)
+                return
         if self._greeting is not None and len(self._greeting) < CHOICE_SIZE:
             self._greeting += data[:GREETING_SIZE]
         self._decoder.feed(data)

@@ -69,11 +69,12 @@ _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
 
 
-class TopicPattern:
+class JavaRegex:
     """
-    A whitelist's or blacklist's pattern.
+    A pattern.
 
     @ivar pattern: as it was given.
+    @ivar groupCount: pairs of parentheses that capture.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -98,14 +99,42 @@ class TopicPattern:
             reason = error.args[0] if error.args else error
             text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(error)
             raise InvalidPatternError(f"the pattern {pattern!r} cannot be used: {text}") from error
+        self.groupCount: int = self._compiled.groups
+
+    def matches(self, text: str) -> bool:
+        """Whether it matches the whole text."""
+        return self._compiled.fullmatch(self._folded(text)) is not None
+
+    def search(self, text: str, start: int) -> list[tuple[int, int]] | None:
+        """
+        The first match from a place on.
+
+        @return: where it begins and ends, and likewise of each group; -1 of a group that is not in
+            it. L{None}: there is no match.
+        """
+        found = self._compiled.search(self._folded(text), start)
+        if found is None:
+            return None
+        return [found.span(number) for number in range(self.groupCount + 1)]
+
+    def _folded(self, text: str) -> str:
+        return text.translate(_FOLDED) if self._isFolding else text
+
+
+class TopicPattern:
+    """
+    A whitelist's or blacklist's pattern.
+
+    @ivar pattern: as it was given.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        """@raise InvalidPatternError: as L{JavaRegex}."""
+        self.pattern = pattern
+        self._regex = JavaRegex(pattern)
 
     def matches(self, name: str) -> bool:
-        if len(name) > NAME_LENGTH_MAX:
-            return False
-        return (
-            self._compiled.fullmatch(name.translate(_FOLDED) if self._isFolding else name)
-            is not None
-        )
+        return len(name) <= NAME_LENGTH_MAX and self._regex.matches(name)
 
 
 def _translated(pattern: str) -> str:

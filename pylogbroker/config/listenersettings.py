@@ -72,6 +72,7 @@ class PemType(Enum[str]):
         return super().parse(text, warn)
 
 
+DEFAULT_RULES = "DEFAULT"
 _PEM = PemType({"PEM": "PEM"})
 _SECRET = SecretValue()
 
@@ -165,10 +166,12 @@ CLIENT_AUTH = ownKey(
 )
 MAPPING_RULES = ownKey(
     "ssl.principal.mapping.rules",
-    Enum({"DEFAULT": "DEFAULT"}),
-    "DEFAULT",
-    "How the subject of a client's certificate becomes its name. Only `DEFAULT`: the whole "
-    "subject.",
+    TEXT,
+    DEFAULT_RULES,
+    "How the subject of a client's certificate becomes its name, by the first of these rules that "
+    "applies, with commas between them: `DEFAULT`, the whole subject, or "
+    "`RULE:pattern/replacement/`, with `L` or `U` behind it for small or large letters: "
+    "`RULE:^CN=(.*?),.*$/$1/L,DEFAULT`. Double each backslash in the file.",
 )
 ENABLED_MECHANISMS = ownKey(
     "sasl.enabled.mechanisms",
@@ -249,6 +252,7 @@ class Listener(NamedTuple):
     @ivar advertisedHost: for clients; C{""}: that which they have reached.
     @ivar advertisedPort: likewise; 0.
     @ivar stores: L{None} without TLS, and for an endpoint string.
+    @ivar principalRules: how the subjects of clients' certificates become their names.
     @ivar mechanisms: of SASL.
     @ivar plainUsers: passwords by user.
     @ivar maxReauthMs: 0: an authentication holds for ever.
@@ -263,6 +267,7 @@ class Listener(NamedTuple):
     advertisedPort: int = 0
     dialect: str = AUTO
     stores: TlsStores | None = None
+    principalRules: str = DEFAULT_RULES
     mechanisms: tuple[str, ...] = ()
     plainUsers: Mapping[str, str] = {}
     maxReauthMs: int = 0
@@ -375,7 +380,8 @@ class _Reader:
         dialect = self._value(LISTENER_DIALECT)
         stores = self._stores() if listener.isTls and not listener.endpoint else None
         if not listener.isSasl:
-            return listener._replace(dialect=dialect, stores=stores)
+            rules = self._value(MAPPING_RULES)
+            return listener._replace(dialect=dialect, stores=stores, principalRules=rules)
         if dialect == KAFKA07:
             raise ConfigurationError(
                 f"{LISTENER_DIALECT.key}: {listener.name} has SASL, which {KAFKA07} does not know"
@@ -421,7 +427,7 @@ class _Reader:
         return found
 
     def _stores(self) -> TlsStores:
-        for key in (KEYSTORE_TYPE, TRUSTSTORE_TYPE, MAPPING_RULES):
+        for key in (KEYSTORE_TYPE, TRUSTSTORE_TYPE):
             self._value(key)  # there is one value of each; others are errors
         auth = self._own(CLIENT_AUTH) if self._listener.isSasl else self._value(CLIENT_AUTH)
         stores = TlsStores(

@@ -794,6 +794,7 @@ class EchoDialect:
         self.allowsHalfClose = True
         self.endsIdle = False
         self.isAuthenticated = True
+        self.refusal = ""
         self.sizeMax = 50
         self.isKeeping = True
         self.isHolding = False
@@ -815,7 +816,8 @@ class EchoDialect:
         return answer
 
     def newState(self, transport: Any) -> None:
-        return None
+        if transport is not None and self.refusal:
+            raise InvalidRequestValueError(self.refusal)
 
     def keepsFrame(self, request: bytes) -> bool:
         return self.isKeeping
@@ -1080,6 +1082,19 @@ class DialectTests(DialectTestCase):
         self.assertIsNotNone(connect("192.0.2.1"))
         self.assertEqual(self.counters.refusedCount, 4)
         self.assertIn("1 connections of its address already: 192.0.2.1:5", self.lines()[0])
+
+    def test_notServed(self) -> None:
+        """A client that the chosen protocol does not serve is closed, and the reason is logged."""
+        self.dialect.refusal = "nobody knows it"
+        self.factory = BrokerFactory(
+            self.connections, EchoDialect(), lambda transport, greeting, isEnough: self.dialect
+        )
+        self.connections.log = RateLimitedLogger(self.clock, Logger("pylogbroker"))
+        self.connection = self.connect()
+        self.feed(b"one")
+        self.assertTrue(self.transport.disconnecting)
+        self.assertEqual((self.dialect.waiting, self.counters.malformedCount), ([], 1))
+        self.assertIn("nobody knows it", self.lines()[0])
 
     def test_heldBack(self) -> None:
         """

@@ -127,6 +127,18 @@ class TlsSettingsTests(ListenersCase):
         assert stores is not None
         self.assertEqual((stores.location, stores.clientAuth), ("b.pem", "none"))
 
+    def test_principalRules(self) -> None:
+        """Rules for names hold for all listeners but those that have their own."""
+        found = self.listeners(
+            "listeners=SSL://:1,B://:2,PLAINTEXT://:3",
+            "listener.security.protocol.map=SSL:SSL,B:SSL,PLAINTEXT:PLAINTEXT",
+            "ssl.keystore.location=key.pem",
+            "ssl.principal.mapping.rules=RULE:^CN=(.*?),.*$/$1/,DEFAULT",
+            "listener.name.b.ssl.principal.mapping.rules=DEFAULT",
+        )
+        rules = [each.principalRules for each in found[:2]]
+        self.assertEqual(rules, ["RULE:^CN=(.*?),.*$/$1/,DEFAULT", "DEFAULT"])
+
     def test_certificatesOfSaslClients(self) -> None:
         """Where clients have SASL, certificates are asked for where the listener's own key says."""
         (found,) = self.listeners(

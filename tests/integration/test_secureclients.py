@@ -273,6 +273,37 @@ class CertificateTests(SecureCase):
             self.assertRaises(ssl.SSLError, client.recv, 1)
 
 
+class MappedCertificateTests(SecureCase):
+    """Clients whose names are made of the subjects of their certificates."""
+
+    properties = {
+        "listeners": "SSL://127.0.0.1:0",
+        "ssl.client.auth": "required",
+        "ssl.principal.mapping.rules": "RULE:^CN=(.*?)$/$1/U",
+        "authorizer.class.name": STANDARD_AUTHORIZER,
+        "super.users": "User:CLIENT",
+    }
+
+    def test_confluent(self) -> None:
+        """The one that may do everything does, and the other may do nothing."""
+        found = {}
+        for name in ("client", "other"):
+            own = self.authority.issue(name)
+            admin = AdminClient(
+                {
+                    "bootstrap.servers": self.servers,
+                    "ssl.ca.location": self.authority.ca,
+                    "security.protocol": "SSL",
+                    "ssl.certificate.location": own,
+                    "ssl.key.location": own,
+                }
+            )
+            done = admin.create_topics([NewTopic(name, 1, 1)])[name]
+            found[name] = done.exception(TIMEOUT_SECONDS)
+        self.assertIsNone(found["client"])
+        self.assertIn("TOPIC_AUTHORIZATION_FAILED", str(found["other"]))
+
+
 class TlsTests(SecureCase):
     """TLS without certificates of clients."""
 

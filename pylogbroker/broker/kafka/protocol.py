@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from pylogbroker.config.listenersettings import Listener
+from pylogbroker.config.listenersettings import DEFAULT_RULES, MAPPING_RULES, Listener
 from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.net.listeners import distinguishedName
 from pylogbroker.protocol.framing import FrameDecoder
@@ -93,15 +93,23 @@ class ConnectionState:
 
     __slots__ = ("_transport", "appending", "fetches", "held", "isLost", "listener", "principal")
 
-    def __init__(self, transport: Any, listener: Listener = Listener()) -> None:  # noqa: B008
-        """@param transport: L{None}: not connected."""
+    def __init__(
+        self,
+        transport: Any,
+        listener: Listener = Listener(),  # noqa: B008
+        nameOf: Callable[[str], str] = str,
+    ) -> None:
+        """
+        @param transport: L{None}: not connected.
+        @param nameOf: gives the client's name from the subject of its certificate.
+        """
         self._transport = transport
         self.listener = listener
         self.appending: Deferred[None] | None = None
         self.held: IHold | None = None
         self.isLost = False
         name = distinguishedName(transport) if listener.isTls else None
-        self.principal = ANONYMOUS if name is None else f"User:{name}"
+        self.principal = ANONYMOUS if name is None else f"User:{nameOf(name)}"
         self.fetches: dict[int, Callable[[], object]] = {}
 
     @property
@@ -187,8 +195,10 @@ class KafkaProtocol:
         @param seconds: a clock that times requests.
         @param requestLog: logs every request; costs more than the requests do.
         @param listener: of its connections.
+        @raise ConfigurationError: its rules for names of clients are none.
         """
         self._listener = listener
+        self._nameOf = _nameOf(listener)
         self._handlers = {**handlers, ApiKey.API_VERSIONS: self._apiVersions}
         self._requestSizeMax = requestSizeMax
         self._counters = counters.requests
@@ -207,7 +217,7 @@ class KafkaProtocol:
         return KafkaRequestDecoder(self._requestSizeMax, self._handlers)
 
     def newState(self, transport: Any) -> ConnectionState:
-        return ConnectionState(transport, self._listener)
+        return ConnectionState(transport, self._listener, self._nameOf)
 
     def handle(self, request: Request, state: ConnectionState) -> Any:
         header, body = request
@@ -306,6 +316,14 @@ class KafkaProtocol:
     def sniff(self, greeting: bytes) -> str | None:
         """A guess is made only where 2011's protocol was expected."""
         return None
+
+
+def _nameOf(listener: Listener) -> Callable[[str], str]:
+    if not listener.isTls or listener.principalRules == DEFAULT_RULES:
+        return str
+    from pylogbroker.broker.kafka.security.principalmapper import PrincipalMapper
+
+    return PrincipalMapper.fromText(MAPPING_RULES.key, listener.principalRules).name
 
 
 def _addFeatures(response: Any, version: int) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from cryptography import x509
+from cryptography.x509.oid import NameOID
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
@@ -13,7 +15,8 @@ from twisted.logger import Logger, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.broker.kafka.protocol import ConnectionState, KafkaProtocol, isCurrentProtocol
-from pylogbroker.errors import FrameSizeError, UnknownRequestError, WireError
+from pylogbroker.config.listenersettings import Listener
+from pylogbroker.errors import ConfigurationError, FrameSizeError, UnknownRequestError, WireError
 from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
@@ -169,6 +172,28 @@ class ProtocolTests(SynchronousTestCase):
     def test_principal(self) -> None:
         """A client of a listener without authentication is anonymous."""
         self.assertEqual(self.protocol.newState(None).principal, "User:ANONYMOUS")
+
+    def test_principalOfACertificate(self) -> None:
+        """A client with a certificate has the name that the rules of its listener give it."""
+
+        class Transport:
+            def getPeerCertificate(self) -> Any:
+                return self
+
+            def to_cryptography(self) -> Any:
+                return self
+
+            subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Alice")])
+
+        for rules, expected in (("DEFAULT", "User:CN=Alice"), ("RULE:CN=(.*)/$1/L", "User:alice")):
+            listener = Listener(protocol="SSL", principalRules=rules)
+            protocol = KafkaProtocol({}, 100, BrokerCounters(1), lambda: 0.0, None, listener)
+            self.assertEqual(protocol.newState(Transport()).principal, expected)
+        listener = Listener(protocol="SSL", principalRules="RULE:")
+        self.assertRaises(
+            ConfigurationError,
+            *(KafkaProtocol, {}, 100, BrokerCounters(1), lambda: 0.0, None, listener),
+        )
 
     def test_whichProtocol(self) -> None:
         """Keys that only today's protocol has choose it; 0 to 4, and what is no key, do not."""
