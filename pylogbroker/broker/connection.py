@@ -136,7 +136,7 @@ class IProtocolHandler(Protocol):
         """
         ...
 
-    def holdsBack(self, state: Any, released: Callable[[], object]) -> bool:
+    def isThrottled(self, state: Any, released: Callable[[], object]) -> bool:
         """
         Whether no further request of a client may be taken now, since it exceeded a quota.
 
@@ -386,7 +386,7 @@ class ServerConnection(TwistedProtocol):
         return (
             not self._finishing
             and self._reservation is None
-            and self._handler.holdsBack(self._state, self._advance)
+            and self._handler.isThrottled(self._state, self._advance)
         )
 
     def _onIdle(self) -> None:

@@ -261,7 +261,7 @@ class Kafka07Protocol:
         """All do: produced records are parts of it, and the waits of others are short."""
         return True
 
-    def holdsBack(self, state: UnconfirmedPartitions, released: Callable[[], object]) -> bool:
+    def isThrottled(self, state: UnconfirmedPartitions, released: Callable[[], object]) -> bool:
         """There are no quotas."""
         return False
 

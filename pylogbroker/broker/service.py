@@ -246,7 +246,7 @@ class BrokerService(Service):
             settings.maxConnectionsPerIp,
             settings.maxConnectionsPerIpOverrides,
         )
-        self.connections.limitRate(self.kafka.quotas.connected, reactor)
+        self.connections.limitRate(self.kafka.quotas.recordConnection, reactor)
         self._listeners = readListeners(settings)
         self.factories = self._makeFactories(log, requestLog)
         self._status = BrokerStatus(

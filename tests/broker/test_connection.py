@@ -828,7 +828,7 @@ class EchoDialect:
     def mustAuthenticate(self, state: None) -> bool:
         return not self.isAuthenticated
 
-    def holdsBack(self, state: None, released: Callable[[], object]) -> bool:
+    def isThrottled(self, state: None, released: Callable[[], object]) -> bool:
         self.released = released
         return self.isHolding
 

@@ -337,7 +337,7 @@ class KafkaBroker:
         """What handles the requests of a listener's connections."""
         made = self._newProtocol(listener)
         if self._isLimiting:
-            made.wrapHandlers(self.quotas.guarded)
+            made.wrapHandlers(self.quotas.withQuotas)
         self.protocols.append(made)
         return made
 
@@ -440,7 +440,7 @@ class KafkaBroker:
         if not self._isLimiting and self.metadata.image.quotas:
             self._isLimiting = True
             for protocol in self.protocols:
-                protocol.wrapHandlers(self.quotas.guarded)
+                protocol.wrapHandlers(self.quotas.withQuotas)
 
     def groupSnapshots(self) -> tuple[tuple[GroupSnapshot, ...], int]:
         """The groups that this broker coordinates, some of them, and the number of all."""

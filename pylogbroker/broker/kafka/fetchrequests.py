@@ -472,7 +472,7 @@ class _Fetch:
     def _response(self) -> list[ResponsePart]:
         throttleMs = 0
         if self._owner.quotas is not None:
-            throttleMs = self._owner.quotas.fetched(self._size, self._header, self._state)
+            throttleMs = self._owner.quotas.recordFetch(self._size, self._header, self._state)
         if throttleMs:  # the client must wait, and gets nothing now
             outcome, results = self._context.throttled(), [FetchResult()] * len(self._reads)
         else:

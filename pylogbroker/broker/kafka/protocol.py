@@ -63,17 +63,17 @@ _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 Request = tuple[RequestHeader, Any]
 
 
-class IHold(Protocol):
+class IThrottledChannel(Protocol):
     """
-    Holds back the requests of a connection.
+    A connection of which no requests are taken, since its client has exceeded a quota.
 
-    @ivar released: called when that is over.
+    @ivar released: called when requests are taken again.
     """
 
     released: Callable[[], object]
 
     def end(self) -> None:
-        """Hold them back no longer."""
+        """Take requests again."""
         ...
 
 
@@ -84,14 +84,21 @@ class ConnectionState:
     @ivar appending: fires when the produce request before is appended; L{None}: it is. Requests
         whose records a worker checks would else be overtaken.
     @ivar fetches: what ends each waiting fetch.
-    @ivar held: what holds back further requests, since the client has exceeded a quota; L{None}:
-        nothing.
+    @ivar throttled: L{None}: further requests are taken.
     @ivar isLost: the client is gone, and what it has sent is still handled.
     @ivar listener: by which the client came.
     @ivar principal: who the client is, as Kafka writes it: C{User:name}.
     """
 
-    __slots__ = ("_transport", "appending", "fetches", "held", "isLost", "listener", "principal")
+    __slots__ = (
+        "_transport",
+        "appending",
+        "fetches",
+        "isLost",
+        "listener",
+        "principal",
+        "throttled",
+    )
 
     def __init__(
         self,
@@ -106,7 +113,7 @@ class ConnectionState:
         self._transport = transport
         self.listener = listener
         self.appending: Deferred[None] | None = None
-        self.held: IHold | None = None
+        self.throttled: IThrottledChannel | None = None
         self.isLost = False
         name = distinguishedName(transport) if listener.isTls else None
         self.principal = ANONYMOUS if name is None else f"User:{nameOf(name)}"
@@ -294,10 +301,10 @@ class KafkaProtocol:
         """
         return request[0].apiKey not in _LONG_WAITS
 
-    def holdsBack(self, state: ConnectionState, released: Callable[[], object]) -> bool:
-        if state.held is None:
+    def isThrottled(self, state: ConnectionState, released: Callable[[], object]) -> bool:
+        if state.throttled is None:
             return False
-        state.held.released = released
+        state.throttled.released = released
         return True
 
     def connectionLost(self, state: ConnectionState) -> None:
@@ -305,8 +312,8 @@ class KafkaProtocol:
         state.isLost = True
         for end in list(state.fetches.values()):
             end()
-        if state.held is not None:
-            state.held.end()
+        if state.throttled is not None:
+            state.throttled.end()
 
     def describe(self, request: Request) -> tuple[str, TopicPartition | None]:
         """A request for people, without its partitions, of which there may be many."""

@@ -134,7 +134,7 @@ class TopicRequests:
         """
         if self._quotas is None:
             return Deferred.fromCoroutine(handle(lambda count: None))
-        return self._quotas.mutating(header, state, handle)
+        return self._quotas.handleMutation(header, state, handle)
 
     async def _createTopics(self, request: Any, take: Callable[[int], None]) -> Any:
         cls = messages.CreateTopicsResponse

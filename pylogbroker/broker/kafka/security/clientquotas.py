@@ -2,7 +2,7 @@
 L{ClientQuotas}: holds back clients that do more than their quotas allow, as Kafka does.
 
 A request that exceeds a quota is carried out, and its response says for how long the client is
-held back: C{throttle_time_ms}. The client should wait; if it does not, its connection is not read
+throttled: C{throttle_time_ms}. The client should wait; if it does not, its connection is not read
 until then, as by Kafka, so that what it sends waits in the kernels' buffers
 (L{pylogbroker.broker.connection}). Requests that are in progress then are carried out. Two things
 are not: a fetch gets no records, since they would be the excess; and a change of topics beyond the
@@ -14,7 +14,7 @@ partitions that are created and deleted; connections of an address.
 
 Each user, client or address that has a quota has a rate, forgotten when it was idle for
 L{IDLE_MS}, or when there are L{RATE_COUNT_MAX} others that were used later. Long names are known by
-their digest. While there are no quotas, requests do not come here at all (L{guarded}).
+their digest. While there are no quotas, requests do not come here at all (L{withQuotas}).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from pylogbroker.protocol.kafka.requests import RequestHeader
 RATE_COUNT_MAX = 10_000
 IDLE_MS = 3_600_000
 THROTTLE_MS_MAX = 3_600_000
-"""Kafka has no such limit: a client may be held back for days."""
+"""Kafka has no such limit: a client may be throttled for days."""
 _NAME_LENGTH_MAX = 64
 
 _STRICT_VERSIONS: Mapping[ApiKey, int] = {
@@ -70,9 +70,10 @@ class QuotaWindows(NamedTuple):
     windowMs: int
 
 
-class _Hold:
+class _ThrottledChannel:
     """
-    A connection whose requests are held back (L{pylogbroker.broker.kafka.protocol.IHold}).
+    A connection whose requests are throttled
+    (L{pylogbroker.broker.kafka.protocol.IThrottledChannel}).
 
     @ivar key: of the wait in the purgatory, which ends at C{dueMs}.
     """
@@ -103,7 +104,7 @@ class ClientQuotas:
     ) -> None:
         """
         @param quotas: gives the current ones: another mapping after each change.
-        @param purgatory: tells when a client is held back no longer.
+        @param purgatory: tells when a client is throttled no longer.
         @param controllerWindows: of changes of topics.
         """
         self._quotas = quotas
@@ -116,7 +117,7 @@ class ClientQuotas:
         self._table = QuotaTable({})
         self._keys: frozenset[str] = frozenset()
         self._rates: OrderedDict[tuple[str, str, str], tuple[int, Any]] = OrderedDict()
-        self._held: dict[ConnectionState, _Hold] = {}
+        self._throttled: dict[ConnectionState, _ThrottledChannel] = {}
         self._isStopping = False
 
     # -- rates
@@ -160,7 +161,7 @@ class ClientQuotas:
     def _record(
         self, key: str, amount: float, header: RequestHeader, state: ConnectionState
     ) -> int:
-        """Returns how long the client is to be held back."""
+        """Returns how long the client is to be throttled."""
         rate, nowMs = self._of(key, header, state)
         if rate is None:
             return 0
@@ -170,11 +171,11 @@ class ClientQuotas:
 
     # -- what handlers ask
 
-    def fetched(self, size: int, header: RequestHeader, state: ConnectionState) -> int:
+    def recordFetch(self, size: int, header: RequestHeader, state: ConnectionState) -> int:
         """
         Records are about to be sent.
 
-        @return: the milliseconds for which the client is held back; if not 0, they must not be
+        @return: the milliseconds for which the client is throttled; if not 0, they must not be
             sent.
         """
         rate, nowMs = self._of(CONSUMER_BYTE_RATE, header, state)
@@ -184,13 +185,13 @@ class ClientQuotas:
         throttleMs: int = min(rate.throttleMs(nowMs), THROTTLE_MS_MAX)
         if throttleMs:
             rate.add(-size, nowMs)
-            self.hold(state, throttleMs)
+            self.throttle(state, throttleMs)
         return throttleMs
 
     def fetchSizeMax(self, header: RequestHeader, state: ConnectionState, sizeMax: int) -> int:
         """
         The bytes that a client may fetch at once. As by Kafka no more than its quota allows in all
-        windows: a larger response would be held back for ever.
+        windows: a larger response would be throttled for ever.
 
         @param sizeMax: without a quota.
         """
@@ -200,7 +201,7 @@ class ClientQuotas:
         windowCount, windowMs = self._windows
         return min(sizeMax, int(rate.bound * max(windowCount - 1, 1) * windowMs / 1000))
 
-    def mutating(
+    def handleMutation(
         self,
         header: RequestHeader,
         state: ConnectionState,
@@ -211,7 +212,7 @@ class ClientQuotas:
 
         @param handle: called with what takes a number of partitions from the quota, and raises
             L{KafkaError} if it is used up, so that nothing may be changed.
-        @return: fires with what C{handle} gives, which says for how long the client is held back.
+        @return: fires with what C{handle} gives, which says for how long the client is throttled.
         """
         isStrict = header.apiVersion >= _STRICT_VERSIONS[header.apiKey]
         throttles = [0]
@@ -231,13 +232,13 @@ class ClientQuotas:
         def answered(response: Any) -> Any:
             throttleMs = min(max(throttles), THROTTLE_MS_MAX)
             if throttleMs:
-                self.hold(state, throttleMs)
+                self.throttle(state, throttleMs)
                 response.throttleTimeMs = throttleMs
             return response
 
         return Deferred.fromCoroutine(handle(take)).addCallback(answered)
 
-    def connected(self, host: str) -> int:
+    def recordConnection(self, host: str) -> int:
         """
         An address connects.
 
@@ -261,7 +262,7 @@ class ClientQuotas:
 
     # -- requests
 
-    def guarded(self, key: ApiKey, handler: Handler) -> Handler:
+    def withQuotas(self, key: ApiKey, handler: Handler) -> Handler:
         """A handler that measures, and holds back."""
         return partial(self._handle, handler)
 
@@ -282,35 +283,37 @@ class ClientQuotas:
                 throttleMs = max(throttleMs, min(found, self._windows.windowMs))
         if not throttleMs:
             return answer
-        self.hold(state, throttleMs)
+        self.throttle(state, throttleMs)
         return _told(answer, header, throttleMs)
 
-    def hold(self, state: ConnectionState, throttleMs: int) -> None:
+    def throttle(self, state: ConnectionState, throttleMs: int) -> None:
         """Take no more requests of a connection; if that is so already, until the later time."""
         self._counters.throttledCount += 1
         self._counters.throttledMs += throttleMs
         if state.isLost or self._isStopping:
             return
         dueMs = int(self._seconds() * 1000) + throttleMs
-        held = self._held.get(state)
-        if held is None:
-            state.held = held = self._held[state] = _Hold(partial(self._release, state))
-        elif held.dueMs >= dueMs:
+        channel = self._throttled.get(state)
+        if channel is None:
+            state.throttled = channel = self._throttled[state] = _ThrottledChannel(
+                partial(self._release, state)
+            )
+        elif channel.dueMs >= dueMs:
             return
         else:
-            self._purgatory.cancel(held.key)
-        held.dueMs, held.key = dueMs, self._purgatory.wait(throttleMs, held.end)
+            self._purgatory.cancel(channel.key)
+        channel.dueMs, channel.key = dueMs, self._purgatory.wait(throttleMs, channel.end)
 
     def _release(self, state: ConnectionState) -> None:
-        held = self._held.pop(state)
-        self._purgatory.cancel(held.key)
-        state.held = None
-        held.released()
+        channel = self._throttled.pop(state)
+        self._purgatory.cancel(channel.key)
+        state.throttled = None
+        channel.released()
 
     def endWaits(self) -> None:
         """Hold no client back any more: the broker stops."""
         self._isStopping = True
-        for state in list(self._held):
+        for state in list(self._throttled):
             self._release(state)
 
 

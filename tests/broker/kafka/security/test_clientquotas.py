@@ -165,13 +165,13 @@ class ByteRateTests(QuotaCase):
 class HoldTests(QuotaCase):
     """Connections that are held back."""
 
-    def hold(self) -> None:
+    def throttle(self) -> None:
         self.limit("producer_byte_rate", 1)
         self.ask(PRODUCE, 9, self.producing(9000))
         self.assertTrue(self.isHeld())
 
-    def held(self) -> dict[Any, Any]:
-        found: dict[Any, Any] = self.lead.service.kafka.quotas._held
+    def throttled(self) -> dict[Any, Any]:
+        found: dict[Any, Any] = self.lead.service.kafka.quotas._throttled
         return found
 
     def test_memory(self) -> None:
@@ -198,11 +198,11 @@ class HoldTests(QuotaCase):
 
     def test_longer(self) -> None:
         """A client that is held back again, by a fetch under way, waits for the longer time."""
-        self.hold()
-        (state,) = self.held()
+        self.throttle()
+        (state,) = self.throttled()
         quotas = self.lead.service.kafka.quotas
-        quotas.hold(state, 5_000_000)
-        quotas.hold(state, 1000)
+        quotas.throttle(state, 5_000_000)
+        quotas.throttle(state, 1000)
         self.lead.advance(4999)
         self.assertEqual(self.peer.frames(), [])
         self.lead.advance(2)
@@ -210,22 +210,22 @@ class HoldTests(QuotaCase):
 
     def test_lost(self) -> None:
         """A client that is gone leaves nothing that waits."""
-        self.hold()
-        self.assertEqual(len(self.held()), 1)
+        self.throttle()
+        self.assertEqual(len(self.throttled()), 1)
         self.peer.vanish()
         self.lead.settle()
-        self.assertEqual((self.held(), len(self.lead.service.kafka.purgatory)), ({}, 0))
+        self.assertEqual((self.throttled(), len(self.lead.service.kafka.purgatory)), ({}, 0))
 
     def test_stop(self) -> None:
         """A broker that stops answers what waits."""
-        self.hold()
+        self.throttle()
         self.lead.stop()
-        self.assertEqual(self.held(), {})
+        self.assertEqual(self.throttled(), {})
 
     def test_longest(self) -> None:
         """No client is held back for longer than a limit."""
         self.patch(clientquotas, "THROTTLE_MS_MAX", 3000)
-        self.hold()
+        self.throttle()
         self.lead.advance(3)
         self.assertEqual(len(self.peer.frames()), 1)
 
