@@ -192,7 +192,9 @@ class MetadataManager:
             log.failure("Writing metadata failed unexpectedly: this is a bug", failure)
             error = ClosedError(f"writing metadata failed: {error!r}")
         elif self._store.isCertain:
-            log.error("A change of the metadata found no room: {reason}", reason=error)
+            log.error(
+                "The metadata could not be changed, since the disk is full: {reason}", reason=error
+            )
             self._answer([(result, failure) for result, _ in decided])
             return
         else:

@@ -63,7 +63,7 @@ class RemoveTopicRecord(NamedTuple):
     topicId: str
 
 
-class TopicRemovedRecord(NamedTuple):
+class TopicRemovalCompletedRecord(NamedTuple):
     """The partitions of a removed topic are gone, too."""
 
     topicId: str
@@ -159,7 +159,7 @@ Record = (
     | TopicRecord
     | PartitionCountRecord
     | RemoveTopicRecord
-    | TopicRemovedRecord
+    | TopicRemovalCompletedRecord
     | ConfigRecord
     | ProducerIdsRecord
     | AclRecord
@@ -174,7 +174,7 @@ _KINDS: dict[str, type[Any]] = {
     "topic": TopicRecord,
     "partitionCount": PartitionCountRecord,
     "removeTopic": RemoveTopicRecord,
-    "topicRemoved": TopicRemovedRecord,
+    "topicRemoved": TopicRemovalCompletedRecord,
     "config": ConfigRecord,
     "producerIds": ProducerIdsRecord,
     "acl": AclRecord,
@@ -305,7 +305,7 @@ class MetadataImage:
             self.partitionCount -= topic.partitionCount
             del self.topics[topic.name], self.topicsById[topic.topicId]
             self.removing[topic.topicId] = topic.name
-        elif isinstance(record, TopicRemovedRecord):
+        elif isinstance(record, TopicRemovalCompletedRecord):
             if self.removing.pop(_uuid(record.topicId), None) is None:
                 raise MetadataError(f"topic {record.topicId} is not being removed")
         elif isinstance(record, ConfigRecord):

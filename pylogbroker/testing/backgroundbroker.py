@@ -47,7 +47,7 @@ _HOST = "127.0.0.1"
 
 class _Child:
     """
-    The process and the pipes to it: a line of JSON for each order, another for its answer.
+    The process and the pipes to it: a line of JSON for each command, another for its answer.
 
     @ivar port: where its broker listens; kept for the next process.
     """
@@ -84,12 +84,12 @@ class _Child:
             self.kill()
             raise
 
-    def order(self, timeoutMs: int, **order: Any) -> dict[str, Any]:
+    def command(self, timeoutMs: int, **command: Any) -> dict[str, Any]:
         with self._lock:
             if self.process is None or self.process.stdin is None:
                 raise ClosedError("the broker does not run: call start")
             try:
-                self.process.stdin.write(json.dumps(order).encode() + b"\n")
+                self.process.stdin.write(json.dumps(command).encode() + b"\n")
                 self.process.stdin.flush()
             except BrokenPipeError:
                 raise self._ended() from None
@@ -120,7 +120,7 @@ class _Child:
         return ClosedError(f"the broker's process has ended by itself, with status {status}")
 
     def wait(self, timeoutMs: int) -> None:
-        """Wait for its end, which was ordered; end it, if it takes too long."""
+        """Wait for its end, for which it was asked; end it, if it takes too long."""
         if self.process is not None:
             try:
                 self.process.wait(timeoutMs / 1000)
@@ -155,11 +155,11 @@ def _forget(child: _Child, directory: str | None, ownerPid: int) -> None:
 
 
 class BackgroundFault:
-    """A fault that was ordered from a L{BackgroundBroker}."""
+    """A fault that was injected from a L{BackgroundBroker}."""
 
-    def __init__(self, order: Callable[..., dict[str, Any]], number: int) -> None:
-        """@param order: to the broker's process."""
-        self._order = order
+    def __init__(self, command: Callable[..., dict[str, Any]], number: int) -> None:
+        """@param command: to the broker's process."""
+        self._command = command
         self._number = number
 
     @property
@@ -178,7 +178,7 @@ class BackgroundFault:
         self._ask(True)
 
     def _ask(self, isCleared: bool) -> dict[str, Any]:
-        return self._order(order="fault", fault=self._number, isCleared=isCleared)
+        return self._command(command="fault", fault=self._number, isCleared=isCleared)
 
 
 class BackgroundBroker(FaultInjection[BackgroundFault]):
@@ -242,7 +242,7 @@ class BackgroundBroker(FaultInjection[BackgroundFault]):
         @raise TimedOutError: it has not stopped in time.
         """
         if self._child.isRunning:
-            self._child.order(self._timeoutMs, order="stop")
+            self._child.command(self._timeoutMs, command="stop")
         self._child.wait(self._timeoutMs)
 
     def kill(self) -> None:
@@ -285,7 +285,7 @@ class BackgroundBroker(FaultInjection[BackgroundFault]):
         @raise PylogbrokerError: it cannot start again, and why.
         """
         if self._child.isRunning:
-            self._child.order(self._timeoutMs, order="reset")
+            self._child.command(self._timeoutMs, command="reset")
             return
         self._child.kill()
         removeContents(self.directory)
@@ -294,18 +294,18 @@ class BackgroundBroker(FaultInjection[BackgroundFault]):
     # -- faults
 
     def _inject(self, **fault: Any) -> BackgroundFault:
-        order = partial(self._child.order, self._timeoutMs)
-        return BackgroundFault(order, order(order="inject", arguments=fault)["fault"])
+        command = partial(self._child.command, self._timeoutMs)
+        return BackgroundFault(command, command(command="inject", arguments=fault)["fault"])
 
     def _moveLeader(self, **leader: Any) -> int:
-        found = self._child.order(self._timeoutMs, order="moveLeader", arguments=leader)
+        found = self._child.command(self._timeoutMs, command="moveLeader", arguments=leader)
         return int(found["leader"])
 
     def clearFaults(self) -> None:
-        self._child.order(self._timeoutMs, order="clearFaults")
+        self._child.command(self._timeoutMs, command="clearFaults")
 
     def cutConnections(self) -> None:
-        self._child.order(self._timeoutMs, order="cut")
+        self._child.command(self._timeoutMs, command="cut")
 
     # -- where it is
 

@@ -2,7 +2,7 @@
 The process of a L{BackgroundBroker<pylogbroker.testing.backgroundbroker.BackgroundBroker>}, started
 as C{python -m pylogbroker.testing.backgroundprocess JSON}.
 
-Orders come on standard input and answers go to standard output, each a line of JSON. The first
+Commands come on standard input and answers go to standard output, each a line of JSON. The first
 answer says the port, or why the broker has not started. The end of the input ends the process: the
 test is gone, so a temporary directory is removed.
 """
@@ -36,11 +36,11 @@ from pylogbroker.testing.localbroker import LocalBroker
 log = Logger()
 
 FAULT_COUNT_MAX = 100_000
-"""Faults that are ordered from one process."""
+"""Faults that are injected from one process."""
 
 
-class Orders(LineReceiver):
-    """Carries out orders, one after another."""
+class CommandReceiver(LineReceiver):
+    """Carries out commands, one after another."""
 
     transport: Any
     delimiter = b"\n"
@@ -57,26 +57,26 @@ class Orders(LineReceiver):
         self._faults: list[Fault] = []
 
     def connectionMade(self) -> None:
-        self._carryOut({"order": "start"})
+        self._carryOut({"command": "start"})
 
     def lineReceived(self, line: bytes) -> None:
         self._carryOut(json.loads(line))
 
-    def _carryOut(self, order: dict[str, Any]) -> None:
+    def _carryOut(self, command: dict[str, Any]) -> None:
         def failed(failure: Any) -> dict[str, Any]:
             if not failure.check(PylogbrokerError):
-                log.failure("An order failed: this is a bug", failure)
+                log.failure("A command failed unexpectedly: this is a bug", failure)
             return {"error": str(failure.value) or repr(failure.value)}
 
         def act() -> Deferred[Any]:
-            return Deferred.fromCoroutine(getattr(self, f"_{order['order']}")(order))
+            return Deferred.fromCoroutine(getattr(self, f"_{command['command']}")(command))
 
         self._turn.run(act).addErrback(failed).addCallback(self._say)
 
     def _say(self, answer: dict[str, Any]) -> None:
         self.transport.write(json.dumps(answer).encode() + b"\n")
 
-    async def _start(self, _order: dict[str, Any]) -> dict[str, Any]:
+    async def _start(self, _command: dict[str, Any]) -> dict[str, Any]:
         properties = dict(self._arguments["properties"])
         if self._port and "listeners" not in properties:
             properties["port"] = str(self._port)
@@ -92,7 +92,7 @@ class Orders(LineReceiver):
             broker.cutConnections()
             await broker.stop()
 
-    async def _cut(self, _order: dict[str, Any]) -> dict[str, Any]:
+    async def _cut(self, _command: dict[str, Any]) -> dict[str, Any]:
         if self._broker is not None:
             self._broker.cutConnections()
         return {}
@@ -102,33 +102,33 @@ class Orders(LineReceiver):
             raise ClosedError("the broker does not run")
         return self._broker
 
-    async def _inject(self, order: dict[str, Any]) -> dict[str, Any]:
+    async def _inject(self, command: dict[str, Any]) -> dict[str, Any]:
         faults = self._running().faults
         if len(self._faults) >= FAULT_COUNT_MAX:
-            raise ConfigurationError(f"more than {FAULT_COUNT_MAX} faults were ordered")
-        self._faults.append(faults.inject(**order["arguments"]))
+            raise ConfigurationError(f"more than {FAULT_COUNT_MAX} faults were injected")
+        self._faults.append(faults.inject(**command["arguments"]))
         return {"fault": len(self._faults) - 1}
 
-    async def _fault(self, order: dict[str, Any]) -> dict[str, Any]:
+    async def _fault(self, command: dict[str, Any]) -> dict[str, Any]:
         """Those of an earlier broker are over, but their counts are still told."""
-        fault = self._faults[order["fault"]]
-        if order["isCleared"]:
+        fault = self._faults[command["fault"]]
+        if command["isCleared"]:
             fault.clear()
         return {"hitCount": fault.hitCount, "leftCount": fault.leftCount}
 
-    async def _clearFaults(self, _order: dict[str, Any]) -> dict[str, Any]:
+    async def _clearFaults(self, _command: dict[str, Any]) -> dict[str, Any]:
         self._running().clearFaults()
         return {}
 
-    async def _moveLeader(self, order: dict[str, Any]) -> dict[str, Any]:
-        return {"leader": self._running().moveLeader(**order["arguments"])}
+    async def _moveLeader(self, command: dict[str, Any]) -> dict[str, Any]:
+        return {"leader": self._running().moveLeader(**command["arguments"])}
 
-    async def _reset(self, order: dict[str, Any]) -> dict[str, Any]:
+    async def _reset(self, command: dict[str, Any]) -> dict[str, Any]:
         await self._end()
         removeContents(self._arguments["directory"])
-        return await self._start(order)
+        return await self._start(command)
 
-    async def _stop(self, _order: dict[str, Any]) -> dict[str, Any]:
+    async def _stop(self, _command: dict[str, Any]) -> dict[str, Any]:
         broker, self._broker = self._broker, None
         if broker is not None:
             await broker.stop()
@@ -162,7 +162,7 @@ def main(reactor: Any, arguments: dict[str, Any]) -> None:
     )
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False, discardBuffer=True)
     makeStandardIO: Any = StandardIO  # mypy takes it for that of Windows
-    makeStandardIO(Orders(reactor, arguments), stdin=0, stdout=output, reactor=reactor)
+    makeStandardIO(CommandReceiver(reactor, arguments), stdin=0, stdout=output, reactor=reactor)
     reactor.run()
 
 

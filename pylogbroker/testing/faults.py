@@ -67,7 +67,7 @@ _REQUESTS: Mapping[str, ApiKey] = {
 Place = tuple[str | None, int | None]
 
 
-class _OrderedCutError(NotAllowedError):
+class _InjectedDisconnectError(NotAllowedError):
     """A connection ends since a test wants it; no log line, as for every error of this kind."""
 
 
@@ -278,7 +278,7 @@ class FaultInjector:
         for fault in met:
             fault.hit()
         if any(fault.isCut and not fault.isHandled for fault in met):
-            raise _OrderedCutError("a test has ordered this connection to be cut")
+            raise _InjectedDisconnectError("a test has injected a disconnect")
         answer = self._answer(handler, header, body, state, found)
         isCut = any(fault.isCut for fault in met)
         delayMs = sum(fault.delayMs for fault in met)
@@ -300,7 +300,7 @@ class FaultInjector:
         if isCut:
             if isinstance(answer, list):
                 releaseSlices(answer)
-            raise _OrderedCutError("a test has ordered this connection to be cut")
+            raise _InjectedDisconnectError("a test has injected a disconnect")
         return answer
 
     def _codeOf(self, key: ApiKey, node: int, hit: set[Fault]) -> Any:
@@ -407,13 +407,17 @@ class FaultInjector:
         isAnswered = key is not ApiKey.PRODUCE or body.acks != 0
         if rest is None:
             if not isAnswered:  # as Kafka tells a producer that wants no answer
-                raise _OrderedCutError("a test has ordered an error, which has no answer")
+                raise _InjectedDisconnectError(
+                    "a test has injected an error, which has no response"
+                )
             return refused
         answer = handler(header, rest, state)
 
         def merged(response: Any) -> Any:
             if not isAnswered:
-                raise _OrderedCutError("a test has ordered an error, which has no answer")
+                raise _InjectedDisconnectError(
+                    "a test has injected an error, which has no response"
+                )
             return merge(key, refused, unpacked(header, response))
 
         return _then(answer, merged)

@@ -25,7 +25,7 @@ from pylogbroker.cluster.metadataimage import (
     ScramCredential,
     ScramCredentialRecord,
     TopicRecord,
-    TopicRemovedRecord,
+    TopicRemovalCompletedRecord,
     decodeRecords,
     encodeRecords,
 )
@@ -82,7 +82,7 @@ class ImageTests(SynchronousTestCase):
         self.assertEqual(vars(again), vars(image))
         self.assertEqual(list(again.topics), ["orders"])
         self.assertEqual(again.removing, {UUID(SECOND): "clicks"})
-        again.apply(TopicRemovedRecord(SECOND))
+        again.apply(TopicRemovalCompletedRecord(SECOND))
         self.assertEqual(again.removing, {})
         self.assertEqual(again.topics["orders"].configs, {"segment.ms": "5"})
 
@@ -161,7 +161,7 @@ class ImageTests(SynchronousTestCase):
             (TopicRecord("new", "nonsense", 1), "no topic id"),
             (PartitionCountRecord(FIRST, 3), "cannot go on with 3"),
             (RemoveTopicRecord(str(UUID(int=3))), "no topic with the id"),
-            (TopicRemovedRecord(FIRST), "not being removed"),
+            (TopicRemovalCompletedRecord(FIRST), "not being removed"),
             (ConfigRecord("planet", "", "x", "y"), "unknown resource"),
             (ProducerIdsRecord(1000), "not behind"),
             (RemoveScramCredentialRecord("bob", 1), "no password for mechanism 1"),

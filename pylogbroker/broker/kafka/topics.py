@@ -29,7 +29,7 @@ from pylogbroker.cluster.metadataimage import (
     RemoveTopicRecord,
     TopicImage,
     TopicRecord,
-    TopicRemovedRecord,
+    TopicRemovalCompletedRecord,
 )
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.config.topicconfigs import (
@@ -185,8 +185,7 @@ class TopicManager:
             await self._removeAll(topicId, strays.pop(name, []) + failed)
         for name in strays:
             log.warn(
-                "The partitions of topic {topic} belong to no topic of the metadata: they are not"
-                " served",
+                "Stray partitions of topic {topic}, which the metadata do not have, are not served",
                 topic=name,
             )
         await self._createMissing(list(self.image.topics.values()))
@@ -377,10 +376,12 @@ class TopicManager:
         try:
             for partition in partitions:
                 await self._logManager.remove(partition)
-            record = TopicRemovedRecord(str(topicId))
+            record = TopicRemovalCompletedRecord(str(topicId))
             await self.metadata.change(lambda image: ([record], None))
         except PylogbrokerError as error:
-            log.error("A removed topic's partitions are left: {error}", error=error)
+            log.error(
+                "The partitions of a deleted topic could not be removed: {error}", error=error
+            )
 
     async def create(
         self, name: str, partitionCount: int, configs: Mapping[str, str | None] | None = None

@@ -59,7 +59,7 @@ _MECHANISMS = {each.name: each for each in SCRAM_MECHANISMS.values()}
 Request = Callable[[ApiKey, Any], Any]
 
 
-class _HereAndNow:
+class _SynchronousWorker:
     """Runs what a broker gives to worker threads."""
 
     def submit(self, work: Callable[[], Any]) -> Any:
@@ -101,7 +101,7 @@ def _metadata(options: Namespace) -> Iterator[Request]:
         if not hasJournal and fileSystem.status(f"{path}/{APACHE_METADATA}") is not None:
             raise CommandError(f"{path} is Apache Kafka's: start the broker on it once before")
         store = MetadataStore(fileSystem, path)
-        with closing(MetadataManager(store, _HereAndNow(), secrets.token_bytes)) as metadata:
+        with closing(MetadataManager(store, _SynchronousWorker(), secrets.token_bytes)) as metadata:
             metadata.open()
             handlers = CredentialRequests(metadata).handlers
 

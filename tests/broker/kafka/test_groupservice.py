@@ -288,7 +288,7 @@ class FailureTests(GroupCase):
         file.writeAt(0, [bytes(data)])
         lines = self.sentences()
         self.restart()
-        self.assertTrue(any("is not served, since it cannot be read" in each for each in lines()))
+        self.assertTrue(any("The coordinator could not load" in each for each in lines()))
         self.assertEqual(self.committed(self.commit(8)), [ErrorCode.NOT_COORDINATOR])
 
 

@@ -182,7 +182,11 @@ class CoordinatorService:
         for index in range(topic.partitionCount):
             found = self._topics.find(self.topicName, index)
             if found is None:
-                log.error("{topic}-{index} is not there", topic=self.topicName, index=index)
+                log.error(
+                    "The coordinator could not load {topic}-{index}: the partition is missing",
+                    topic=self.topicName,
+                    index=index,
+                )
                 continue
             self._appenders[index] = Appender(found, self.nowMs, partial(self._failed, index))
             self.coordinator.beginLoading(index)
@@ -203,7 +207,7 @@ class CoordinatorService:
                 self._replay(index, records)
         except PylogbrokerError as error:
             log.critical(
-                "What {topicPartition} holds is not served, since it cannot be read: {error}",
+                "The coordinator could not load {topicPartition}: {error}",
                 topicPartition=appender.partition.topicPartition,
                 error=error,
             )
