@@ -22,6 +22,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from pylogbroker.testing.backgroundbroker import BackgroundBroker
+from tests.integration.kills import LostError
 from tests.oracle.directoryrecording import readRecords
 
 LOG, TRANSACTIONS, COMPACTED = "log", "transactions", "compacted"
@@ -40,10 +41,6 @@ PROPERTIES = {
 }
 WORK_SECONDS = (0.1, 1.5)
 _TIMEOUT_SECONDS = 60
-
-
-class LostError(AssertionError):
-    """The broker has broken its promise."""
 
 
 class Figures(NamedTuple):

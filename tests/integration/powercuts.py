@@ -17,10 +17,9 @@ never sent.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
-from pylogbroker.errors import StorageError
 from pylogbroker.protocol.kafka07.requests import (
     encodeFetch,
     encodeMultiFetch,
@@ -30,18 +29,13 @@ from pylogbroker.protocol.kafka07.requests import (
 )
 from pylogbroker.protocol.kafka07.responses import decodeFetch, decodeMultiFetch, decodeOffsets
 from pylogbroker.records.messageset import MessageSet, encodeSet
-from pylogbroker.testing.powercut import PowerCutFileSystem, PowerLostError
+from pylogbroker.testing.powercut import PowerCutFileSystem
 from pylogbroker.types import EARLIEST, LATEST, TopicPartition
-from tests.integration.memorybroker import MemoryBroker, MemoryClient
+from tests.integration.brokerlife import Act, BrokerLife
+from tests.integration.kills import LostError
+from tests.integration.memorybroker import MemoryClient
 
-START_SECONDS = 1_700_000_000.0
 PARTITIONS = tuple(TopicPartition(*each) for each in (("a", 0), ("a", 1), ("b", 0)))
-OPERATIONS_TO_CUT = (5, 15, 50)
-START_COUNT_MAX = 100
-
-
-class LostError(AssertionError):
-    """The broker has broken its promise."""
 
 
 class Books:
@@ -85,68 +79,37 @@ class Books:
         self.seenOffset = end
 
 
-class PowerCutLife:
-    """
-    A life, over several brokers.
+def _properties(random: Random) -> dict[str, str]:
+    return {
+        "num.partitions": "2",
+        "log.file.size": str(random.choice((100, 300, 1000))),
+        "log.flush.interval": str(random.choice((1, 3, 10, 1000))),
+        "log.default.flush.scheduler.interval.ms": "1000",
+        "log.retention.size": str(random.choice((-1, 200, 500, 2000))),
+        "log.cleanup.interval.mins": "1",
+        "log.roll.hours": "1",
+    }
 
-    @ivar cutCount: power cuts so far.
-    @ivar deathCount: those, kills and orderly stops.
-    @ivar log: what happened, for the text of a failure.
-    """
+
+class PowerCutLife(BrokerLife):
+    """A life of a broker with clients of the 2011 protocol."""
 
     def __init__(
         self, seed: int, makeFileSystem: Callable[[], PowerCutFileSystem] = PowerCutFileSystem
     ) -> None:
-        self.random = Random(seed)
-        self.fileSystem = makeFileSystem()
-        self.fileSystem.pageSize = self.random.choice((16, 64, 512))
-        self.cutCount = self.deathCount = 0
-        self.log: list[str] = [f"seed {seed}"]
         self.books = {topicPartition: Books() for topicPartition in PARTITIONS}
-        self._seconds = START_SECONDS
         self._number = 0
-        self._properties = {
-            "num.partitions": "2",
-            "log.file.size": str(self.random.choice((100, 300, 1000))),
-            "log.flush.interval": str(self.random.choice((1, 3, 10, 1000))),
-            "log.default.flush.scheduler.interval.ms": "1000",
-            "log.retention.size": str(self.random.choice((-1, 200, 500, 2000))),
-            "log.cleanup.interval.mins": "1",
-            "log.roll.hours": "1",
-        }
-        self._start()
+        super().__init__(seed, _properties, makeFileSystem)
 
-    # -- life and death
-
-    def _start(self) -> None:
-        """Start until one comes up, and look whether everything is there."""
-        for _attempt in range(START_COUNT_MAX):
-            if self.random.random() < 0.3:
-                self._armed()
-            try:
-                self.broker = MemoryBroker(
-                    self.fileSystem, self._properties, self._seconds, self.random
-                )
-                break
-            except PowerLostError:
-                self.log.append("cut while starting")
-                self._cut()
-            except StorageError as error:
-                raise LostError(f"it cannot start: {error}; {self.log}") from error
-        else:
-            raise AssertionError("it never comes up")
-        self.fileSystem.cutAt = None
-        if self.broker.failures:
-            raise LostError(f"out of service: {self.broker.failures}")
+    def _connect(self) -> None:
         self._producers = {
             topicPartition: MemoryClient(self.broker) for topicPartition in PARTITIONS
         }
         self._multiProducer = MemoryClient(self.broker)
         self._consumer = MemoryClient(self.broker)
         self._asked: deque[Callable[[bytes], None]] = deque()
-        self._checkAll()
 
-    def _checkAll(self) -> None:
+    def _check(self) -> None:
         client = MemoryClient(self.broker)
         for (topic, partition), books in self.books.items():
             [start] = decodeOffsets(client.ask(encodeOffsets(topic, partition, EARLIEST, 1)))[1]
@@ -165,23 +128,7 @@ class PowerCutLife:
             try:
                 books.survive(start, data)
             except LostError as error:
-                raise LostError(f"{topic}-{partition}: {error}; {self.log}") from None
-
-    def _armed(self) -> None:
-        """The power will fail soon, before an operation."""
-        self.fileSystem.cutAt = self.fileSystem.operationCount + self.random.randrange(
-            self.random.choice(OPERATIONS_TO_CUT)
-        )
-
-    def _cut(self) -> None:
-        self.cutCount += 1
-        self.fileSystem.cutPower(self.random if self.random.random() < 0.7 else None)
-
-    def _died(self) -> None:
-        self.deathCount += 1
-        self.fileSystem.sizeMax = None
-        self._seconds = self.broker.reactor.seconds() + self.random.random()
-        self._start()
+                raise LostError(f"{topic}-{partition}: {error}") from None
 
     def _noteStarts(self) -> None:
         """Where retention has come to; it decides in memory first."""
@@ -190,46 +137,17 @@ class PowerCutLife:
 
     # -- what can happen
 
-    def run(self, actCount: int) -> None:
-        """
-        Live on.
-
-        @raise LostError: something that was visible is not there any more.
-        """
-        acts = (
+    def _acts(self) -> Sequence[tuple[float, Act]]:
+        return (
             (10, self._produce),
             (2, self._multiProduce),
             (6, self._fetch),
             (1, self._multiFetch),
             (3, self._offsets),
-            (14, self._work),
-            (6, self._turn),
-            (2, self._second),
             (0.7, self._minute),
             (0.3, self._hour),
-            (0.6, self._armed),
             (0.3, self._full),
-            (0.2, self._stop),
-            (0.2, self._kill),
-            (0.3, self._cutNow),
         )
-        chosen = self.random.choices(
-            [act for _weight, act in acts], [weight for weight, _act in acts], k=actCount
-        )
-        for act in chosen:
-            try:
-                act()
-                self._hear()
-            except PowerLostError:
-                pass  # the broker met it on our stack
-            self._noteStarts()
-            if not self.broker.isOn:
-                self.log.append(f"cut before operation {self.fileSystem.operationCount}")
-                self._cut()
-                self._died()
-            elif self.broker.failures:
-                raise LostError(f"out of service: {self.broker.failures}; {self.log}")
-        self._cutNow()
 
     def _payloads(self) -> list[bytes]:
         payloads = []
@@ -312,15 +230,6 @@ class PowerCutLife:
                 return
             self._asked.popleft()(body)
 
-    def _work(self) -> None:
-        self.broker.perform(self.random)
-
-    def _turn(self) -> None:
-        self.broker.advance(0)
-
-    def _second(self) -> None:
-        self.broker.advance(self.random.random() * 2)
-
     def _minute(self) -> None:
         """Retention comes, or comes again; now and then the power fails in it."""
         if self.random.random() < 0.3:
@@ -330,29 +239,3 @@ class PowerCutLife:
 
     def _hour(self) -> None:
         self.broker.advance(3601)
-
-    def _full(self) -> None:
-        """The disk gets full, or has room again."""
-        self.fileSystem.sizeMax = (
-            None
-            if self.fileSystem.sizeMax is not None
-            else self.fileSystem.usedSize + self.random.randrange(200)
-        )
-
-    def _stop(self) -> None:
-        self.fileSystem.sizeMax = None
-        self.log.append("stopped")
-        self.broker.stop()
-        self._noteStarts()
-        if self.broker.isOn:
-            self._died()
-
-    def _kill(self) -> None:
-        self.log.append("killed")
-        self.fileSystem.kill()
-        self._died()
-
-    def _cutNow(self) -> None:
-        self.log.append("cut between operations")
-        self._cut()
-        self._died()

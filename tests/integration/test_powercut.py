@@ -10,7 +10,8 @@ import sys
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.testing.powercut import PowerCutFileSystem, PowerLostError
-from tests.integration.powercuts import LostError, PowerCutLife
+from tests.integration.kills import LostError
+from tests.integration.powercuts import PowerCutLife
 
 SEED_COUNT = 200
 LIAR_SEED_COUNT = 60

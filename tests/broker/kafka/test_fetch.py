@@ -6,12 +6,16 @@ import errno
 import os
 from typing import Any
 
+from pylogbroker.broker.kafka.coordinators.coordinatorlog import encodeMarker, encodeRecords
 from pylogbroker.broker.kafka.fetchsessions import FetchSessionCache
-from pylogbroker.interfaces import CheckLimits
+from pylogbroker.broker.logmanager import Partition
+from pylogbroker.coordinator.effects import TransactionalProducer
+from pylogbroker.interfaces import CheckLimits, EndMarker
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.messages import MESSAGES
 from pylogbroker.records.recordbatch import iterateRecords, readHeader
+from pylogbroker.storage.kafka.batchlog import BatchLog
 from tests.broker.kafka.kafkacase import KafkaCase, batchOf, decoded, frameOf
 
 Request: Any = MESSAGES["FetchRequest"]
@@ -189,6 +193,59 @@ class ReadTests(FetchCase):
         self.assertEqual((self.values(part.records), part.abortedTransactions), ([b"a"], []))
         (part,) = self.fetch((0, 0))
         self.assertIsNone(part.abortedTransactions)
+
+
+class CompactionTests(FetchCase):
+    """Reading a partition that is compacted meanwhile."""
+
+    topicConfigs = {"cleanup.policy": "compact"}
+
+    def partition(self, index: int = 0) -> Partition:
+        found = self.lead.service.kafka.topics.find("t", index)
+        assert found is not None
+        return found
+
+    def test_aborted(self) -> None:
+        """
+        A fetch that waits for one partition has found what it reads of another; if that one is
+        compacted meanwhile, the response has the records of the old file, and names the aborted
+        transactions there, though the new one has none.
+        """
+        partition, nowMs = self.partition(), self.lead.logManager.nowMs()
+        other = encodeRecords([(b"c", b"other")], nowMs, 1 << 20)
+        self.assertIsNotNone(self.partition(1).append(other, nowMs))
+        producer = TransactionalProducer(1, 0)
+        for batches in (
+            encodeRecords([(b"a", b"aborted")], nowMs, 1 << 20, producer),
+            encodeMarker(producer, EndMarker(False, 0), nowMs),
+            encodeRecords([(b"b", b"kept")], nowMs, 1 << 20),
+        ):
+            self.assertIsNotNone(partition.append(batches, nowMs))
+        self.lead.logManager.roll(partition)
+        self.lead.settle()
+        self.lead.stop()
+        self.begin(fileSystem=self.lead.fileSystem, reactor=self.lead.reactor)
+        (part,) = self.fetch((0, 0), isolation=1)
+        self.assertEqual([each.firstOffset for each in part.abortedTransactions], [0])
+        request = self.request((0, 0), (1, 0), isolation=1)
+        self.peer.send(frameOf(ApiKey.FETCH, 12, request))
+        self.lead.advance(15)
+        for _ in range(20):
+            self.lead.flushWorker.performAll()
+            self.lead.turn()
+        log = self.partition().log
+        assert isinstance(log, BatchLog)
+        self.assertEqual((log.cleanedOffset, log.abortedFrom(0)), (3, []))
+        self.assertIsNone(self.answer(ApiKey.FETCH, 12))
+        self.lead.settle()
+        (topic,) = self.answer(ApiKey.FETCH, 12).responses
+        compacted, waiting = topic.partitions
+        self.assertEqual(self.values(waiting.records), [b"other"])
+        self.assertEqual(self.values(compacted.records)[::2], [b"aborted", b"kept"])
+        told = [(each.producerId, each.firstOffset) for each in compacted.abortedTransactions]
+        self.assertEqual(told, [(1, 0)])
+        (part,) = self.fetch((0, 0), isolation=1)
+        self.assertNotIn(b"aborted", self.values(part.records))
 
 
 class WaitTests(FetchCase):

@@ -249,6 +249,27 @@ class FailureTests(GroupCase):
         self.assertEqual(self.heartbeat(joined), ErrorCode.NOT_COORDINATOR)
         self.assertEqual(self.find().errorCode, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
+    def test_queueFull(self) -> None:
+        """
+        Of what waits for a partition that rolls, that beyond a limit of bytes is refused, in its
+        turn and so that clients try again. What waited is written, and the group stays as it is.
+        """
+        joined = self.stable()
+        self.patch(coordinatorlog, "QUEUED_SIZE_MAX", 200)
+        self.lead.logManager.roll(self.lead.partition(OFFSETS_TOPIC, PARTITION))
+        answers = [self.commit(offset, joined) for offset in range(5)]
+        self.assertEqual([self.committed(each) for each in answers], [[]] * 5)
+        self.lead.settle()
+        refused = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self.assertEqual(
+            [self.committed(each) for each in answers],
+            [[ErrorCode.NONE]] * 2 + [[refused]] * 3,
+        )
+        self.assertEqual((self.position(), self.heartbeat(joined)), (1, ErrorCode.NONE))
+        again = self.commit(4, joined)
+        self.lead.settle()
+        self.assertEqual((self.committed(again), self.position()), ([ErrorCode.NONE], 4))
+
     def test_fullDisk(self) -> None:
         """What comes while the disk is full waits, in order."""
         joined = self.stable()

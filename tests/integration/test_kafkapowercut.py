@@ -1,0 +1,111 @@
+"""
+Power cuts before any file operation of a broker with clients of today's protocol: nothing that was
+acknowledged is lost, and a broker that forgets an C{fsync} is found out. The long form is
+C{tests.long.powercut}.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import Counter
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pylogbroker.storage import metadatastore
+from pylogbroker.testing.powercut import PowerLostError
+from tests.integration.kafkapowercuts import (
+    JOURNAL_SIZE,
+    KINDS,
+    CountingFileSystem,
+    KafkaPowerCutLife,
+)
+from tests.integration.kills import LostError
+
+SEED_COUNT = 16
+LIAR_SEED_COUNT = 20
+ACT_COUNT = 400
+
+
+def _liar(kind: str) -> type[CountingFileSystem]:
+    """A file system that skips the C{fsync} of files of a kind."""
+
+    class Liar(CountingFileSystem):
+        @property
+        def syncs(self) -> bool:
+            return self._latest != kind
+
+        @syncs.setter
+        def syncs(self, value: bool) -> None:
+            pass
+
+    return Liar
+
+
+class _SyncsNoDirectory(CountingFileSystem):
+    """C{fsync} of directories is skipped."""
+
+    def syncDirectory(self, path: str) -> None:
+        with self._operation("fsync", path):
+            pass
+
+
+class KafkaPowerCutTests(SynchronousTestCase):
+    """The whole broker, in memory."""
+
+    def setUp(self) -> None:
+        self.patch(metadatastore, "SNAPSHOT_SIZE_MIN", JOURNAL_SIZE)
+
+    def tearDown(self) -> None:
+        """
+        Brokers that lost their power are collected here, and not in another test: a coroutine that
+        ends then may wake one that has ended.
+        """
+        gc.collect()
+        gc.collect()  # what the first has logged
+        self.flushLoggedErrors(PowerLostError)
+        for failure in self.flushLoggedErrors(RuntimeError):
+            self.assertEqual(str(failure.value), "cannot reuse already awaited coroutine")
+
+    def live(
+        self, seed: int, makeFileSystem: type[CountingFileSystem] = CountingFileSystem
+    ) -> KafkaPowerCutLife:
+        life = KafkaPowerCutLife(seed, makeFileSystem)
+        life.run(ACT_COUNT)
+        return life
+
+    def test_nothingAcknowledgedIsLost(self) -> None:
+        """
+        Records, values of keys, transactions, positions, members, topics, settings and producer ids
+        are there after power cuts, kills and stops in random lives.
+        """
+        counts: Counter[str] = Counter()
+        cutCount = deathCount = 0
+        for seed in range(SEED_COUNT):
+            life = self.live(seed)
+            cutCount += life.cutCount
+            deathCount += life.deathCount
+            counts += life.fileSystem.counts
+        sys.stdout.write(
+            f"[seeds 0 to {SEED_COUNT - 1}: {cutCount} power cuts, {deathCount} deaths,"
+            f" {counts.total()} file operations] "
+        )
+        self.assertGreater(cutCount, SEED_COUNT)
+        self.assertEqual([name for name, _ in KINDS if not counts[name]], [])
+
+    def assertFoundOut(self, liar: type[CountingFileSystem], what: str) -> None:
+        for seed in range(LIAR_SEED_COUNT):
+            try:
+                self.live(seed, liar)
+            except LostError:
+                return
+        self.fail(f"{what}: nothing was lost in {LIAR_SEED_COUNT} lives")
+
+    def test_skippedSyncsAreFound(self) -> None:
+        """A broker that skips the C{fsync} of files of one kind fails the test above."""
+        for kind in ("journal", "positions", "transactions", "logs"):
+            self.assertFoundOut(_liar(kind), kind)
+
+    def test_skippedDirectorySyncsAreFound(self) -> None:
+        """So does one that syncs files only."""
+        self.assertFoundOut(_SyncsNoDirectory, "directories")

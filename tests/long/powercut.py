@@ -1,0 +1,91 @@
+"""
+The long form of the power cuts of L{tests.integration.test_kafkapowercut} and
+L{tests.storage.test_batchrecovery}::
+
+    python -m tests.long.powercut --operations 1000000 --seed 7
+    python -m tests.long.powercut --of partition --operations 1000000 --seed 7
+
+With C{PYTHONHASHSEED=0} in the environment, a seed gives the same lives again.
+
+Random lives, of a whole broker with clients of today's protocol or of one partition of record
+batches, each with power cuts before random file operations. The figures say what the operations
+changed, and what those would have changed before which the power failed. The exit status is 0 if
+nothing that was acknowledged is lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Callable
+from time import monotonic
+
+from twisted.logger import LogPublisher, globalLogBeginner
+
+from pylogbroker.storage import metadatastore
+from tests.integration.kafkapowercuts import JOURNAL_SIZE, KafkaPowerCutLife
+from tests.long.telling import addSeed, seedOf, tell, tellFigures, tellStart
+from tests.storage.test_batchrecovery import PowerCutTests
+
+ACT_COUNT = 400
+
+
+def _liveOfPartition(seed: int, figures: Counter[str]) -> None:
+    tests = PowerCutTests("test_nothingFlushedIsLost")
+    tests.setUp()
+    figures["operations"] += tests.checkLife(seed)
+
+
+def _liveOfBroker(seed: int, figures: Counter[str]) -> None:
+    life = KafkaPowerCutLife(seed)
+    life.run(ACT_COUNT)
+    files = life.fileSystem
+    for name, count in files.counts.items():
+        figures[f"of {name}"] += count
+    for name, count in files.cuts.items():
+        figures[f"cuts before {name}"] += count
+    figures["operations"] += files.counts.total()
+    figures["cuts"] += life.cutCount
+    figures["deaths"] += life.deathCount
+
+
+LIVES: dict[str, Callable[[int, Counter[str]], None]] = {
+    "broker": _liveOfBroker,
+    "partition": _liveOfPartition,
+}
+
+
+def main() -> int:
+    """Run it; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.long.powercut",
+        description="Cut the power of brokers, or of partitions, and look for what was lost.",
+    )
+    parser.add_argument("--of", choices=LIVES, default="broker", help="whose lives (broker)")
+    parser.add_argument(
+        "--operations", type=int, default=1_000_000, help="file operations (a million)"
+    )
+    addSeed(parser, "the first life; the next one has the next")
+    options = parser.parse_args()
+    seed = seedOf(options)
+    tellStart(f"seed {seed}, {options.operations} file operations, lives of a {options.of}")
+    metadatastore.SNAPSHOT_SIZE_MIN = JOURNAL_SIZE
+    # A broker without power says so in many ways.
+    globalLogBeginner.beginLoggingTo([LogPublisher()], redirectStandardIO=False)
+    begun = monotonic()
+    figures: Counter[str] = Counter()
+    try:
+        while figures["operations"] < options.operations:
+            LIVES[options.of](seed + figures["lives"], figures)
+            figures["lives"] += 1
+    except AssertionError as error:
+        tell(f"LOST, in the life {seed + figures['lives']}: {error}")
+        return 1
+    finally:
+        tellFigures({**dict(sorted(figures.items())), "seconds": monotonic() - begun})
+    tell("nothing that was acknowledged is lost")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
