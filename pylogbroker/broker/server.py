@@ -47,6 +47,7 @@ from pylogbroker.storage.jobs import FindPositionJob
 from pylogbroker.storage.kafka.batchlog import BatchLog
 from pylogbroker.storage.logdirectory import LogDirectory
 from pylogbroker.storage.partitionlog import MarkKind, PartitionLog
+from pylogbroker.storage.segments import Segment
 from pylogbroker.types import TopicPartition
 
 BATCH_HEAD_SIZE = 12
@@ -267,14 +268,10 @@ class Broker:
     async def _readBatchesLater(
         self, log: BatchLog, offset: int, sizeMax: int, isFirst: bool, isCommitted: bool
     ) -> Slice:
-        found = log.read(offset, sizeMax, None, isCommitted, True)
-        while isinstance(found, FindPositionJob):
-            await self.readWorker.submit(found.run)
-            found = log.read(offset, sizeMax, found, isCommitted, True)
-        if found.size > sizeMax and not isFirst:
+        found = await readWholeBatches(log, self.readWorker, offset, sizeMax, isCommitted)
+        if found.file is not None and found.size > sizeMax and not isFirst:
+            found.file.unpin()
             return EMPTY_SLICE
-        if found.file is not None and not found.file.pin():
-            await self.readWorker.submit(found.file.openPinned)
         return found
 
     async def offsetForTime(
@@ -290,10 +287,12 @@ class Broker:
         """
         log = partition.log
         assert isinstance(log, BatchLog)
-        job = log.findLargestTime() if timestampMs is None else log.findTime(timestampMs)
-        if job.segments:
-            await self.readWorker.submit(job.run)
-        return job.found
+        while True:
+            job = log.findLargestTime() if timestampMs is None else log.findTime(timestampMs)
+            if not job.segments or await _runOnSegments(
+                self.readWorker, log, job.segments, job.run
+            ):
+                return job.found
 
     async def deleteRecords(self, partition: Partition, offset: int) -> int:
         """
@@ -473,3 +472,49 @@ def _batchSizeNow(found: Slice) -> int:
     except OSError:  # not cached, or the file system cannot tell
         return 0
     return BATCH_HEAD_SIZE + int.from_bytes(head[8:], "big") if size == BATCH_HEAD_SIZE else 0
+
+
+async def readWholeBatches(
+    log: BatchLog, worker: IWorker, offset: int, sizeMax: int, isCommitted: bool = False
+) -> Slice:
+    """
+    Find a range of batches, of which the first is whole, with a worker that opens and searches
+    files. Where retention or compaction removes a file meanwhile, the range is found again.
+
+    @param isCommitted: end at the last stable offset.
+    @return: a slice, pinned: the receiver must unpin it.
+    @raise PylogbrokerError: L{OffsetOutOfRangeError}; L{StorageError}: a file cannot be read, or
+        the partition is out of service.
+    """
+    search: FindPositionJob | None = None
+    while True:
+        found = log.read(offset, sizeMax, search, isCommitted, True)
+        search = None
+        if isinstance(found, FindPositionJob):
+            if await _runOnSegments(worker, log, [found.segment], found.run):
+                search = found
+            continue
+        file = found.file
+        if file is None or file.pin():
+            return found
+        owners = [segment for segment in log.segments if segment.file is file]
+        if await _runOnSegments(worker, log, owners, file.openPinned):
+            return found
+
+
+async def _runOnSegments(
+    worker: IWorker, log: PartitionLog, segments: Sequence[Segment], work: Callable[[], object]
+) -> bool:
+    """
+    Have a worker do something with the files of segments.
+
+    @return: L{False}: it could not, since one of them is no longer the log's.
+    @raise StorageError: it could not.
+    """
+    try:
+        await worker.submit(work)
+    except StorageError:
+        if set(segments) <= set(log.segments):
+            raise
+        return False
+    return True

@@ -56,6 +56,7 @@ class MemoryBroker:
         @raise PowerLostError: the power failed meanwhile.
         """
         self.fileSystem = fileSystem
+        self._generation = fileSystem.generation
         self.reactor: Any = MemoryReactorClock()
         self.reactor.rightNow = seconds
         fileSystem.clock = lambda: int(self.reactor.seconds() * 1000)
@@ -73,7 +74,9 @@ class MemoryBroker:
 
     @property
     def isOn(self) -> bool:
-        """Whether it has power."""
+        """Whether it has power, and is not killed."""
+        if self._generation != self.fileSystem.generation:
+            return False
         try:
             self.fileSystem.status("/")
         except PowerLostError:

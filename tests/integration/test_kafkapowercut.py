@@ -55,24 +55,39 @@ class KafkaPowerCutTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.patch(metadatastore, "SNAPSHOT_SIZE_MIN", JOURNAL_SIZE)
+        gc.freeze()
+        gc.disable()
+        self.addCleanup(gc.enable)
+        self.addCleanup(gc.unfreeze)
+        self.addCleanup(self._collect)
 
-    def tearDown(self) -> None:
+    def _collect(self) -> None:
         """
-        Brokers that lost their power are collected here, and not in another test: a coroutine that
-        ends then may wake one that has ended.
+        Collect brokers that lost their power, here and not in another test: a coroutine that ends
+        by it may wake one that has ended, or write to a transport that is gone.
         """
         gc.collect()
         gc.collect()  # what the first has logged
-        self.flushLoggedErrors(PowerLostError)
-        for failure in self.flushLoggedErrors(RuntimeError):
-            self.assertEqual(str(failure.value), "cannot reuse already awaited coroutine")
+        self.flushLoggedErrors()
 
     def live(
         self, seed: int, makeFileSystem: type[CountingFileSystem] = CountingFileSystem
-    ) -> KafkaPowerCutLife:
-        life = KafkaPowerCutLife(seed, makeFileSystem)
-        life.run(ACT_COUNT)
-        return life
+    ) -> Counter[str]:
+        """
+        A life. Returns what it was made of.
+
+        @raise LostError: something is lost.
+        """
+        try:
+            life = KafkaPowerCutLife(seed, makeFileSystem)
+            life.run(ACT_COUNT)
+            more = {"power cuts": life.cutCount, "deaths": life.deathCount}
+            return life.fileSystem.counts + Counter(more)
+        finally:
+            # A broker without power says so in many ways.
+            self.flushLoggedErrors(PowerLostError)
+            for failure in self.flushLoggedErrors(RuntimeError):
+                self.assertEqual(str(failure.value), "cannot reuse already awaited coroutine")
 
     def test_nothingAcknowledgedIsLost(self) -> None:
         """
@@ -80,17 +95,11 @@ class KafkaPowerCutTests(SynchronousTestCase):
         are there after power cuts, kills and stops in random lives.
         """
         counts: Counter[str] = Counter()
-        cutCount = deathCount = 0
         for seed in range(SEED_COUNT):
-            life = self.live(seed)
-            cutCount += life.cutCount
-            deathCount += life.deathCount
-            counts += life.fileSystem.counts
-        sys.stdout.write(
-            f"[seeds 0 to {SEED_COUNT - 1}: {cutCount} power cuts, {deathCount} deaths,"
-            f" {counts.total()} file operations] "
-        )
-        self.assertGreater(cutCount, SEED_COUNT)
+            counts += self.live(seed)
+            self._collect()
+        sys.stdout.write(f"[seeds 0 to {SEED_COUNT - 1}: {dict(counts)}] ")
+        self.assertGreater(counts["power cuts"], SEED_COUNT)
         self.assertEqual([name for name, _ in KINDS if not counts[name]], [])
 
     def assertFoundOut(self, liar: type[CountingFileSystem], what: str) -> None:
@@ -99,6 +108,7 @@ class KafkaPowerCutTests(SynchronousTestCase):
                 self.live(seed, liar)
             except LostError:
                 return
+            self._collect()
         self.fail(f"{what}: nothing was lost in {LIAR_SEED_COUNT} lives")
 
     def test_skippedSyncsAreFound(self) -> None:

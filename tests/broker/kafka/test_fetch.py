@@ -205,11 +205,10 @@ class CompactionTests(FetchCase):
         assert found is not None
         return found
 
-    def test_aborted(self) -> None:
+    def fill(self) -> None:
         """
-        A fetch that waits for one partition has found what it reads of another; if that one is
-        compacted meanwhile, the response has the records of the old file, and names the aborted
-        transactions there, though the new one has none.
+        A closed segment with an aborted transaction, and two values of a key; a record in the other
+        partition; no file is open.
         """
         partition, nowMs = self.partition(), self.lead.logManager.nowMs()
         other = encodeRecords([(b"c", b"other")], nowMs, 1 << 20)
@@ -218,6 +217,7 @@ class CompactionTests(FetchCase):
         for batches in (
             encodeRecords([(b"a", b"aborted")], nowMs, 1 << 20, producer),
             encodeMarker(producer, EndMarker(False, 0), nowMs),
+            encodeRecords([(b"b", b"replaced")], nowMs, 1 << 20),
             encodeRecords([(b"b", b"kept")], nowMs, 1 << 20),
         ):
             self.assertIsNotNone(partition.append(batches, nowMs))
@@ -225,27 +225,65 @@ class CompactionTests(FetchCase):
         self.lead.settle()
         self.lead.stop()
         self.begin(fileSystem=self.lead.fileSystem, reactor=self.lead.reactor)
-        (part,) = self.fetch((0, 0), isolation=1)
-        self.assertEqual([each.firstOffset for each in part.abortedTransactions], [0])
-        request = self.request((0, 0), (1, 0), isolation=1)
-        self.peer.send(frameOf(ApiKey.FETCH, 12, request))
+
+    def compact(self) -> None:
+        """Compact what is due, while no reader's worker works."""
         self.lead.advance(15)
         for _ in range(20):
             self.lead.flushWorker.performAll()
             self.lead.turn()
         log = self.partition().log
         assert isinstance(log, BatchLog)
-        self.assertEqual((log.cleanedOffset, log.abortedFrom(0)), (3, []))
+        self.assertEqual((log.cleanedOffset, log.abortedFrom(0)), (4, []))
+
+    def test_aborted(self) -> None:
+        """
+        A fetch that waits for one partition has found what it reads of another; if that one is
+        compacted meanwhile, the response has the records of the old file, and names the aborted
+        transactions there, though the new one has none.
+        """
+        self.fill()
+        (part,) = self.fetch((0, 0), isolation=1)
+        self.assertEqual([each.firstOffset for each in part.abortedTransactions], [0])
+        request = self.request((0, 0), (1, 0), isolation=1)
+        self.peer.send(frameOf(ApiKey.FETCH, 12, request))
+        self.compact()
         self.assertIsNone(self.answer(ApiKey.FETCH, 12))
         self.lead.settle()
         (topic,) = self.answer(ApiKey.FETCH, 12).responses
         compacted, waiting = topic.partitions
         self.assertEqual(self.values(waiting.records), [b"other"])
-        self.assertEqual(self.values(compacted.records)[::2], [b"aborted", b"kept"])
+        values = self.values(compacted.records)
+        self.assertEqual(values[:1] + values[2:], [b"aborted", b"replaced", b"kept"])
         told = [(each.producerId, each.firstOffset) for each in compacted.abortedTransactions]
         self.assertEqual(told, [(1, 0)])
         (part,) = self.fetch((0, 0), isolation=1)
+        self.assertEqual(self.values(part.records)[-1:], [b"kept"])
         self.assertNotIn(b"aborted", self.values(part.records))
+
+    def test_fileGone(self) -> None:
+        """If the file that a fetch would open is exchanged before, the new one is read."""
+        self.fill()
+        self.peer.send(frameOf(ApiKey.FETCH, 12, self.request((0, 2))))
+        self.compact()
+        self.assertIsNone(self.answer(ApiKey.FETCH, 12))
+        self.lead.settle()
+        ((part,),) = (each.partitions for each in self.answer(ApiKey.FETCH, 12).responses)
+        self.assertEqual((part.errorCode, self.values(part.records)), (0, [b"kept"]))
+
+    def test_fileGoneOfTime(self) -> None:
+        """So it is with the search for a time."""
+        self.fill()
+        cls: Any = MESSAGES["ListOffsetsRequest"]
+        wanted = cls.ListOffsetsPartition(partitionIndex=0, timestamp=0)
+        topic = cls.ListOffsetsTopic(name="t", partitions=[wanted])
+        request = cls(replicaId=-1, isolationLevel=0, topics=[topic])
+        self.peer.send(frameOf(ApiKey.LIST_OFFSETS, 4, request))
+        self.compact()
+        self.assertIsNone(self.answer(ApiKey.LIST_OFFSETS, 4))
+        self.lead.settle()
+        ((part,),) = (each.partitions for each in self.answer(ApiKey.LIST_OFFSETS, 4).topics)
+        self.assertEqual((part.errorCode, part.offset), (0, 1))  # the marker
 
 
 class WaitTests(FetchCase):

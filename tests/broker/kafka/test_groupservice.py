@@ -165,6 +165,26 @@ class DurableTests(GroupCase):
         answer = self.commit(8)
         self.assertEqual(self.committed(answer), [ErrorCode.NOT_COORDINATOR])
 
+    def test_compactedWhileLoading(self) -> None:
+        """What is compacted while the groups are read is read all the same."""
+        self.find()
+        for offset in range(5):
+            self.commit(offset)
+            self.lead.settle()
+        self.lead.logManager.roll(self.lead.partition(OFFSETS_TOPIC, PARTITION))
+        self.lead.settle()
+        self.lead.stop()
+        self.startUnsettled()
+        self.lead.advance(15)
+        for _ in range(20):
+            self.lead.flushWorker.performAll()
+            self.lead.turn()
+        self.assertEqual(self.offsetsLog().cleanedOffset, 5)
+        answer = self.commit(8)
+        self.assertEqual(self.committed(answer), [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS])
+        self.lead.settle()
+        self.assertEqual(self.position(), 4)
+
     def startUnsettled(self) -> None:
         """Another broker, whose workers have not worked yet."""
         before = self.lead

@@ -23,6 +23,7 @@ from twisted.internet.defer import Deferred
 
 from pylogbroker.broker.kafka.errors import KafkaError, errorOf
 from pylogbroker.broker.logmanager import Partition
+from pylogbroker.broker.server import readWholeBatches
 from pylogbroker.coordinator.effects import Appended, Record, TransactionalProducer
 from pylogbroker.errors import FormatError, PylogbrokerError
 from pylogbroker.interfaces import (
@@ -36,7 +37,6 @@ from pylogbroker.interfaces import (
 from pylogbroker.net.workers import IWorker
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.records import recordbatch
-from pylogbroker.storage.jobs import FindPositionJob
 from pylogbroker.storage.kafka.batchlog import BatchLog
 from pylogbroker.storage.partitionlog import MarkKind
 
@@ -278,16 +278,7 @@ class Loader:
         """Pinned."""
         found = self._partition.log
         assert isinstance(found, BatchLog)
-        search: FindPositionJob | None = None
-        while True:
-            piece = found.read(self._offset, PIECE_SIZE, search, wholeBatch=True)
-            if isinstance(piece, Slice):
-                break
-            search = piece
-            await self._worker.submit(search.run)
-        if piece.file is not None and not piece.file.pin():
-            await self._worker.submit(piece.file.openPinned)
-        return piece
+        return await readWholeBatches(found, self._worker, self._offset, PIECE_SIZE)
 
     def _read(self, file: IPinnableFile, position: int, size: int) -> list[Loaded]:
         """On a worker. Whole batches; a cut one is the first of the next piece."""
