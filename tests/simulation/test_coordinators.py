@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.coordinator.classicgroup import ClassicGroup
 from pylogbroker.coordinator.committedoffsets import CommittedOffsets
+from pylogbroker.coordinator.consumergroups import consumergroup, consumermembership
+from pylogbroker.coordinator.consumergroups.consumergroup import ConsumerGroup
+from pylogbroker.coordinator.consumergroups.consumermembership import ConsumerMembership
+from pylogbroker.coordinator.group import Group
 from pylogbroker.coordinator.groupmessages import SyncGroup
 from pylogbroker.coordinator.grouptable import GroupTable
 from pylogbroker.coordinator.membership import ClassicMembership
@@ -26,6 +32,8 @@ from pylogbroker.coordinator.transactions.transactioncoordinator import Transact
 from pylogbroker.coordinator.transactions.transactionstopic import TransactionState
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.storage.kafka.producerstate import ProducerStateManager
+from tests.simulation.coordinators.classicmember import ClassicConsumer
+from tests.simulation.coordinators.consumermember import ModernConsumer
 from tests.simulation.coordinators.groups import GroupWorld
 from tests.simulation.coordinators.transactions import TransactionWorld
 from tests.simulation.coordinators.world import CoordinatorWorld, simulateCoordinator
@@ -40,12 +48,16 @@ MUST_HAPPEN = (
     "compacted",
     "crashed",
     "fenced",
+    "given",
+    "heartbeats fenced",
     "log failed",
     "lost bytes",
     "old",
+    "other protocol",
     "refused",
     "replaced",
     "synced",
+    "unreleased",
 )
 TRANSACTIONS_MUST_HAPPEN = (
     "aborted",
@@ -66,13 +78,16 @@ TRANSACTIONS_MUST_HAPPEN = (
 )
 
 
+MakeWorld = Callable[[int, bool], CoordinatorWorld]
+
+
 class GroupSeedTests(SynchronousTestCase):
     """What must hold of groups, holds (C{tests.simulation.coordinators.groups})."""
 
 
 def _seeds(
     option: str,
-    make: Callable[[int, bool], CoordinatorWorld],
+    make: MakeWorld,
     seeds: range,
     mustHappen: tuple[str, ...],
 ) -> Callable[[SynchronousTestCase], None]:
@@ -118,11 +133,11 @@ for _first in range(0, SEED_COUNT, EACH_COUNT):
 class PlantedCase(SynchronousTestCase):
     """Mistakes that somebody could make."""
 
-    makeWorld: Callable[[int, bool], CoordinatorWorld]
+    makeWorld: MakeWorld
 
-    def found(self, text: str) -> None:
+    def found(self, text: str, make: MakeWorld | None = None) -> None:
         """Some seed shows what is wrong, for the right reason."""
-        make = type(self).makeWorld
+        make = make or type(self).makeWorld
         for seed in range(PLANTED_SEED_COUNT_MAX):
             if any(text in fault for fault in simulateCoordinator(make, seed).faults):
                 return
@@ -273,9 +288,9 @@ class PlantedTransactionTests(PlantedCase):
 
 
 class PlantedTests(PlantedCase):
-    """A mistake in the coordinator of groups is found."""
+    """A mistake in the coordinator of classic groups is found."""
 
-    makeWorld = GroupWorld
+    makeWorld = partial(GroupWorld, protocols=(ClassicConsumer,))
 
     def test_oldGenerationCommits(self) -> None:
         """Commits of old generations are accepted."""
@@ -385,6 +400,121 @@ class PlantedTests(PlantedCase):
             ClassicGroup, "dropPending", lambda group, each: group.pendingMembers.discard(each)
         )
         self.found("does not count")
+
+
+class PlantedConsumerTests(PlantedCase):
+    """A mistake in the coordinator of KIP-848's groups is found."""
+
+    makeWorld = partial(GroupWorld, protocols=(ModernConsumer,))
+
+    def test_heldPartitions(self) -> None:
+        """A member gets partitions that another one has not given up."""
+
+        def following(self: ConsumerGroup, *values: Any) -> Any:
+            holders, self._holders = self._holders, {}
+            try:
+                return original(self, *values)
+            finally:
+                self._holders = holders
+
+        original = ConsumerGroup._next
+        self.patch(ConsumerGroup, "_next", following)
+        self.found("has two owners")
+
+    def test_revocationNotAwaited(self) -> None:
+        """What a member has to give up counts as given up."""
+        self.patch(consumergroup, "_meet", lambda *_: False)
+        self.found("has two owners")
+
+    def test_livingInstance(self) -> None:
+        """A process takes the place of one that lives."""
+
+        def memberFor(self: ConsumerMembership, group: ConsumerGroup, request: Any) -> Any:
+            static = group.members.get(group.staticMembers.get(request.instanceId, ""))
+            if static is None or request.memberEpoch or static.memberId == request.memberId:
+                return original(self, group, request)
+            return replace(static, epoch=0, previousEpoch=0), static
+
+        original = ConsumerMembership._memberFor
+        self.patch(ConsumerMembership, "_memberFor", memberFor)
+        self.found("has two owners")
+
+    def test_oldEpochBeats(self) -> None:
+        """Heartbeats of every epoch are accepted."""
+        self.patch(consumermembership, "_checkEpoch", lambda *_: None)
+        self.found("got through")
+
+    def test_strangerCommits(self) -> None:
+        """Commits of members that were removed are accepted."""
+        self.patch(ConsumerGroup, "commitError", lambda *_: ErrorCode.NONE)
+        self.found("got through")
+
+    def test_answeredTooEarly(self) -> None:
+        """A heartbeat is answered before what it changes is appended."""
+
+        def store(self: ConsumerMembership, group: ConsumerGroup) -> None:
+            original(self, group)
+
+        original = ConsumerMembership._store
+        self.patch(ConsumerMembership, "_store", store)
+        self.found("is not in the log")
+
+    def test_failureForgotten(self) -> None:
+        """An answer waits for the last append, whatever becomes of those before."""
+        original = ConsumerMembership._stored
+        self.patch(
+            ConsumerMembership,
+            "_stored",
+            lambda self, group, _, *values: original(self, group, group.failureCount, *values),
+        )
+        self.found("is not in the log")
+
+    def test_lostCommits(self) -> None:
+        """A commit is acknowledged and not kept."""
+        self.patch(ConsumerGroup, "setOffset", lambda *_: None)
+        self.found("was shown, not")
+
+    def test_lostPositions(self) -> None:
+        """A group that goes on with another protocol forgets its offsets."""
+        self.patch(Group, "succeed", lambda *_: None)
+        self.found("was shown, not", GroupWorld)
+
+    def test_revocationWithoutEnd(self) -> None:
+        """A member has for ever to give up partitions."""
+        self.patch(ConsumerMembership, "_expectRevocation", lambda *_: None)
+        self.found("nothing ends the revocation")
+
+    def test_sessionWithoutEnd(self) -> None:
+        """A member that is silent stays."""
+        self.patch(ConsumerMembership, "_expectHeartbeat", lambda *_: None)
+        self.found("nothing ends the session")
+
+    def test_topicsNotSeen(self) -> None:
+        """Partitions that come later are given to nobody."""
+        self.patch(ConsumerMembership, "topicsChanged", lambda _: None)
+        self.found("no rest")
+
+    def test_unsubscribedByNobody(self) -> None:
+        """A member that leaves does not set off another assignment."""
+
+        def bump(self: ConsumerGroup) -> None:
+            if len(self.members) > 1:
+                original(self)
+
+        original = ConsumerGroup.bump
+        self.patch(ConsumerGroup, "bump", bump)
+        self.found("no rest")
+
+    def test_pendingNotRead(self) -> None:
+        """A start forgets what members have to give up."""
+
+        def replayCurrent(self: ConsumerGroup, memberId: str, value: bytes | None) -> None:
+            original(self, memberId, value)
+            self.put(replace(self.members[memberId], pending={}))
+
+        original = ConsumerGroup._replayCurrent
+        self.patch(ConsumerGroup, "_replayCurrent", replayCurrent)
+        self.found("in the log than in memory")
 
 
 class ReproducibleTests(SynchronousTestCase):

@@ -21,7 +21,7 @@ that bring the log up to date. Records whose append failed are noted again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from hashlib import blake2b
@@ -131,6 +131,7 @@ class ConsumerGroup(Group):
     @ivar topicsVersion: of the topics for which C{metadataHash} was computed.
     @ivar patternsVersion: of the topics that the patterns were matched with.
     @ivar lastStored: the last append of these records.
+    @ivar failureCount: how many of their appends have failed.
     @ivar isDeleting: its deletion is being appended.
     """
 
@@ -147,6 +148,7 @@ class ConsumerGroup(Group):
         self.patterns: dict[str, ResolvedPattern] = {}
         self.topicsVersion = self.patternsVersion = -1
         self.lastStored: PendingAppend | None = None
+        self.failureCount = 0
         self.isDeleting = False
         self._holders: dict[tuple[bytes, int], int] = {}
         self._changed: dict[ConsumerGroupKey, None] = {}
@@ -182,7 +184,8 @@ class ConsumerGroup(Group):
         self._count(member, 1)
         if before is not None and before.instanceId != member.instanceId:
             self.staticMembers.pop(before.instanceId or "", None)
-        if member.instanceId is not None:
+        isNew = before is None or before.instanceId != member.instanceId
+        if member.instanceId is not None and isNew:
             self.staticMembers[member.instanceId] = member.memberId
         self.members[member.memberId] = member
         if before is None or _memberValue(before) != _memberValue(member):
@@ -195,7 +198,7 @@ class ConsumerGroup(Group):
         member = self.members.pop(memberId)
         self._totals.memberCount -= 1
         self._count(member, -1)
-        if member.instanceId is not None and self.staticMembers[member.instanceId] == memberId:
+        if member.instanceId is not None and self.staticMembers.get(member.instanceId) == memberId:
             del self.staticMembers[member.instanceId]
         self.target.pop(memberId, None)
         for keyType in (
@@ -213,6 +216,23 @@ class ConsumerGroup(Group):
                 self._holders[place] = self._holders.get(place, 0) + sign
                 if not self._holders[place]:
                     del self._holders[place]
+
+    def supersededMembers(self) -> list[str]:
+        """Members whose instance is another one's by now, or a partition that another got later."""
+        newest: dict[tuple[bytes, int], int] = {}
+        for member in self.members.values():
+            for place, epoch in _epochs(member):
+                newest[place] = max(newest.get(place, epoch), epoch)
+        return [
+            each.memberId
+            for each in self.members.values()
+            if self._isReplaced(each)
+            or any(epoch < newest[place] for place, epoch in _epochs(each))
+        ]
+
+    def _isReplaced(self, member: ConsumerMember) -> bool:
+        instanceId = member.instanceId
+        return instanceId is not None and self.staticMembers.get(instanceId) != member.memberId
 
     def bump(self) -> None:
         """Members or their topics have changed."""
@@ -402,6 +422,7 @@ class ConsumerGroup(Group):
 
     def notStored(self, keys: Iterable[ConsumerGroupKey]) -> None:
         """Records could not be appended."""
+        self.failureCount += 1
         self._changed.update(dict.fromkeys(keys))
 
     def takeTombstones(self) -> tuple[list[ConsumerGroupKey], list[Record]]:
@@ -540,6 +561,13 @@ class ConsumerGroup(Group):
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return ErrorCode.NONE if epoch == member.epoch else ErrorCode.STALE_MEMBER_EPOCH
+
+
+def _epochs(member: ConsumerMember) -> Iterator[tuple[tuple[bytes, int], int]]:
+    """Each topic id and partition that a member may own, and since which epoch."""
+    for topicId, partitions in member.assigned.items():
+        for partition, epoch in partitions.items():
+            yield (topicId, partition), epoch
 
 
 _NEVER = 2**31

@@ -123,13 +123,21 @@ class ConsumerMembership:
         if pending is None or pending.isDone:
             self._effects.reply(reply, answer)
         else:
-            pending.then(partial(self._stored, reply, answer))
+            pending.then(partial(self._stored, group, group.failureCount, reply, answer))
 
     def _stored(
-        self, reply: HeartbeatReply, answer: ConsumerGroupHeartbeatAnswer, error: ErrorCode
+        self,
+        group: ConsumerGroup,
+        failureCount: int,
+        reply: HeartbeatReply,
+        answer: ConsumerGroupHeartbeatAnswer,
+        error: ErrorCode,
     ) -> None:
-        if error:
-            code = self._table.appendError(error)
+        """@param failureCount: when the request came; an append before this one may have failed."""
+        code = self._table.appendError(error)
+        if not code and group.failureCount != failureCount:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if code:
             answer = ConsumerGroupHeartbeatAnswer(code, code.message)
         self._effects.reply(reply, answer)
 
@@ -538,11 +546,15 @@ class ConsumerMembership:
     def _expectRevocation(
         self, group: ConsumerGroup, before: ConsumerMember | None, after: ConsumerMember
     ) -> None:
-        """Who has to give up partitions has as long for it as it said."""
+        """Who has to give up partitions has as long for it as it said, for others anew."""
         key = _revocationKey(group, after.memberId)
         if after.state is not MemberState.UNREVOKED:
             self._table.deadlines.cancel(key)
-        elif before is None or before.state is not MemberState.UNREVOKED:
+        elif (
+            before is None
+            or before.state is not MemberState.UNREVOKED
+            or before.pending != after.pending
+        ):
             dueMs = self._table.nowMs() + max(after.rebalanceTimeoutMs, 0)
             self._table.deadlines.set(key, dueMs, partial(self._fence, group, after.memberId))
 
@@ -616,7 +628,17 @@ class ConsumerMembership:
     # -- the log
 
     def loaded(self, group: ConsumerGroup) -> None:
-        """A group was read from the log: its members' sessions begin."""
+        """
+        A group was read from the log: its members' sessions begin. If an append has failed, and a
+        later one has not, the log has what was to be deleted: patterns that nobody has, and members
+        whose place or partitions others have.
+        """
+        for pattern in list(group.patterns):
+            group.dropPattern(pattern)
+        superseded = group.supersededMembers()
+        if superseded:
+            self._remove(group, superseded)
+            self._store(group)
         for member in group.members.values():
             self._expectHeartbeat(group, member.memberId)
             self._expectRevocation(group, None, member)

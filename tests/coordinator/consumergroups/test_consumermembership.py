@@ -211,6 +211,24 @@ class MemberTests(ConsumerCase):
         self.advance(REBALANCE_TIMEOUT_MS)
         self.assertEqual(list(self.epochs()), [A, B])
 
+    def test_givesUpTwice(self) -> None:
+        """Who then has to give up other partitions has the whole time for these."""
+        self.enter(A, "u")
+        self.enter(B, "u")
+        self.advance(INTERVAL_MS)
+        kept = self.given(self.beat(A, 2, owned={"u": [0, 1, 2]}))
+        assert kept is not None
+        self.assertEqual(len(kept["u"]), 2)
+        self.enter(C, "u")
+        self.advance(REBALANCE_TIMEOUT_MS - 1)
+        less = self.given(self.beat(A, 2, owned=kept))
+        assert less is not None
+        self.assertEqual(len(less["u"]), 1)
+        self.advance(REBALANCE_TIMEOUT_MS - 1)
+        self.assertIn(A, self.epochs())
+        self.advance(1)
+        self.assertNotIn(A, self.epochs())
+
     def test_full(self) -> None:
         """A group, and the coordinator, have limits."""
         small = replace(self.settings, consumerGroupMaxSize=1)
@@ -494,6 +512,79 @@ class LogTests(ConsumerCase):
         self.assertEqual(self.given(self.enter(A, "t")), {"t": [0, 1]})
         self.reload()
         self.assertEqual(self.owned(), {A: {"t": [0, 1]}})
+
+    def failFirst(self) -> None:
+        """The first append that waits fails, those behind it do not."""
+        waiting = self.log.waiting
+        self.log.isHeld = False
+        self.log.waiting = waiting[:1]
+        self.log.flush(ErrorCode.NOT_ENOUGH_REPLICAS)
+        self.log.waiting = waiting[1:]
+        self.log.flush()
+
+    def test_failedAppendBefore(self) -> None:
+        """Nobody is told what an append holds that has failed, though a later one has not."""
+        self.log.isHeld = True
+        join: Any = {
+            "memberEpoch": 0,
+            "subscribedTopicNames": ["t"],
+            "rebalanceTimeoutMs": REBALANCE_TIMEOUT_MS,
+            "owned": {},
+        }
+        answers = [self.send(memberId=each, **join) for each in (A, B)]
+        self.failFirst()
+        codes = [each.errorCode for (each,) in answers]
+        self.assertEqual(codes, [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 2)
+        self.assertEqual(self.given(self.enter(A, "t")), {"t": [0, 1]})
+        self.reload()
+        self.assertEqual(list(self.epochs()), [B, A])
+
+    def test_instanceTwice(self) -> None:
+        """A member is in the log whose deletion failed, beside the one that has its place."""
+        self.enter(A, "t", instanceId="i")
+        self.log.isHeld = True
+        self.send(memberId=A, memberEpoch=-1, instanceId="i")
+        self.send(
+            memberId=B,
+            memberEpoch=0,
+            instanceId="i",
+            subscribedTopicNames=["t"],
+            rebalanceTimeoutMs=REBALANCE_TIMEOUT_MS,
+            owned={},
+        )
+        self.failFirst()
+        for _ in range(2):
+            self.reload()
+            self.assertEqual(list(self.epochs()), [B])
+        self.advance(SESSION_TIMEOUT_MS)
+        self.assertEqual(self.epochs(), {})
+
+    def test_ownerTwice(self) -> None:
+        """The same with partitions: only the one that has got them last is a member."""
+        self.enter(A, "t")
+        self.advance(INTERVAL_MS)
+        self.log.isHeld = True
+        self.send(memberId=A, memberEpoch=-1)
+        self.send(
+            memberId=B,
+            memberEpoch=0,
+            subscribedTopicNames=["t"],
+            rebalanceTimeoutMs=REBALANCE_TIMEOUT_MS,
+            owned={},
+        )
+        self.failFirst()
+        for _ in range(2):
+            self.reload()
+            self.assertEqual(self.owned(), {B: {"t": [0, 1]}})
+
+    def test_patternOfNobody(self) -> None:
+        """A pattern is in the log though no member has it: what it matched may be out of date."""
+        pattern = bytes.fromhex("0000020374310000000000000070000001a205229eb400")
+        self.log.append(0, [(b"\0\x10\0\1g\0\1t", pattern)], lambda error: None)
+        self.reload()
+        self.enter(A, subscribedTopicNames=None, subscribedTopicRegex="t")
+        self.advance(INTERVAL_MS)
+        self.assertEqual(self.given(self.beat(A, self.epochs()[A])), {"t": [0, 1]})
 
     def test_reload(self) -> None:
         """Another coordinator knows the same, at each step."""

@@ -2,42 +2,53 @@
 A group, its clients, the log and the network between them, in random orders of events; and what
 must hold in each.
 
-Clients of the classic protocol stop, leave, come back in their own or another's name, or fall
-asleep and wake up in an old generation. Offsets expire, and an operator deletes the group.
+A seed has clients of the classic protocol, of KIP-848, or first of one and then of the other, which
+get in when the group is empty. They stop, leave, come back in their own or another's name, or fall
+asleep and wake up in an old generation or epoch. Those of KIP-848 subscribe to other topics, give
+up partitions too late, or are removed by an operator; topics come and grow. Offsets expire, and an
+operator deletes the group.
 
-The checkers know the clients, the answers and the log, not the inside of the coordinator:
+The checkers know the clients, the answers and the log; where they look into the coordinator, it is
+to see that nothing waits for ever and that memory and log agree:
 
-  - I{two owners}: within a generation, no partition is given to two members;
+  - I{two owners}: no partition is given to two members, within a generation, or at any time
+    (L{tests.simulation.coordinators.ownership}); and no member is told what is not in the log;
   - I{a position that goes back}: the log of a partition's offsets never falls, and a fetch never
     shows less than what was acknowledged before it was sent, a crash or not;
-  - I{a fenced writer that gets through}: a commit is refused if it comes with a generation older
-    than one that members were told of, or from a member whose place was taken;
+  - I{a fenced member or writer that gets through}: a commit is refused if it comes with a
+    generation or epoch older than that of the partition's owner, or from a member whose place was
+    taken; a heartbeat is refused if it comes with an epoch before the last two, or from a member
+    whose place was taken;
   - I{a rebalance that never ends}: at rest, the clients that live are the members, and own every
-    partition once; every request has been answered;
+    partition once; every request has been answered; deadlines end every wait;
   - I{memory and log differ}: another coordinator that reads the log knows the same;
   - I{counts}: what the limits count is what is there.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
+from uuid import UUID
 
+from pylogbroker.cluster.metadataimage import MetadataImage, PartitionCountRecord, TopicRecord
 from pylogbroker.coordinator.classicgroup import ClassicGroup, ClassicGroupState
+from pylogbroker.coordinator.consumergroups.consumergroup import ConsumerGroup, MemberState
+from pylogbroker.coordinator.group import Group
 from pylogbroker.coordinator.groupmessages import (
     ClientContext,
-    CommitPartition,
-    CommitTopic,
+    ConsumerAssignment,
+    ConsumerGroupHeartbeat,
+    ConsumerGroupHeartbeatAnswer,
+    ConsumerPartitions,
     DeletedGroup,
     Heartbeat,
-    HeartbeatAnswer,
     JoinGroup,
     JoinGroupAnswer,
-    JoinProtocol,
     LeaveGroup,
     LeavingMember,
-    MemberAssignment,
     OffsetCommit,
     OffsetCommitAnswer,
     OffsetFetchGroup,
@@ -54,239 +65,59 @@ from pylogbroker.coordinator.offsetstopic import (
     decodeStoredGroup,
 )
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
-from tests.simulation.coordinators.world import (
-    BrokenPromiseError,
-    CoordinatorWorld,
-    SimulatedClient,
-)
+from tests.simulation.coordinators.classicmember import GROUP, TOPIC, ClassicConsumer
+from tests.simulation.coordinators.consumermember import AWAY_EPOCH, ModernConsumer, Place
+from tests.simulation.coordinators.ownership import ArrivedHeartbeat, Ownership
+from tests.simulation.coordinators.world import BrokenPromiseError, CoordinatorWorld
 
-GROUP, TOPIC = "g", "t"
 MEMBER_COUNT_MAX = 5
+PARTITION_COUNT_MAX = 8
+GROWING_TOPICS = ("u", "v")
+TOPIC_IDS = {name: UUID(int=index + 1) for index, name in enumerate((TOPIC, *GROWING_TOPICS))}
 
 
-class GroupMember(SimulatedClient):
-    """
-    A consumer of the classic protocol: eager, or cooperative as the whole group is.
-
-    @ivar owned: partitions, numbers.
-    @ivar positions: where it reads on, of those it has asked for.
-    @ivar isSynced: whether C{owned} is what its generation gave it.
-    @ivar mustRejoin: it was told of a rebalance, or has given partitions away.
-    """
-
-    def __init__(self, world: GroupWorld, name: str, instanceId: str | None) -> None:
-        super().__init__(world, name)
-        self.partitionCount = world.partitionCount
-        random = world.random
-        self.instanceId = instanceId
-        self.version = (
-            random.choice((0, 3, 4, 5, 9)) if instanceId is None else random.choice((5, 9))
-        )
-        self.sessionTimeoutMs = random.choice((6_000, 10_000))
-        self.rebalanceTimeoutMs = random.choice((1_000, 5_000, 20_000))
-        self.isCooperative = world.isCooperative
-        self.filler = bytes(random.randrange(4))
-        self.knowsSticky = random.random() < 0.3
-        self.memberId = ""
-        self.joined: JoinGroupAnswer | None = None
-        self.owned: list[int] = []
-        self.positions: dict[int, int] = {}
-        self.isSynced = False
-        self.mustRejoin = False
-
-    def forget(self, keepsId: bool = False) -> None:
-        """It is no member any more, as far as it knows."""
-        if not keepsId:
-            self.memberId = ""
-        self.joined = None
-        self.owned, self.positions = [], {}
-        self.isSynced = self.mustRejoin = False
-
-    @property
-    def isSettled(self) -> bool:
-        """Whether it owns what it was assigned, and knows where to go on."""
-        return self.isSynced and self.positions.keys() == set(self.owned)
-
-    @property
-    def protocols(self) -> list[JoinProtocol]:
-        """What it joins with. In a cooperative group it tells what it owns."""
-        if self.isCooperative:
-            return [JoinProtocol("cooperative", bytes(self.owned))]
-        known = [JoinProtocol("range", self.filler)]
-        if self.knowsSticky:
-            known.append(JoinProtocol("sticky", b""))
-        return known
-
-    def act(self) -> None:
-        random = self.world.random
-        if self.joined is None:
-            self._join()
-        elif self.mustRejoin:
-            if self.isCooperative and self.isSettled and self.owned and random.random() < 0.5:
-                self._commit(self.joined, random.choice(self.owned))
-            else:
-                self._join()
-        elif not self.isSynced:
-            self._sync(self.joined)
-        elif not self.isSettled:
-            self._fetch()
-        elif self.owned and random.random() < 0.7:
-            self._commit(self.joined, random.choice(self.owned))
-        elif random.random() < 0.05 and not self.world.isCalm:
-            self._join()
-        else:
-            self._heartbeat(self.joined)
-
-    # -- requests
-
-    def _join(self) -> None:
-        self.mustRejoin = self.isSynced = False
-        if not self.isCooperative:
-            self.owned, self.positions = [], {}
-        rebalanceTimeoutMs = self.rebalanceTimeoutMs if self.version else -1
-        self.send(
-            JoinGroup(
-                GROUP,
-                self.sessionTimeoutMs,
-                rebalanceTimeoutMs,
-                self.memberId,
-                self.instanceId,
-                "consumer",
-                self.protocols,
-            ),
-            self._joinAnswered,
-        )
-
-    def _joinAnswered(self, answer: JoinGroupAnswer) -> None:
-        if answer.errorCode == ErrorCode.NONE:
-            self.memberId, self.joined = answer.memberId, answer
-        elif answer.errorCode == ErrorCode.MEMBER_ID_REQUIRED:
-            self.memberId = answer.memberId
-        else:
-            self._failed(answer.errorCode)
-
-    def _sync(self, joined: JoinGroupAnswer) -> None:
-        assignments: list[MemberAssignment] = []
-        if joined.members and not joined.skipAssignment:
-            assignments = self._assign(joined)
-        self.send(
-            SyncGroup(
-                GROUP,
-                joined.generationId,
-                self.memberId,
-                self.instanceId,
-                "consumer",
-                joined.protocolName,
-                assignments,
-            ),
-            self._syncAnswered,
-        )
-
-    def _assign(self, joined: JoinGroupAnswer) -> list[MemberAssignment]:
-        """As the leader does. What another member owns is given away a generation later."""
-        memberIds = [each.memberId for each in joined.members]
-        self.world.random.shuffle(memberIds)
-        count = len(memberIds)
-        claims: dict[int, set[str]] = {}
-        if self.isCooperative:
-            for member in joined.members:
-                for partition in member.metadata:
-                    claims.setdefault(partition, set()).add(member.memberId)
-        return [
-            MemberAssignment(
-                memberId,
-                bytes(
-                    partition
-                    for partition in range(index, self.partitionCount, count)
-                    if claims.get(partition, set()) <= {memberId}
-                ),
-            )
-            for index, memberId in enumerate(memberIds)
-        ]
-
-    def _syncAnswered(self, answer: SyncGroupAnswer) -> None:
-        if answer.errorCode:
-            self._failed(answer.errorCode)
-            return
-        given = list(answer.assignment)
-        if self.isCooperative:
-            self.mustRejoin = not set(self.owned) <= set(given)
-        self.owned, self.isSynced = given, True
-        self.positions = {each: offset for each, offset in self.positions.items() if each in given}
-
-    def _fetch(self) -> None:
-        self.send(OffsetFetchGroup(GROUP), self._fetchAnswered)
-
-    def _fetchAnswered(self, answer: OffsetFetchGroupAnswer) -> None:
-        if answer.errorCode:
-            self._failed(answer.errorCode)
-            return
-        found = {
-            each.partitionIndex: each.committedOffset
-            for topic in answer.topics
-            for each in topic.partitions
-        }
-        self.positions = {each: self.positions.get(each, found.get(each, 0)) for each in self.owned}
-
-    def _commit(self, joined: JoinGroupAnswer, partition: int) -> None:
-        offset = self.positions[partition] + self.world.random.randrange(3)
-        self.send(
-            OffsetCommit(
-                GROUP,
-                [CommitTopic(TOPIC, [CommitPartition(partition, offset)])],
-                joined.generationId,
-                self.memberId,
-                self.instanceId,
-            ),
-            self._commitAnswered,
-        )
-        # It goes on from here whether the commit gets through or not.
-        self.positions[partition] = offset
-
-    def _commitAnswered(self, answer: OffsetCommitAnswer) -> None:
-        code = answer.topics[0].partitions[0].errorCode
-        if code:
-            self._failed(code)
-
-    def _heartbeat(self, joined: JoinGroupAnswer) -> None:
-        self.send(
-            Heartbeat(GROUP, joined.generationId, self.memberId, self.instanceId),
-            self._heartbeatAnswered,
-        )
-
-    def _heartbeatAnswered(self, answer: HeartbeatAnswer) -> None:
-        if answer.errorCode == ErrorCode.REBALANCE_IN_PROGRESS:
-            self.mustRejoin = True
-        elif answer.errorCode:
-            self._failed(answer.errorCode)
-
-    def _failed(self, code: int) -> None:
-        if code == ErrorCode.FENCED_INSTANCE_ID:
-            self.isAlive = False
-        elif code == ErrorCode.REBALANCE_IN_PROGRESS:
-            self.mustRejoin = True
-        elif code == ErrorCode.UNKNOWN_MEMBER_ID:
-            self.forget()
-        elif code == ErrorCode.ILLEGAL_GENERATION:
-            self.forget(keepsId=True)
+Protocols = tuple[type[ClassicConsumer] | type[ModernConsumer], ...]
+PROTOCOLS: tuple[Protocols, ...] = (
+    (ClassicConsumer,),
+    (ModernConsumer,),
+    (ClassicConsumer, ModernConsumer),
+)
 
 
 class GroupWorld(CoordinatorWorld):
-    """One run with a group."""
+    """
+    One run with a group.
 
-    def __init__(self, seed: int, isTraced: bool = False) -> None:
+    @ivar protocols: of the clients.
+    @ivar protocol: of those that come now.
+    @ivar topicIds: by name.
+    @ivar shadow: a coordinator that serves nobody, and reads each record when it is in the log.
+    """
+
+    stepsMs = (1, 100, 1_000, 4_000, 9_000)
+
+    def __init__(
+        self, seed: int, isTraced: bool = False, protocols: Protocols | None = None
+    ) -> None:
+        """@param protocols: of the clients; L{None}: as the seed has it."""
         super().__init__(seed, isTraced)
         random = self.random
+        self.protocols = protocols or random.choice(PROTOCOLS)
+        self.protocol = random.choice(self.protocols)
         self.isCooperative = random.random() < 0.4
         self.partitionCount = random.choice((1, 4, 7))
+        self.topicIds = {name: each.bytes for name, each in TOPIC_IDS.items()}
+        self.image = MetadataImage()
+        self.image.apply(TopicRecord(TOPIC, str(TOPIC_IDS[TOPIC]), self.partitionCount))
         # What the checkers know.
-        self.offsets: dict[int, int] = {}
+        self.offsets: dict[Place, int] = {}
         self.owners: dict[tuple[int, int], str] = {}
-        self.generation = 0
-        self.acknowledged: dict[int, int] = {}
+        self.generation = self.storedGeneration = 0
+        self.acknowledged: dict[Place, int] = {}
         self.forgottenCount = 0
         self.instances: dict[str, str] = {}
         self.fenced: set[str] = set()
+        self.wasModern = False
         self.settings = GroupSettings(
             partitionCount=1,
             initialRebalanceDelayMs=random.choice((0, 3_000)),
@@ -294,58 +125,86 @@ class GroupWorld(CoordinatorWorld):
             newMemberJoinTimeoutMs=random.choice((10_000, 300_000)),
             offsetsRetentionMs=random.choice((8_000, 100_000_000)),
             offsetsRetentionCheckIntervalMs=5_000,
+            consumerSessionTimeoutMs=random.choice((6_000, 10_000)),
+            consumerAssignmentIntervalMs=random.choice((0, 1_000)),
+            consumerGroupMaxSize=random.choice((2, 2**31 - 1, 2**31 - 1)),
         )
-        self._coordinator = self.load()
+        self.ownership = Ownership(self.settings.consumerSessionTimeoutMs)
+        self._coordinator, self.shadow = self.load(), self._readLog()
 
     @property
     def coordinator(self) -> GroupCoordinator:
         return self._coordinator
 
-    def load(self) -> GroupCoordinator:
+    def _readLog(self) -> GroupCoordinator:
         append = partial(self.append, self.incarnation)
-        made = GroupCoordinator(self.settings, append, lambda: self.nowMs, self.random)
+        made = GroupCoordinator(
+            self.settings, append, lambda: self.nowMs, self.random, lambda: self.image
+        )
         made.beginLoading(0)
         for key, value in self.log.records:
             made.replay(key, value)
+        return made
+
+    def load(self) -> GroupCoordinator:
+        made = self._readLog()
         made.loaded(0)
         return made
 
     def restarted(self) -> None:
-        self._coordinator = self.load()
-        self.generation = self._lastGeneration()
+        self._coordinator, self.shadow = self.load(), self._readLog()
+        self.generation = self.storedGeneration
         self.instances, self.fenced = {}, set()
 
-    def _lastGeneration(self) -> int:
-        """Of the group, as it would be read."""
-        for key, value in reversed(self.log.records):
-            if not isinstance(decodeKey(key), OffsetCommitKey):
-                return 0 if value is None else decodeStoredGroup(value).generation
-        return 0
-
     def kept(self, key: bytes, value: bytes | None) -> None:
+        self.shadow.replay(key, value)
         decoded = decodeKey(key)
+        if decoded is None:
+            return
         if not isinstance(decoded, OffsetCommitKey):
+            self.storedGeneration = 0 if value is None else decodeStoredGroup(value).generation
             if value is None:
                 self.forgottenCount += 1
                 self.owners = {}
                 self.generation = 0
-        elif value is None:
+            return
+        place = decoded.topic, decoded.partition
+        if value is None:
             self.forgottenCount += 1
             self.counts["forgotten"] += 1
-            self.offsets.pop(decoded.partition, None)
-            self.acknowledged.pop(decoded.partition, None)
+            self.offsets.pop(place, None)
+            self.acknowledged.pop(place, None)
         else:
             offset = decodeCommittedOffset(value).offset
-            if offset < self.offsets.get(decoded.partition, 0):
-                raise BrokenPromiseError(
-                    f"the position of {decoded.partition} goes back to {offset}"
-                )
-            self.offsets[decoded.partition] = offset
+            if offset < self.offsets.get(place, 0):
+                raise BrokenPromiseError(f"the position of {place} goes back to {offset}")
+            self.offsets[place] = offset
+
+    def placesOf(self, assignment: ConsumerAssignment) -> frozenset[Place]:
+        """What a member of KIP-848 is told."""
+        return self._placesOf(assignment.topicPartitions)
+
+    def _placesOf(self, topics: Sequence[ConsumerPartitions]) -> frozenset[Place]:
+        names = {topicId: name for name, topicId in self.topicIds.items()}
+        return frozenset((names[each.topicId], some) for each in topics for some in each.partitions)
+
+    def _noteProtocol(self) -> None:
+        """Generations begin anew when a group has gone on with another protocol."""
+        group = self._coordinator._table.groups.get(GROUP)
+        if group is not None and isinstance(group, ConsumerGroup) != self.wasModern:
+            self.wasModern = not self.wasModern
+            self.counts["other protocol"] += 1
+            self.generation, self.owners = 0, {}
 
     # -- events
 
     def events(self) -> Mapping[Callable[[], None], float]:
-        return {self.clientComes: 1.5, self.clientGoes: 1.0, self.operatorDeletes: 0.7}
+        found = {self.clientComes: 1.5, self.clientGoes: 1.0, self.operatorDeletes: 0.7}
+        if ModernConsumer in self.protocols:
+            found |= {self.topicGrows: 0.3, self.clientSticks: 0.7, self.operatorRemoves: 0.3}
+        if len(self.protocols) > 1:
+            found |= {self.protocolChanges: 0.7}
+        return found
 
     def clientComes(self) -> None:
         """A new client; or a static one that was restarted, while the old one perhaps lives on."""
@@ -354,25 +213,61 @@ class GroupWorld(CoordinatorWorld):
             name = f"m{len(self.clients)}"
             if self.isCalm:
                 instanceId = None
-            self.clients.append(GroupMember(self, name, instanceId))
-            self.say(lambda: f"{name} comes, instance {instanceId}")
+            self.clients.append(self.protocol(self, name, instanceId))
+            self.say(lambda: f"{name} comes, {self.protocol.__name__}, instance {instanceId}")
 
     def clientGoes(self) -> None:
         """A client leaves, or dies."""
         alive = [each for each in self.clients if each.isAlive]
-        if not alive:
-            return
-        member = self.random.choice(alive)
+        if alive:
+            self._goes(self.random.choice(alive))
+
+    def _goes(self, member: Any) -> None:
         member.isAlive = False
-        isLeaving = self.random.random() < 0.5 and bool(member.memberId)
-        self.say(lambda: f"{member.name} {'leaves' if isLeaving else 'dies'}")
-        if isLeaving:
-            leave = LeaveGroup(GROUP, members=[LeavingMember(member.memberId, member.instanceId)])
-            self.requests.append((member, leave, lambda answer: None))
+        leaving = member.leaving if self.random.random() < 0.5 else None
+        self.say(lambda: f"{member.name} {'leaves' if leaving else 'dies'}")
+        if leaving:
+            self.requests.append((member, leaving, lambda answer: None))
+
+    def protocolChanges(self) -> None:
+        """The clients go; those that come now speak the other protocol."""
+        self.protocol = self.random.choice(self.protocols)
+        self.say(lambda: f"now come {self.protocol.__name__}")
+        for each in self.clients:
+            if each.isAlive and not isinstance(each, self.protocol) and self.random.random() < 0.8:
+                self._goes(each)
+
+    def clientSticks(self) -> None:
+        """A client of KIP-848 does not come to give up what it should; or it does, again."""
+        modern = [each for each in self.clients if isinstance(each, ModernConsumer)]
+        if modern:
+            client = self.random.choice(modern)
+            client.isStuck = not client.isStuck
+
+    def topicGrows(self) -> None:
+        """A topic is created, or gets more partitions."""
+        name = self.random.choice(GROWING_TOPICS)
+        topic = self.image.topics.get(name)
+        if topic is None:
+            self.image.apply(TopicRecord(name, str(TOPIC_IDS[name]), self.random.randint(1, 3)))
+        elif topic.partitionCount < PARTITION_COUNT_MAX:
+            count = topic.partitionCount + self.random.randint(1, 2)
+            self.image.apply(PartitionCountRecord(str(TOPIC_IDS[name]), count))
+        self.say(lambda: f"{name} has {self.image.topics[name].partitionCount} partitions")
+        self._coordinator.topicsChanged()
+
+    def operatorRemoves(self) -> None:
+        """An operator removes a member of KIP-848."""
+        modern = [each for each in self.clients if isinstance(each, ModernConsumer) and each.epoch]
+        if modern:
+            client = self.random.choice(modern)
+            leave = LeaveGroup(GROUP, members=[LeavingMember(client.memberId)])
+            self.requests.append((client, leave, lambda answer: None))
 
     def operatorDeletes(self) -> None:
         """An operator deletes the group, which works only if it is empty."""
         self.say(lambda: "an operator deletes the group")
+        self.isTouched = True
         self._coordinator.deleteGroups([GROUP], self._groupDeleted)
 
     def _groupDeleted(self, deleted: Sequence[DeletedGroup]) -> None:
@@ -382,8 +277,15 @@ class GroupWorld(CoordinatorWorld):
     # -- requests
 
     def deliver(self, client: Any, request: Any, reply: Callable[[Any], None]) -> None:
+        self._noteProtocol()
         context = ClientContext(client.version, client.name, "/host")
-        if isinstance(request, JoinGroup):
+        if isinstance(request, ConsumerGroupHeartbeat):
+            some = request.topicPartitions
+            owned = None if some is None else self._placesOf(some)
+            heartbeat = self.ownership.arrived(request, owned, self.nowMs)
+            check = partial(self._checkHeartbeat, client, heartbeat, reply)
+            self.coordinator.consumerGroupHeartbeat(context, request, check)
+        elif isinstance(request, JoinGroup):
             self.coordinator.joinGroup(context, request, partial(self._checkJoin, request, reply))
         elif isinstance(request, SyncGroup):
             version = 5 if client.version >= 5 else 1
@@ -393,10 +295,11 @@ class GroupWorld(CoordinatorWorld):
         elif isinstance(request, Heartbeat):
             reply(self.coordinator.heartbeat(request))
         elif isinstance(request, LeaveGroup):
+            for each in request.members:
+                self.ownership.removed(each.memberId)
             self.coordinator.leaveGroup(ClientContext(5), request, reply)
         elif isinstance(request, OffsetCommit):
-            isOld = request.generationIdOrMemberEpoch < self.generation
-            isFenced = request.memberId in self.fenced
+            isOld, isFenced = self._isFenced(client, request)
             self.coordinator.offsetCommit(
                 ClientContext(9),
                 request,
@@ -408,11 +311,60 @@ class GroupWorld(CoordinatorWorld):
                 ClientContext(8), request, True, partial(self._checkFetch, known, reply)
             )
 
+        self._noteProtocol()
+
+    def _isFenced(self, client: Any, request: OffsetCommit) -> tuple[bool, bool]:
+        """Whether a commit has an old generation or epoch; and whether it is another's turn."""
+        epoch, memberId = request.generationIdOrMemberEpoch, request.memberId
+        if isinstance(client, ClassicConsumer):
+            return epoch < self.generation, memberId in self.fenced
+        (topic,) = request.topics
+        (each,) = topic.partitions
+        isFenced = self.ownership.isFenced(memberId, epoch, (topic.name, each.partitionIndex))
+        return False, isFenced or self.ownership.isReplaced(memberId, request.groupInstanceId)
+
     # -- the checkers
+
+    def _checkHeartbeat(
+        self,
+        client: ModernConsumer,
+        heartbeat: ArrivedHeartbeat,
+        reply: Callable[[Any], None],
+        answer: ConsumerGroupHeartbeatAnswer,
+    ) -> None:
+        code, request = answer.errorCode, heartbeat.request
+        isFenced = code in (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.FENCED_INSTANCE_ID)
+        self.counts["heartbeats fenced"] += isFenced
+        self.counts["unreleased"] += code == ErrorCode.UNRELEASED_INSTANCE_ID
+        if not code and request.memberEpoch >= 0:
+            given = None if answer.assignment is None else self.placesOf(answer.assignment)
+            self._checkStored(answer, given)
+            self.counts["given"] += bool(given)
+            isHeard = client.isAlive and client.request is request
+            timeoutMs = client.rebalanceTimeoutMs
+            self.ownership.accepted(heartbeat, answer, given, timeoutMs, self.nowMs, isHeard)
+        reply(answer)
+
+    def _checkStored(
+        self, answer: ConsumerGroupHeartbeatAnswer, given: frozenset[Place] | None
+    ) -> None:
+        """What a member of KIP-848 is told is what the log says."""
+        group = self.shadow._table.groups.get(GROUP)
+        member = None
+        if isinstance(group, ConsumerGroup):
+            member = group.members.get(answer.memberId or "")
+        if member is None or member.epoch != answer.memberEpoch:
+            raise BrokenPromiseError(f"{answer} is not in the log")
+        stored = self._placesOf(
+            [ConsumerPartitions(each, list(some)) for each, some in member.assigned.items()]
+        )
+        if given is not None and given != stored:
+            raise BrokenPromiseError(f"{answer} is not in the log, which has {sorted(stored)}")
 
     def _checkJoin(
         self, request: JoinGroup, reply: Callable[[Any], None], answer: JoinGroupAnswer
     ) -> None:
+        self._noteProtocol()
         if answer.errorCode == ErrorCode.NONE:
             self.counts["joined"] += 1
             self.generation = max(self.generation, answer.generationId)
@@ -432,7 +384,7 @@ class GroupWorld(CoordinatorWorld):
     ) -> None:
         self.counts["synced"] += not answer.errorCode
         if answer.errorCode == ErrorCode.NONE:
-            if request.generationId > self._lastGeneration():
+            if request.generationId > self.storedGeneration:
                 raise BrokenPromiseError(f"generation {request.generationId} is not in the log")
             owner = request.groupInstanceId or request.memberId
             for partition in answer.assignment:
@@ -458,47 +410,77 @@ class GroupWorld(CoordinatorWorld):
         if not result.errorCode:
             if isOld or isFenced:
                 raise BrokenPromiseError(f"{request} got through")
-            (committed,) = request.topics[0].partitions
-            self.acknowledged[result.partitionIndex] = committed.committedOffset
+            (topic,) = request.topics
+            (committed,) = topic.partitions
+            self.acknowledged[topic.name, result.partitionIndex] = committed.committedOffset
         reply(answer)
 
     def _checkFetch(
         self,
-        known: tuple[int, dict[int, int]],
+        known: tuple[int, dict[Place, int]],
         reply: Callable[[Any], None],
         answer: OffsetFetchGroupAnswer,
     ) -> None:
         found = {
-            each.partitionIndex: each.committedOffset
+            (topic.name, each.partitionIndex): each.committedOffset
             for topic in answer.topics
             for each in topic.partitions
         }
         forgottenCount, offsets = known
         if forgottenCount != self.forgottenCount or answer.errorCode:
             offsets = {}
-        for partition, offset in offsets.items():
-            if found.get(partition, -1) < offset:
-                raise BrokenPromiseError(
-                    f"{partition}: {found.get(partition)} was shown, not {offset}"
-                )
+        for place, offset in offsets.items():
+            if found.get(place, -1) < offset:
+                raise BrokenPromiseError(f"{place}: {found.get(place)} was shown, not {offset}")
         reply(answer)
 
     def check(self) -> None:
-        """Memory and log agree, counts are right."""
+        """Memory and log agree, counts are right, nothing waits for ever."""
+        if not self.isTouched:
+            return
+        self.isTouched = False
         table = self._coordinator._table
         totals = table.totals
-        groups = _classicGroups(self._coordinator)
+        groups = table.groups.values()
         counted = (
-            sum(len(each.members) + len(each.pendingMembers) for each in groups),
-            sum(member.metadataSize for each in groups for member in each.members.values()),
+            sum(map(_memberCount, groups)),
+            sum(each.metadataSize for group in groups for each in _membersOf(group)),
             sum(len(partitions) for each in groups for partitions in each.offsets.values()),
         )
         if counted != (totals.memberCount, totals.metadataSize, totals.offsetCount):
             raise BrokenPromiseError(f"{totals} does not count {counted}")
         for group in groups:
-            self._checkGroup(group)
-        if self.log.isIdle and not self.log.isOffline and self.random.random() < 0.1:
-            self._checkLog(groups)
+            if isinstance(group, ConsumerGroup):
+                self._checkConsumerGroup(group)
+            elif isinstance(group, ClassicGroup):
+                self._checkGroup(group)
+        if self.log.isIdle and not self.log.isOffline:
+            self._checkLog()
+
+    def _checkConsumerGroup(self, group: ConsumerGroup) -> None:
+        deadlines = self._coordinator._table.deadlines
+        for each in group.members.values():
+            if ("consumer session", GROUP, each.memberId) not in deadlines:
+                raise BrokenPromiseError(f"nothing ends the session of {each.memberId}")
+            isRevoking = each.state is MemberState.UNREVOKED and each.epoch != AWAY_EPOCH
+            if isRevoking and ("revocation", GROUP, each.memberId) not in deadlines:
+                raise BrokenPromiseError(f"nothing ends the revocation of {each.memberId}")
+        static = {
+            each.instanceId: each.memberId
+            for each in group.members.values()
+            if each.instanceId is not None
+        }
+        if group.staticMembers != static:
+            raise BrokenPromiseError(f"{group.staticMembers} are static, not {static}")
+        holders = Counter(
+            (topicId, partition)
+            for each in group.members.values()
+            for owned in (each.assigned, each.pending)
+            for topicId, partitions in owned.items()
+            for partition in partitions
+        )
+        if group._holders != holders:
+            raise BrokenPromiseError(f"{group._holders} hold, not {holders}")
 
     def _checkGroup(self, group: ClassicGroup) -> None:
         waiting = sum(each.joinReply is not None for each in group.members.values())
@@ -523,24 +505,36 @@ class GroupWorld(CoordinatorWorld):
             if not isParked and ("session", GROUP, member.memberId) not in deadlines:
                 raise BrokenPromiseError(f"nothing ends the session of {member.memberId}")
 
-    def _checkLog(self, groups: Sequence[ClassicGroup]) -> None:
-        read = {each.groupId: each for each in _classicGroups(self.load())}
-        for group in groups:
-            other = read.get(group.groupId)
-            if group.offsets and (other is None or other.offsets != group.offsets):
-                raise BrokenPromiseError("other offsets are in the log than in memory")
-            if group.state is ClassicGroupState.STABLE:
-                if other is None or _members(other) != _members(group):
-                    raise BrokenPromiseError("another generation is in the log than in memory")
+    def _checkLog(self) -> None:
+        group = self._coordinator._table.groups.get(GROUP)
+        other = self.shadow._table.groups.get(GROUP)
+        offsets = {} if group is None else group.offsets
+        if offsets != ({} if other is None else other.offsets):
+            raise BrokenPromiseError("other offsets are in the log than in memory")
+        if isinstance(group, ConsumerGroup):
+            # Records that were refused are appended with the next ones.
+            isSame = group.isChanged or (
+                isinstance(other, ConsumerGroup) and _modern(other) == _modern(group)
+            )
+        elif isinstance(group, ClassicGroup) and group.state is ClassicGroupState.STABLE:
+            isSame = isinstance(other, ClassicGroup) and _members(other) == _members(group)
+        else:
+            isSame = True
+        if not isSame:
+            raise BrokenPromiseError("another generation is in the log than in memory")
 
     # -- peace
 
     def calm(self) -> None:
-        if self.settings.groupMaxSize < MEMBER_COUNT_MAX:
-            for member in [each for each in self.clients if each.isAlive][
-                self.settings.groupMaxSize :
-            ]:
-                member.isAlive = False
+        for each in self.clients:
+            each.isAlive &= isinstance(each, self.protocol)
+        sizeMax = self.settings.groupMaxSize
+        if self.protocol is ModernConsumer:
+            sizeMax = self.settings.consumerGroupMaxSize
+            for each in self.clients:
+                each.isStuck = False
+        for member in [each for each in self.clients if each.isAlive][sizeMax:]:
+            member.isAlive = False
         self._someoneLives()
 
     def _someoneLives(self) -> None:
@@ -550,10 +544,15 @@ class GroupWorld(CoordinatorWorld):
     def isAtRest(self) -> bool:
         self._someoneLives()
         alive = [each for each in self.clients if each.isAlive]
-        group = self._coordinator._table.classic(GROUP)
-        if group is None or group.state is not ClassicGroupState.STABLE or self.unanswered:
+        group = self._coordinator._table.groups.get(GROUP)
+        if self.unanswered or group is None:
             return False
-        if set(group.members) != {each.memberId for each in alive}:
+        if {each.memberId for each in alive} != {each.memberId for each in _membersOf(group)}:
+            return False
+        if isinstance(group, ConsumerGroup):
+            return self._areSettled(group, alive)
+        assert isinstance(group, ClassicGroup)
+        if group.state is not ClassicGroupState.STABLE:
             return False
         if any(
             each.joined is None or each.joined.generationId != group.generation for each in alive
@@ -566,27 +565,52 @@ class GroupWorld(CoordinatorWorld):
             raise BrokenPromiseError(f"at rest, {owned} are owned")
         return True
 
+    def _areSettled(self, group: ConsumerGroup, alive: Sequence[ModernConsumer]) -> bool:
+        """Whether the members own every partition of their topics, as they see it."""
+        if group.stateName != "Stable" or not all(each.isSettled for each in alive):
+            return False
+        owned = [place for each in alive for place in each.owned]
+        if len(set(owned)) != len(owned):
+            raise BrokenPromiseError(f"at rest, {sorted(owned)} are owned")
+        if not all(each.subscribesTo(topic) for each in alive for topic, _ in each.owned):
+            return False
+        return set(owned) == {
+            (topic.name, partition)
+            for topic in self.image.topics.values()
+            if any(each.subscribesTo(topic.name) for each in alive)
+            for partition in range(topic.partitionCount)
+        }
+
     def describe(self) -> str:
-        group = self._coordinator._table.classic(GROUP)
-        clients = [
-            (
-                each.name,
-                each.instanceId,
-                each.memberId,
-                each.joined and each.joined.generationId,
-                each.owned,
-            )
-            for each in self.clients
-            if each.isAlive
-        ]
-        if group is None:
-            return f"no group; {clients}"
-        return f"{group.state}, generation {group.generation}, {list(group.members)}; {clients}"
+        group = self._coordinator._table.groups.get(GROUP)
+        clients = [vars(each) | {"world": None} for each in self.clients if each.isAlive]
+        return f"{None if group is None else vars(group)}; {clients}"
 
 
-def _classicGroups(coordinator: GroupCoordinator) -> list[ClassicGroup]:
-    groups = coordinator._table.groups.values()
-    return [each for each in groups if isinstance(each, ClassicGroup)]
+def _membersOf(group: Group) -> Sequence[Any]:
+    assert isinstance(group, ClassicGroup | ConsumerGroup)
+    return list(group.members.values())
+
+
+def _memberCount(group: Group) -> int:
+    """Members, and ids that were given and not used yet."""
+    pending = len(group.pendingMembers) if isinstance(group, ClassicGroup) else 0
+    return len(_membersOf(group)) + pending
+
+
+def _modern(group: ConsumerGroup) -> tuple[object, ...]:
+    return (
+        group.epoch,
+        group.targetEpoch,
+        group.metadataHash,
+        group.members,
+        {memberId: _nonEmpty(target) for memberId, target in group.target.items()},
+        {pattern: each.topics for pattern, each in group.patterns.items()},
+    )
+
+
+def _nonEmpty(target: Mapping[bytes, frozenset[int]]) -> dict[bytes, frozenset[int]]:
+    return {topicId: some for topicId, some in target.items() if some}
 
 
 def _members(group: ClassicGroup) -> tuple[object, ...]:

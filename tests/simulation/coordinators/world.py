@@ -70,6 +70,7 @@ class CoordinatorWorld(ABC):
     """
     One run.
 
+    @cvar stepsMs: how much time goes by at once.
     @ivar trace: what happened, if asked for.
     @ivar requests: on their way to the coordinator.
     @ivar late: requests that a lost connection has left somewhere on the way.
@@ -77,13 +78,17 @@ class CoordinatorWorld(ABC):
     @ivar unanswered: requests that have arrived, by number.
     @ivar incarnation: of the broker.
     @ivar isCalm: nothing goes wrong any more.
+    @ivar isTouched: since the last check the coordinator was told of something.
     """
+
+    stepsMs: Sequence[int] = (1, 100, 1_000, 4_000)
 
     def __init__(self, seed: int, isTraced: bool = False) -> None:
         self.seed = seed
         self.random = Random(seed)
         self.nowMs = 1_000_000
         self.isCalm = False
+        self.isTouched = True
         self.isTraced = isTraced
         self.trace: list[str] = []
         self.counts: Counter[str] = Counter()
@@ -191,6 +196,7 @@ class CoordinatorWorld(ABC):
                 self.requestArrives()
             self.log.write(self.log.pendingCount)
             self.log.flush(self.log.pendingCount)
+            self.isTouched = True
             while self.answers:
                 self.answerArrives()
             self.check()
@@ -243,6 +249,7 @@ class CoordinatorWorld(ABC):
             self._arrive(self.random.randrange(len(self.requests)))
 
     def _arrive(self, index: int) -> None:
+        self.isTouched = True
         client, request, handle = self.requests.pop(index)
         self._requestNumber += 1
         number, incarnation = self._requestNumber, self.incarnation
@@ -292,11 +299,14 @@ class CoordinatorWorld(ABC):
         self.log.write(self.random.randrange(3))
 
     def flush(self) -> None:
-        self.log.flush(self.random.randrange(self.log.pendingCount + 1))
+        if self.log.pendingCount:
+            self.isTouched = True
+            self.log.flush(self.random.randrange(self.log.pendingCount + 1))
 
     def appendIsRefused(self) -> None:
         error = self.random.choice(REFUSALS)
         self.say(lambda: f"the oldest append is refused: {error.name}")
+        self.isTouched = True
         self.log.refuse(error)
 
     def logFails(self) -> None:
@@ -304,6 +314,7 @@ class CoordinatorWorld(ABC):
         if not self.log.isOffline:
             self.say(lambda: "the log fails")
             self.counts["log failed"] += 1
+            self.isTouched = True
             self.log.fail()
             self.coordinator.unload(0)
 
@@ -313,6 +324,7 @@ class CoordinatorWorld(ABC):
             self.counts["compacted"] += 1
             self.log.compact(self.nowMs)
         self.counts["crashed"] += 1
+        self.isTouched = True
         self.requests, self.answers, self.unanswered = [], [], {}
         for client in self.clients:
             client.request = None
@@ -325,12 +337,13 @@ class CoordinatorWorld(ABC):
     # -- time
 
     def timeGoesBy(self) -> None:
-        self.advance(self.random.choice((1, 100, 1_000, 4_000)))
+        self.advance(self.random.choice(self.stepsMs))
 
     def advance(self, ms: int) -> None:
         """Time goes by, from one deadline to the next."""
         endMs = self.nowMs + ms
         while (dueMs := self.coordinator.nextDeadlineMs()) is not None and dueMs <= endMs:
+            self.isTouched = True
             self.nowMs = max(self.nowMs, dueMs)
             self.coordinator.advance()
         self.nowMs = endMs
