@@ -22,7 +22,7 @@ from pylogbroker.records.recordbatch import (
     assembleBatch,
     encodeVarint,
     openRecords,
-    readVarint,
+    readUnsignedVarint,
 )
 
 
@@ -63,22 +63,22 @@ def walkRecords(body: bytes, header: BatchHeader) -> Iterator[RawRecord]:
             number = body[at]
             at += 1
             if number > 127:
-                number, at = readVarint(body, at - 1)
+                number, at = readUnsignedVarint(body, at - 1)
             behind = at + (number >> 1)
             timed = at + 1  # behind the attributes, which are not used
             deltaMs = body[timed]
             at = timed + 1
             if deltaMs > 127:
-                deltaMs, at = readVarint(body, timed)
+                deltaMs, at = readUnsignedVarint(body, timed)
             rest = at
             delta = body[at]
             at += 1
             if delta > 127:
-                delta, at = readVarint(body, at - 1)
+                delta, at = readUnsignedVarint(body, at - 1)
             number = body[at]
             at += 1
             if number > 127:
-                number, at = readVarint(body, at - 1)
+                number, at = readUnsignedVarint(body, at - 1)
             key = None
             if not number & 1:
                 keyStart = at

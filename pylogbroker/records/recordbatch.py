@@ -189,21 +189,21 @@ def iterateRecords(
             number = body[at]
             at += 1
             if number > 127:
-                number, at = readVarint(body, at - 1)
+                number, at = readUnsignedVarint(body, at - 1)
             behind = at + (number >> 1 ^ -(number & 1))
             at += 1  # attributes, which are not used
             deltaMs = body[at]
             at += 1
             if deltaMs > 127:
-                deltaMs, at = readVarint(body, at - 1)
+                deltaMs, at = readUnsignedVarint(body, at - 1)
             delta = body[at]
             at += 1
             if delta > 127:
-                delta, at = readVarint(body, at - 1)
+                delta, at = readUnsignedVarint(body, at - 1)
             number = body[at]
             at += 1
             if number > 127:
-                number, at = readVarint(body, at - 1)
+                number, at = readUnsignedVarint(body, at - 1)
             key = value = None
             if not number & 1:
                 start = at
@@ -212,7 +212,7 @@ def iterateRecords(
             number = body[at]
             at += 1
             if number > 127:
-                number, at = readVarint(body, at - 1)
+                number, at = readUnsignedVarint(body, at - 1)
             if not number & 1:
                 start = at
                 at += number >> 1
@@ -237,9 +237,11 @@ def iterateRecords(
         raise InvalidRecordError(f"{end - at} bytes are behind the last record", position)
 
 
-def readVarint(body: bytes, at: int) -> tuple[int, int]:
+def readUnsignedVarint(body: bytes, at: int) -> tuple[int, int]:
     """
-    (the number, before zigzag; the position behind).
+    A number as it is encoded, zigzag included.
+
+    @return: the number, and the position behind it.
 
     @raise ValueError: the number has no end.
     """
@@ -254,7 +256,7 @@ def readVarint(body: bytes, at: int) -> tuple[int, int]:
 
 
 def _readSized(body: bytes, at: int) -> tuple[bytes | None, int]:
-    number, at = readVarint(body, at)
+    number, at = readUnsignedVarint(body, at)
     if number & 1:
         return None, at
     behind = at + (number >> 1)
@@ -264,7 +266,7 @@ def _readSized(body: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def _readHeaders(body: bytes, at: int) -> tuple[Headers, int]:
-    number, at = readVarint(body, at)
+    number, at = readUnsignedVarint(body, at)
     count = number >> 1
     if number & 1 or count > len(body) - at:
         raise ValueError(f"header count {number >> 1 ^ -(number & 1)}")

@@ -8,10 +8,10 @@ finds the fault, and tells which record has it.
 
 from __future__ import annotations
 
-from pylogbroker.records.recordbatch import readVarint
+from pylogbroker.records.recordbatch import readUnsignedVarint
 
 DELTA_MAX_MS = 1 << 80
-"""Beyond what a number of L{readVarint} can be."""
+"""Beyond what a number of L{readUnsignedVarint} can be."""
 
 
 def areOrdinary(
@@ -42,7 +42,7 @@ def areOrdinary(
                     number = number & 127 | following << 7
                     at += 1
                 else:
-                    number, at = readVarint(body, at - 1)
+                    number, at = readUnsignedVarint(body, at - 1)
             behind = at + (number >> 1)
             if number & 1 or behind > end:
                 return False
@@ -55,7 +55,7 @@ def areOrdinary(
                     number = number & 127 | following << 7
                     at += 1
                 else:
-                    number, at = readVarint(body, at - 1)
+                    number, at = readUnsignedVarint(body, at - 1)
             number = number >> 1 ^ -(number & 1)
             if not deltaMinMs <= number <= deltaMaxMs:
                 return False
@@ -69,13 +69,13 @@ def areOrdinary(
                     number = number & 127 | following << 7
                     at += 1
                 else:
-                    number, at = readVarint(body, at - 1)
+                    number, at = readUnsignedVarint(body, at - 1)
             if number != index << 1:
                 return False
             number = body[at]
             at += 1
             if number > 127:
-                number, at = readVarint(body, at - 1)
+                number, at = readUnsignedVarint(body, at - 1)
             if not number & 1:
                 at += number >> 1
             elif isKeyed:
@@ -88,7 +88,7 @@ def areOrdinary(
                     number = number & 127 | following << 7
                     at += 1
                 else:
-                    number, at = readVarint(body, at - 1)
+                    number, at = readUnsignedVarint(body, at - 1)
             if not number & 1:
                 at += number >> 1
             number = body[at]
@@ -104,15 +104,15 @@ def areOrdinary(
 
 def _skipHeaders(body: bytes, at: int) -> int:
     """The position behind the headers."""
-    number, at = readVarint(body, at)
+    number, at = readUnsignedVarint(body, at)
     if number & 1 or number >> 1 > len(body) - at:
         raise ValueError("header count")
     for _ in range(number >> 1):
-        number, at = readVarint(body, at)
+        number, at = readUnsignedVarint(body, at)
         if number & 1:
             raise ValueError("a header without a name")
         at += number >> 1
-        number, at = readVarint(body, at)
+        number, at = readUnsignedVarint(body, at)
         if not number & 1:
             at += number >> 1
     return at

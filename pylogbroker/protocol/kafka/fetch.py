@@ -18,8 +18,8 @@ from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.schemas import (
     ELEMENT_COUNT_MAX,
     ZERO_UUID,
-    packVarint,
-    readVarint,
+    packUnsignedVarint,
+    readUnsignedVarint,
 )
 
 _SHORT = struct.Struct(">h")
@@ -166,7 +166,7 @@ class _Fields:
             if size < 128:
                 self._position += 1
             else:
-                size, self._position = readVarint(self._data, self._position, "")
+                size, self._position = readUnsignedVarint(self._data, self._position, "")
             size -= 1
         else:
             (size,) = layout.unpack_from(self._data, self._position)
@@ -302,7 +302,7 @@ class FetchResponseWriter:
         self._putCount(topicCount)
 
     def _putCount(self, count: int) -> None:
-        self._head += packVarint(count + 1) if self._isFlexible else _INT.pack(count)
+        self._head += packUnsignedVarint(count + 1) if self._isFlexible else _INT.pack(count)
 
     def _endTopic(self) -> None:
         if self._partitionCount:
@@ -331,7 +331,9 @@ class FetchResponseWriter:
             self._head += topicId
         else:
             text = name.encode("utf-8", "replace")
-            self._head += packVarint(len(text) + 1) if self._isFlexible else _SHORT.pack(len(text))
+            self._head += (
+                packUnsignedVarint(len(text) + 1) if self._isFlexible else _SHORT.pack(len(text))
+            )
             self._head += text
         self._putCount(partitionCount)
 

@@ -10,7 +10,7 @@ that is to go on with the data: registrations, fencing, what a controller notes 
 from __future__ import annotations
 
 from pylogbroker.errors import UnsupportedVersionError, WireError
-from pylogbroker.protocol.kafka.schemas import ApiMessage, MessageTable, readVarint
+from pylogbroker.protocol.kafka.schemas import ApiMessage, MessageTable, readUnsignedVarint
 
 _FRAME_VERSION = 1
 
@@ -160,11 +160,11 @@ def decodeMetadataRecord(value: bytes | memoryview) -> ApiMessage | None:
     @raise WireError: it is no record of this log, or of a kind that is not known.
     @raise UnsupportedVersionError: of a version that is not known.
     """
-    frame, position = readVarint(value, 0, "the frame's version")
+    frame, position = readUnsignedVarint(value, 0, "the frame's version")
     if frame != _FRAME_VERSION:
         raise UnsupportedVersionError(f"a metadata record in a frame of version {frame}")
-    kind, position = readVarint(value, position, "the record's kind")
-    version, position = readVarint(value, position, "the record's version")
+    kind, position = readUnsignedVarint(value, position, "the record's kind")
+    version, position = readUnsignedVarint(value, position, "the record's version")
     if kind in SKIPPED:
         return None
     name = KINDS.get(kind)

@@ -19,8 +19,8 @@ from pylogbroker.protocol.kafka.schemas import (
     ELEMENT_COUNT_MAX,
     ZERO_UUID,
     ApiMessage,
-    packVarint,
-    readVarint,
+    packUnsignedVarint,
+    readUnsignedVarint,
 )
 
 _SHORT = struct.Struct(">h")
@@ -170,7 +170,7 @@ def _decodeFlexible(data: bytes, version: int, position: int) -> ProduceRequest:
     position += 1
     if size:
         if size > 127:
-            size, position = readVarint(data, position - 1, "")
+            size, position = readUnsignedVarint(data, position - 1, "")
         start = position
         position += size - 1
         transactionalId = data[start:position].decode("utf-8", "replace")
@@ -179,7 +179,7 @@ def _decodeFlexible(data: bytes, version: int, position: int) -> ProduceRequest:
     topicCount = data[position]
     position += 1
     if topicCount > 127:
-        topicCount, position = readVarint(data, position - 1, "")
+        topicCount, position = readUnsignedVarint(data, position - 1, "")
     elementCount = topicCount
     topics = []
     for _ in range(_count(topicCount - 1)):
@@ -187,7 +187,7 @@ def _decodeFlexible(data: bytes, version: int, position: int) -> ProduceRequest:
             size = data[position]
             position += 1
             if size > 127:
-                size, position = readVarint(data, position - 1, "")
+                size, position = readUnsignedVarint(data, position - 1, "")
             start = position
             position += _count(size - 1)
             name, topicId = data[start:position].decode("utf-8", "replace"), ZERO_UUID
@@ -197,14 +197,14 @@ def _decodeFlexible(data: bytes, version: int, position: int) -> ProduceRequest:
         partitionCount = data[position]
         position += 1
         if partitionCount > 127:
-            partitionCount, position = readVarint(data, position - 1, "")
+            partitionCount, position = readUnsignedVarint(data, position - 1, "")
         elementCount += partitionCount
         if elementCount > ELEMENT_COUNT_MAX:
             raise _IrregularError
         partitions = []
         for _ in range(_count(partitionCount - 1)):
             (index,) = integer(data, position)
-            size, start = readVarint(data, position + 4, "")
+            size, start = readUnsignedVarint(data, position + 4, "")
             position = start + _count(size - 1)
             if position >= end or data[position]:
                 raise _IrregularError
@@ -273,15 +273,18 @@ def _encodePlain(
     version: int, responses: Sequence[TopicProduceResponse], throttleTimeMs: int
 ) -> bytes:
     isFlexible = version >= 9
-    parts = [packVarint(len(responses) + 1) if isFlexible else _INT.pack(len(responses))]
+    parts = [packUnsignedVarint(len(responses) + 1) if isFlexible else _INT.pack(len(responses))]
     for name, topicId, partitions in responses:
         if version >= 13:
             parts.append(topicId)
         else:
             text = name.encode("utf-8", "replace")
-            parts += (packVarint(len(text) + 1) if isFlexible else _SHORT.pack(len(text)), text)
+            parts += (
+                packUnsignedVarint(len(text) + 1) if isFlexible else _SHORT.pack(len(text)),
+                text,
+            )
         count = len(partitions)
-        parts.append(packVarint(count + 1) if isFlexible else _INT.pack(count))
+        parts.append(packUnsignedVarint(count + 1) if isFlexible else _INT.pack(count))
         parts += [_packPlain(version, part) for part in partitions]
         if isFlexible:
             parts.append(b"\0")

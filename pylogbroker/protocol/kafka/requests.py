@@ -18,7 +18,7 @@ from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.fetch import decodeFetchRequest
 from pylogbroker.protocol.kafka.produce import decodeProduceRequest
-from pylogbroker.protocol.kafka.schemas import readVarint
+from pylogbroker.protocol.kafka.schemas import readUnsignedVarint
 
 _HEAD = struct.Struct(">hhih")
 _SIZED_HEAD = struct.Struct(">ihhih")
@@ -124,9 +124,9 @@ def encodeRequest(header: RequestHeader, body: Any) -> bytes:
 
 def skipTags(frame: bytes, position: int) -> int:
     """The position behind the tags of a header."""
-    count, position = readVarint(frame, position, "tags of the header")
+    count, position = readUnsignedVarint(frame, position, "tags of the header")
     for _ in range(count):
-        _, position = readVarint(frame, position, "tag of the header")
-        size, position = readVarint(frame, position, "tag of the header")
+        _, position = readUnsignedVarint(frame, position, "tag of the header")
+        size, position = readUnsignedVarint(frame, position, "tag of the header")
         position += size
     return position

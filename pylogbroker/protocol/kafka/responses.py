@@ -19,7 +19,7 @@ from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.requests import RequestHeader, skipTags
-from pylogbroker.protocol.kafka.schemas import packVarint
+from pylogbroker.protocol.kafka.schemas import packUnsignedVarint
 
 _HEAD = struct.Struct(">ii")
 _SHORT = struct.Struct(">h")
@@ -159,13 +159,13 @@ def _putTopic(parts: list[bytes], version: int, topic: Any) -> None:
         parts.append(b"\0")
     else:
         text = topic.name.encode("utf-8", "replace")
-        parts += (packVarint(len(text) + 1) if isFlexible else _SHORT.pack(len(text)), text)
+        parts += (packUnsignedVarint(len(text) + 1) if isFlexible else _SHORT.pack(len(text)), text)
     if version >= 10:
         parts.append(topic.topicId)
     if version >= 1:
         parts.append(b"\1" if topic.isInternal else b"\0")
     count = len(topic.partitions)
-    parts.append(packVarint(count + 1) if isFlexible else _INT.pack(count))
+    parts.append(packUnsignedVarint(count + 1) if isFlexible else _INT.pack(count))
     parts += [_packPartition(version, part) for part in topic.partitions]
     if version >= 8:
         parts.append(_INT.pack(topic.topicAuthorizedOperations))
@@ -185,7 +185,7 @@ def _encodeMetadata(version: int, body: Any) -> bytes:
     count = len(body.topics)
     parts = [
         empty[: topicsEnd - (1 if isFlexible else 4)],
-        packVarint(count + 1) if isFlexible else _INT.pack(count),
+        packUnsignedVarint(count + 1) if isFlexible else _INT.pack(count),
     ]
     try:
         for topic in body.topics:

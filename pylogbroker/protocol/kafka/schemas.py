@@ -408,7 +408,7 @@ class _Reader:
         return WireError(f"{where} at byte {position}: the data end at byte {self.size}")
 
 
-def readVarint(data: bytes | memoryview, position: int, where: str) -> tuple[int, int]:
+def readUnsignedVarint(data: bytes | memoryview, position: int, where: str) -> tuple[int, int]:
     """
     An unsigned variable-length integer of at most 31 bits.
 
@@ -445,7 +445,7 @@ def _sizeReader(where: _Where, layout: struct.Struct) -> _Read:
         data = reader.data
         if position < reader.size and data[position] < 128:
             return data[position] - 1, position + 1
-        value, position = readVarint(data, position, text)
+        value, position = readUnsignedVarint(data, position, text)
         return value - 1, position
 
     def readFixed(reader: _Reader, position: int) -> tuple[int, int]:
@@ -600,10 +600,10 @@ def _tagsReader(cls: type[ApiMessage], where: _Where) -> Callable[[_Reader, int,
 
     def read(reader: _Reader, position: int, values: dict[str, Any]) -> int:
         data = reader.data
-        count, position = readVarint(data, position, text)
+        count, position = readUnsignedVarint(data, position, text)
         for _ in range(count):
-            tag, start = readVarint(data, position, text)
-            size, start = readVarint(data, start, text)
+            tag, start = readUnsignedVarint(data, position, text)
+            size, start = readUnsignedVarint(data, start, text)
             end = start + size
             if end > reader.size:
                 raise WireError(
@@ -662,7 +662,7 @@ def _structReader(cls: type[ApiMessage], version: int, where: _Where) -> _Read:
 # -- encoding
 
 
-def packVarint(value: int) -> bytes:
+def packUnsignedVarint(value: int) -> bytes:
     """The unsigned variable-length form of an integer of at most 31 bits."""
     if value < 128:
         return _BYTES[value]
@@ -695,7 +695,7 @@ def _contentWriter(field: _Field, where: _Where, isNullable: bool) -> _Write:
         size = len(value)
         if size > sizeMax:
             raise WireError(f"{where.text}: {size} bytes, where {sizeMax} are allowed")
-        append(packVarint(size + 1) if isCompact else pack(size))
+        append(packUnsignedVarint(size + 1) if isCompact else pack(size))
         append(value)
 
     return write
@@ -734,7 +734,7 @@ def _arrayWriter(field: _Field, where: _Where, isNullable: bool) -> _Write:
             append(null)
             return
         count = len(value)
-        append(packVarint(count + 1) if isCompact else _INT.pack(count))
+        append(packUnsignedVarint(count + 1) if isCompact else _INT.pack(count))
         if layout is not None:
             append(struct.pack(f">{count}{layout}", *value))
             return
@@ -782,9 +782,9 @@ def _tagsWriter(cls: type[ApiMessage], where: _Where) -> _Write:
                 content: list[bytes] = []
                 writeField(content.append, held)
                 size = sum(map(len, content))
-                parts += (packVarint(tag), packVarint(size), *content)
+                parts += (packUnsignedVarint(tag), packUnsignedVarint(size), *content)
                 count += 1
-        append(packVarint(count))
+        append(packUnsignedVarint(count))
         for part in parts:
             append(part)
 

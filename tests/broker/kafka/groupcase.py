@@ -15,7 +15,7 @@ from twisted.internet.testing import StringTransport
 from pylogbroker.broker.kafka.topics import OFFSETS_TOPIC
 from pylogbroker.coordinator.groupmessages import JoinProtocol, MemberAssignment, OffsetFetchTopic
 from pylogbroker.protocol.kafka.apikeys import ApiKey
-from pylogbroker.protocol.kafka.schemas import packVarint
+from pylogbroker.protocol.kafka.schemas import packUnsignedVarint
 from pylogbroker.records.kafka07format import Kafka07Format
 from pylogbroker.records.kafkaformat import KafkaFormat
 from tests.broker.manualbroker import LeadBroker, LeadTestCase
@@ -85,7 +85,7 @@ class GroupCase(LeadTestCase):
         body = cls(**fields).encode(version)
         header = struct.pack(">hhih", key, version, 7, 1) + b"c"
         if version >= key.flexibleVersion:
-            header += packVarint(0)
+            header += packUnsignedVarint(0)
         data = header + body
         protocol = self.lead.service.kafka.protocols[0]
         decoder = protocol.newDecoder()

@@ -13,7 +13,7 @@ from pylogbroker.errors import UnknownRequestError, UnsupportedVersionError, Wir
 from pylogbroker.protocol.kafka import fetch, messages, produce
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.requests import RequestHeader, decodeHeader, decodeRequest
-from pylogbroker.protocol.kafka.schemas import ELEMENT_COUNT_MAX, packVarint
+from pylogbroker.protocol.kafka.schemas import ELEMENT_COUNT_MAX, packUnsignedVarint
 from tests.protocol.kafka.randommessages import randomMessage
 
 ALL = frozenset(ApiKey)
@@ -206,7 +206,7 @@ class ByHandTests(SynchronousTestCase):
             fetch.decodeFetchRequest(body + partition * count, 4, 0)
         for version, head, partition in (
             (8, b"\xff\xff\0\0\0\0\0\0\0\0\0\1\0\1t" + struct.pack(">i", count), bytes(8)),
-            (9, b"\0\0\0\0\0\0\0\2\2t" + packVarint(count + 1), b"\0\0\0\0\1\0"),
+            (9, b"\0\0\0\0\0\0\0\2\2t" + packUnsignedVarint(count + 1), b"\0\0\0\0\1\0"),
         ):
             with self.assertRaisesRegex(WireError, "elements more than a message may have"):
                 produce.decodeProduceRequest(head + partition * count, version, 0)

@@ -11,8 +11,8 @@ from pylogbroker.protocol.kafka.schemas import (
     ZERO_UUID,
     ApiMessage,
     MessageTable,
-    packVarint,
-    readVarint,
+    packUnsignedVarint,
+    readUnsignedVarint,
 )
 
 TABLE = MessageTable("""
@@ -171,8 +171,8 @@ class EncodingTests(SynchronousTestCase):
     def test_varints(self) -> None:
         """Variable-length integers of up to 31 bits are read as they were packed."""
         for value in (0, 1, 127, 128, 300, 16383, 16384, 1 << 21, 1 << 28, (1 << 31) - 1):
-            packed = packVarint(value)
-            self.assertEqual(readVarint(packed, 0, ""), (value, len(packed)))
+            packed = packUnsignedVarint(value)
+            self.assertEqual(readUnsignedVarint(packed, 0, ""), (value, len(packed)))
 
 
 class DecodingTests(SynchronousTestCase):
@@ -218,7 +218,7 @@ class DecodingTests(SynchronousTestCase):
         self.assertRefused(
             r"name at byte 4: a size of 9, where 2 bytes are left", Plain, b"\0\0\0\0\0\x09ab", 0
         )
-        text = packVarint(32769) + b"x" * 32768
+        text = packUnsignedVarint(32769) + b"x" * 32768
         table = MessageTable("Text 0 0+\ntext 0+ string")
         self.assertRefused("a size of 32768, where 32769 bytes", table["Text"], text + b"\0", 0)
 
@@ -257,9 +257,9 @@ class DecodingTests(SynchronousTestCase):
         """An integer of more than 31 bits is refused, and so is one without an end."""
         for data in (b"\xff\xff\xff\xff\x0f", b"\x80\x80\x80\x80\x80\1"):
             with self.assertRaisesRegex(WireError, "more than 31 bits"):
-                readVarint(data, 0, "")
+                readUnsignedVarint(data, 0, "")
         with self.assertRaisesRegex(WireError, "size at byte 1: the data end at byte 3"):
-            readVarint(b"x\xff\xff", 1, "size")
+            readUnsignedVarint(b"x\xff\xff", 1, "size")
 
 
 class TypeTests(SynchronousTestCase):
