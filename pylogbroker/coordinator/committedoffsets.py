@@ -104,7 +104,7 @@ class CommittedOffsets:
             and request.memberId in group.members
             and group.state in _MANAGED
         ):
-            self._membership.showedLife(group, request.memberId)
+            self._membership.rescheduleHeartbeat(group, request.memberId)
         commits, answer = self._commits(request, group)
         if not commits:
             self._effects.reply(reply, answer)

@@ -277,7 +277,7 @@ class ClassicMembership:
         if group.members.get(new.memberId) is not new or new.joinReply is None:
             return
         # Its session may have ended while it waited, which then did not count.
-        self.showedLife(group, new.memberId)
+        self.rescheduleHeartbeat(group, new.memberId)
         if error:
             answer = JoinGroupAnswer(self._appendError(error), memberId=UNKNOWN_MEMBER_ID)
             self._answerJoin(group, new, answer)
@@ -534,11 +534,11 @@ class ClassicMembership:
             return HeartbeatAnswer(error)
         if request.generationId != group.generation:
             return HeartbeatAnswer(ErrorCode.ILLEGAL_GENERATION)
-        self.showedLife(group, request.memberId)
+        self.rescheduleHeartbeat(group, request.memberId)
         isPreparing = group.state is _PREPARING
         return HeartbeatAnswer(ErrorCode.REBALANCE_IN_PROGRESS if isPreparing else ErrorCode.NONE)
 
-    def showedLife(self, group: ClassicGroup, memberId: str) -> None:
+    def rescheduleHeartbeat(self, group: ClassicGroup, memberId: str) -> None:
         """A member has sent something: its session begins anew."""
         self._expectHeartbeat(group, memberId, group.members[memberId].sessionTimeoutMs)
 
