@@ -295,7 +295,7 @@ class PlantedTests(PlantedCase):
     def test_oldGenerationCommits(self) -> None:
         """Commits of old generations are accepted."""
         self.patch(CommittedOffsets, "_commitError", lambda *_: ErrorCode.NONE)
-        self.patch(ClassicMembership, "showedLife", lambda *_: None)
+        self.patch(ClassicMembership, "rescheduleHeartbeat", lambda *_: None)
         self.found("got through")
 
     def test_fencedCommits(self) -> None:
@@ -309,7 +309,7 @@ class PlantedTests(PlantedCase):
 
         original: Callable[..., ErrorCode] = CommittedOffsets._commitError
         self.patch(CommittedOffsets, "_commitError", commitError)
-        self.patch(ClassicMembership, "showedLife", lambda *_: None)
+        self.patch(ClassicMembership, "rescheduleHeartbeat", lambda *_: None)
         self.found("got through")
 
     def test_assignedTooEarly(self) -> None:
