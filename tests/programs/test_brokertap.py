@@ -4,6 +4,7 @@ Tests of C{twistd pylogbroker}: its options, and the process.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -164,8 +165,12 @@ class OptionsTests(FolderTestCase):
             each.tapname: each for each in getPlugins(IServiceMaker, twisted.plugins)
         }
         maker = makers["pylogbroker"]
+        frozen: list[bool] = []
+        # What other tests have made must not stay for ever.
+        self.patch(gc, "freeze", lambda: frozen.append(gc.isenabled()))
         self.assertEqual((maker.module, maker.options), ("pylogbroker.programs.brokertap", Options))
         self.assertIs(maker.makeService, brokertap.makeService)
+        self.assertEqual((frozen, gc.isenabled()), ([False], True))
 
 
 class SignalTests(FolderTestCase):

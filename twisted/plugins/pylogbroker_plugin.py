@@ -2,7 +2,31 @@
 What C{twistd} offers once pylogbroker is installed. No service is imported before it is requested.
 """
 
-from twisted.application.service import ServiceMaker
+import gc
+from typing import Any
+
+from twisted.application import service
+
+
+class ServiceMaker(service.ServiceMaker):
+    """
+    Imports its module without looking for garbage, which Python does each time some hundred objects
+    are made; later collections pass over what is there then. What an import makes stays. (An eighth
+    of the time up to a broker's first answer.)
+    """
+
+    @property
+    def options(self) -> Any:
+        """The class of the program's options."""
+        wasEnabled = gc.isenabled()
+        gc.disable()
+        try:
+            return super().options
+        finally:
+            gc.freeze()
+            if wasEnabled:
+                gc.enable()
+
 
 pylogbroker = ServiceMaker(
     "pylogbroker",
