@@ -141,6 +141,7 @@ class OptionsTests(FolderTestCase):
     def test_stop(self) -> None:
         """C{stop}, which ends a start that has failed, frees the console's port, too."""
         memory: Any = MemoryReactorClock()
+        memory.callFromThread = memory.callWhenRunning  # which its workers want to have
         settings = self.parse("--set", "http.listener=8067").settings
         service = TwistdBrokerService(memory, settings)
         service.site = brokerConsole(memory, settings, service)
