@@ -365,7 +365,6 @@ class TransactionWorld(CoordinatorWorld):
             isNew = self.places[request.place].append(producer, request.sequence, request.record)
         except PylogbrokerError as error:
             self.say(partial(str, error))
-            self.counts["batches refused"] += 1
             return ErrorCode.INVALID_PRODUCER_EPOCH
         self.counts["records" if isNew else "repeated"] += 1
         if isNew:
@@ -449,7 +448,8 @@ class TransactionWorld(CoordinatorWorld):
             coordinator.addPartitions(name, *producer, [request.place], client.version, answered)
             return
         isCurrent = client.request is request
-        self.counts["late"] += not isCurrent
+        if not isCurrent:
+            reply = partial(self._lateAnswered, reply)
         if client.version < 2 or self._isIn(request):
             reply(self._verified(request, isCurrent))
             return
@@ -459,6 +459,10 @@ class TransactionWorld(CoordinatorWorld):
             reply(error or self._verified(request, isCurrent))
 
         coordinator.addPartitions(name, *producer, [request.place], client.version, admitted)
+
+    def _lateAnswered(self, reply: Callable[[Any], None], error: ErrorCode) -> None:
+        self.counts["late refused" if error else "late"] += 1
+        reply(error)
 
     def _isIn(self, request: Write) -> bool:
         """Whether the producer's transaction has a record in the partition already."""
