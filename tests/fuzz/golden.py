@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
+from pylogbroker.protocol.kafka.apikeys import ApiKey
 from tests.fuzz import judge
+from tests.protocol.kafka.randommessages import randomMessage
+from tests.records.goldenbatches import goldenBatches
 
 FOLDER = Path(__file__).resolve().parent.parent / "golden"
 
@@ -94,10 +98,26 @@ def wrapperPayloads() -> list[bytes]:
     ]
 
 
+def kafkaMessages(isResponse: bool) -> list[bytes]:
+    """Random messages of every kind and version, each behind two bytes that name it."""
+    random = Random(1)
+    found = []
+    for at, key in enumerate(ApiKey):
+        for version in range(key.firstVersion, key.lastVersion + 1):
+            cls = key.responseClass if isResponse else key.requestClass
+            body = randomMessage(random, cls, version).encode(version)
+            found.append(bytes((at, version - key.firstVersion)) + body)
+    return found
+
+
 def samples(promise: str) -> list[bytes]:
     """What to begin with for a promise of L{tests.fuzz.promises}."""
     if promise == "requestStream":
         return [b"\x00" + stream for _, stream in requests()]
+    if promise in ("kafkaRequest", "kafkaResponse"):
+        return kafkaMessages(promise == "kafkaResponse")
+    if promise == "kafkaBatch":
+        return [bytes((head,)) + data for data in goldenBatches().values() for head in (0, 255)]
     if promise == "requestBody":
         return [body for _, stream in requests() for body in frames(stream)]
     if promise == "responseBody":

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
+from crc32c import crc32c
+
 from pylogbroker.errors import (
     CorruptCompressionError,
     DecompressionLimitError,
@@ -28,6 +30,20 @@ from pylogbroker.errors import (
 )
 from pylogbroker.interfaces import CheckLimits
 from pylogbroker.protocol.framing import FrameDecoder
+from pylogbroker.protocol.kafka.apikeys import ApiKey
+from pylogbroker.protocol.kafka.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+)
+from pylogbroker.protocol.kafka.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from pylogbroker.protocol.kafka.requests import decodeHeader
+from pylogbroker.protocol.kafka.requests import decodeRequest as decodeKafkaRequest
 from pylogbroker.protocol.kafka07.requests import (
     Fetch,
     MultiFetch,
@@ -53,9 +69,18 @@ from pylogbroker.protocol.kafka07.responses import encodeOffsets as encodeOffset
 from pylogbroker.records import kafka07format, scanwindow
 from pylogbroker.records.compression import GZIP, LZ4, SNAPPY, ZSTD, compress, decompress
 from pylogbroker.records.kafka07format import validatePlain, validateSet
+from pylogbroker.records.kafkaformat import CHECKED_RULES, LOG_RULES, KafkaFormat, RecordRules
 from pylogbroker.records.messageset import MessageSet, encodeMessage, encodeSet, wrapCompressed
+from pylogbroker.records.recordbatch import (
+    BATCH_OVERHEAD,
+    encodeBatch,
+    iterateRecords,
+    readHeader,
+)
 from tests.fuzz import judge
 
+KEYS = tuple(ApiKey)
+ALL_KEYS = frozenset(ApiKey)
 FRAME_SIZE_MAX = 1 << 16
 LIMITS = CheckLimits(payloadSizeMax=4096, decompressedSizeMax=1 << 16, depthMax=3)
 UNOPENED = (CorruptCompressionError, DecompressionLimitError)
@@ -484,6 +509,181 @@ def plainSet(data: bytes) -> None:
             demand(validateSet(encoded, limits) == (len(encoded), len(payloads)), codec, magic)
 
 
+# -- today's protocol ------------------------------------------------------------------------------
+
+
+def chosen(data: bytes) -> tuple[ApiKey, int]:
+    """A request and a version, by two bytes."""
+    key = KEYS[data[0] % len(KEYS)]
+    return key, key.firstVersion + data[1] % (key.lastVersion - key.firstVersion + 1)
+
+
+def kafkaRequest(data: bytes) -> None:
+    """
+    A frame is a L{WireError} or a request that comes back from its encoding; the decoders of
+    Produce and Fetch, which are written by hand, agree with that for all messages. With two bytes
+    for the kind in the place of a head, and as it is.
+    """
+    kafkaFrame(data)
+    if len(data) < 2:
+        return
+    key, version = chosen(data)
+    tags = b"\0" * (version >= key.flexibleVersion)
+    kafkaFrame(struct.pack(">hhih", key, version, 7, 1) + b"f" + tags + data[2:])
+
+
+def kafkaFrame(frame: bytes) -> None:
+    """The same for one frame."""
+    try:
+        header, position = decodeHeader(frame, ALL_KEYS)
+    except WireError as error:
+        demand(_outcome(lambda: decodeKafkaRequest(frame, ALL_KEYS)) is type(error), error)
+        return
+    version = header.apiVersion
+    if not header.isVersionServed:
+        return
+
+    def decodeByTable() -> Any:
+        return header.apiKey.requestClass.decode(frame, version, position)[0]
+
+    found = _outcome(lambda: decodeKafkaRequest(frame, ALL_KEYS)[1])
+    table = _outcome(decodeByTable)
+    if isinstance(table, type):
+        demand(found is table, "another error", header, found, table)
+        return
+    demand(table == table.decode(table.encode(version), version)[0] or _hasNan(table), table)
+    if header.apiKey is ApiKey.PRODUCE:
+        demand(found == _produceOf(table), found, table)
+    elif header.apiKey is ApiKey.FETCH:
+        demand(found == _fetchOf(table, version), found, table)
+
+
+def _outcome(decode: Callable[[], Any]) -> Any:
+    """What is decoded, or the class of the error."""
+    try:
+        return decode()
+    except WireError as error:
+        return type(error)
+
+
+def _hasNan(message: Any) -> bool:
+    """Whether a message has a number that is not equal to itself."""
+    return "nan" in repr(message)
+
+
+def _produceOf(found: Any) -> Any:
+    return ProduceRequest(
+        found.transactionalId,
+        found.acks,
+        found.timeoutMs,
+        [
+            TopicProduceData(
+                topic.name,
+                topic.topicId,
+                [PartitionProduceData(part.index, part.records) for part in topic.partitionData],
+            )
+            for topic in found.topicData
+        ],
+    )
+
+
+def _fetchOf(found: Any, version: int) -> Any:
+    names = FetchPartition._fields
+    return FetchRequest(
+        found.replicaId if version < 15 else found.replicaState.replicaId,
+        found.maxWaitMs,
+        found.minBytes,
+        found.maxBytes,
+        found.isolationLevel,
+        found.sessionId,
+        found.sessionEpoch,
+        [
+            FetchTopic(
+                topic.topic,
+                topic.topicId,
+                [
+                    FetchPartition(*(getattr(part, name) for name in names))
+                    for part in topic.partitions
+                ],
+            )
+            for topic in found.topics
+        ],
+        [
+            ForgottenTopic(topic.topic, topic.topicId, topic.partitions)
+            for topic in found.forgottenTopicsData
+        ],
+        found.rackId,
+    )
+
+
+def kafkaResponse(data: bytes) -> None:
+    """A response is a L{WireError}, or comes back from its encoding."""
+    if len(data) < 2:
+        return
+    key, version = chosen(data)
+    try:
+        found, end = key.responseClass.decode(data, version, 2)
+    except WireError:
+        return
+    demand(2 <= end <= len(data), end)
+    again, _ = key.responseClass.decode(found.encode(version), version)
+    demand(again == found or _hasNan(found), key, version, found)
+
+
+def mendedBatch(data: bytes) -> bytes:
+    """Data with the size, the magic byte and the checksum of a batch, as far as there is room."""
+    batch = bytearray(data)
+    if len(batch) >= BATCH_OVERHEAD:
+        struct.pack_into(">i", batch, 8, len(batch) - 12)
+        batch[16] = 2
+        struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
+    return bytes(batch)
+
+
+def kafkaBatch(data: bytes) -> None:
+    """
+    A batch is refused, or has the records that its header says, and they come back from their
+    encoding. The quick check of what clients send accepts only what the long one does, with the
+    same counts; and that accepts all that is accepted with every record checked.
+    """
+    batch = data[1:] if data and data[0] < 32 else mendedBatch(data[1:])
+    quick, checked = (
+        KafkaFormat(RecordRules(isEveryRecordChecked=isChecked)) for isChecked in (False, True)
+    )
+    whole = _validated(quick, batch)
+    plain = None
+    try:
+        plain = quick.validatePlain([batch], LIMITS.payloadSizeMax)
+    except FormatError as error:
+        demand(isinstance(whole, type) and issubclass(whole, FormatError), error, whole)
+    if plain is not None:
+        demand(not isinstance(whole, type), "accepted the short way alone", whole)
+        demand(_counts(plain) == _counts(whole), plain, whole)
+    opened = _validated(checked, batch)
+    if not isinstance(opened, type):
+        demand(not isinstance(whole, type), "accepted with its records alone", whole)
+        demand(_counts(opened) == _counts(whole), opened, whole)
+        header = readHeader(batch)
+        records = list(iterateRecords(batch, 0, header, LIMITS))
+        demand(len(records) == header.recordCount == opened.messageCount, header)
+        for codec in (0, header.codec):
+            again = encodeBatch(records, codec=codec)
+            demand(list(iterateRecords(again, 0, readHeader(again))) == records, records)
+    for rules in (LOG_RULES, CHECKED_RULES):
+        _validated(KafkaFormat(rules), batch * 2)
+
+
+def _validated(format: KafkaFormat, data: bytes) -> Any:
+    try:
+        return format.validate(data, LIMITS)
+    except FormatError as error:
+        return type(error)
+
+
+def _counts(found: Any) -> tuple[int, int, int]:
+    return found.size, found.messageCount, found.offsetCount
+
+
 PROMISES: dict[str, Callable[[bytes], None]] = {
     each.__name__: each
     for each in (
@@ -496,5 +696,8 @@ PROMISES: dict[str, Callable[[bytes], None]] = {
         compression,
         scan,
         plainSet,
+        kafkaRequest,
+        kafkaResponse,
+        kafkaBatch,
     )
 }

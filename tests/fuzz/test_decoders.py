@@ -79,6 +79,18 @@ class PromiseTests(SynchronousTestCase):
         """What an application sends comes back, in every packing."""
         self.promise("plainSet")
 
+    def test_kafkaRequest(self) -> None:
+        """A request of today's protocol is a WireError, or comes back from its encoding."""
+        self.promise("kafkaRequest")
+
+    def test_kafkaResponse(self) -> None:
+        """So is a response."""
+        self.promise("kafkaResponse")
+
+    def test_kafkaBatch(self) -> None:
+        """A batch is refused, or has the records that its header says; all checks agree."""
+        self.promise("kafkaBatch")
+
     def test_everyPromiseIsAskedFor(self) -> None:
         """Each promise has its test here."""
         self.assertEqual([name for name in PROMISES if not hasattr(self, f"test_{name}")], [])
