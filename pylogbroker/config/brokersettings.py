@@ -556,10 +556,18 @@ class BrokerSettings(Settings):
     )
     groupConsumerMigrationPolicy = ownKey(
         "group.consumer.migration.policy",
-        Enum({"disabled": "disabled"}),
-        "disabled",
-        "Whether a group with members may go on with the other group protocol. It may not here; an "
-        "empty group always may.",
+        Enum(
+            {
+                "bidirectional": (True, True),
+                "upgrade": (True, False),
+                "downgrade": (False, True),
+                "disabled": (False, False),
+            }
+        ),
+        "bidirectional",
+        "Whether a group with members may go on with the other group protocol: a classic one with "
+        "the new protocol when a member of that joins (upgrade), and back when the last such "
+        "member goes (downgrade). An empty group always may.",
     )
     offsetsTopicNumPartitions = ownKey(
         "offsets.topic.num.partitions",

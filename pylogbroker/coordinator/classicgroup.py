@@ -28,6 +28,7 @@ from pylogbroker.coordinator.groupmessages import (
     JoinGroupAnswer,
     JoinProtocol,
     SyncGroupAnswer,
+    protocolsSize,
 )
 from pylogbroker.coordinator.offsetstopic import StoredGroup, StoredMember
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
@@ -78,11 +79,6 @@ class ClassicMember:
     def metadata(self, protocolName: str | None) -> bytes:
         """What the member told about itself for a protocol."""
         return next((each.metadata for each in self.protocols if each.name == protocolName), b"")
-
-
-def protocolsSize(protocols: Sequence[JoinProtocol]) -> int:
-    """Bytes of names and metadata."""
-    return sum(len(each.name) + len(each.metadata) for each in protocols)
 
 
 class ClassicGroup(Group):
@@ -155,6 +151,13 @@ class ClassicGroup(Group):
             ClassicGroupState.COMPLETING_REBALANCE if self.members else ClassicGroupState.EMPTY,
             nowMs,
         )
+
+    def takeUp(self, generation: int, nowMs: int) -> None:
+        """The members have a generation to which another protocol has led them."""
+        self.generation = generation
+        self.protocolName = self.selectProtocol()
+        self.subscribedTopics = self._subscribedTopics()
+        self.transition(ClassicGroupState.STABLE, nowMs)
 
     # -- members
 

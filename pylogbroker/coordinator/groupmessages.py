@@ -44,6 +44,11 @@ class JoinProtocol(NamedTuple):
     metadata: bytes
 
 
+def protocolsSize(protocols: Sequence[JoinProtocol]) -> int:
+    """Bytes of names and metadata."""
+    return sum(len(each.name) + len(each.metadata) for each in protocols)
+
+
 class JoinGroup(NamedTuple):
     """Become, or stay, a member. The answer waits until the next generation begins."""
 

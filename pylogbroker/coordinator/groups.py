@@ -38,6 +38,7 @@ from pylogbroker.coordinator.committedoffsets import (
     tombstones,
 )
 from pylogbroker.coordinator.consumergroups import consumerrecords
+from pylogbroker.coordinator.consumergroups.classicmembers import ClassicMembers
 from pylogbroker.coordinator.consumergroups.consumergroup import ConsumerGroup
 from pylogbroker.coordinator.consumergroups.consumermembership import ConsumerMembership
 from pylogbroker.coordinator.effects import Append
@@ -122,7 +123,8 @@ class GroupCoordinator:
         self._table = GroupTable(settings, append, nowMs)
         self._effects = self._table.effects
         self._membership = ClassicMembership(self._table, random)
-        self._consumers = ConsumerMembership(self._table, random, image, self._membership.vacate)
+        self._consumers = ConsumerMembership(self._table, random, image, self._membership)
+        self._classicMembers = ClassicMembers(self._table, self._consumers, image)
         self._offsets = CommittedOffsets(self._table, self._membership)
         self._loading: set[int] = set()
         self._active: set[int] = set()
@@ -143,7 +145,11 @@ class GroupCoordinator:
         if error is ErrorCode.NONE:
             error, memberId = self._unavailable(request.groupId), ""
         if error is ErrorCode.NONE:
-            self._membership.join(context, request, reply)
+            group = self._table.groups.get(request.groupId)
+            if isinstance(group, ConsumerGroup) and group.members:
+                self._classicMembers.join(context, request, group, reply)
+            else:
+                self._membership.join(context, request, reply)
         else:
             self._effects.reply(reply, JoinGroupAnswer(error, memberId=memberId))
         self._effects.deliver()
@@ -164,7 +170,11 @@ class GroupCoordinator:
         """SyncGroup, versions 0 to 5. Answered when the leader's assignment is appended."""
         error = self._unavailable(request.groupId, mayBeEmpty=False)
         if error is ErrorCode.NONE:
-            self._membership.sync(context, request, reply)
+            group = self._table.groups.get(request.groupId)
+            if isinstance(group, ConsumerGroup):
+                self._classicMembers.sync(context, request, group, reply)
+            else:
+                self._membership.sync(context, request, reply)
         else:
             self._effects.reply(reply, SyncGroupAnswer(error))
         self._effects.deliver()
@@ -176,6 +186,9 @@ class GroupCoordinator:
             return HeartbeatAnswer()
         if error is not ErrorCode.NONE:
             return HeartbeatAnswer(error)
+        group = self._table.groups.get(request.groupId)
+        if isinstance(group, ConsumerGroup):
+            return self._classicMembers.heartbeat(request, group)
         return self._membership.heartbeat(request)
 
     def consumerGroupHeartbeat(

@@ -59,6 +59,9 @@ class GroupSettings:
         (C{group.consumer.assignment.interval.ms}).
     @ivar consumerGroupMaxSize: members of a group (C{group.consumer.max.size}).
     @ivar consumerAssignors: the first is the default (C{group.consumer.assignors}).
+    @ivar mayUpgrade: whether a classic group with members goes on as one of KIP-848 when a member
+        of that protocol joins (C{group.consumer.migration.policy}, with the next one).
+    @ivar mayDowngrade: whether it goes on as a classic group when the last such member goes.
     """
 
     partitionCount: int = 50
@@ -80,6 +83,8 @@ class GroupSettings:
     consumerAssignmentIntervalMs: int = 1_000
     consumerGroupMaxSize: int = 2**31 - 1
     consumerAssignors: tuple[str, ...] = ("uniform", "range")
+    mayUpgrade: bool = True
+    mayDowngrade: bool = True
 
 
 class GroupTable:
@@ -123,7 +128,7 @@ class GroupTable:
         return found if isinstance(found, ClassicGroup) else None
 
     def replace(self, made: Group) -> None:
-        """A group without members goes on with another protocol; its offsets stay."""
+        """A group goes on with another protocol; its offsets stay."""
         before = self.groups[made.groupId]
         made.succeed(before)
         self.groups[made.groupId] = made
@@ -160,10 +165,18 @@ class GroupTable:
         return group.lastAppend
 
     def storeGroup(
-        self, group: ClassicGroup, assignments: Mapping[str, bytes], done: Appended
+        self,
+        group: ClassicGroup,
+        assignments: Mapping[str, bytes],
+        done: Appended,
+        tombstones: Sequence[Record] = (),
     ) -> PendingAppend:
-        """Append the generation of a group, with the assignments of its members."""
-        return self._store(group, group.stored(assignments), done)
+        """
+        Append the generation of a group, with the assignments of its members.
+
+        @param tombstones: delete what it was before.
+        """
+        return self._store(group, group.stored(assignments), done, tombstones)
 
     def storeNew(
         self, group: ClassicGroup, done: Appended, tombstones: Sequence[Record] = ()

@@ -24,7 +24,6 @@ from pylogbroker.coordinator.classicgroup import (
     ClassicGroup,
     ClassicGroupState,
     ClassicMember,
-    protocolsSize,
 )
 from pylogbroker.coordinator.consumergroups.consumergroup import ConsumerGroup
 from pylogbroker.coordinator.effects import PendingAppend, Record
@@ -41,6 +40,7 @@ from pylogbroker.coordinator.groupmessages import (
     LeftMember,
     SyncGroup,
     SyncGroupAnswer,
+    protocolsSize,
 )
 from pylogbroker.coordinator.grouptable import GroupTable
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
@@ -89,13 +89,7 @@ class ClassicMembership:
         group = self._table.classic(request.groupId)
         isNew = group is None
         if found is not None and group is None and not found.isEmpty:
-            isDeleting = found.stateName == ClassicGroupState.DEAD.value
-            error = (
-                ErrorCode.COORDINATOR_NOT_AVAILABLE
-                if isDeleting
-                else ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-            )
-            self._refuseJoin(reply, error)
+            self._refuseJoin(reply, ErrorCode.COORDINATOR_NOT_AVAILABLE)  # is being deleted
             return
         if isNew and not isUnknown:
             self._refuseJoin(reply, ErrorCode.UNKNOWN_MEMBER_ID, memberId)
@@ -177,7 +171,7 @@ class ClassicMembership:
             return None
         member = group.members[memberId]
         isLeader = group.leaderId == memberId
-        isSame = _withoutDuplicates(request) == member.protocols
+        isSame = withoutDuplicates(request) == member.protocols
         if isSame and (group.state is _COMPLETING or (group.state is _STABLE and not isLeader)):
             # It has not got the answer to its last join: the generation is still the one.
             members = group.joinedMembers() if isLeader else []
@@ -199,10 +193,10 @@ class ClassicMembership:
             request.groupInstanceId,
             context.clientId,
             context.clientHost,
-            _rebalanceTimeoutMs(context, request),
+            rebalanceTimeoutMs(context, request),
             request.sessionTimeoutMs,
             request.protocolType,
-            _withoutDuplicates(request),
+            withoutDuplicates(request),
             isNew=True,
         )
         if group.state is _PREPARING and group.previousState is _EMPTY:
@@ -223,8 +217,8 @@ class ClassicMembership:
         reply: JoinReply,
     ) -> None:
         def change(member: ClassicMember) -> None:
-            member.protocols = _withoutDuplicates(request)
-            member.rebalanceTimeoutMs = _rebalanceTimeoutMs(context, request)
+            member.protocols = withoutDuplicates(request)
+            member.rebalanceTimeoutMs = rebalanceTimeoutMs(context, request)
             member.sessionTimeoutMs = request.sessionTimeoutMs
 
         group.update(member, change)
@@ -626,6 +620,32 @@ class ClassicMembership:
         group.transition(_DEAD, self._table.nowMs())
         self._table.remove(group)
 
+    def succeeded(self, group: ClassicGroup) -> None:
+        """The members go on in a group of KIP-848: those that wait shall join again."""
+        error = ErrorCode.REBALANCE_IN_PROGRESS
+        for member in group.members.values():
+            self._answerJoin(group, member, JoinGroupAnswer(error, memberId=member.memberId))
+            self._answerSync(member, SyncGroupAnswer(error))
+        self.vacate(group)
+
+    def takeOver(
+        self, group: ClassicGroup, tombstones: Sequence[Record], isRebalancing: bool
+    ) -> PendingAppend:
+        """
+        A group goes on with the classic protocol alone.
+
+        @param tombstones: delete what it was before. If this append fails, the record of the next
+            generation puts an end to the group before.
+        @param isRebalancing: whether its members have to join again.
+        """
+        self._table.replace(group)
+        assignments = {each.memberId: each.assignment for each in group.members.values()}
+        stored = self._table.storeGroup(group, assignments, lambda error: None, tombstones)
+        self.loaded(group)
+        if isRebalancing and group.canRebalance:
+            self._prepareRebalance(group)
+        return stored
+
     def vacate(self, group: ClassicGroup, error: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID) -> None:
         """Forget members, and ids that were given."""
         self._table.deadlines.cancel(_joinKey(group))
@@ -641,12 +661,12 @@ def _assignTo(assignment: bytes, member: ClassicMember) -> None:
     member.assignment = assignment
 
 
-def _rebalanceTimeoutMs(context: ClientContext, request: JoinGroup) -> int:
+def rebalanceTimeoutMs(context: ClientContext, request: JoinGroup) -> int:
     """Version 0 knows one time-out for both."""
     return request.sessionTimeoutMs if not context.apiVersion else request.rebalanceTimeoutMs
 
 
-def _withoutDuplicates(request: JoinGroup) -> tuple[JoinProtocol, ...]:
+def withoutDuplicates(request: JoinGroup) -> tuple[JoinProtocol, ...]:
     """The protocols of a request in its order, each name once."""
     byName: dict[str, JoinProtocol] = {}
     for each in request.protocols:

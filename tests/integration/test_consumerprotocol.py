@@ -1,6 +1,6 @@
 """
 Groups of the new consumer protocol (KIP-848) with confluent-kafka, as its users configure it:
-C{group.protocol=consumer}.
+C{group.protocol=consumer}; and groups with members of both protocols.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka import ConsumerGroupState
+from confluent_kafka import ConsumerGroupState, ConsumerGroupType
 from confluent_kafka.admin import AdminClient
 
 from tests.integration.test_kafkaclients import POLL_SECONDS, TIMEOUT_SECONDS, ClientCase
@@ -20,6 +20,8 @@ INTERVAL_MS = 100
 
 RETRIED = (
     confluent_kafka.KafkaError.STALE_MEMBER_EPOCH,
+    confluent_kafka.KafkaError.ILLEGAL_GENERATION,
+    confluent_kafka.KafkaError.REBALANCE_IN_PROGRESS,
     confluent_kafka.KafkaError._TRANSPORT,
     confluent_kafka.KafkaError._WAIT_COORD,
     confluent_kafka.KafkaError._TIMED_OUT,
@@ -34,7 +36,7 @@ class ConsumerGroupTests(ClientCase):
         "group.consumer.assignment.interval.ms": "0",
     }
 
-    def member(self, *topics: str) -> Any:
+    def member(self, *topics: str, **settings: Any) -> Any:
         """A member of the group, which ends with the test."""
         found = confluent_kafka.Consumer(
             {
@@ -44,11 +46,16 @@ class ConsumerGroupTests(ClientCase):
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "log_level": 0,
+                **settings,
             }
         )
         self.addCleanup(found.close)
         found.subscribe(list(topics) or [TOPIC])
         return found
+
+    def classicMember(self) -> Any:
+        """A member of the same group that speaks the classic protocol."""
+        return self.member(**{"group.protocol": "classic", "heartbeat.interval.ms": INTERVAL_MS})
 
     def produce(self, *values: str) -> None:
         """A record in each partition of the topic for each value."""
@@ -121,6 +128,54 @@ class ConsumerGroupTests(ClientCase):
         )
         self.produce("four")
         self.consume([first], "four")
+
+    def test_bothProtocols(self) -> None:
+        """
+        A group of classic members goes over to the new protocol one by one, and back: no record is
+        missed or comes twice, since each is consumed while nobody comes or goes.
+        """
+        self.create(TOPIC, PARTITION_COUNT)
+        first = self.classicMember()
+        self.produce("one")
+        self.consume([first], "one")
+        second = self.member()
+        self.settled(first, second)
+        self.assertEqual(self.groupType(), ConsumerGroupType.CONSUMER)
+        self.produce("two")
+        self.consume([first, second], "two")
+        first.close()
+        self.settled(second)
+        self.produce("three")
+        self.consume([second], "three")
+        third = self.classicMember()
+        self.settled(second, third)
+        self.produce("four")
+        self.consume([second, third], "four")
+        self.broker.kill()
+        self.broker.start()
+        self.produce("five")
+        self.consume([second, third], "five")
+        second.close()
+        self.settled(third)
+        self.assertEqual(self.groupType(), ConsumerGroupType.CLASSIC)
+        self.produce("six")
+        self.consume([third], "six")
+
+    def settled(self, *members: Any) -> None:
+        """Wait until each member has its part of the partitions, when there are no records."""
+        part = PARTITION_COUNT // len(members)
+        self.until(
+            lambda: self.assertEqual(
+                [each.poll(POLL_SECONDS) for each in members], [None] * len(members)
+            ),
+            lambda: [len(self.assigned(each)) for each in members] == [part] * len(members),
+        )
+
+    def groupType(self) -> Any:
+        """What an administrator is told."""
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        (found,) = admin.list_consumer_groups().result(TIMEOUT_SECONDS).valid
+        return found.type
 
     def test_described(self) -> None:
         """An administrator sees the group, its members and what they own."""

@@ -455,8 +455,8 @@ class PlantedConsumerTests(PlantedCase):
         def store(self: ConsumerMembership, group: ConsumerGroup) -> None:
             original(self, group)
 
-        original = ConsumerMembership._store
-        self.patch(ConsumerMembership, "_store", store)
+        original = ConsumerMembership.store
+        self.patch(ConsumerMembership, "store", store)
         self.found("is not in the log")
 
     def test_failureForgotten(self) -> None:
@@ -486,7 +486,7 @@ class PlantedConsumerTests(PlantedCase):
 
     def test_sessionWithoutEnd(self) -> None:
         """A member that is silent stays."""
-        self.patch(ConsumerMembership, "_expectHeartbeat", lambda *_: None)
+        self.patch(ConsumerMembership, "expectHeartbeat", lambda *_: None)
         self.found("nothing ends the session")
 
     def test_topicsNotSeen(self) -> None:

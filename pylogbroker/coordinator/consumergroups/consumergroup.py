@@ -28,9 +28,13 @@ from hashlib import blake2b
 
 from pylogbroker.cluster.metadataimage import MetadataImage
 from pylogbroker.coordinator.consumergroups import consumerrecords
-from pylogbroker.coordinator.consumergroups.consumerrecords import ConsumerGroupKey
+from pylogbroker.coordinator.consumergroups.consumerrecords import (
+    ClassicMemberMetadata,
+    ConsumerGroupKey,
+)
 from pylogbroker.coordinator.effects import PendingAppend, Record
-from pylogbroker.coordinator.group import Group, GroupTotals
+from pylogbroker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group, GroupTotals
+from pylogbroker.coordinator.groupmessages import JoinProtocol, protocolsSize
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 
 FIRST_EPOCH = 1
@@ -77,6 +81,7 @@ class ConsumerMember:
     @ivar previousEpoch: the one before, which a client that has lost an answer still sends.
     @ivar assigned: what it may own.
     @ivar pending: what it has to give up.
+    @ivar classic: L{None}: it speaks this protocol. Otherwise its generation is its epoch.
     """
 
     memberId: str
@@ -93,11 +98,13 @@ class ConsumerMember:
     state: MemberState = MemberState.STABLE
     assigned: Owned = field(default_factory=dict)
     pending: Owned = field(default_factory=dict)
+    classic: ClassicMemberMetadata | None = None
 
     @property
     def metadataSize(self) -> int:
         """Bytes that the member makes the coordinator hold, about."""
-        return sum(map(len, self.topics)) + len(self.pattern) + len(self.clientId)
+        size = sum(map(len, self.topics)) + len(self.pattern) + len(self.clientId)
+        return size if self.classic is None else size + protocolsSize(self.classic.protocols)
 
     def isAt(self, targetEpoch: int) -> bool:
         """Whether it has come to the target assignment."""
@@ -233,6 +240,25 @@ class ConsumerGroup(Group):
     def _isReplaced(self, member: ConsumerMember) -> bool:
         instanceId = member.instanceId
         return instanceId is not None and self.staticMembers.get(instanceId) != member.memberId
+
+    def countIn(self, totals: GroupTotals) -> None:
+        """The group is one of the coordinator's: its members count there."""
+        totals.memberCount += self._totals.memberCount
+        totals.metadataSize += self._totals.metadataSize
+        self._totals = totals
+
+    def supports(self, protocolType: str, protocols: Iterable[JoinProtocol]) -> bool:
+        """Whether all members that speak the classic protocol know one of a member's protocols."""
+        common = {each.name for each in protocols}
+        for member in self.members.values():
+            if member.classic is not None:
+                common.intersection_update(each.name for each in member.classic.protocols)
+        return protocolType == CONSUMER_PROTOCOL_TYPE and bool(common)
+
+    def isClassicWithout(self, memberIds: Collection[str]) -> bool:
+        """Whether some members are left without these, and all speak the classic protocol."""
+        left = [each for each in self.members.values() if each.memberId not in memberIds]
+        return bool(left) and all(each.classic is not None for each in left)
 
     def bump(self) -> None:
         """Members or their topics have changed."""
@@ -384,6 +410,16 @@ class ConsumerGroup(Group):
             pending={},
         )
 
+    def mustJoinAgain(self, member: ConsumerMember) -> bool:
+        """Whether a member of the classic protocol would get other partitions now."""
+        if member.epoch < self.targetEpoch or member.state is MemberState.UNREVOKED:
+            return True
+        return member.state is MemberState.UNRELEASED and not any(
+            (topicId, partition) in self._holders
+            for topicId, wanted in self.target.get(member.memberId, {}).items()
+            for partition in wanted - member.assigned.get(topicId, {}).keys()
+        )
+
     def _unsubscribed(
         self,
         member: ConsumerMember,
@@ -509,6 +545,7 @@ class ConsumerGroup(Group):
                 pattern=value.pattern,
                 rebalanceTimeoutMs=value.rebalanceTimeoutMs,
                 assignor=value.assignor,
+                classic=value.classic,
             )
         )
 
@@ -545,13 +582,13 @@ class ConsumerGroup(Group):
         member = self.members.get(memberId)
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if not hasEpochs:
+        if not hasEpochs and member.classic is None:
             return ErrorCode.UNSUPPORTED_VERSION
         if epoch == member.epoch:
             return ErrorCode.NONE
         if epoch < member.epoch and all(_since(member, *each) <= epoch for each in places):
             return ErrorCode.NONE
-        return ErrorCode.STALE_MEMBER_EPOCH
+        return _epochError(member)
 
     def fetchError(self, memberId: str | None, epoch: int) -> ErrorCode:
         """Whether offsets may be fetched: by a member, or by anybody who names none."""
@@ -560,7 +597,7 @@ class ConsumerGroup(Group):
         member = self.members.get(memberId or "")
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        return ErrorCode.NONE if epoch == member.epoch else ErrorCode.STALE_MEMBER_EPOCH
+        return ErrorCode.NONE if epoch == member.epoch else _epochError(member)
 
 
 def _epochs(member: ConsumerMember) -> Iterator[tuple[tuple[bytes, int], int]]:
@@ -571,6 +608,12 @@ def _epochs(member: ConsumerMember) -> Iterator[tuple[tuple[bytes, int], int]]:
 
 
 _NEVER = 2**31
+
+
+def _epochError(member: ConsumerMember) -> ErrorCode:
+    """What a member is told whose epoch, or generation, is another."""
+    isClassic = member.classic is not None
+    return ErrorCode.ILLEGAL_GENERATION if isClassic else ErrorCode.STALE_MEMBER_EPOCH
 
 
 def _since(member: ConsumerMember, topicId: bytes, partition: int) -> int:
@@ -599,6 +642,7 @@ def _memberValue(member: ConsumerMember) -> consumerrecords.MemberValue:
         member.pattern,
         member.rebalanceTimeoutMs,
         member.assignor,
+        member.classic,
     )
 
 

@@ -3,8 +3,10 @@ Who is a member of a group of KIP-848, and what it may own: ConsumerGroupHeartbe
 when a member is silent or does not give up what it has to. A module of its own, since its rules are
 to be read beside Kafka's, apart from those of classic groups.
 
-The rules are those of Apache Kafka 4.3 with C{group.consumer.migration.policy=disabled}: a group
-goes on with another protocol only when it has no members.
+The rules are those of Apache Kafka 4.3. A classic group with members goes on as one of these when a
+member of this protocol joins, and back when the last one goes. Meanwhile it has members of both
+protocols; what those of the classic one may ask for is decided in
+L{pylogbroker.coordinator.consumergroups.classicmembers}.
 
 What a member is told is in the log. A step changes memory at once and appends what has changed; its
 answer waits for that. If an append fails, what it held is appended with the next step, and nobody
@@ -17,10 +19,11 @@ does: the member learns of its partitions with a later one.
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
+from typing import TypeVar
 from uuid import UUID
 
 from pylogbroker.cluster.metadataimage import MetadataImage, TopicImage
@@ -35,9 +38,14 @@ from pylogbroker.coordinator.consumergroups.consumergroup import (
     Owned,
     ResolvedPattern,
 )
+from pylogbroker.coordinator.consumergroups.groupmigration import (
+    UserDataError,
+    downgraded,
+    upgraded,
+)
 from pylogbroker.coordinator.consumergroups.topicregex import checkPattern, matchingTopics
 from pylogbroker.coordinator.effects import PendingAppend, Record
-from pylogbroker.coordinator.group import Group
+from pylogbroker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group
 from pylogbroker.coordinator.groupmessages import (
     UNKNOWN_MEMBER_ID,
     ClientContext,
@@ -53,10 +61,16 @@ from pylogbroker.coordinator.groupmessages import (
     NamedPartitions,
 )
 from pylogbroker.coordinator.grouptable import GroupTable
-from pylogbroker.errors import InvalidPatternError
+from pylogbroker.coordinator.membership import ClassicMembership
+from pylogbroker.errors import FormatError, InvalidPatternError
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 
+A = TypeVar("A")
+
 HeartbeatReply = Callable[[ConsumerGroupHeartbeatAnswer], object]
+
+_Outcome = tuple[ConsumerGroup, PendingAppend | None, ConsumerGroupHeartbeatAnswer]
+"""The group, what has to be appended before the answer is true, and the answer."""
 
 MEMBER_ID_VERSION = 1
 """From here on a member makes its own id."""
@@ -68,12 +82,18 @@ PATTERN_REFRESH_MS = 10_000
 """A group's patterns are matched with new topics after this time at the earliest."""
 
 
-class _RefusedError(Exception):
-    """A heartbeat is answered with an error."""
+class RefusedRequestError(Exception):
+    """
+    A request is answered with an error.
 
-    def __init__(self, code: ErrorCode, text: str) -> None:
+    @ivar code: the error.
+    @ivar text: for the client, where the answer has a place for it.
+    """
+
+    def __init__(self, code: ErrorCode, text: str = "") -> None:
         super().__init__(text)
-        self.answer = ConsumerGroupHeartbeatAnswer(code, text)
+        self.code = code
+        self.text = text
 
 
 class ConsumerMembership:
@@ -84,20 +104,20 @@ class ConsumerMembership:
         table: GroupTable,
         random: Random,
         image: Callable[[], MetadataImage],
-        vacate: Callable[[ClassicGroup], None],
+        classic: ClassicMembership,
     ) -> None:
         """
         @param table: the groups.
         @param random: for member ids.
         @param image: the topics.
-        @param vacate: forgets who was about to join a classic group.
+        @param classic: the members of classic groups.
         """
         self._table = table
         self._effects = table.effects
         self._settings = table.settings
         self._random = random
         self._image = image
-        self._vacate = vacate
+        self._classic = classic
         self._topicsVersion = 0
 
     def topicsChanged(self) -> None:
@@ -113,35 +133,57 @@ class ConsumerMembership:
         try:
             self._check(context, request)
             if request.memberEpoch < 0:
-                group, answer = self._leave(request)
+                group, pending, answer = self._leave(request)
             else:
-                group, answer = self._beat(context, request)
-        except _RefusedError as refused:
-            self._effects.reply(reply, refused.answer)
+                group, pending, answer = self._beat(context, request)
+        except RefusedRequestError as refused:
+            answer = ConsumerGroupHeartbeatAnswer(refused.code, refused.text)
+            self._effects.reply(reply, answer)
             return
-        pending = self._store(group)
+        self.replyWhenStored(
+            group,
+            pending,
+            reply,
+            answer,
+            lambda code: ConsumerGroupHeartbeatAnswer(code, code.message),
+        )
+
+    def replyWhenStored(
+        self,
+        group: ConsumerGroup,
+        pending: PendingAppend | None,
+        reply: Callable[[A], object],
+        answer: A,
+        refused: Callable[[ErrorCode], A],
+    ) -> None:
+        """
+        Answer a request when what the answer tells is appended.
+
+        @param pending: the last append of the group's records, if there is any.
+        @param refused: the answer if it, or one before it since the request came, has failed.
+        """
         if pending is None or pending.isDone:
             self._effects.reply(reply, answer)
         else:
-            pending.then(partial(self._stored, group, group.failureCount, reply, answer))
+            failureCount = group.failureCount
+            pending.then(partial(self._stored, group, failureCount, reply, answer, refused))
 
     def _stored(
         self,
         group: ConsumerGroup,
         failureCount: int,
-        reply: HeartbeatReply,
-        answer: ConsumerGroupHeartbeatAnswer,
+        reply: Callable[[A], object],
+        answer: A,
+        refused: Callable[[ErrorCode], A],
         error: ErrorCode,
     ) -> None:
         """@param failureCount: when the request came; an append before this one may have failed."""
         code = self._table.appendError(error)
         if not code and group.failureCount != failureCount:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if code:
-            answer = ConsumerGroupHeartbeatAnswer(code, code.message)
-        self._effects.reply(reply, answer)
+        self._effects.reply(reply, refused(code) if code else answer)
 
-    def _store(self, group: ConsumerGroup) -> PendingAppend | None:
+    def store(self, group: ConsumerGroup) -> PendingAppend | None:
         """
         Append what has changed.
 
@@ -195,10 +237,10 @@ class ConsumerMembership:
         elif _isTooLong(request):
             text = f"An id or a pattern has more than {NAME_SIZE_MAX} bytes."
         if text is not None:
-            raise _RefusedError(ErrorCode.INVALID_REQUEST, text)
+            raise RefusedRequestError(ErrorCode.INVALID_REQUEST, text)
         assignor = request.serverAssignor
         if assignor is not None and assignor not in self._settings.consumerAssignors:
-            raise _RefusedError(
+            raise RefusedRequestError(
                 ErrorCode.UNSUPPORTED_ASSIGNOR,
                 f"ServerAssignor {assignor} is not supported. Supported assignors:"
                 f" {', '.join(self._settings.consumerAssignors)}.",
@@ -206,40 +248,59 @@ class ConsumerMembership:
 
     # -- join and go on
 
-    def _beat(
-        self, context: ClientContext, request: ConsumerGroupHeartbeat
-    ) -> tuple[ConsumerGroup, ConsumerGroupHeartbeatAnswer]:
+    def _beat(self, context: ClientContext, request: ConsumerGroupHeartbeat) -> _Outcome:
         found = self._table.groups.get(request.groupId)
         group = self._groupFor(request, found)
         before, replaced = self._memberFor(group, request)
-        memberId = request.memberId or self._makeMemberId()
+        memberId = request.memberId or self.makeMemberId()
         known = before or ConsumerMember(memberId)
         updated = _updated(context, request, replace(known, memberId=memberId))
-        self._admit(group, found, before, known, updated)
+        self.admit(group, found, before, known, updated)
         if found is not group:
             self._begin(group, found)
         if replaced is not None:
-            self._replace(group, replaced, memberId)
-        group.put(updated)
-        isSubscriptionChanged = self._subscribed(context, group, known, updated)
-        self._assignIfDue(group)
+            self.replaceStatic(group, replaced, memberId)
         owned = _owned(request)
-        after = group.reconciled(updated, owned, isSubscriptionChanged, self._image())
-        group.put(after)
-        self._expectHeartbeat(group, memberId)
-        self._expectRevocation(group, updated, after)
+        after = self.advance(context, group, known, updated, owned)
+        if known.classic is not None:
+            self.synced(group, after)
         isFull = (
             request.rebalanceTimeoutMs != -1
             and request.topicPartitions is not None
             and not (request.subscribedTopicNames is None and request.subscribedTopicRegex is None)
         )
         isTold = not request.memberEpoch or isFull or _places(known) != _places(after)
-        return group, ConsumerGroupHeartbeatAnswer(
+        answer = ConsumerGroupHeartbeatAnswer(
             memberId=memberId,
             memberEpoch=after.epoch,
             heartbeatIntervalMs=self._settings.consumerHeartbeatIntervalMs,
             assignment=_assignmentOf(after) if isTold else None,
         )
+        return group, self.store(group), answer
+
+    def advance(
+        self,
+        context: ClientContext,
+        group: ConsumerGroup,
+        known: ConsumerMember,
+        updated: ConsumerMember,
+        owned: Mapping[bytes, Collection[int]] | None,
+    ) -> ConsumerMember:
+        """
+        Have a member take one step towards the target assignment; its session begins anew.
+
+        @param known: the member as it was; C{updated}: with what it tells now.
+        @param owned: what it says it owns; L{None} if it does not say.
+        @return: the member as it is now.
+        """
+        group.put(updated)
+        isSubscriptionChanged = self._subscribed(context, group, known, updated)
+        self._assignIfDue(group)
+        after = group.reconciled(updated, owned, isSubscriptionChanged, self._image())
+        group.put(after)
+        self.expectHeartbeat(group, after.memberId)
+        self._expectRevocation(group, updated, after)
+        return after
 
     def _groupFor(self, request: ConsumerGroupHeartbeat, found: Group | None) -> ConsumerGroup:
         """The group, which is perhaps a new one without a record."""
@@ -247,7 +308,7 @@ class ConsumerMembership:
         if isinstance(found, ConsumerGroup):
             if found.isDeleting:
                 code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-                raise _RefusedError(code, code.message)
+                raise RefusedRequestError(code, code.message)
             return found
         if request.memberEpoch:
             text = (
@@ -255,17 +316,37 @@ class ConsumerMembership:
                 if found is None
                 else f"Group {groupId} is not a consumer group."
             )
-            raise _RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, text)
+            raise RefusedRequestError(ErrorCode.GROUP_ID_NOT_FOUND, text)
         if isinstance(found, ClassicGroup) and found.state is ClassicGroupState.DEAD:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            raise _RefusedError(code, code.message)
-        if found is not None and not found.isEmpty:
-            raise _RefusedError(
-                ErrorCode.GROUP_ID_NOT_FOUND,
-                f"Cannot upgrade classic group {groupId} to consumer group because online upgrade"
-                " is disabled.",
-            )
+            raise RefusedRequestError(code, code.message)
+        if isinstance(found, ClassicGroup) and not found.isEmpty:
+            return self._upgraded(found)
         return ConsumerGroup(groupId, self._table.partitionOf(groupId), self._table.totals)
+
+    def _upgraded(self, found: ClassicGroup) -> ConsumerGroup:
+        """What a classic group with members becomes, if the member is admitted."""
+        reason = None
+        if not self._settings.mayUpgrade:
+            reason = "online upgrade is disabled."
+        elif found.protocolType != CONSUMER_PROTOCOL_TYPE:
+            reason = "the group does not use the consumer embedded protocol."
+        elif len(found.members) > self._settings.consumerGroupMaxSize:
+            reason = "the group size exceeds the consumer group maximum size."
+        else:
+            try:
+                return upgraded(found, self._image())
+            except UserDataError:
+                reason = (
+                    "an unsupported custom assignor is in use. Please refer to the documentation or"
+                    " switch to a default assignor before re-attempting the upgrade."
+                )
+            except FormatError:
+                reason = "the embedded consumer protocol is malformed."
+        raise RefusedRequestError(
+            ErrorCode.GROUP_ID_NOT_FOUND,
+            f"Cannot upgrade classic group {found.groupId} to consumer group because {reason}",
+        )
 
     def _memberFor(
         self, group: ConsumerGroup, request: ConsumerGroupHeartbeat
@@ -279,42 +360,46 @@ class ConsumerMembership:
         else:
             static = group.members.get(group.staticMembers.get(instanceId, ""))
             if not request.memberEpoch:
-                if static is not None and static.epoch == AWAY_EPOCH:
+                if static is not None and (
+                    static.epoch == AWAY_EPOCH
+                    or (static.classic is not None and static.memberId != memberId)
+                ):
                     back = replace(static, epoch=0, previousEpoch=0)
                     return back, static
                 if static is not None and static.memberId != memberId:
-                    raise _RefusedError(
+                    raise RefusedRequestError(
                         ErrorCode.UNRELEASED_INSTANCE_ID,
                         f"Static member {memberId} with instance id {instanceId} cannot join the"
                         f" group because the instance id is owned by {static.memberId} member.",
                     )
             else:
-                member = self._static(group, memberId, instanceId)
+                member = self.static(group, memberId, instanceId)
         if member is not None and request.memberEpoch:
             _checkEpoch(member, request.memberEpoch, _owned(request))
         return member, None
 
-    def _unknown(self, group: ConsumerGroup, memberId: str) -> _RefusedError:
-        return _RefusedError(
+    def _unknown(self, group: ConsumerGroup, memberId: str) -> RefusedRequestError:
+        return RefusedRequestError(
             ErrorCode.UNKNOWN_MEMBER_ID,
             f"Member {memberId} is not a member of group {group.groupId}.",
         )
 
-    def _static(self, group: ConsumerGroup, memberId: str, instanceId: str) -> ConsumerMember:
+    def static(self, group: ConsumerGroup, memberId: str, instanceId: str) -> ConsumerMember:
+        """@raise RefusedRequestError: the member does not have the instance."""
         current = group.staticMembers.get(instanceId)
         if current is None:
-            raise _RefusedError(
+            raise RefusedRequestError(
                 ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instanceId} is unknown."
             )
         if current != memberId:
-            raise _RefusedError(
+            raise RefusedRequestError(
                 ErrorCode.FENCED_INSTANCE_ID,
                 f"Static member {memberId} with instance id {instanceId} was fenced by member"
                 f" {current}.",
             )
         return group.members[memberId]
 
-    def _admit(
+    def admit(
         self,
         group: ConsumerGroup,
         found: Group | None,
@@ -322,7 +407,14 @@ class ConsumerMembership:
         known: ConsumerMember,
         updated: ConsumerMember,
     ) -> None:
-        """Limits, and the pattern."""
+        """
+        Limits, and the pattern.
+
+        @param found: the group, if it is there.
+        @param before: the member, or the one whose place it takes, if there is one.
+        @param known: what was known of it; C{updated}: what is now.
+        @raise RefusedRequestError: it cannot be a member like that.
+        """
         settings, totals = self._settings, self._table.totals
         text = None
         if before is None and len(group.members) >= settings.consumerGroupMaxSize:
@@ -339,12 +431,12 @@ class ConsumerMembership:
         ):
             text = "The subscription is too large."
         if text is not None:
-            raise _RefusedError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
+            raise RefusedRequestError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
         if updated.pattern and updated.pattern != known.pattern:
             try:
                 checkPattern(updated.pattern)
             except InvalidPatternError as error:
-                raise _RefusedError(
+                raise RefusedRequestError(
                     ErrorCode.INVALID_REGULAR_EXPRESSION,
                     f"SubscribedTopicRegex `{updated.pattern}` is not a valid regular expression:"
                     f" {error}.",
@@ -356,12 +448,15 @@ class ConsumerMembership:
             self._table.add(group)
             return
         assert isinstance(found, ClassicGroup)
-        self._vacate(found)
+        self._classic.succeeded(found)
         self._table.replace(group)
+        group.countIn(self._table.totals)
+        for memberId in group.members:
+            self.expectHeartbeat(group, memberId)
         if found.isStored:
             group.changed(CLASSIC_KEY)
 
-    def _replace(self, group: ConsumerGroup, old: ConsumerMember, memberId: str) -> None:
+    def replaceStatic(self, group: ConsumerGroup, old: ConsumerMember, memberId: str) -> None:
         """Another process takes the place of a static member that has gone."""
         self._forget(group, old.memberId)
         target = group.target.get(old.memberId)
@@ -369,7 +464,8 @@ class ConsumerMembership:
         if target is not None:
             group.setTarget(memberId, target)
 
-    def _makeMemberId(self) -> str:
+    def makeMemberId(self) -> str:
+        """An id that nobody can guess."""
         made = self._random.getrandbits(128).to_bytes(16, "big")
         return urlsafe_b64encode(made).decode().rstrip("=")
 
@@ -427,7 +523,7 @@ class ConsumerMembership:
                 group.setPattern(pattern, ResolvedPattern(matchingTopics(pattern, names), nowMs))
         if self._isHashNew(group):
             group.bump()
-        self._store(group)
+        self.store(group)
 
     # -- assignments
 
@@ -459,16 +555,14 @@ class ConsumerMembership:
 
     # -- leave
 
-    def _leave(
-        self, request: ConsumerGroupHeartbeat
-    ) -> tuple[ConsumerGroup, ConsumerGroupHeartbeatAnswer]:
+    def _leave(self, request: ConsumerGroupHeartbeat) -> _Outcome:
         group = self._table.groups.get(request.groupId)
         if not isinstance(group, ConsumerGroup):
             reason = "not found" if group is None else "is not a consumer group"
             text = f"Group {request.groupId} {reason}."
-            raise _RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, text)
+            raise RefusedRequestError(ErrorCode.GROUP_ID_NOT_FOUND, text)
         if request.instanceId is not None:
-            member = self._static(group, request.memberId, request.instanceId)
+            member = self.static(group, request.memberId, request.instanceId)
         else:
             found = group.members.get(request.memberId)
             if found is None:
@@ -485,11 +579,13 @@ class ConsumerMembership:
                     pending=_sinceEver(member.pending),
                 )
             )
+            pending = self.store(group)
         else:
-            self._remove(group, [member.memberId])
-        return group, ConsumerGroupHeartbeatAnswer(
+            pending = self._remove(group, [member.memberId])
+        answer = ConsumerGroupHeartbeatAnswer(
             memberId=request.memberId, memberEpoch=request.memberEpoch
         )
+        return group, pending, answer
 
     def leaveClassic(
         self, group: ConsumerGroup, leaving: Sequence[LeavingMember]
@@ -518,27 +614,106 @@ class ConsumerMembership:
             left.append(LeftMember(each.memberId, each.groupInstanceId, error))
         if not memberIds:
             return left, None
-        self._remove(group, memberIds)
-        return left, self._store(group)
+        return left, self._remove(group, memberIds)
 
-    def _remove(self, group: ConsumerGroup, memberIds: Iterable[str]) -> None:
-        """Members are no more."""
+    def _remove(self, group: ConsumerGroup, memberIds: Collection[str]) -> PendingAppend | None:
+        """
+        Members are no more. If the others speak the classic protocol, the group goes on with it.
+
+        @return: what has to be appended before that is true.
+        """
+        isLast = self.mayDowngrade(group, memberIds)
         for memberId in memberIds:
             self._forget(group, memberId)
             pattern = group.members[memberId].pattern
             group.remove(memberId)
             group.dropPattern(pattern)
+        if isLast:
+            return self._downgrade(group, group.epoch, True)
         self._isHashNew(group)
         group.bump()
+        return self.store(group)
+
+    # -- the classic protocol
+
+    def mayDowngrade(
+        self, group: ConsumerGroup, leaving: Collection[str], isReplaced: bool = False
+    ) -> bool:
+        """
+        Whether the group goes on with the classic protocol without some members.
+
+        @param isReplaced: their place is taken by a member of that protocol.
+        """
+        if not self._settings.mayDowngrade:
+            return False
+        size = len(group.members) if isReplaced else len(group.members) - len(leaving)
+        isClassic = group.isClassicWithout(leaving) or (isReplaced and len(group.members) == 1)
+        return isClassic and size <= self._settings.groupMaxSize
+
+    def joinAsLast(
+        self,
+        context: ClientContext,
+        group: ConsumerGroup,
+        known: ConsumerMember,
+        updated: ConsumerMember,
+        owned: Mapping[bytes, Collection[int]],
+    ) -> tuple[ConsumerMember, PendingAppend]:
+        """
+        A static member goes on with the classic protocol, which all others speak: so does the
+        group. As L{advance}.
+
+        @return: the member, and what has to be appended before that is true.
+        """
+        epoch = group.epoch
+        group.put(updated)
+        isSubscriptionChanged = self._subscribed(context, group, known, updated)
+        isStale = group.targetEpoch < group.epoch
+        after = updated
+        if not isStale:
+            after = group.reconciled(updated, owned, isSubscriptionChanged, self._image())
+            group.put(after)
+        return after, self._downgrade(group, epoch, isStale)
+
+    def _downgrade(self, group: ConsumerGroup, epoch: int, isRebalancing: bool) -> PendingAppend:
+        """All members speak the classic protocol."""
+        made = downgraded(group, epoch, self._image(), self._table.nowMs(), self._table.totals)
+        self.forgetMembers(group)
+        return self._classic.takeOver(made, group.takeTombstones()[1], isRebalancing)
+
+    def expectJoin(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+        """A member of the classic protocol was told to join again, and has its time for it."""
+        key = _joinKey(group, member.memberId)
+        if key not in self._table.deadlines:
+            self._expect(group, member, key)
+
+    def expectSync(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+        """Such a member has joined, and shall ask for its assignment."""
+        self._table.deadlines.cancel(_joinKey(group, member.memberId))
+        self._expect(group, member, _syncKey(group, member.memberId))
+
+    def _expect(self, group: ConsumerGroup, member: ConsumerMember, key: Hashable) -> None:
+        dueMs = self._table.nowMs() + max(member.rebalanceTimeoutMs, 0)
+        self._table.deadlines.set(key, dueMs, partial(self._fence, group, member.memberId))
+
+    def synced(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+        """Such a member has asked for its assignment, or speaks the other protocol now."""
+        self._table.deadlines.cancel(_syncKey(group, member.memberId))
+        if member.classic is None:
+            self._table.deadlines.cancel(_joinKey(group, member.memberId))
+        else:
+            self.expectHeartbeat(group, member.memberId)
 
     def _forget(self, group: ConsumerGroup, memberId: str) -> None:
-        self._table.deadlines.cancel(_sessionKey(group, memberId))
-        self._table.deadlines.cancel(_revocationKey(group, memberId))
+        for key in (_sessionKey, _revocationKey, _joinKey, _syncKey):
+            self._table.deadlines.cancel(key(group, memberId))
 
     # -- time
 
-    def _expectHeartbeat(self, group: ConsumerGroup, memberId: str) -> None:
-        dueMs = self._table.nowMs() + self._settings.consumerSessionTimeoutMs
+    def expectHeartbeat(self, group: ConsumerGroup, memberId: str) -> None:
+        """A member has shown that it lives: its session begins anew."""
+        classic = group.members[memberId].classic
+        timeoutMs = self._settings.consumerSessionTimeoutMs
+        dueMs = self._table.nowMs() + (timeoutMs if classic is None else classic.sessionTimeoutMs)
         self._table.deadlines.set(
             _sessionKey(group, memberId), dueMs, partial(self._fence, group, memberId)
         )
@@ -546,9 +721,12 @@ class ConsumerMembership:
     def _expectRevocation(
         self, group: ConsumerGroup, before: ConsumerMember | None, after: ConsumerMember
     ) -> None:
-        """Who has to give up partitions has as long for it as it said, for others anew."""
+        """
+        Who has to give up partitions has as long for it as it said, for others anew; one of the
+        classic protocol has to join again, instead.
+        """
         key = _revocationKey(group, after.memberId)
-        if after.state is not MemberState.UNREVOKED:
+        if after.state is not MemberState.UNREVOKED or after.classic is not None:
             self._table.deadlines.cancel(key)
         elif (
             before is None
@@ -561,7 +739,6 @@ class ConsumerMembership:
     def _fence(self, group: ConsumerGroup, memberId: str) -> None:
         """A member was silent for too long, or has kept what it had to give up."""
         self._remove(group, [memberId])
-        self._store(group)
 
     # -- administration
 
@@ -592,6 +769,7 @@ class ConsumerMembership:
                     each.pattern,
                     _described(_places(each, isPendingIn=True), topics),
                     _described(group.target.get(each.memberId, {}), topics),
+                    int(each.classic is None),
                 )
                 for each in group.members.values()
             ],
@@ -638,9 +816,8 @@ class ConsumerMembership:
         superseded = group.supersededMembers()
         if superseded:
             self._remove(group, superseded)
-            self._store(group)
         for member in group.members.values():
-            self._expectHeartbeat(group, member.memberId)
+            self.expectHeartbeat(group, member.memberId)
             self._expectRevocation(group, None, member)
 
     def unload(self, group: ConsumerGroup) -> None:
@@ -678,7 +855,7 @@ def _checkEpoch(
             for partition in partitions
         ):
             return
-    raise _RefusedError(
+    raise RefusedRequestError(
         ErrorCode.FENCED_MEMBER_EPOCH,
         f"The consumer group member has a {relation} member epoch ({epoch}) than the one known by"
         f" the group coordinator ({member.epoch}). The member must abandon all its partitions and"
@@ -705,6 +882,7 @@ def _updated(
         pattern=known.pattern if pattern is None else pattern,
         rebalanceTimeoutMs=known.rebalanceTimeoutMs if timeoutMs == -1 else timeoutMs,
         assignor=known.assignor if request.serverAssignor is None else request.serverAssignor,
+        classic=None,
     )
 
 
@@ -753,6 +931,14 @@ def _sessionKey(group: ConsumerGroup, memberId: str) -> tuple[str, str, str]:
 
 def _revocationKey(group: ConsumerGroup, memberId: str) -> tuple[str, str, str]:
     return "revocation", group.groupId, memberId
+
+
+def _joinKey(group: ConsumerGroup, memberId: str) -> tuple[str, str, str]:
+    return "consumer join", group.groupId, memberId
+
+
+def _syncKey(group: ConsumerGroup, memberId: str) -> tuple[str, str, str]:
+    return "consumer sync", group.groupId, memberId
 
 
 def _patternsKey(group: ConsumerGroup) -> tuple[str, str]:

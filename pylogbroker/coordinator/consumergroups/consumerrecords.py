@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from pylogbroker.coordinator.groupmessages import JoinProtocol
 from pylogbroker.errors import FormatError
 from pylogbroker.protocol.kafka.coordinatorrecords import (
     RECORDS,
@@ -26,9 +27,6 @@ _MEMBER_KEYS = (MEMBER_KEY, TARGET_MEMBER_KEY, CURRENT_KEY, PATTERN_KEY)
 _GROUP_KEYS = (EPOCH_KEY, PARTITIONS_KEY, TARGET_KEY)
 
 _VERSION = 0
-_NO_TAGS = b"\0"
-_NO_CLASSIC_MEMBER = b"\1\0\1\0"
-"""The tag for a member that joined by the classic protocol: none."""
 
 Partitions = Mapping[bytes, Mapping[int, int]]
 """By topic id: partitions, and the epoch since which each is the member's."""
@@ -55,8 +53,19 @@ class GroupEpochValue(NamedTuple):
     metadataHash: int
 
 
+class ClassicMemberMetadata(NamedTuple):
+    """What a member told about itself that speaks the classic protocol."""
+
+    sessionTimeoutMs: int
+    protocols: tuple[JoinProtocol, ...]
+
+
 class MemberValue(NamedTuple):
-    """What a member told about itself."""
+    """
+    What a member told about itself.
+
+    @ivar classic: L{None}: it speaks the protocol of KIP-848.
+    """
 
     instanceId: str | None
     rackId: str | None
@@ -66,6 +75,7 @@ class MemberValue(NamedTuple):
     pattern: str
     rebalanceTimeoutMs: int
     assignor: str | None
+    classic: ClassicMemberMetadata | None = None
 
 
 class TargetEpochValue(NamedTuple):
@@ -120,7 +130,17 @@ def encodeEpoch(value: GroupEpochValue) -> bytes:
 
 def encodeMember(value: MemberValue) -> bytes:
     """What a member told about itself."""
-    encoded = _encode(
+    classic = None
+    if value.classic is not None:
+        cls = _classOf("MemberMetadata")
+        classic = cls.ClassicMemberMetadata(
+            sessionTimeoutMs=value.classic.sessionTimeoutMs,
+            supportedProtocols=[
+                cls.ClassicProtocol(name=name, metadata=metadata)
+                for name, metadata in value.classic.protocols
+            ],
+        )
+    return _encode(
         "MemberMetadata",
         instanceId=value.instanceId,
         rackId=value.rackId,
@@ -130,8 +150,8 @@ def encodeMember(value: MemberValue) -> bytes:
         subscribedTopicRegex=value.pattern,
         rebalanceTimeoutMs=value.rebalanceTimeoutMs,
         serverAssignor=value.assignor,
+        classicMemberMetadata=classic,
     )
-    return encoded.removesuffix(_NO_TAGS) + _NO_CLASSIC_MEMBER
 
 
 def encodeTargetEpoch(value: TargetEpochValue) -> bytes:
@@ -220,6 +240,10 @@ def decodeEpoch(data: bytes) -> GroupEpochValue:
 def decodeMember(data: bytes) -> MemberValue:
     """@raise FormatError: the value is cut, or of an unknown version."""
     found = _decode("MemberMetadata", data)
+    classic, stored = None, found.classicMemberMetadata
+    if stored is not None and stored.supportedProtocols:
+        protocols = [JoinProtocol(each.name, each.metadata) for each in stored.supportedProtocols]
+        classic = ClassicMemberMetadata(stored.sessionTimeoutMs, tuple(protocols))
     return MemberValue(
         found.instanceId,
         found.rackId,
@@ -229,6 +253,7 @@ def decodeMember(data: bytes) -> MemberValue:
         found.subscribedTopicRegex,
         found.rebalanceTimeoutMs,
         found.serverAssignor,
+        classic,
     )
 
 

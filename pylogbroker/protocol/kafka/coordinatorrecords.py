@@ -82,6 +82,11 @@ subscribedTopicNames 0+ []string
 subscribedTopicRegex 0+ string
 rebalanceTimeoutMs 0+ int32 =-1
 serverAssignor 0+ string?
+classicMemberMetadata 0+ ClassicMemberMetadata? #0
+ sessionTimeoutMs 0+ int32
+ supportedProtocols 0+ []ClassicProtocol
+  name 0+ string
+  metadata 0+ bytes
 
 ConsumerGroupTargetAssignmentMetadataValue 0 0+
 assignmentEpoch 0+ int32

@@ -568,11 +568,13 @@ def _arrayReader(field: _Field, where: _Where, isNullable: bool) -> _Read:
 
 def _nullableStructReader(field: _Field, where: _Where) -> _Read:
     readStruct = _elementReader(field, where)
+    isTagged = _isTagged(field, where)
 
     def read(reader: _Reader, position: int) -> tuple[Any, int]:
         if position >= reader.size:
             raise reader.cut(where.text, position)
-        if reader.data[position] > 127:
+        first = reader.data[position]
+        if first == 0 if isTagged else first > 127:
             return None, position + 1
         return readStruct(reader, position + 1)
 
@@ -746,9 +748,10 @@ def _arrayWriter(field: _Field, where: _Where, isNullable: bool) -> _Write:
 
 def _nullableStructWriter(field: _Field, where: _Where) -> _Write:
     writeStruct = _elementWriter(field, where)
+    absent = b"\0" if _isTagged(field, where) else _BYTE.pack(-1)
 
     def write(append: _Append, value: Any) -> None:
-        append(_BYTE.pack(-1 if value is None else 1))
+        append(absent if value is None else b"\1")
         if value is not None:
             writeStruct(append, value)
 

@@ -797,7 +797,9 @@ class OffsetTests(ConsumerCase):
 
 
 class MigrationTests(ConsumerCase):
-    """Groups that go on with the other protocol."""
+    """Groups that go on with the other protocol, only when they have no members."""
+
+    settings = replace(ConsumerCase.settings, mayUpgrade=False, mayDowngrade=False)
 
     def test_toClassic(self) -> None:
         """A group without members goes on as a classic one; its offsets stay."""

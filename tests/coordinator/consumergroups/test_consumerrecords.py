@@ -6,6 +6,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.coordinator.consumergroups import consumerrecords
 from pylogbroker.coordinator.consumergroups.consumerrecords import (
+    ClassicMemberMetadata,
     ConsumerGroupKey,
     CurrentValue,
     GroupEpochValue,
@@ -13,6 +14,7 @@ from pylogbroker.coordinator.consumergroups.consumerrecords import (
     PatternValue,
     TargetEpochValue,
 )
+from pylogbroker.coordinator.groupmessages import JoinProtocol
 from pylogbroker.errors import FormatError
 
 MEMBER = "A" * 22
@@ -58,6 +60,24 @@ class ValueTests(SynchronousTestCase):
         ):
             self.assertEqual(consumerrecords.encodeEpoch(value).hex(), text)
             self.assertEqual(consumerrecords.decodeEpoch(bytes.fromhex(text)), value)
+
+    def test_classicMember(self) -> None:
+        """What a member told that speaks the classic protocol; one that does not has no such."""
+        protocols = (
+            JoinProtocol("range", b"\1\2"),
+            JoinProtocol("cooperative-sticky", bytes(200)),
+        )
+        value = MemberValue(
+            None, None, "oracle", "/127.0.0.1", ("t1",), "", 30_000, None,
+            ClassicMemberMetadata(45_000, protocols),
+        )  # fmt: skip
+        head = "00000000076f7261636c650b2f3132372e302e302e310203743101000075300001"
+        tail = "00ef01010000afc8030672616e67650301020013636f6f70657261746976652d737469636b79c901"
+        text = head.removesuffix("01") + "01" + tail + "00" * 202
+        self.assertEqual(consumerrecords.encodeMember(value).hex(), text)
+        self.assertEqual(consumerrecords.decodeMember(bytes.fromhex(text)), value)
+        untagged = bytes.fromhex(head.removesuffix("01") + "00")
+        self.assertIsNone(consumerrecords.decodeMember(untagged).classic)
 
     def test_member(self) -> None:
         """What members told about themselves: names, a pattern, an instance."""

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from typing import Any
 
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
-from tests.oracle.scenarios.groups import awaitCoordinator, enter, join, leave, sync
+from tests.oracle.scenarios.groups import (
+    awaitCoordinator,
+    beat,
+    describe,
+    enter,
+    join,
+    leave,
+    sync,
+)
 from tests.oracle.scenarios.pieces import makeTopic, versionsOf
 from tests.oracle.steps import Ask, Setting, Steps, Until, scenario
 
@@ -371,3 +381,243 @@ def consumerSubscriptions(setting: Setting) -> Steps:
     told = {"subscribedTopicRegex": "", "topicPartitions": _owned(one, 0, 1)}
     yield _beat("no pattern any more", 1, group, A, made.memberEpoch, **told)
     yield _describe("no pattern any more", 1, group)
+
+
+# -- groups with members of both protocols
+
+_MIGRATION = (("group.consumer.assignment.interval.ms", "0"),)
+"""C{group.consumer.migration.policy} has its default."""
+
+
+def _subscription(
+    *topics: str, owned: Sequence[tuple[str, list[int]]] = (), version: int = 3
+) -> bytes:
+    """What a classic member says about itself."""
+    cls = messages.ConsumerProtocolSubscription
+    parts = [cls.TopicPartition(topic=name, partitions=some) for name, some in owned]
+    made = cls(topics=list(topics), ownedPartitions=parts)
+    return struct.pack(">h", version) + made.encode(version)
+
+
+def _protocols(*topics: str, **fields: Any) -> list[tuple[str, bytes]]:
+    data = _subscription(*topics, **fields)
+    return [("range", data), ("cooperative-sticky", data)]
+
+
+def _assigned(name: str, *partitions: int, userData: bytes | None = None) -> bytes:
+    cls = messages.ConsumerProtocolAssignment
+    parts = [cls.TopicPartition(topic=name, partitions=list(partitions))] if partitions else []
+    return struct.pack(">h", 1) + cls(assignedPartitions=parts, userData=userData).encode(1)
+
+
+def _classic(group: str, data: bytes, **fields: Any) -> Steps:
+    """A classic group with a member that has its assignment; the answer to its join."""
+    made = yield from enter("classic", 5, group, **fields)
+    member = made.memberId
+    instanceId = fields.get("instanceId")
+    yield sync("classic", 5, group, member, made.generationId, [(member, data)], instanceId)
+    return made
+
+
+def _shown(label: str, group: str) -> Steps:
+    """The group, in every way to see it."""
+    yield _describe(label, 1, group)
+    for version in (5, 6):
+        yield describe(label, version, group)
+    body: Any = messages.ListGroupsRequest()
+    yield Ask(label, ApiKey.LIST_GROUPS, 5, body, own=group)
+
+
+@scenario(*_MIGRATION)
+def upgradedGroups(setting: Setting) -> Steps:
+    """A classic group gets a member of the new protocol, and loses it again."""
+    yield from awaitCoordinator()
+    name = group = "upgraded-groups"
+    topicId = yield from makeTopic(name, 2)
+    yield from makeTopic(f"{name}-b", 1)
+    both, half = _protocols(name, owned=[(name, [0, 1])]), _protocols(name, owned=[(name, [0])])
+    made = yield from _classic(group, _assigned(name, 0, 1), protocols=_protocols(name))
+    m, old = made.memberId, made.generationId
+    yield _commit("classic", 9, group, m, old, name, topicId, 0)
+    yield _beat("an epoch in a classic group", 1, group, A, 3)
+    yield _first("consumer", 1, group, A, name)
+    yield from _shown("upgraded", group)
+    new = old + 1
+    for version in (8, 9):
+        for generation in (old - 1, old, new):
+            for place in (0, 1):
+                label = f"classic at {generation - old}, {place}"
+                yield _commit(label, version, group, m, generation, name, topicId, place)
+    for generation in (old, new):
+        yield _fetch(f"classic at {generation - old}", group, m, generation)
+    yield sync("before it joins again", 5, group, m, old)
+    yield beat("classic", 5, group, m, old)
+    yield beat("a generation to come", 5, group, m, new)
+    yield beat("of a stranger", 5, group, "x", old)
+    yield beat("of the consumer", 5, group, A, new)
+    yield sync("of the consumer", 5, group, A, new)
+    yield _beat("consumer by the classic's id", 1, group, m, old + 5)
+    joined = yield join("classic owns both", 5, group, m, both)
+    yield sync("classic owns both", 5, group, m, joined.generationId)
+    yield beat("classic owns both", 5, group, m, joined.generationId)
+    yield from _shown("classic owns both", group)
+    joined = yield join("classic owns one", 5, group, m, half)
+    yield sync("another name", 5, group, m, joined.generationId, protocolName="sticky")
+    yield sync("another type", 5, group, m, joined.generationId, protocolType="other")
+    yield sync("no names", 5, group, m, joined.generationId, protocolType=None, protocolName=None)
+    yield sync("no names", 3, group, m, joined.generationId, protocolType=None, protocolName=None)
+    yield sync("another generation", 5, group, m, joined.generationId + 1)
+    yield sync("classic owns one", 5, group, m, joined.generationId)
+    yield beat("classic owns one", 5, group, m, joined.generationId)
+    yield _beat("consumer gets the other", 1, group, A, new, topicPartitions=[])
+    yield from _shown("both", group)
+    yield join("another type", 5, group, "", both, protocolType="other")
+    yield join("no protocol in common", 5, group, "", [("sticky", _subscription(name))])
+    yield join("no protocol", 5, group, "", [])
+    yield join("a second classic member", 5, group, "", _protocols(name))
+    second = yield join("a second, which needs no id", 3, group, "", _protocols(f"{name}-b"))
+    yield sync("a second", 5, group, second.memberId, second.generationId)
+    yield beat("a second", 5, group, second.memberId, second.generationId)
+    yield beat("classic, at another rebalance", 5, group, m, joined.generationId)
+    joined = yield join("classic, at another rebalance", 5, group, m, half)
+    yield sync("classic, at another rebalance", 5, group, m, joined.generationId)
+    made = yield _beat("consumer, at another rebalance", 1, group, A, new)
+    yield leave("the second and a stranger", 5, group, (second.memberId, None), ("x", None))
+    yield from _shown("the second has left", group)
+    yield _beat("consumer leaves", 1, group, A, -1)
+    yield from _shown("downgraded", group)
+    yield _beat("consumer again", 1, group, A, made.memberEpoch)
+    yield beat("downgraded", 5, group, m, joined.generationId)
+    yield beat("downgraded", 5, group, m, joined.generationId + 1)
+    made = yield join("downgraded", 5, group, m, _protocols(name))
+    yield sync("downgraded", 5, group, m, made.generationId, [(m, _assigned(name, 0, 1))])
+    yield from _shown("joined again", group)
+    yield _fetch("offsets stay", group)
+    yield _first("consumer comes back", 1, group, A, name)
+    yield leave("classic", 5, group, (m, None))
+    yield from _shown("a consumer is left", group)
+    yield _beat("consumer gets all", 1, group, A, made.generationId + 1, topicPartitions=[])
+    yield _beat("consumer leaves at last", 1, group, A, -1)
+    yield from _shown("empty", group)
+
+
+@scenario(*_MIGRATION)
+def refusedUpgrades(setting: Setting) -> Steps:
+    """Classic groups that cannot go on, and one that rebalances."""
+    yield from awaitCoordinator()
+    name = "refused-upgrades"
+    topicId = yield from makeTopic(name, 2)
+    yield from makeTopic(f"{name}-b", 1)
+    cases: tuple[tuple[str, bytes, dict[str, Any]], ...] = (
+        ("other", _assigned(name, 0), {"protocolType": "other", "protocols": _protocols(name)}),
+        ("broken subscription", _assigned(name, 0), {"protocols": [("range", b"x")]}),
+        ("broken assignment", b"x", {"protocols": _protocols(name)}),
+        ("user data", _assigned(name, 0, userData=b"u"), {"protocols": _protocols(name)}),
+        ("no user data", _assigned(name, 0, userData=b""), {"protocols": _protocols(name)}),
+        ("unknown topic", _assigned("nix", 0), {"protocols": _protocols(name, "nix")}),
+        ("version 0", _assigned(name, 1), {"protocols": _protocols(name, version=0)}),
+        (
+            "version to come",
+            _assigned(name, 1),
+            {"protocols": [("range", b"\0\x09" + _subscription(name)[2:])]},
+        ),
+    )
+    for label, data, fields in cases:
+        group = f"{name}-{label}".replace(" ", "-")
+        made = yield from _classic(group, data, **fields)
+        yield _first(label, 1, group, A, f"{name}-b" if label == "unknown topic" else name)
+        yield from _shown(label, group)
+        yield beat(label, 5, group, made.memberId, made.generationId)
+        if label == "version 0":
+            joined = yield join(label, 5, group, made.memberId, fields["protocols"])
+            yield sync(label, 5, group, made.memberId, joined.generationId)
+            yield from _shown("version 0, joined", group)
+    group = f"{name}-without-assignment"
+    made = yield from enter("no assignment", 5, group, protocols=_protocols(name))
+    yield _first("no assignment", 1, group, A, f"{name}-b")
+    yield from _shown("no assignment", group)
+    yield sync("no assignment", 5, group, made.memberId, made.generationId)
+    yield _commit("no assignment", 9, group, made.memberId, made.generationId, name, topicId, 0)
+    yield join("broken subscription", 5, group, made.memberId, [("range", b"x")])
+
+
+@scenario(*_MIGRATION)
+def staticMembersOfBothProtocols(setting: Setting) -> Steps:
+    """An instance goes on with the other protocol."""
+    yield from awaitCoordinator()
+    name = "static-members-of-both-protocols"
+    yield from makeTopic(name, 2)
+    group = f"{name}-up"
+    made = yield from _classic(
+        group, _assigned(name, 0, 1), protocols=_protocols(name), instanceId="one"
+    )
+    old, m = made.generationId, made.memberId
+    made = yield _first("consumer takes the place", 1, group, A, name, instanceId="one")
+    yield from _shown("consumer has the place", group)
+    yield beat("the classic one", 5, group, m, old, "one")
+    yield join("the classic one", 5, group, m, _protocols(name), "one")
+    yield _first("another consumer", 1, group, B, name, instanceId="one")
+    back = yield join("classic takes the place", 5, group, "", _protocols(name), "one")
+    yield from _shown("classic has the place", group)
+    yield _beat("the consumer", 1, group, A, made.memberEpoch, instanceId="one")
+    yield beat("classic has the place", 5, group, back.memberId, back.generationId, "one")
+    yield sync(
+        "classic has the place", 5, group, back.memberId, back.generationId, instanceId="one"
+    )
+    group = f"{name}-two"
+    made = yield from _classic(group, _assigned(name, 0, 1), protocols=_protocols(name))
+    m = made.memberId
+    yield _first("a static consumer", 1, group, A, name, instanceId="one")
+    joined = yield join("owns one", 5, group, m, _protocols(name, owned=[(name, [0])]))
+    yield sync("owns one", 5, group, m, joined.generationId)
+    yield _beat(
+        "a static consumer", 1, group, A, joined.generationId, instanceId="one", topicPartitions=[]
+    )
+    yield _beat("goes for a while", 1, group, A, -2, instanceId="one")
+    yield from _shown("goes for a while", group)
+    other = _protocols(name, f"{name}-b")
+    back = yield join("classic with other topics", 5, group, "", other, "one")
+    yield from _shown("classic with other topics", group)
+    yield beat("owns one", 5, group, m, joined.generationId)
+
+
+@scenario(*_MIGRATION, ("group.consumer.migration.policy", "upgrade"))
+def upgradesOnly(setting: Setting) -> Steps:
+    """C{group.consumer.migration.policy=upgrade}: no way back."""
+    yield from awaitCoordinator()
+    name = group = "upgrades-only"
+    yield from makeTopic(name, 2)
+    made = yield from _classic(group, _assigned(name, 0, 1), protocols=_protocols(name))
+    m = made.memberId
+    yield _first("consumer", 1, group, A, name)
+    yield _beat("consumer leaves", 1, group, A, -1)
+    yield from _shown("a classic member is left", group)
+    yield beat("classic", 5, group, m, made.generationId)
+    joined = yield join("classic", 5, group, m, _protocols(name))
+    yield sync("classic", 5, group, m, joined.generationId)
+    yield leave("classic", 5, group, (m, None))
+    yield from _shown("empty", group)
+
+
+@scenario(*_MIGRATION, ("group.consumer.migration.policy", "downgrade"))
+def downgradesOnly(setting: Setting) -> Steps:
+    """C{group.consumer.migration.policy=downgrade}: classic groups stay, others may become such."""
+    yield from awaitCoordinator()
+    name = group = "downgrades-only"
+    topicId = yield from makeTopic(name, 2)
+    made = yield from _classic(f"{group}-b", _assigned(name, 0), protocols=_protocols(name))
+    yield _first("into a classic group", 1, f"{group}-b", A, name)
+    yield leave("classic", 5, f"{group}-b", (made.memberId, None))
+    yield _first("consumer", 1, group, A, name)
+    joined = yield join("classic", 3, group, "", _protocols(name))
+    m = joined.memberId
+    yield sync("classic", 5, group, m, joined.generationId)
+    yield _beat("consumer owns both", 1, group, A, 2)
+    yield _beat("consumer owns one", 1, group, A, 2, topicPartitions=_owned(topicId, 0))
+    yield beat("the other is free", 5, group, m, joined.generationId)
+    joined = yield join("the other is free", 5, group, m, _protocols(name))
+    yield sync("the other is free", 5, group, m, joined.generationId)
+    yield from _shown("both", group)
+    yield leave("the consumer", 5, group, (A, None))
+    yield from _shown("downgraded", group)
+    yield beat("downgraded", 5, group, m, joined.generationId)

@@ -50,6 +50,8 @@ def groupSettings(settings: BrokerSettings, partitionCount: int) -> GroupSetting
         consumerAssignmentIntervalMs=settings.groupConsumerAssignmentIntervalMs,
         consumerGroupMaxSize=settings.groupConsumerMaxSize,
         consumerAssignors=settings.groupConsumerAssignors,
+        mayUpgrade=settings.groupConsumerMigrationPolicy[0],
+        mayDowngrade=settings.groupConsumerMigrationPolicy[1],
     )
 
 

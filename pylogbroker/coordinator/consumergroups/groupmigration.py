@@ -1,0 +1,110 @@
+"""
+What a group becomes when it goes on with the other protocol while it has members: the same members,
+epochs and assignments. A module of its own, since it knows both kinds of groups and nothing of
+requests.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from pylogbroker.cluster.metadataimage import MetadataImage
+from pylogbroker.coordinator.classicgroup import ClassicGroup, ClassicMember
+from pylogbroker.coordinator.consumergroups import consumerrecords
+from pylogbroker.coordinator.consumergroups.consumergroup import ConsumerGroup, ConsumerMember
+from pylogbroker.coordinator.consumergroups.consumerprotocol import (
+    Places,
+    decodeAssignment,
+    decodeSubscription,
+    encodeAssignment,
+    placesOf,
+)
+from pylogbroker.coordinator.consumergroups.consumerrecords import ClassicMemberMetadata
+from pylogbroker.coordinator.group import CONSUMER_PROTOCOL_TYPE, GroupTotals
+from pylogbroker.errors import FormatError
+
+
+class UserDataError(FormatError):
+    """An assignment has data of an assignor that would be lost."""
+
+
+def upgraded(group: ClassicGroup, image: MetadataImage) -> ConsumerGroup:
+    """
+    A group of KIP-848 with the members of a classic one, in its last generation. It counts in no
+    totals yet.
+
+    @raise FormatError: what a member has told, or was assigned, cannot be read.
+    @raise UserDataError: an assignment has user data.
+    """
+    made = ConsumerGroup(group.groupId, group.partition, GroupTotals())
+    made.epoch = made.targetEpoch = generation = group.generation
+    protocol = group.selectProtocol()
+    for member in group.members.values():
+        subscription = decodeSubscription(member.metadata(protocol))
+        owned = _assigned(member.assignment, image)
+        made.put(
+            ConsumerMember(
+                member.memberId,
+                member.groupInstanceId,
+                subscription.rackId,
+                member.clientId,
+                member.clientHost,
+                tuple(sorted(set(subscription.topics))),
+                rebalanceTimeoutMs=member.rebalanceTimeoutMs,
+                epoch=generation,
+                previousEpoch=generation,
+                assigned={each: dict.fromkeys(some, generation) for each, some in owned.items()},
+                classic=ClassicMemberMetadata(member.sessionTimeoutMs, member.protocols),
+            )
+        )
+        made.setTarget(member.memberId, owned)
+    made.metadataHash = made.hashOf(image)
+    made.changed(consumerrecords.EPOCH_KEY)
+    made.changed(consumerrecords.TARGET_KEY)
+    return made
+
+
+def _assigned(assignment: bytes, image: MetadataImage) -> Places:
+    """What a member has, which has perhaps not asked for it yet."""
+    if not assignment:
+        return {}
+    found = decodeAssignment(assignment)
+    if found.userData:
+        raise UserDataError(f"{len(found.userData)} bytes of user data")
+    return placesOf(found.assignedPartitions, image)
+
+
+def downgraded(
+    group: ConsumerGroup, epoch: int, image: MetadataImage, nowMs: int, totals: GroupTotals
+) -> ClassicGroup:
+    """
+    A classic group with the members of one of KIP-848, all of which speak the classic protocol, and
+    with what they shall own.
+
+    @param epoch: of the group: becomes the generation.
+    """
+    made = ClassicGroup(group.groupId, group.partition, nowMs, totals)
+    for member in group.members.values():
+        assert member.classic is not None
+        made.add(
+            ClassicMember(
+                member.memberId,
+                member.instanceId,
+                member.clientId,
+                member.clientHost,
+                member.rebalanceTimeoutMs,
+                member.classic.sessionTimeoutMs,
+                CONSUMER_PROTOCOL_TYPE,
+                member.classic.protocols,
+            )
+        )
+    made.takeUp(epoch, nowMs)
+    for each in made.members.values():
+        wanted = group.target.get(each.memberId, {})
+        assignment = encodeAssignment(wanted, each.metadata(made.protocolName), image)
+        made.update(each, partial(_assign, assignment))
+    return made
+
+
+def _assign(assignment: bytes, member: ClassicMember) -> None:
+    member.assignment = assignment
