@@ -24,8 +24,8 @@ TIMEOUT_SECONDS = 60
 STUCK_SECONDS = 15
 """
 A transaction that takes longer ends the application. In librdkafka 2.16 the call that commits
-offsets in a transaction was seen to wait for ever, though all of its requests had been answered,
-when the broker was restarted while it waited.
+offsets in a transaction waits for ever, though all of its requests have been answered, when the
+only broker is restarted meanwhile (its issue 5511).
 """
 
 SESSION_MS = 1_500
