@@ -554,6 +554,13 @@ class BrokerSettings(Settings):
         "The ways to assign partitions that members of a group of the new protocol may ask for. "
         "The first one is for members that ask for none.",
     )
+    groupConsumerRegexRefreshIntervalMs = ownKey(
+        "group.consumer.regex.refresh.interval.ms",
+        Integer(10_000),
+        "600000",
+        "The interval after which the patterns of a group of the new protocol are matched with the "
+        "topics again, for what its members may describe by now. With new topics it is 10 seconds.",
+    )
     groupConsumerMigrationPolicy = ownKey(
         "group.consumer.migration.policy",
         Enum(

@@ -59,6 +59,8 @@ class GroupSettings:
         (C{group.consumer.assignment.interval.ms}).
     @ivar consumerGroupMaxSize: members of a group (C{group.consumer.max.size}).
     @ivar consumerAssignors: the first is the default (C{group.consumer.assignors}).
+    @ivar consumerRegexRefreshIntervalMs: after which patterns are matched again, since what their
+        members may know of has perhaps changed (C{group.consumer.regex.refresh.interval.ms}).
     @ivar mayUpgrade: whether a classic group with members goes on as one of KIP-848 when a member
         of that protocol joins (C{group.consumer.migration.policy}, with the next one).
     @ivar mayDowngrade: whether it goes on as a classic group when the last such member goes.
@@ -83,6 +85,7 @@ class GroupSettings:
     consumerAssignmentIntervalMs: int = 1_000
     consumerGroupMaxSize: int = 2**31 - 1
     consumerAssignors: tuple[str, ...] = ("uniform", "range")
+    consumerRegexRefreshIntervalMs: int = 600_000
     mayUpgrade: bool = True
     mayDowngrade: bool = True
 

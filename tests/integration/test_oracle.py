@@ -34,6 +34,7 @@ SCENARIOS = (
     "api-versions",
     "authorization",
     "authorization-of-consumer-groups",
+    "authorization-of-patterns",
     "authorization-of-transactions",
     "broker-configs",
     "classic-groups",

@@ -489,9 +489,12 @@ class ConsumerMembership:
             isBumped |= group.dropPattern(known.pattern) or updated.pattern in group.patterns
         if updated.pattern and updated.pattern not in group.patterns:
             self._expectPatterns(context, group)
-        elif group.patternsVersion != self._topicsVersion and group.patterns:
+        elif group.patterns:
             lastMs = max(each.madeMs for each in group.patterns.values())
-            if self._table.nowMs() - lastMs >= PATTERN_REFRESH_MS:
+            intervalMs = self._settings.consumerRegexRefreshIntervalMs
+            if group.patternsVersion != self._topicsVersion:
+                intervalMs = PATTERN_REFRESH_MS
+            if self._table.nowMs() - lastMs >= intervalMs:
                 self._expectPatterns(context, group)
         if isBumped or group.topicsVersion != self._topicsVersion:
             isBumped |= self._isHashNew(group)

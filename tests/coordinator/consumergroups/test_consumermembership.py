@@ -478,6 +478,22 @@ class PatternTests(ConsumerCase):
         self.advance(0)
         self.assertEqual(self.given(self.beat(A, 1)), {"u": [0, 1, 2]})
 
+    def test_hiddenLater(self) -> None:
+        """What the client may know of is looked at again after a while, with the same topics."""
+        seen = ["t", "u"]
+        sees = seen.__contains__
+        self.match(A, "[tu]", sees=sees)
+        self.advance(0)
+        self.assertEqual(self.given(self.beat(A, 1, sees=sees)), {"t": [0, 1], "u": [0, 1, 2]})
+        seen.remove("u")
+        for _ in range(15):
+            self.advance(39_999)
+            self.assertIsNone(self.given(self.beat(A, 2, sees=sees)))
+        self.advance(15)
+        self.beat(A, 2, sees=sees)
+        self.advance(0)
+        self.assertEqual(self.given(self.beat(A, 2, sees=sees)), {"t": [0, 1]})
+
     def test_beforeItWasMatched(self) -> None:
         """A pattern that the broker had no time to match is matched after a start."""
         self.match(A, "t")

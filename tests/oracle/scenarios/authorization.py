@@ -662,3 +662,36 @@ def authorizationOfConsumerGroups(setting: Setting) -> Steps:
     yield from _make(_rule(_TOPIC, name + "open", _READ, _ALICE))
     yield from _awaitTopic(name + "open", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     yield Ask("with a hidden topic", ApiKey.CONSUMER_GROUP_DESCRIBE, 1, body)
+
+
+@scenario(*_AUTHORIZER)
+def authorizationOfPatterns(setting: Setting) -> Steps:
+    """Patterns of KIP-848's members leave out topics of which the client may not know."""
+    name = "authorization-of-patterns-"
+    yield from makeTopic(name + "open")
+    yield from makeTopic(name + "closed")
+    yield from awaitCoordinator()
+    yield from _make(_rule(_TOPIC, name + "closed", _READ, _ALICE))
+    yield from _awaitTopic(name + "closed", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    cls = messages.ConsumerGroupHeartbeatRequest
+    for label, pattern in (("both", ".*"), ("closed", "closed"), ("open", "op.n")):
+        group, memberId = name + label, "AAAAAAAAAAAAAAAAAAAAAA"
+        body: Any = cls(
+            groupId=group,
+            memberId=memberId,
+            rebalanceTimeoutMs=30000,
+            subscribedTopicRegex=name + pattern,
+            topicPartitions=[],
+        )
+        yield Ask(label, ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, body)
+        told: Any = cls(groupId=group, memberId=memberId, memberEpoch=1)
+        beat = Ask(label, ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, told)
+        if label == "closed":
+            yield beat
+        else:
+            yield Until(
+                beat,
+                lambda found: found.assignment is not None and found.assignment.topicPartitions,
+            )
+        body = messages.ConsumerGroupDescribeRequest(groupIds=[group])
+        yield Ask(label, ApiKey.CONSUMER_GROUP_DESCRIBE, 1, body)

@@ -50,6 +50,7 @@ def groupSettings(settings: BrokerSettings, partitionCount: int) -> GroupSetting
         consumerAssignmentIntervalMs=settings.groupConsumerAssignmentIntervalMs,
         consumerGroupMaxSize=settings.groupConsumerMaxSize,
         consumerAssignors=settings.groupConsumerAssignors,
+        consumerRegexRefreshIntervalMs=settings.groupConsumerRegexRefreshIntervalMs,
         mayUpgrade=settings.groupConsumerMigrationPolicy[0],
         mayDowngrade=settings.groupConsumerMigrationPolicy[1],
     )
