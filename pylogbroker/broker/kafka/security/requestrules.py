@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -341,26 +342,6 @@ def _describeTopicPartitions(ask: AuthorizedRequest) -> Any:
     return ask.proceed(change) if body.topics else cls(topics=refused)
 
 
-def _refusals(
-    topics: Iterable[Any],
-    topicOf: Callable[[Any, list[Any]], Any],
-    partitionOf: Callable[[int], Any],
-    index: str = "partitionIndex",
-) -> list[Any]:
-    """
-    The refused topics of a response.
-
-    @param topics: of the request.
-    @param topicOf: gives a topic of the response, of the one in the request and its partitions.
-    @param partitionOf: gives a refused partition.
-    @param index: the field of the partition in the request.
-    """
-    return [
-        topicOf(each, [partitionOf(getattr(part, index)) for part in each.partitions])
-        for each in topics
-    ]
-
-
 def _perTopic(
     operation: AclOperation,
     topicOf: Callable[[Any, list[Any]], Any],
@@ -370,14 +351,18 @@ def _perTopic(
 ) -> Rule:
     """
     A rule for requests with partitions of topics, whose refusals stand behind the answers.
-    See L{_refusals}.
+    @param topicOf: gives a topic of the response, of the one in the request and its partitions.
+    @param partitionOf: gives a refused partition.
     """
 
     def rule(ask: AuthorizedRequest) -> Any:
         ask.body.topics, denied = ask.take(
             ask.body.topics, lambda each: ask.may(operation, _TOPIC, getattr(each, name))
         )
-        refused = _refusals(denied, topicOf, partitionOf, index)
+        refused = [
+            topicOf(each, [partitionOf(getattr(part, index)) for part in each.partitions])
+            for each in denied
+        ]
 
         def change(response: Any) -> None:
             response.topics = [*response.topics, *refused]
@@ -466,16 +451,7 @@ def _findCoordinator(ask: AuthorizedRequest) -> Any:
 
 def _offsetCommit(ask: AuthorizedRequest) -> Any:
     cls, body = messages.OffsetCommitResponse, ask.body
-
-    def refused(topics: list[Any], code: ErrorCode) -> list[Any]:
-        return _refusals(
-            topics,
-            lambda topic, parts: cls.OffsetCommitResponseTopic(
-                name=topic.name, topicId=topic.topicId, partitions=parts
-            ),
-            lambda index: cls.OffsetCommitResponsePartition(partitionIndex=index, errorCode=code),
-        )
-
+    refused = partial(_refusedTopics, cls, fields=("name", "topicId"))
     if not ask.may(_READ, _GROUP, body.groupId):
         return cls(topics=refused(body.topics, _NO_GROUP))
     body.topics, denied = ask.take(body.topics, lambda each: _mayRead(ask, each, 10))
@@ -484,6 +460,29 @@ def _offsetCommit(ask: AuthorizedRequest) -> Any:
         response.topics = [*response.topics, *refused(denied, _NO_TOPIC)]
 
     return ask.proceed(change)
+
+
+def _refusedTopics(
+    response: Any, topics: Iterable[Any], code: ErrorCode, fields: Iterable[str] = ("name",)
+) -> list[Any]:
+    """
+    The topics of a response, with an error for each partition of the request.
+
+    @param response: its class; those of its topics and partitions are named after it.
+    @param fields: of the topics in the request that the response has, too.
+    """
+    topicOf = getattr(response, f"{response.__name__}Topic")
+    partitionOf = getattr(response, f"{response.__name__}Partition")
+    return [
+        topicOf(
+            partitions=[
+                partitionOf(partitionIndex=part.partitionIndex, errorCode=code)
+                for part in topic.partitions
+            ],
+            **{name: getattr(topic, name) for name in fields},
+        )
+        for topic in topics
+    ]
 
 
 def _mayRead(
@@ -611,11 +610,7 @@ def _offsetDelete(ask: AuthorizedRequest) -> Any:
     if not ask.may(_DELETE, _GROUP, body.groupId):
         return cls(errorCode=_NO_GROUP)
     body.topics, denied = ask.take(body.topics, lambda each: ask.may(_READ, _TOPIC, each.name))
-    refused = _refusals(
-        denied,
-        lambda topic, parts: cls.OffsetDeleteResponseTopic(name=topic.name, partitions=parts),
-        lambda index: cls.OffsetDeleteResponsePartition(partitionIndex=index, errorCode=_NO_TOPIC),
-    )
+    refused = _refusedTopics(cls, denied, _NO_TOPIC)
 
     def change(response: Any) -> None:
         if not response.errorCode:
@@ -787,18 +782,7 @@ def _addOffsetsToTxn(ask: AuthorizedRequest) -> Any:
 
 def _txnOffsetCommit(ask: AuthorizedRequest) -> Any:
     cls, body = messages.TxnOffsetCommitResponse, ask.body
-
-    def refused(topics: list[Any], code: ErrorCode) -> list[Any]:
-        return _refusals(
-            topics,
-            lambda topic, parts: cls.TxnOffsetCommitResponseTopic(
-                name=topic.name, partitions=parts
-            ),
-            lambda index: cls.TxnOffsetCommitResponsePartition(
-                partitionIndex=index, errorCode=code
-            ),
-        )
-
+    refused = partial(_refusedTopics, cls)
     if not ask.may(_WRITE, _TRANSACTIONAL_ID, body.transactionalId):
         return cls(topics=refused(body.topics, _NO_TRANSACTION))
     if not ask.may(_READ, _GROUP, body.groupId):
