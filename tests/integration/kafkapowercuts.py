@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 import struct
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any, NamedTuple
@@ -175,6 +175,10 @@ class KafkaClient:
             answer.callback(decoded(key, version, frame))
 
 
+class _RefusedError(Exception):
+    """The disk was full: what was asked for is not done, and the client was told."""
+
+
 class _Producer:
     """
     An idempotent producer of one partition.
@@ -293,7 +297,7 @@ class KafkaPowerCutLife(BrokerLife):
         )
         self._waiting: list[Deferred[None]] = []
         self._problems: list[Failure] = []
-        self._isReady = False
+        self._isReady = self._wasFull = False
         super().__init__(seed, _properties, makeFileSystem)
 
     # -- a new broker
@@ -312,6 +316,7 @@ class KafkaPowerCutLife(BrokerLife):
         )
 
     def _connect(self) -> None:
+        self._wasFull = False
         for client in self._clients():
             client.connect(self.broker)
 
@@ -609,7 +614,12 @@ class KafkaPowerCutLife(BrokerLife):
             (3, self._fetchSome),
             (6, self._second),
             (0.3, self._minute),
+            (0.3, self._full),
         )
+
+    def _full(self) -> None:
+        self._wasFull = True
+        super()._full()
 
     def _work(self) -> None:
         for _ in range(self.random.randrange(1, 6)):
@@ -621,8 +631,18 @@ class KafkaPowerCutLife(BrokerLife):
             self.broker.advance(1)
 
     def _begin(self, work: Any) -> None:
-        """Let a coroutine run until it ends; what it raises ends the life."""
-        Deferred.fromCoroutine(work).addErrback(self._problems.append)
+        """Let a coroutine run until it ends; what it raises ends the life, but for a refusal."""
+        done = Deferred.fromCoroutine(work).addErrback(lambda failure: failure.trap(_RefusedError))
+        done.addErrback(self._problems.append)
+
+    def _requireDone(self, code: int, *what: object, others: Container[int] = ()) -> None:
+        """
+        @param others: codes beside 0 that are as good.
+        @raise _RefusedError: what was asked for is not done, since the disk is full.
+        """
+        if code == ErrorCode.KAFKA_STORAGE_ERROR and self._wasFull:
+            raise _RefusedError
+        _require(code == 0 or code in others, *what, "has code", code)
 
     def _nowMs(self) -> int:
         return int(self.broker.reactor.seconds() * 1000)
@@ -645,7 +665,7 @@ class KafkaPowerCutLife(BrokerLife):
         body = await client.request(
             ApiKey.INIT_PRODUCER_ID, 4, transactionalId=None, transactionTimeoutMs=1
         )
-        _require(body.errorCode == 0, "InitProducerId has code", body.errorCode)
+        self._requireDone(body.errorCode, "InitProducerId")
         _require(body.producerId not in self._books.producerIds, body.producerId, "again")
         self._books.producerIds.add(body.producerId)
         return int(body.producerId)
@@ -974,8 +994,7 @@ class KafkaPowerCutLife(BrokerLife):
         )
         body = await client.request(ApiKey.CREATE_TOPICS, 7, topics=[topic])
         code = body.topics[0].errorCode
-        isThere = code in (0, ErrorCode.TOPIC_ALREADY_EXISTS)
-        _require(isThere, "CreateTopics has code", code)
+        self._requireDone(code, "CreateTopics", others=(ErrorCode.TOPIC_ALREADY_EXISTS,))
         self._books.topics[name].state = "there"
 
     async def _growTopic(self, client: KafkaClient, name: str) -> None:
@@ -986,15 +1005,14 @@ class KafkaPowerCutLife(BrokerLife):
         )
         body = await client.request(ApiKey.CREATE_PARTITIONS, 3, topics=[wanted], timeoutMs=60_000)
         code = body.results[0].errorCode
-        _require(code in (0, ErrorCode.INVALID_PARTITIONS), "CreatePartitions has code", code)
+        self._requireDone(code, "CreatePartitions", others=(ErrorCode.INVALID_PARTITIONS,))
         topic.counts[0] = count
 
     async def _removeTopic(self, client: KafkaClient, name: str) -> None:
         wanted = messages.DeleteTopicsRequest.DeleteTopicState(name=name)
         body = await client.request(ApiKey.DELETE_TOPICS, 6, topics=[wanted], timeoutMs=60_000)
         code = body.responses[0].errorCode
-        isGone = code in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        _require(isGone, "DeleteTopics has code", code)
+        self._requireDone(code, "DeleteTopics", others=(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,))
         if name in self._books.topics:
             self._books.topics[name].state = "removed"
 
@@ -1037,7 +1055,7 @@ class KafkaPowerCutLife(BrokerLife):
             )
             body = await client.request(ApiKey.ALTER_CLIENT_QUOTAS, 1, entries=[entry])
             code = body.entries[0].errorCode
-        _require(code == 0, kind, "has code", code)
+        self._requireDone(code, kind)
         self._books.settings[kind][0] = value
 
     # -- reading and deleting
@@ -1060,7 +1078,7 @@ class KafkaPowerCutLife(BrokerLife):
             ApiKey.DELETE_RECORDS, 1, topics=[topic], timeoutMs=60_000
         )
         found = body.topics[0].partitions[0]
-        _require(found.errorCode == 0, place, "DeleteRecords has code", found.errorCode, offset)
+        self._requireDone(found.errorCode, place, offset, "DeleteRecords")
         starts = self._books.starts[place]
         starts[0] = max(starts[0], offset)
 
