@@ -352,8 +352,9 @@ def isCurrentProtocol(greeting: bytes) -> bool:
     Whether a connection that begins so speaks Kafka's current protocol. Requests 0 to 4 exist in
     both, with other layouts. They mean 2011's, unless they are none of 2011's, and have a whole
     head of today's: some clients, such as kafkajs, ask for the versions on their first connection
-    only, and begin the others with Metadata, Fetch or Produce. A small correlation id and a client
-    id are where 2011's requests have the name of a topic, which must not be empty nor have a NUL.
+    only, and begin the others with Metadata, Fetch or Produce; aiokafka before 0.9 begins with
+    Metadata 0. A small correlation id and a client id are where 2011's requests have the name of a
+    topic, which must not be empty nor have a NUL, or where a request of no parts has ended.
 
     @param greeting: at least fifteen bytes, or a whole frame.
     """
@@ -362,13 +363,12 @@ def isCurrentProtocol(greeting: bytes) -> bool:
         return key in _KEYS
     if len(greeting) <= _HEAD.size:
         return False
-    _, key, version, correlation, idSize = _HEAD.unpack_from(greeting)
+    size, key, version, correlation, idSize = _HEAD.unpack_from(greeting)
     apiKey = _KEYS.get(key)
     return (
         apiKey is not None
-        and version > 0
         and apiKey.isServed(version)
         and 0 <= correlation <= _FIRST_CORRELATION_MAX
-        and idSize > 0
+        and 0 < idSize <= size - (_HEAD.size - 4)
         and greeting[_HEAD.size] in _PRINTABLE
     )

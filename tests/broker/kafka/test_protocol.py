@@ -209,7 +209,7 @@ class ProtocolTests(SynchronousTestCase):
             body = struct.pack(">hhih", key, version, correlation, len(clientId)) + clientId
             return struct.pack(">i", len(body)) + body
 
-        for key, versions in ((0, (3, 13)), (1, (4, 18)), (2, (1, 11)), (3, (1, 13))):
+        for key, versions in ((0, (3, 13)), (1, (4, 18)), (2, (1, 11)), (3, (0, 13))):
             for version in versions:
                 for correlation in (0, 1, 0xFFFF):
                     self.assertTrue(isCurrentProtocol(head(key, version, correlation, b"a")))
@@ -217,7 +217,6 @@ class ProtocolTests(SynchronousTestCase):
             (0, 2, 0, b"a"),
             (1, 3, 0, b"a"),
             (1, 19, 0, b"a"),
-            (3, 0, 0, b"a"),
             (4, 1, 0, b"a"),
             (1, 4, 0x10000, b"a"),
             (1, 4, -1, b"a"),
@@ -226,6 +225,10 @@ class ProtocolTests(SynchronousTestCase):
             (1, 4, int.from_bytes(b"name", "big"), b"a"),
         ):
             self.assertFalse(isCurrentProtocol(head(key, version, correlation, clientId)))
+        empty = struct.pack(
+            ">ihh", 4, 3, 0
+        )  # a request of 2011's with no parts, and more behind it
+        self.assertFalse(isCurrentProtocol(empty + struct.pack(">ih", 12, 1) + b"a" * 9))
 
 
 class ListenersTests(LeadTestCase):
@@ -281,7 +284,8 @@ class DialectTests(LeadTestCase):
             ("auto", apiVersions, True),
             ("auto", old, True),
             ("auto", metadata, True),
-            ("auto", frame(3, 0, b"\0\0\0\0"), False),
+            ("auto", frame(3, 0, b"\0\0\0\0"), True),
+            ("auto", struct.pack(">ihh", 4, 3, 0) + old, True),
             ("kafka", metadata, True),
             ("kafka", apiVersions, True),
             ("kafka07", apiVersions, None),
