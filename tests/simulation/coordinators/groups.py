@@ -128,6 +128,8 @@ class GroupWorld(CoordinatorWorld):
             consumerSessionTimeoutMs=random.choice((6_000, 10_000)),
             consumerAssignmentIntervalMs=random.choice((0, 1_000)),
             consumerGroupMaxSize=random.choice((2, 2**31 - 1, 2**31 - 1)),
+            # Else groups would find new topics by it, though nobody told them.
+            consumerRegexRefreshIntervalMs=2**31 - 1,
             # What these classic members tell about themselves, members of KIP-848 cannot.
             mayUpgrade=False,
             mayDowngrade=False,
