@@ -535,7 +535,7 @@ class ServerConnection(TwistedProtocol):
         return self._handler.mustAuthenticate(self._state)
 
     def isIdle(self, tickCount: int) -> bool:
-        """Whether nothing has come for so many ticks, and nothing is in progress."""
+        """Whether nothing has come for C{tickCount} ticks, and nothing is in progress."""
         return (
             self._handler.endsIdle
             and not self._slots
@@ -781,7 +781,7 @@ class BrokerConnections:
                 self._abort(connection, "{peer} takes nothing of its answer: cut off")
 
     def dropIdle(self, tickCount: int) -> None:
-        """Close connections that are silent for so many calls. Called by the clock."""
+        """Close connections that are silent for C{tickCount} calls. Called by the clock."""
         self.tick += 1
         for connection in list(self.open):
             if connection.isIdle(tickCount):

@@ -476,7 +476,7 @@ class LogManager:
             self.flush(partition)
 
     def _flushGathered(self, partition: Partition) -> None:
-        """Start the flush that someone waits for, or wait a little for others who need it."""
+        """Start the flush that requests wait for, or wait a little for further requests."""
         count = partition.log.flushWaiterCount
         if not 0 < count < partition.gatherCount:
             self.flush(partition)

@@ -1002,7 +1002,8 @@ class DialectTests(DialectTestCase):
 
     def test_authenticating(self) -> None:
         """
-        Who has not authenticated at the second look is cut off, whatever it sent; who has, is not.
+        A client that has not authenticated at the second look is cut off, whatever it sent; one
+        that has, is not.
         """
         self.dialect.isAuthenticated = False
         self.connection = self.connect()
@@ -1050,7 +1051,7 @@ class DialectTests(DialectTestCase):
         self.assertTrue(self.transport.disconnecting)
 
     def test_countOfAnAddress(self) -> None:
-        """An address has so many connections; others, and one with a limit of its own, more."""
+        """An address has its limit of connections; another address may have another limit."""
         connections = BrokerConnections(
             self.clock,
             self.connections.memory,

@@ -165,8 +165,8 @@ class RecordTests(CurrentCase):
 
     async def test_accessControl(self) -> None:
         """
-        With access control lists nobody looks at records, since the console knows nobody; but for
-        an operator who says so.
+        With access control lists the console shows no records, since it does not know its users,
+        unless the operator sets C{http.messages}.
         """
         lists = {
             "http.listener": "0",

@@ -533,7 +533,7 @@ def kafkaRequest(data: bytes) -> None:
 
 
 def kafkaFrame(frame: bytes) -> None:
-    """The same for one frame."""
+    """A frame is a L{WireError} or a request that comes back from its encoding."""
     try:
         header, position = decodeHeader(frame, ALL_KEYS)
     except WireError as error:
@@ -559,7 +559,7 @@ def kafkaFrame(frame: bytes) -> None:
 
 
 def _outcome(decode: Callable[[], Any]) -> Any:
-    """What is decoded, or the class of the error."""
+    """The decoded request, or the class of the error."""
     try:
         return decode()
     except WireError as error:

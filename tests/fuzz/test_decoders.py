@@ -84,7 +84,7 @@ class PromiseTests(SynchronousTestCase):
         self.promise("kafkaRequest")
 
     def test_kafkaResponse(self) -> None:
-        """So is a response."""
+        """A response of today's protocol is a WireError, or comes back from its encoding."""
         self.promise("kafkaResponse")
 
     def test_kafkaBatch(self) -> None:

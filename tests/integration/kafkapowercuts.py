@@ -422,6 +422,7 @@ class KafkaPowerCutLife(BrokerLife):
                 _require(kafka.topics.find(name, index) is not None, name, index, "is not served")
             if not self._topicAdmin.isBusy:
                 topic.state = "there"
+        _require("log" in image.topics, "log", "is not there")
         values = {
             "config": int(image.topics["log"].configs.get("file.delete.delay.ms", "0")),
             "password": max(

@@ -177,7 +177,7 @@ class ClosedTests(SynchronousTestCase):
     """Waiting for what closes."""
 
     def test_all(self) -> None:
-        """It waits for all, and does not care how they end."""
+        """It waits for all, whether they succeed or fail."""
         first: Deferred[None] = Deferred()
         second: Deferred[None] = Deferred()
         waiting = Deferred.fromCoroutine(closeAll(first, second))
@@ -187,7 +187,7 @@ class ClosedTests(SynchronousTestCase):
         self.assertIs(self.successResultOf(waiting), None)
 
     def test_cancelled(self) -> None:
-        """Who is cancelled, once or twice, waits to the end, and learns it then."""
+        """A caller that is cancelled, once or twice, waits to the end, and learns it then."""
         closing: Deferred[None] = Deferred()
         waiting = Deferred.fromCoroutine(closeAll(closing))
         for _ in range(2):

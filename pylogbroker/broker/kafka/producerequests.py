@@ -488,7 +488,7 @@ def _withoutRepeats(parts: list[PartitionProduceData]) -> Iterable[PartitionProd
 
 
 def _forgetRecords(request: ProduceRequest) -> None:
-    """What is appended need not stay in memory until it is acknowledged, nor the frame with it."""
+    """Free the records, which are appended, and their frame before the request is acknowledged."""
     for topic in request.topicData:
         topic.partitionData.clear()
 

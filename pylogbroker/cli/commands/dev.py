@@ -49,7 +49,7 @@ DEV_DEFAULTS = (
     "transaction.state.log.num.partitions=1",
 )
 """
-Properties of C{dev}: nobody waits. Nothing is lost when the process is killed, but in a power cut.
+Properties of C{dev}: no request waits for a flush. A kill loses nothing, a power cut may.
 """
 
 

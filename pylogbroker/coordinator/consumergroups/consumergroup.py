@@ -611,7 +611,7 @@ _NEVER = 2**31
 
 
 def _epochError(member: ConsumerMember) -> ErrorCode:
-    """What a member is told whose epoch, or generation, is another."""
+    """The error for a member that sends another epoch, or generation, than its own."""
     isClassic = member.classic is not None
     return ErrorCode.ILLEGAL_GENERATION if isClassic else ErrorCode.STALE_MEMBER_EPOCH
 

@@ -325,7 +325,7 @@ class ConsumerMembership:
         return ConsumerGroup(groupId, self._table.partitionOf(groupId), self._table.totals)
 
     def _upgraded(self, found: ClassicGroup) -> ConsumerGroup:
-        """What a classic group with members becomes, if the member is admitted."""
+        """A group of KIP-848 in the place of a classic one, if the member is admitted."""
         reason = None
         if not self._settings.mayUpgrade:
             reason = "online upgrade is disabled."
@@ -725,8 +725,8 @@ class ConsumerMembership:
         self, group: ConsumerGroup, before: ConsumerMember | None, after: ConsumerMember
     ) -> None:
         """
-        Who has to give up partitions has as long for it as it said, for others anew; one of the
-        classic protocol has to join again, instead.
+        Begin a member's time to give up partitions, of the length that it asked for; anew if they
+        are other partitions. A member of the classic protocol has to join again, instead.
         """
         key = _revocationKey(group, after.memberId)
         if after.state is not MemberState.UNREVOKED or after.classic is not None:
@@ -811,8 +811,8 @@ class ConsumerMembership:
     def loaded(self, group: ConsumerGroup) -> None:
         """
         A group was read from the log: its members' sessions begin. If an append has failed, and a
-        later one has not, the log has what was to be deleted: patterns that nobody has, and members
-        whose place or partitions others have.
+        later one has not, the log has what was to be deleted: patterns without a member, and
+        members whose place or partitions others have.
         """
         for pattern in list(group.patterns):
             group.dropPattern(pattern)

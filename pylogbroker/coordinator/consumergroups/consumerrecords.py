@@ -54,7 +54,7 @@ class GroupEpochValue(NamedTuple):
 
 
 class ClassicMemberMetadata(NamedTuple):
-    """What a member told about itself that speaks the classic protocol."""
+    """Session and protocols of a member that speaks the classic protocol, as it joined."""
 
     sessionTimeoutMs: int
     protocols: tuple[JoinProtocol, ...]

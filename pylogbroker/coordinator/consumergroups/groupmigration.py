@@ -65,7 +65,7 @@ def upgraded(group: ClassicGroup, image: MetadataImage) -> ConsumerGroup:
 
 
 def _assigned(assignment: bytes, image: MetadataImage) -> Places:
-    """What a member has, which has perhaps not asked for it yet."""
+    """Partitions that the leader has assigned to a member, which may not know them yet."""
     if not assignment:
         return {}
     found = decodeAssignment(assignment)

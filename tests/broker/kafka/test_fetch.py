@@ -272,7 +272,7 @@ class CompactionTests(FetchCase):
         self.assertEqual((part.errorCode, self.values(part.records)), (0, [b"kept"]))
 
     def test_fileGoneOfTime(self) -> None:
-        """So it is with the search for a time."""
+        """If the file in which a time is searched is exchanged before, the new one is searched."""
         self.fill()
         cls: Any = MESSAGES["ListOffsetsRequest"]
         wanted = cls.ListOffsetsPartition(partitionIndex=0, timestamp=0)
@@ -481,7 +481,7 @@ class UnwrittenTests(UnreadableCase):
             self.assertEqual(self.now(), (0, [b"a"], end + 1))
 
     def test_requestsOfOneTurn(self) -> None:
-        """So it is behind a produce request without acknowledgement on the same connection."""
+        """A fetch has the records of the C{acks=0} request before it on the same connection."""
         produce: Any = MESSAGES["ProduceRequest"]
         part = produce.PartitionProduceData(index=0, records=batchOf(b"a"))
         topic = produce.TopicProduceData(name="t", partitionData=[part])

@@ -458,7 +458,7 @@ class DowngradeTests(MixedCase):
         self.assertEqual(member.memberAssignment[2:], assignment({"t": [0]})[2:])
 
     def test_silent(self) -> None:
-        """So it is if it is silent for too long."""
+        """The group is classic again if its last member of KIP-848 is silent for too long."""
         joined = self.both()
         for _ in range(SESSION_TIMEOUT_MS // SESSION_MS + 1):
             self.advance(SESSION_MS - 1)
@@ -466,7 +466,7 @@ class DowngradeTests(MixedCase):
         self.again(joined)
 
     def test_removed(self) -> None:
-        """So it is if an administrator removes it."""
+        """The group is classic again if an administrator removes its last member of KIP-848."""
         joined = self.both()
         (answer,) = self.leave(LeavingMember(A))
         self.assertEqual([each.errorCode for each in answer.members], [0])
@@ -492,7 +492,7 @@ class DowngradeTests(MixedCase):
         self.assertEqual(self.described().groupState, "Empty")
 
     def test_tooMany(self) -> None:
-        """So it is if a classic group may not have so many members."""
+        """The group stays as it is if a classic one may not have that number of members."""
         self.both()
         self.coordinator._consumers._settings = replace(self.settings, groupMaxSize=0)
         self.beat(A, -1)
@@ -510,7 +510,7 @@ class DowngradeTests(MixedCase):
         self.assertEqual((self.state(), self.memberIds()), ("Stable", [self.m]))
 
     def test_answerWaits(self) -> None:
-        """Who leaves is answered when the classic group is in the log."""
+        """A member that leaves is answered when the classic group is in the log."""
         self.both()
         self.log.isHeld = True
         answers = self.send(memberId=A, memberEpoch=-1)

@@ -212,7 +212,7 @@ class MemberTests(ConsumerCase):
         self.assertEqual(list(self.epochs()), [A, B])
 
     def test_givesUpTwice(self) -> None:
-        """Who then has to give up other partitions has the whole time for these."""
+        """A member that then has to give up other partitions has the whole time for these."""
         self.enter(A, "u")
         self.enter(B, "u")
         self.advance(INTERVAL_MS)
@@ -539,7 +539,7 @@ class LogTests(ConsumerCase):
         self.log.flush()
 
     def test_failedAppendBefore(self) -> None:
-        """Nobody is told what an append holds that has failed, though a later one has not."""
+        """No member is told what an append holds that has failed, though a later one has not."""
         self.log.isHeld = True
         join: Any = {
             "memberEpoch": 0,
@@ -576,7 +576,7 @@ class LogTests(ConsumerCase):
         self.assertEqual(self.epochs(), {})
 
     def test_ownerTwice(self) -> None:
-        """The same with partitions: only the one that has got them last is a member."""
+        """Of two owners of a partition in the log, only the later one is a member."""
         self.enter(A, "t")
         self.advance(INTERVAL_MS)
         self.log.isHeld = True

@@ -1,6 +1,6 @@
 """
-Who may own what in a group of KIP-848, as anybody sees it who hears requests and answers. A module
-of its own, since it knows nothing of the coordinator.
+The owners of partitions in a group of KIP-848, as requests and answers show them. A module of its
+own, since it knows nothing of the coordinator.
 
 A partition is a member's from the answer that gives it, until the member says that it has given it
 up, leaves or joins anew, or until the coordinator may take it for dead: its session, or the time it

@@ -76,7 +76,7 @@ class TimeTests(SaslCase):
         self.lead.settle()
 
     def test_silent(self) -> None:
-        """Who does not authenticate in time is cut off, silent or not; who has, stays."""
+        """A client that does not authenticate in time is cut off, silent or not; others stay."""
         entered, silent, begun = self.entered(), self.lead.connect(), self.lead.connect()
         self.handshake(begun)
         with capturedLogs() as events:
