@@ -279,9 +279,9 @@ class ServerConnection(TwistedProtocol):
         handler = self._chooseHandler(self.transport, greeting, isEnough)
         if handler is None:
             return data
+        self._state = handler.newState(self.transport)  # first: it may refuse the client
         self._handler, self._chooseHandler = handler, None
         self._decoder = self._handler.newDecoder()
-        self._state = self._handler.newState(self.transport)
         self._greeting = b""
         return greeting
 

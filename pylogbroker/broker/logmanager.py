@@ -477,6 +477,8 @@ class LogManager:
 
     def _flushGathered(self, partition: Partition) -> None:
         """Start the flush that requests wait for, or wait a little for further requests."""
+        if partition in self._busy:
+            return  # the end of its job looks again
         count = partition.log.flushWaiterCount
         if not 0 < count < partition.gatherCount:
             self.flush(partition)

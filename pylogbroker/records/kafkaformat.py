@@ -321,7 +321,10 @@ class KafkaFormat:
             largest,
         )
         if not isOrdinary:
-            records = list(iterateRecords(batch, 0, header, limits))
+            read = header
+            if isTimeChecked:  # a client's LogAppendTime would hide the times of its records
+                read = header._replace(attributes=header.attributes & ~APPEND_TIME_ATTRIBUTE)
+            records = list(iterateRecords(batch, 0, read, limits))
             self._checkEach(records, header, latestMs)
             if isTimeChecked:
                 largestMs = max(-1, max((record.timestampMs for record in records), default=-1))

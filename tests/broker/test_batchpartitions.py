@@ -236,6 +236,16 @@ class AcknowledgeTests(SynchronousTestCase):
         self.flushOf(b"ab")
         self.assertEqual(len(self.bench.worker.jobs), 0)
 
+    def test_gatherBesideJob(self) -> None:
+        """While a flush is under way nobody gathers: its end looks for those who wait."""
+        self.flushOf(b"abcde")
+        self.bench.manager.flush(self.bench.partition())
+        self.bench.send(batch(b"f"), [], False)
+        self.bench.turn()
+        self.assertIsNone(self.bench.partition().gathering)
+        self.bench.settle()
+        self.assertEqual(self.acks, [None] * 5)
+
     def test_gatherFew(self) -> None:
         """It does not wait for requests of which there are so many that a flush costs little."""
         self.flushOf(bytes(range(GATHER_COUNT_MAX + 1)))

@@ -1087,8 +1087,9 @@ class DialectTests(DialectTestCase):
     def test_notServed(self) -> None:
         """A client that the chosen protocol does not serve is closed, and the reason is logged."""
         self.dialect.refusal = "nobody knows it"
+        first = EchoDialect()
         self.factory = BrokerFactory(
-            self.connections, EchoDialect(), lambda transport, greeting, isEnough: self.dialect
+            self.connections, first, lambda transport, greeting, isEnough: self.dialect
         )
         self.connections.log = RateLimitedLogger(self.clock, Logger("pylogbroker"))
         self.connection = self.connect()
@@ -1096,6 +1097,9 @@ class DialectTests(DialectTestCase):
         self.assertTrue(self.transport.disconnecting)
         self.assertEqual((self.dialect.waiting, self.counters.malformedCount), ([], 1))
         self.assertIn("nobody knows it", self.lines()[0])
+        self.connection.connectionLost(Failure(ConnectionAborted()))
+        # The state is the first protocol's, which another one cannot read.
+        self.assertEqual((first.lostCount, self.dialect.lostCount), (1, 0))
 
     def test_heldBack(self) -> None:
         """

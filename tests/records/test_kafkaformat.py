@@ -43,6 +43,7 @@ from pylogbroker.records.kafkaformat import (
     RecordRules,
 )
 from pylogbroker.records.recordbatch import (
+    APPEND_TIME_ATTRIBUTE,
     BATCH_OVERHEAD,
     Record,
     assembleBatch,
@@ -327,6 +328,20 @@ class TimeTests(SynchronousTestCase):
         none = encodeBatch([Record(0, -2, b"k", b"v")])
         opened = validated(RecordRules(isEveryRecordChecked=True), none)
         self.assertEqual(opened.timestampMaxMs, -1)
+
+    def test_claimedAppendTime(self) -> None:
+        """A client that claims C{LogAppendTime} does not hide the times of its records."""
+        good = encodeBatch([Record(0, START_MS, b"k", b"v")])
+        header = readHeader(good)
+        claim = header._replace(
+            attributes=header.attributes | APPEND_TIME_ATTRIBUTE, maxTimestampMs=START_MS + 5000
+        )
+        data = assembleBatch(claim, good[BATCH_OVERHEAD:])
+        opened = validated(RecordRules(isEveryRecordChecked=True), data)
+        self.assertEqual((opened.timestampMaxMs, opened.buffers), (START_MS, [good]))
+        rules = RecordRules(timestampBeforeMaxMs=1000)
+        with self.assertRaises(InvalidTimestampError):
+            validated(rules, data, nowMs=START_MS + 5000)
 
 
 class RecompressionTests(SynchronousTestCase):

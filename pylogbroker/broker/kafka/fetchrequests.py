@@ -401,8 +401,8 @@ class _Fetch:
             self._owner.waiting[self._key] = expire
         self._waitCount = turn = self._waitCount + 1
         for read in self._reads:
-            if read.partition is None:
-                continue
+            if read.partition is None or (read.error is not None and not read.isUnreadable):
+                continue  # what has failed would end the wait at once, again and again
             log = read.partition.log
             if read.isUnreadable:
                 mark, offset = MarkKind.HIGH_WATERMARK, read.end

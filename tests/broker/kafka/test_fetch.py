@@ -457,6 +457,24 @@ class UnflushedTests(UnreadableCase):
         self.send(1)
         self.assertEqual(self.now(), (ErrorCode.KAFKA_STORAGE_ERROR, [], -1))
 
+    def test_besideFailed(self) -> None:
+        """A partition that is out of service does not end the wait for another, nor prolong it."""
+        failed = self.lead.service.kafka.topics.find("t", 1)
+        assert failed is not None
+        self.lead.fileSystem.fail("fsync", ".log", errno.EIO)
+        self.lead.service._broker.tryAppend(failed, batchOf(b"lost"))
+        self.lead.service.logManager.flush(failed)
+        self.lead.settle()
+        self.assertTrue(failed.log.isOffline)
+        self.append()
+        self.peer.send(frameOf(ApiKey.FETCH, 12, self.request((0, 0), (1, 0))))
+        self.assertIsNone(self.answer(ApiKey.FETCH, 12))
+        self.lead.settle()
+        found = self.answer(ApiKey.FETCH, 12)
+        assert found is not None
+        codes = {part.partitionIndex: part.errorCode for part in found.responses[0].partitions}
+        self.assertEqual(codes, {0: 0, 1: ErrorCode.KAFKA_STORAGE_ERROR})
+
     def test_connectionLost(self) -> None:
         """The wait ends with its connection."""
         self.append()
