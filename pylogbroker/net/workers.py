@@ -69,8 +69,13 @@ class ThreadPoolWorker:
     def _addThreads(self) -> None:
         while len(self._threads) < min(self._leftCount, self._threadCountMax):
             thread = Thread(target=self._serve, name=f"{self._name}-{len(self._threads)}")
+            try:
+                thread.start()
+            except RuntimeError:  # the system allows no more
+                if not self._threads:
+                    raise
+                return
             self._threads.append(thread)
-            thread.start()
 
     def _serve(self) -> None:
         for work, done in iter(self._queue.get, None):
