@@ -22,6 +22,8 @@ from enum import Enum
 from struct import Struct
 
 from pylogbroker.cluster.partitioner import javaHash
+from pylogbroker.coordinator.consumergroups.consumerrecords import ConsumerGroupKey, encodeKey
+from pylogbroker.coordinator.effects import Record
 from pylogbroker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group, GroupTotals
 from pylogbroker.coordinator.groupmessages import (
     JoinedMember,
@@ -94,6 +96,7 @@ class ClassicGroup(Group):
     @ivar isMemberAdded: since the initial rebalance was last put off.
     @ivar isAssigning: the leader's assignment is being appended.
     @ivar subscribedTopics: L{None} if it is not known.
+    @ivar leftOver: keys of records of the same group by KIP-848, which the log may still have.
     """
 
     def __init__(self, groupId: str, partition: int, nowMs: int, totals: GroupTotals) -> None:
@@ -112,6 +115,7 @@ class ClassicGroup(Group):
         self.isAssigning = False
         self.subscribedTopics: frozenset[str] | None = None
         self.awaitingJoinCount = 0
+        self.leftOver: list[ConsumerGroupKey] = []
         self._supported: Counter[str] = Counter()
 
     # -- state
@@ -333,6 +337,10 @@ class ClassicGroup(Group):
         return frozenset(found)
 
     # -- the log
+
+    def leftOverTombstones(self) -> list[Record]:
+        """The records that delete those that are left over."""
+        return [(encodeKey(each), None) for each in self.leftOver]
 
     def stored(self, assignments: Mapping[str, bytes]) -> StoredGroup:
         """

@@ -452,7 +452,7 @@ class GroupCoordinator:
                     self._membership.unload(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             done(self._table.appendError(error))
 
-        records = tombstones(group, partitions)
+        records = [*tombstones(group, partitions), *group.leftOverTombstones()]
         records.append((encodeGroupMetadataKey(group.groupId), None))
         self._table.append(group, records, appended)
 
@@ -491,9 +491,13 @@ class GroupCoordinator:
             self._offsets.pending.supersede(decoded)
         elif value is not None:
             stored = decodeStoredGroup(value)
+            made = self._table.classic(groupId)
+            if made is None:
+                made = self._table.create(groupId)
             if isinstance(group, ConsumerGroup):
                 self._consumers.forgetMembers(group)
-            (self._table.classic(groupId) or self._table.create(groupId)).restore(stored)
+                made.leftOver = group.takeTombstones()[0]
+            made.restore(stored)
         elif isinstance(group, ClassicGroup):
             # The offsets may go on in a group of another kind; theirs are records of their own.
             group.restore(StoredGroup("", 0, None, None, -1))

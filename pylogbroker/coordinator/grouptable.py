@@ -172,36 +172,26 @@ class GroupTable:
         group: ClassicGroup,
         assignments: Mapping[str, bytes],
         done: Appended,
-        tombstones: Sequence[Record] = (),
     ) -> PendingAppend:
-        """
-        Append the generation of a group, with the assignments of its members.
+        """Append the generation of a group, with the assignments of its members."""
+        return self._store(group, group.stored(assignments), done)
 
-        @param tombstones: delete what it was before.
-        """
-        return self._store(group, group.stored(assignments), done, tombstones)
-
-    def storeNew(
-        self, group: ClassicGroup, done: Appended, tombstones: Sequence[Record] = ()
-    ) -> PendingAppend:
-        """
-        Append that a group exists, whatever has become of it meanwhile.
-
-        @param tombstones: delete what it was before.
-        """
+    def storeNew(self, group: ClassicGroup, done: Appended) -> PendingAppend:
+        """Append that a group exists, whatever has become of it meanwhile."""
         stored = StoredGroup("", 0, None, None, group.stateTimestampMs)
-        return self._store(group, stored, done, tombstones)
+        return self._store(group, stored, done)
 
-    def _store(
-        self,
-        group: ClassicGroup,
-        stored: StoredGroup,
-        done: Appended,
-        tombstones: Sequence[Record] = (),
-    ) -> PendingAppend:
+    def _store(self, group: ClassicGroup, stored: StoredGroup, done: Appended) -> PendingAppend:
+        """Each append deletes the left over records, too, until one of them is done."""
         group.isStored = True
+
+        def appended(error: ErrorCode) -> None:
+            if not error:
+                group.leftOver = []
+            done(error)
+
         record = encodeGroupMetadataKey(group.groupId), encodeStoredGroup(stored)
-        return self.append(group, [*tombstones, record], done)
+        return self.append(group, [*group.leftOverTombstones(), record], appended)
 
     def whenAppended(self, group: Group, callback: Callable[[], None]) -> None:
         """Call back when nothing of the group is being appended; at once if nothing is."""

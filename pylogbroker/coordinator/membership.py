@@ -26,7 +26,7 @@ from pylogbroker.coordinator.classicgroup import (
     ClassicMember,
 )
 from pylogbroker.coordinator.consumergroups.consumergroup import ConsumerGroup
-from pylogbroker.coordinator.effects import PendingAppend, Record
+from pylogbroker.coordinator.effects import PendingAppend
 from pylogbroker.coordinator.groupmessages import (
     UNKNOWN_MEMBER_ID,
     ClientContext,
@@ -97,11 +97,10 @@ class ClassicMembership:
         if self._isAboveLimits(group, request):
             self._refuseJoin(reply, ErrorCode.GROUP_MAX_SIZE_REACHED)
             return
-        tombstones: list[Record] = []
-        if isinstance(found, ConsumerGroup):
-            tombstones = found.takeTombstones()[1]
         if group is None:
             group = self._table.create(request.groupId)
+        if isinstance(found, ConsumerGroup):
+            group.leftOver = found.takeTombstones()[0]
         appended = None
         if not self._accepts(group, memberId):
             self._removeMember(group, memberId, ErrorCode.GROUP_MAX_SIZE_REACHED)
@@ -114,9 +113,9 @@ class ClassicMembership:
             appended = self._joinNew(context, request, group, reply)
         else:
             appended = self._joinExisting(context, request, group, reply)
-        if tombstones:
+        if isinstance(found, ConsumerGroup):
             # If this fails, the record of the first generation puts an end to the group before.
-            self._table.storeNew(group, lambda error: None, tombstones)
+            self._table.storeNew(group, lambda error: None)
         elif isNew and appended is None:
             self._table.storeNew(group, partial(self._newGroupAppended, group))
 
@@ -628,19 +627,16 @@ class ClassicMembership:
             self._answerSync(member, SyncGroupAnswer(error))
         self.vacate(group)
 
-    def takeOver(
-        self, group: ClassicGroup, tombstones: Sequence[Record], isRebalancing: bool
-    ) -> PendingAppend:
+    def takeOver(self, group: ClassicGroup, isRebalancing: bool) -> PendingAppend:
         """
-        A group goes on with the classic protocol alone.
+        A group goes on with the classic protocol alone. If this append fails, the record of the
+        next generation puts an end to the group before.
 
-        @param tombstones: delete what it was before. If this append fails, the record of the next
-            generation puts an end to the group before.
         @param isRebalancing: whether its members have to join again.
         """
         self._table.replace(group)
         assignments = {each.memberId: each.assignment for each in group.members.values()}
-        stored = self._table.storeGroup(group, assignments, lambda error: None, tombstones)
+        stored = self._table.storeGroup(group, assignments, lambda error: None)
         self.loaded(group)
         if isRebalancing and group.canRebalance:
             self._prepareRebalance(group)

@@ -130,6 +130,19 @@ class GroupCase(SynchronousTestCase):
         for partition in range(self.settings.partitionCount):
             self.coordinator.loaded(partition)
 
+    def compact(self) -> None:
+        """Only the last record of each key stays in the log, and no tombstone."""
+        last: dict[tuple[int, bytes], bytes | None] = {}
+        for partition, (key, value) in self.log.records:
+            last.pop((partition, key), None)
+            last[partition, key] = value
+        self.log.records = [
+            (partition, (key, value))
+            for (partition, key), value in last.items()
+            if value is not None
+        ]
+        self.log.producers = [None] * len(self.log.records)
+
     def advance(self, ms: int) -> None:
         """Time goes by, deadline by deadline."""
         endMs = self.nowMs + ms

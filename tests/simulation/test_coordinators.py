@@ -42,6 +42,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SEED_COUNT = 2_000
 EACH_COUNT = 200
 PLANTED_SEED_COUNT_MAX = 500
+FOUND_SEEDS = (37202, 39115, 43974)
 REPEAT_COUNT = 10
 MUST_HAPPEN = (
     "committed",
@@ -83,6 +84,11 @@ MakeWorld = Callable[[int, bool], CoordinatorWorld]
 
 class GroupSeedTests(SynchronousTestCase):
     """What must hold of groups, holds (C{tests.simulation.coordinators.groups})."""
+
+    def test_found(self) -> None:
+        """Seeds that found a mistake hold."""
+        for seed in FOUND_SEEDS:
+            self.assertEqual(simulateCoordinator(GroupWorld, seed).faults, [])
 
 
 def _seeds(

@@ -21,10 +21,12 @@ that bring the log up to date. Records whose append failed are noted again.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from hashlib import blake2b
+from itertools import chain
 
 from pylogbroker.cluster.metadataimage import MetadataImage
 from pylogbroker.coordinator.consumergroups import consumerrecords
@@ -159,6 +161,7 @@ class ConsumerGroup(Group):
         self.isDeleting = False
         self._holders: dict[tuple[bytes, int], int] = {}
         self._changed: dict[ConsumerGroupKey, None] = {}
+        self._appending: deque[list[ConsumerGroupKey]] = deque()
 
     # -- state
 
@@ -236,6 +239,24 @@ class ConsumerGroup(Group):
             if self._isReplaced(each)
             or any(epoch < newest[place] for place, epoch in _epochs(each))
         ]
+
+    def repair(self) -> None:
+        """
+        Begin an epoch beyond all others, so that there will be another target assignment, if the
+        log lacks an append that has failed: the target assignment is ahead of the group, a member
+        is ahead of the target assignment, or a partition is in the targets of two members.
+        """
+        epochs = [self.targetEpoch, *(each.epoch for each in self.members.values())]
+        targets = [
+            (topicId, partition)
+            for memberId in self.members
+            for topicId, partitions in self.target.get(memberId, {}).items()
+            for partition in partitions
+        ]
+        isAhead = self.targetEpoch > self.epoch or max(epochs) > self.targetEpoch
+        if isAhead or len(set(targets)) < len(targets):
+            self.epoch = max(self.epoch, *epochs)
+            self.bump()
 
     def _isReplaced(self, member: ConsumerMember) -> bool:
         instanceId = member.instanceId
@@ -448,13 +469,20 @@ class ConsumerGroup(Group):
         """Whether the log has to be brought up to date."""
         return bool(self._changed)
 
-    def takeRecords(self) -> tuple[list[ConsumerGroupKey], list[Record]]:
-        """What has changed, and the records that say so."""
+    def takeRecords(self) -> list[Record]:
+        """The records that say what has changed. L{appended} is to be called with the outcome."""
         keys = sorted(self._changed, key=lambda each: _ORDER.index(each.keyType))
         self._changed.clear()
         records = [(consumerrecords.encodeKey(each), self._valueOf(each)) for each in keys]
+        self._appending.append(keys)
         deleted = [each for each in reversed(records) if each[1] is None]
-        return keys, [*deleted, *(each for each in records if each[1] is not None)]
+        return [*deleted, *(each for each in records if each[1] is not None)]
+
+    def appended(self, error: ErrorCode) -> None:
+        """The oldest records that were taken are appended, or not."""
+        keys = self._appending.popleft()
+        if error:
+            self.notStored(keys)
 
     def notStored(self, keys: Iterable[ConsumerGroupKey]) -> None:
         """Records could not be appended."""
@@ -462,8 +490,11 @@ class ConsumerGroup(Group):
         self._changed.update(dict.fromkeys(keys))
 
     def takeTombstones(self) -> tuple[list[ConsumerGroupKey], list[Record]]:
-        """The records that delete a group without members, but for its offsets."""
-        keys = dict.fromkeys(self._changed)
+        """
+        The records that delete a group without members, but for its offsets. They delete the keys
+        of appends that are not done, too, since those may fail.
+        """
+        keys = dict.fromkeys(chain(self._changed, *self._appending))
         self._changed.clear()
         for each in self.patterns:
             keys[ConsumerGroupKey(consumerrecords.PATTERN_KEY, self.groupId, each)] = None
@@ -482,8 +513,10 @@ class ConsumerGroup(Group):
         if key.keyType == consumerrecords.TARGET_KEY:
             made = consumerrecords.TargetEpochValue(self.targetEpoch, self.targetMs)
             return consumerrecords.encodeTargetEpoch(made)
-        resolved = self.patterns.get(key.name)
-        if key.keyType == consumerrecords.PATTERN_KEY and resolved is not None:
+        if key.keyType == consumerrecords.PATTERN_KEY:
+            resolved = self.patterns.get(key.name)
+            if resolved is None:
+                return None
             topics = tuple(sorted(resolved.topics))
             return consumerrecords.encodePattern(
                 consumerrecords.PatternValue(topics, 0, resolved.madeMs)

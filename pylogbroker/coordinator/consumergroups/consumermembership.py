@@ -190,14 +190,9 @@ class ConsumerMembership:
         @return: the last append of the group's records, if there is any.
         """
         if group.isChanged:
-            keys, records = group.takeRecords()
+            records = group.takeRecords()
             group.isStored = True
-
-            def appended(error: ErrorCode) -> None:
-                if error:
-                    group.notStored(keys)
-
-            group.lastStored = self._table.append(group, records, appended)
+            group.lastStored = self._table.append(group, records, group.appended)
         return group.lastStored
 
     def _check(self, context: ClientContext, request: ConsumerGroupHeartbeat) -> None:
@@ -455,6 +450,8 @@ class ConsumerMembership:
             self.expectHeartbeat(group, memberId)
         if found.isStored:
             group.changed(CLASSIC_KEY)
+        for each in found.leftOver:
+            group.changed(each.keyType, each.name)
 
     def replaceStatic(self, group: ConsumerGroup, old: ConsumerMember, memberId: str) -> None:
         """Another process takes the place of a static member that has gone."""
@@ -681,7 +678,8 @@ class ConsumerMembership:
         """All members speak the classic protocol."""
         made = downgraded(group, epoch, self._image(), self._table.nowMs(), self._table.totals)
         self.forgetMembers(group)
-        return self._classic.takeOver(made, group.takeTombstones()[1], isRebalancing)
+        made.leftOver = group.takeTombstones()[0]
+        return self._classic.takeOver(made, isRebalancing)
 
     def expectJoin(self, group: ConsumerGroup, member: ConsumerMember) -> None:
         """A member of the classic protocol was told to join again, and has its time for it."""
@@ -816,6 +814,7 @@ class ConsumerMembership:
         """
         for pattern in list(group.patterns):
             group.dropPattern(pattern)
+        group.repair()
         superseded = group.supersededMembers()
         if superseded:
             self._remove(group, superseded)

@@ -593,6 +593,60 @@ class LogTests(ConsumerCase):
             self.reload()
             self.assertEqual(self.owned(), {B: {"t": [0, 1]}})
 
+    def test_targetAhead(self) -> None:
+        """A target assignment is in the log, but not the epoch of the group before it."""
+        self.pair()
+        self.enter(C, "u")
+        self.advance(INTERVAL_MS)
+        self.log.isHeld = True
+        self.send(memberId=B, memberEpoch=-1)
+        self.send(memberId=C, memberEpoch=3)
+        self.failFirst()
+        self.reload()
+        self.assertEqual(self.described().assignmentEpoch, 5)
+        self.advance(INTERVAL_MS)
+        self.assertEqual(self.beat(C, 5).memberEpoch, 6)
+        self.assertEqual(self.targets()[A]["t"] + self.targets()[B]["t"], [0, 1])
+
+    def test_memberAhead(self) -> None:
+        """A member is in the log with the epoch of a target assignment that is not."""
+        self.pair()
+        self.enter(C, "u")
+        self.advance(INTERVAL_MS)
+        self.log.isHeld = True
+        self.send(memberId=A, memberEpoch=3, owned={"t": [0]})
+        self.send(memberId=B, memberEpoch=3, owned={"t": [1]})
+        self.failFirst()
+        self.assertEqual(self.epochs(), {A: 4, B: 4, C: 3})
+        self.reload()
+        self.assertEqual(self.epochs(), {A: 3, B: 4, C: 3})
+        self.assertEqual(self.beat(B, 4).memberEpoch, 5)
+
+    def test_partitionOfTwo(self) -> None:
+        """A member whose removal failed is in the log, with a target that is also another's."""
+        self.pair()
+        self.enter(C, "u")
+        self.advance(INTERVAL_MS)
+        self.log.isHeld = True
+        self.send(memberId=B, memberEpoch=-1)
+        self.send(memberId=C, memberEpoch=3, subscribedTopicNames=[])
+        self.failFirst()
+        self.reload()
+        self.assertEqual(self.targets(), {A: {"t": [0, 1]}, B: {"t": [1]}, C: {}})
+        self.assertEqual(self.described().assignmentEpoch, self.epochs()[C])
+        self.advance(INTERVAL_MS)
+        self.beat(B, 3)
+        self.assertEqual(self.targets()[A]["t"] + self.targets()[B]["t"], [0, 1])
+
+    def test_patternLikeMember(self) -> None:
+        """A pattern without a member is deleted, though it is the id of a member."""
+        self.enter(A, "t", subscribedTopicRegex=A)
+        self.advance(0)
+        self.beat(A, self.epochs()[A], subscribedTopicRegex="x")
+        before = self.described()
+        self.reload()
+        self.assertEqual(self.described(), before)
+
     def test_patternOfNobody(self) -> None:
         """A pattern is in the log though no member has it: what it matched may be out of date."""
         pattern = bytes.fromhex("0000020374310000000000000070000001a205229eb400")
@@ -788,6 +842,24 @@ class OffsetTests(ConsumerCase):
         self.reload()
         self.assertEqual(self.owned(), {A: {"t": [0, 1]}})
 
+    def test_deletedBehindFailure(self) -> None:
+        """A deletion also deletes the records of a member whose removal has failed before it."""
+        self.enter(A, "t")
+        self.beat(A, 2, subscribedTopicRegex="u")
+        self.advance(0)
+        self.log.isHeld = True
+        self.send(memberId=A, memberEpoch=-1)
+        answers: list[Any] = []
+        self.coordinator.deleteGroups([GROUP], answers.append)
+        waiting = self.log.waiting
+        self.log.waiting = waiting[:1]
+        self.log.flush(ErrorCode.NOT_ENOUGH_REPLICAS)
+        self.log.waiting = waiting[1:]
+        self.log.flush()
+        self.assertEqual(answers[0][0].errorCode, 0)
+        self.compact()
+        self.assertEqual(self.log.records, [])
+
     def test_deletedWhileUnloaded(self) -> None:
         """The end of a deletion after its log has failed finds nothing."""
         self.enter(A, "t")
@@ -855,13 +927,63 @@ class MigrationTests(ConsumerCase):
         self.assertEqual(self.state(), "Stable")
         self.assertEqual(self.position(), 5)
 
+    def failToClassic(self) -> str:
+        """
+        A group goes on with the classic protocol; the records that end it fail.
+
+        @return: the id of a member that is about to join.
+        """
+        self.enter(A, "t")
+        self.beat(A, 2, subscribedTopicRegex="u")
+        self.advance(0)
+        self.log.isHeld = True
+        self.send(memberId=A, memberEpoch=-1)
+        (joined,) = self.join(version=4)
+        self.log.flush(ErrorCode.NOT_ENOUGH_REPLICAS)
+        self.log.isHeld = False
+        return joined.memberId
+
+    def test_backFails(self) -> None:
+        """If the records that end it fail, and it goes back, they are deleted by then."""
+        self.failToClassic()
+        self.enter(B, subscribedTopicNames=None, subscribedTopicRegex="x")
+        before = self.described()
+        for _ in range(2):
+            self.reload()
+            self.assertEqual(self.described(), before)
+            self.compact()
+
+    def test_deletedAsClassic(self) -> None:
+        """If the records that end it fail, the deletion of the classic group has them."""
+        self.failToClassic()
+        answers: list[Any] = []
+        self.coordinator.deleteGroups([GROUP], answers.append)
+        self.assertEqual(answers[0][0].errorCode, 0)
+        self.compact()
+        self.assertEqual(self.log.records, [])
+
+    def test_endedByGeneration(self) -> None:
+        """If the records that end it fail, the first generation has them, the second has not."""
+        (joined,) = self.join(self.failToClassic())
+        self.sync(joined)
+        count = len(self.log.records)
+        self.join(joined.memberId)
+        self.sync(joined._replace(generationId=2))
+        self.assertEqual(len(self.log.records), count + 1)
+        self.compact()
+        self.assertEqual([key for _, (key, _) in self.log.records], [encodeGroupMetadataKey(GROUP)])
+
     def test_membersInTheLog(self) -> None:
         """A record of a classic group ends one of the new protocol, whatever members it has."""
-        self.enter(A, "t")
+        self.enter(A, "t", subscribedTopicRegex="u")
+        self.advance(0)
         self.coordinator = self.make()
         self.stable()
         self.reload()
         self.assertEqual(self.state(), "Stable")
+        self.leave(LeavingMember(self.memberIds()[0]))
+        self.compact()
+        self.assertEqual([key for _, (key, _) in self.log.records], [encodeGroupMetadataKey(GROUP)])
 
     def test_toConsumer(self) -> None:
         """A classic group without members goes on with the new protocol; its offsets stay."""

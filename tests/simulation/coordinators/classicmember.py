@@ -42,7 +42,8 @@ class ClassicConsumer(SimulatedClient):
     @ivar owned: partitions, numbers.
     @ivar positions: where it reads on, of those it has asked for.
     @ivar isSynced: whether C{owned} is what its generation gave it.
-    @ivar mustRejoin: it was told of a rebalance, or has given partitions away.
+    @ivar mustRejoin: it was told of a rebalance, has given partitions away, or has asked to join
+        and not heard of a generation since.
     """
 
     def __init__(self, world: GroupWorld, name: str, instanceId: str | None) -> None:
@@ -118,7 +119,7 @@ class ClassicConsumer(SimulatedClient):
     # -- requests
 
     def _join(self) -> None:
-        self.mustRejoin = self.isSynced = False
+        self.mustRejoin, self.isSynced = True, False  # until a generation has it
         if not self.isCooperative:
             self.owned, self.positions = [], {}
         rebalanceTimeoutMs = self.rebalanceTimeoutMs if self.version else -1
@@ -137,7 +138,7 @@ class ClassicConsumer(SimulatedClient):
 
     def _joinAnswered(self, answer: JoinGroupAnswer) -> None:
         if answer.errorCode == ErrorCode.NONE:
-            self.memberId, self.joined = answer.memberId, answer
+            self.memberId, self.joined, self.mustRejoin = answer.memberId, answer, False
         elif answer.errorCode == ErrorCode.MEMBER_ID_REQUIRED:
             self.memberId = answer.memberId
         else:
