@@ -10,12 +10,12 @@ decompression.
 from __future__ import annotations
 
 from collections.abc import Callable
-from queue import SimpleQueue
-from threading import Thread
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred
-from twisted.python.failure import Failure
+from twisted.internet.threads import deferToThreadPool
+from twisted.python.threadpool import ThreadPool
 
 T = TypeVar("T")
 
@@ -41,62 +41,17 @@ class IWorker(Protocol):
 
 class ThreadPoolWorker:
     """
-    An L{IWorker} with a pool of threads; one starts when there is more work than threads. Its queue
-    has no limit: callers limit what they submit.
-
-    A flush for each turn of the reactor must cost little beside its C{fsync}. Work takes one queue
-    to a thread, and one wake-up of the reactor back; Twisted's C{ThreadPool} has a coordinator and
-    locks in between, and changes threads ten times.
+    An L{IWorker} with a pool of threads. Its queue has no limit: callers limit what they submit.
     """
 
     def __init__(self, reactor: Any, name: str, threadCount: int) -> None:
-        self._callFromThread = reactor.callFromThread
-        self._name = name
-        self._threadCountMax = threadCount
-        self._threads: list[Thread] = []
-        self._queue: SimpleQueue[tuple[Callable[[], Any], Deferred[Any]] | None] = SimpleQueue()
-        self._isStarted = False
-        self._leftCount = 0
-
-    def submit(self, work: Callable[[], T]) -> Deferred[T]:
-        done: Deferred[T] = Deferred()
-        self._leftCount += 1
-        self._queue.put((work, done))
-        if self._isStarted:
-            self._addThreads()
-        return done
-
-    def _addThreads(self) -> None:
-        while len(self._threads) < min(self._leftCount, self._threadCountMax):
-            thread = Thread(target=self._serve, name=f"{self._name}-{len(self._threads)}")
-            try:
-                thread.start()
-            except RuntimeError:  # the system allows no more
-                if not self._threads:
-                    raise
-                return
-            self._threads.append(thread)
-
-    def _serve(self) -> None:
-        for work, done in iter(self._queue.get, None):
-            try:
-                result = work()
-            except BaseException:
-                result = Failure()
-            self._callFromThread(self._ended, done, result)
-            del work, done, result  # nothing lives on while the thread waits
-
-    def _ended(self, done: Deferred[Any], result: Any) -> None:
-        self._leftCount -= 1
-        done.callback(result)  # a L{Failure} makes it fail
+        self._pool = ThreadPool(0, threadCount, name)
+        self.submit: Callable[..., Deferred[Any]] = partial(deferToThreadPool, reactor, self._pool)
 
     def start(self) -> None:
-        self._isStarted = True
-        self._addThreads()
+        if not self._pool.started:
+            self._pool.start()
 
     def stop(self) -> None:
-        self._isStarted = False
-        for _ in self._threads:
-            self._queue.put(None)
-        while self._threads:
-            self._threads.pop().join()
+        if self._pool.started:
+            self._pool.stop()

@@ -673,9 +673,9 @@ class DueTests(BrokerTestCase):
         self.assertEqual(self.take(self.successResultOf(across)), (self.first * 2)[:50])
         self.assertEqual(self.lead.pinCounts(), [0])
         self.assertEqual(
-            len(self.lead.reactor.getDelayedCalls()), 7
-        )  # the ticks of upkeep, and the looks for stalled readers, for who does not close, and for
-        # what to compact
+            len(self.lead.reactor.getDelayedCalls()), 8
+        )  # the ticks of upkeep, and the looks for stalled readers, for who does not close, for who
+        # is idle, and for what to compact
 
     def test_doesNotReach(self) -> None:
         """It does not wait if it does not reach that far."""

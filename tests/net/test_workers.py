@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import threading
 from functools import partial
-from unittest.mock import patch
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
@@ -50,20 +49,6 @@ class ThreadWorkerTests(TestCase):
         self.worker.start()
         both = threading.Barrier(2)
         return gatherResults([self.worker.submit(lambda: both.wait(300)) for _ in range(2)])
-
-    async def test_noMoreThreads(self) -> None:
-        """Where the system allows no more threads, those that are there do all work."""
-        self.worker.start()
-        hold = threading.Event()
-        first = self.worker.submit(lambda: hold.wait(300))
-
-        def refuse(_thread: threading.Thread) -> None:
-            raise RuntimeError("can't start new thread")
-
-        with patch.object(threading.Thread, "start", refuse):
-            second = self.worker.submit(lambda: 2)
-        hold.set()
-        self.assertEqual((await first, await second), (True, 2))
 
     def test_stop(self) -> Deferred[list[None]]:
         """
