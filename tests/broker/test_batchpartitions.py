@@ -216,7 +216,7 @@ class AcknowledgeTests(SynchronousTestCase):
     def test_gatherInVain(self) -> None:
         """
         Where fewer follow, it waits for a millisecond behind the last that needs the flush; then
-        some flushes wait for nobody.
+        some flushes do not wait.
         """
         self.flushOf(b"abcd")
         self.sendEach(b"e")
@@ -237,7 +237,7 @@ class AcknowledgeTests(SynchronousTestCase):
         self.assertEqual(len(self.bench.worker.jobs), 0)
 
     def test_gatherBesideJob(self) -> None:
-        """While a flush is under way nobody gathers: its end looks for those who wait."""
+        """No gathering begins while a flush is under way: its end looks for further requests."""
         self.flushOf(b"abcde")
         self.bench.manager.flush(self.bench.partition())
         self.bench.send(batch(b"f"), [], False)
@@ -247,7 +247,7 @@ class AcknowledgeTests(SynchronousTestCase):
         self.assertEqual(self.acks, [None] * 5)
 
     def test_gatherFew(self) -> None:
-        """It does not wait for requests of which there are so many that a flush costs little."""
+        """It does not wait where more than L{GATHER_COUNT_MAX} requests share a flush."""
         self.flushOf(bytes(range(GATHER_COUNT_MAX + 1)))
         self.assertEqual(len(self.bench.worker.jobs), 1)
 

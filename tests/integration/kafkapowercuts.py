@@ -238,7 +238,7 @@ class _Books:
     @ivar stored: by log, the numbers that are there, at some offset.
     @ivar starts: where logs begin.
     @ivar keys: by key, the number that was answered; and the tried values, in order, from 0 on.
-    @ivar transactions: whether a transaction is there; L{None}: nobody knows yet.
+    @ivar transactions: whether a transaction is there; L{None}: not known yet.
     @ivar positions: of groups.
     @ivar settings: values of settings, passwords and quotas, by kind.
     @ivar producerIds: all that were given.

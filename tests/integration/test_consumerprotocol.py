@@ -132,7 +132,7 @@ class ConsumerGroupTests(ClientCase):
     def test_bothProtocols(self) -> None:
         """
         A group of classic members goes over to the new protocol one by one, and back: no record is
-        missed or comes twice, since each is consumed while nobody comes or goes.
+        missed or comes twice, since each is consumed while no member comes or goes.
         """
         self.create(TOPIC, PARTITION_COUNT)
         first = self.classicMember()

@@ -496,7 +496,7 @@ class PlantedConsumerTests(PlantedCase):
         self.found("nothing ends the session")
 
     def test_topicsNotSeen(self) -> None:
-        """Partitions that come later are given to nobody."""
+        """Partitions that come later are given to no member."""
         self.patch(ConsumerMembership, "topicsChanged", lambda _: None)
         self.found("no rest")
 

@@ -462,7 +462,7 @@ class ConsumerMembership:
             group.setTarget(memberId, target)
 
     def makeMemberId(self) -> str:
-        """An id that nobody can guess."""
+        """An id that cannot be guessed."""
         made = self._random.getrandbits(128).to_bytes(16, "big")
         return urlsafe_b64encode(made).decode().rstrip("=")
 

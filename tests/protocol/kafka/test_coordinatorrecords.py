@@ -48,7 +48,7 @@ class RecordTests(SynchronousTestCase):
         self.assertRaises(FormatError, encodeRecord, made, 2)
 
     def test_manyElements(self) -> None:
-        """A record may have as many elements as its bytes hold; no request may have so many."""
+        """A record may have as many elements as its bytes hold; requests have a limit."""
         cls: Any = RECORDS["ConsumerGroupTargetAssignmentMemberValue"]
         made = cls(
             topicPartitions=[cls.TopicPartition(topicId=TOPIC_ID, partitions=list(range(100_001)))]

@@ -91,7 +91,7 @@ class GroupWorld(CoordinatorWorld):
     @ivar protocols: of the clients.
     @ivar protocol: of those that come now.
     @ivar topicIds: by name.
-    @ivar shadow: a coordinator that serves nobody, and reads each record when it is in the log.
+    @ivar shadow: a coordinator that serves no client, and reads each record when it is in the log.
     """
 
     stepsMs = (1, 100, 1_000, 4_000, 9_000)
@@ -128,7 +128,7 @@ class GroupWorld(CoordinatorWorld):
             consumerSessionTimeoutMs=random.choice((6_000, 10_000)),
             consumerAssignmentIntervalMs=random.choice((0, 1_000)),
             consumerGroupMaxSize=random.choice((2, 2**31 - 1, 2**31 - 1)),
-            # Else groups would find new topics by it, though nobody told them.
+            # Else groups would find new topics by it, without being told.
             consumerRegexRefreshIntervalMs=2**31 - 1,
             # What these classic members tell about themselves, members of KIP-848 cannot.
             mayUpgrade=False,

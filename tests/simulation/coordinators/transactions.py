@@ -244,7 +244,7 @@ class TransactionWorld(CoordinatorWorld):
         self._groups = self._loadGroups()
 
     def _preload(self) -> None:
-        """A transactional id was used before, so often that its epochs will be used up soon."""
+        """A transactional id was used before, until its epochs were nearly used up."""
         epoch = EPOCH_MAX - self.random.randint(2, 5)
         stored = StoredTransaction(0, epoch, TIMEOUTS_MS[0], lastUpdateMs=self.nowMs)
         record = encodeTransactionKey(IDS[0]), encodeTransaction(stored)
