@@ -1,6 +1,6 @@
 """
-L{Partition} admits appends; L{LogManager} moves their data to the disk, by the clock and on worker
-threads.
+L{Partition} admits appends; L{LogManager} moves their data to the disk, by the clock. What would
+block, the kernel does (L{AioFsync}), or a worker thread.
 
 The states of a partition's data:
 
@@ -50,12 +50,13 @@ from pylogbroker.errors import StorageError
 from pylogbroker.interfaces import AppendResult, ValidatedBatches
 from pylogbroker.metrics.brokermetrics import ThrottledPartition
 from pylogbroker.metrics.counters import FlushCounters, TopicCounters
+from pylogbroker.net.aiofsync import AioFsync
 from pylogbroker.net.deferreds import Waiters
 from pylogbroker.net.pagecache import PageCache
 from pylogbroker.net.timer import Timer
 from pylogbroker.net.workers import IWorker
 from pylogbroker.storage.events import StorageEvent
-from pylogbroker.storage.jobs import DeleteJob, Job, RollJob
+from pylogbroker.storage.jobs import DeleteJob, FlushJob, Job, RollJob
 from pylogbroker.storage.kafka.batchlog import BatchLog
 from pylogbroker.storage.kafka.checkpoints import CHECKPOINTS, LOG_START
 from pylogbroker.storage.logdirectory import LogDirectory
@@ -214,13 +215,18 @@ class LogManager:
         settings: BrokerSettings,
         pageCache: PageCache,
         counters: FlushCounters,
+        aioFsync: AioFsync | None = None,
     ) -> None:
-        """@param worker: for flushes, rolls and deletions."""
+        """
+        @param worker: for rolls and deletions, and for flushes that the kernel does not do.
+        @param aioFsync: for flushes of real files.
+        """
         self._clock = clock
         self._worker = worker
         self._settings = settings
         self._pageCache = pageCache
         self._counters = counters
+        self._aioFsync = aioFsync
         self._logs: Callable[[], list[PartitionLog]] = list
         self._directory: LogDirectory | None = None
         self._checkpoint = DeferredLock()
@@ -528,14 +534,24 @@ class LogManager:
                 partition.gatherCount = log.flushWaiterCount
             log.finishFlush(job, error, self.nowMs())  # fetches that waited for it are sent now
 
-        self._run(partition, job, finish)
+        self._begin(partition, self._runFlush(job), finish)
 
     def _run(
         self, partition: Partition, job: Job, finish: Callable[[StorageError | None], None]
     ) -> None:
-        """
-        Run the only job of a partition.
+        """Run the only job of a partition; as L{_begin}."""
+        self._begin(partition, self.runJob(job), finish)
 
+    def _begin(
+        self,
+        partition: Partition,
+        ended: Deferred[StorageError | None],
+        finish: Callable[[StorageError | None], None],
+    ) -> None:
+        """
+        Take a partition for the only job that it has.
+
+        @param ended: fires at the end of the job, which is under way.
         @param finish: takes the error of the job. C{_jobsDone} comes behind it, for the caller
             first: what belongs together, such as the jobs of a retention, is not interrupted.
         """
@@ -552,7 +568,7 @@ class LogManager:
             finally:
                 waiters.fire(None)
 
-        self.runJob(job).addCallback(done).addErrback(self._failedUnexpectedly)
+        ended.addCallback(done).addErrback(self._failedUnexpectedly)
 
     def report(self, event: StorageEvent) -> None:
         self._log.emit(
@@ -829,6 +845,14 @@ class LogManager:
         @return: fires with the reason why it failed, or L{None}.
         """
         return self._worker.submit(job.run).addBoth(self._jobEnded, job)
+
+    def _runFlush(self, job: FlushJob) -> Deferred[StorageError | None]:
+        """As L{runJob}; the kernel syncs the file if it can."""
+        file = job.segment.file
+        synced = None if self._aioFsync is None else self._aioFsync.fsync(file.fileno())
+        if synced is None:
+            return self.runJob(job)
+        return synced.addCallback(file.finishSync).addBoth(self._jobEnded, job)
 
     def _jobEnded(self, result: object, job: Job) -> StorageError | None:
         error: StorageError | None = None

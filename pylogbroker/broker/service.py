@@ -61,6 +61,7 @@ from pylogbroker.errors import (
 from pylogbroker.interfaces import IFileSystem, IRecordFormat, IZookeeper, Slice
 from pylogbroker.metrics.brokermetrics import BrokerSnapshot
 from pylogbroker.metrics.counters import BrokerCounters
+from pylogbroker.net.aiofsync import AioFsync
 from pylogbroker.net.listeners import formatAddress, listenerEndpoint, listenError
 from pylogbroker.net.pagecache import PIECE_SIZE, PageCache
 from pylogbroker.net.ratelimitedlog import RateLimitedLogger
@@ -198,11 +199,18 @@ class BrokerService(Service):
         self._compactionWorker = worker(reactor, "pylogbroker-compaction", 1)
         pageCache = PageCache(settings.warmBytes // PIECE_SIZE)
         log = RateLimitedLogger(reactor, self._log)
+        fileSystem = fileSystem or RealFileSystem()
+        # Other file systems have a C{sync} of their own.
+        self._aioFsync = AioFsync(reactor) if type(fileSystem) is RealFileSystem else None
         self.logManager = LogManager(
-            reactor, self._flushWorker, settings, pageCache, self.counters.flushes
+            reactor,
+            self._flushWorker,
+            settings,
+            pageCache,
+            self.counters.flushes,
+            self._aioFsync,
         )
         self._random = random or SystemRandom()
-        fileSystem = fileSystem or RealFileSystem()
         requestLog = Logger(REQUEST_LOG) if settings.logRequests else None
         self.kafka = KafkaBroker(
             reactor,
@@ -691,6 +699,8 @@ class BrokerService(Service):
             )
         self._memory.close()
         self._flushWorker.stop()
+        if self._aioFsync is not None:
+            self._aioFsync.stop()
         self._readWorker.stop()
         self._compactionWorker.stop()
         self._log.info("Broker {brokerId} has stopped", brokerId=self._settings.brokerId)

@@ -400,8 +400,9 @@ class BrokerSettings(Settings):
         "flush.threads",
         Integer(1, 256),
         "4",
-        "Threads that flush, roll and delete segment files: the number of partitions that "
-        "can wait for the disk at the same time.",
+        "Threads that roll and delete segment files, and flush them where the kernel has no "
+        "asynchronous `fsync`: the number of partitions that can wait for the disk at the same "
+        "time.",
     )
     logCheckRecords = ownKey(
         "log.check.records",

@@ -460,6 +460,17 @@ class SegmentFile:
                 self._syncFailure = error
                 raise
 
+    def finishSync(self, number: int) -> None:
+        """
+        Take in the end of an C{fsync} that the kernel was asked for, instead of L{sync}.
+
+        @param number: of its error, or 0.
+        @raise StorageError: it failed, and so will every L{sync}.
+        """
+        if number:
+            self._syncFailure = StorageError(self.path, "fsync", os.strerror(number), number)
+            raise self._syncFailure
+
     def retire(self) -> bool:
         """
         Take the file out of use: it is not opened again, and the last C{unpin} closes the

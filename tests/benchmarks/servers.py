@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -46,6 +47,19 @@ def cpuSeconds(processId: int) -> float:
     except OSError:
         fields = Path(f"/proc/{processId}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def kernelWorkerSeconds() -> float:
+    """
+    CPU time of the kernel's own workers, so far; 0 where their names are not seen. They do what
+    processes have asked for without waiting: C{fsync} by C{io_submit}, the disk's ends.
+    """
+    total = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (folder / "comm").read_text().startswith("kworker/"):
+                total += int((folder / "schedstat").read_text().split()[0])
+    return total / 1e9
 
 
 class Server:

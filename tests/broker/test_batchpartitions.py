@@ -6,12 +6,15 @@ checkpoints, removal, and power cuts.
 from __future__ import annotations
 
 import errno
+import os
+import select
 from collections import deque
 from random import Random
 from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
+from twisted.internet.testing import MemoryReactor
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.broker.logmanager import (
@@ -31,6 +34,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.interfaces import AppendResult
 from pylogbroker.metrics.counters import BrokerCounters
+from pylogbroker.net.aiofsync import AioFsync
 from pylogbroker.net.pagecache import PageCache
 from pylogbroker.storage.kafka.batchlog import BatchLog
 from pylogbroker.storage.kafka.checkpoints import readOffsets
@@ -50,7 +54,11 @@ class Bench:
     """
 
     def __init__(
-        self, site: BatchSite | None = None, flushesAcks: bool = True, **settings: Any
+        self,
+        site: BatchSite | None = None,
+        flushesAcks: bool = True,
+        aioFsync: Any = None,
+        **settings: Any,
     ) -> None:
         self.site = site or BatchSite(**settings)
         self.clock = Clock()
@@ -71,7 +79,7 @@ class Bench:
         counters = BrokerCounters(10)
         self.pageCache = PageCache(100)
         self.manager = LogManager(
-            self.clock, self.worker, brokerSettings, self.pageCache, counters.flushes
+            self.clock, self.worker, brokerSettings, self.pageCache, counters.flushes, aioFsync
         )
         self.manager.start(self.site.directory)
         self.broker = Broker(
@@ -357,6 +365,49 @@ class AcknowledgeTests(SynchronousTestCase):
             self.bench.send(batch(b"%d" % number * 20), self.acks)
         self.bench.settle()
         self.assertEqual((self.acks, len(self.bench.log().segments)), ([None] * 9, 5))
+
+
+class KernelFlushTests(SynchronousTestCase):
+    """Flushes that the kernel does, without a worker."""
+
+    def setUp(self) -> None:
+        self.aio = AioFsync(MemoryReactor())
+        self.addCleanup(self.aio.stop)
+        self.bench = Bench(aioFsync=self.aio)
+        self.acks: list[StorageError | None] = []
+        self.bench.send(batch(b"a"), self.acks)
+        self.bench.turn()
+        self.assertEqual((self.acks, len(self.bench.worker.jobs)), ([], 0))
+
+    def test_flush(self) -> None:
+        """It is acknowledged when the kernel has synced the file; so is the next one."""
+        for count in (1, 2):
+            select.select([self.aio], [], [])
+            self.aio.doRead()
+            self.assertEqual(self.acks, [None] * count)
+            self.assertEqual(self.bench.log().flushedOffset, count)
+            self.bench.send(batch(b"b"), self.acks)
+            self.bench.turn()
+        self.assertEqual(len(self.bench.worker.jobs), 0)
+
+    def test_failure(self) -> None:
+        """The partition is out of service, and its file is not synced again."""
+        file = self.bench.log().segments[-1].file
+        self.aio.ended(1, -errno.EIO)
+        self.assertIsInstance(self.acks[0], PartitionOfflineError)
+        self.assertIn(os.strerror(errno.EIO), str(self.acks[0]))
+        self.assertRaises(StorageError, file.sync)
+        self.flushLoggedErrors()
+
+    def test_stopped(self) -> None:
+        """What the kernel is not asked for, a worker does."""
+        self.aio.ended(1, 0)
+        self.aio.stop()
+        self.bench.send(batch(b"b"), self.acks)
+        self.bench.turn()
+        self.assertEqual((self.acks, len(self.bench.worker.jobs)), ([None], 1))
+        self.bench.settle()
+        self.assertEqual(self.acks, [None, None])
 
 
 class DeleteTests(SynchronousTestCase):

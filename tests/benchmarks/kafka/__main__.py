@@ -75,10 +75,13 @@ def produce(options: argparse.Namespace, folder: Path) -> list[str]:
         options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
     cells = []
     for title, results in found.items():
-        cpu = {
-            name: median(one["cpuUs"] for one in rounds) if rounds else float("nan")
-            for name, rounds in ((side, results.get(side, [])) for side in SIDES)
-        }
+        cpu, kernel = (
+            {
+                name: median(one[which] for one in rounds) if rounds else float("nan")
+                for name, rounds in ((side, results.get(side, [])) for side in SIDES)
+            }
+            for which in ("cpuUs", "kernelUs")
+        )
         cells.append(
             [
                 title,
@@ -86,9 +89,11 @@ def produce(options: argparse.Namespace, folder: Path) -> list[str]:
                 f"{cpu[OURS] / cpu[APACHE]:.2f}",
                 f"{cpu[CHECKED] / cpu[APACHE]:.2f}",
                 f"{cpu[OURS] / cpu[YARDSTICK]:.2f}",
+                *(f"{kernel[side]:.3f}" for side in (APACHE, OURS, YARDSTICK)),
             ]
         )
     columns = ["row", *SIDES, "ours/apache", "checked/apache", "ours/yardstick"]
+    columns += [f"kernel, {side}" for side in (APACHE, OURS, YARDSTICK)]
     return table(columns, cells)
 
 

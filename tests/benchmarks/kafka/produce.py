@@ -14,6 +14,7 @@ from pylogbroker.records.compression import BATCH_CODEC_NAMES, LZ4, NONE
 from tests.benchmarks.kafka.frames import BlockingClient, batch, errorPlace, produceFrame
 from tests.benchmarks.kafka.servers import NativePrograms
 from tests.benchmarks.machine import warmMemory
+from tests.benchmarks.servers import kernelWorkerSeconds
 
 IN_FLIGHT = 5
 BATCHES = (1, 50, 200, 1000)
@@ -52,7 +53,8 @@ def measureProduce(
     One run.
 
     @param share: of the usual count of messages.
-    @return: processor microseconds of the server for a message, and messages a second.
+    @return: processor microseconds of the server for a message, and of the kernel's workers (for
+        whatever process), and messages a second.
     """
     topic = "bench"
     records = batch(row.batch, row.codec)
@@ -65,11 +67,15 @@ def measureProduce(
     warmMemory((64 << 20) + 2 * count * len(records))
     place = errorPlace(topic)
     programs.run("produce", server.port, path, min(count, WARM_UP_COUNT), IN_FLIGHT, place)
-    before = server.cpuSeconds()
+    before, kernelBefore = server.cpuSeconds(), kernelWorkerSeconds()
     load = programs.run("produce", server.port, path, count, IN_FLIGHT, place)
-    cpu = server.cpuSeconds() - before
+    cpu, kernel = server.cpuSeconds() - before, kernelWorkerSeconds() - kernelBefore
     if server.isBroker:
         with BlockingClient(server.port) as client:
             client.deleteTopic(topic)
     messageCount = count * row.batch
-    return {"cpuUs": cpu / messageCount * 1e6, "rate": messageCount / load["seconds"]}
+    return {
+        "cpuUs": cpu / messageCount * 1e6,
+        "kernelUs": kernel / messageCount * 1e6,
+        "rate": messageCount / load["seconds"],
+    }

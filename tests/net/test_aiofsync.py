@@ -1,0 +1,83 @@
+"""C{fsync} by the kernel's asynchronous input and output."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.trial.unittest import TestCase
+
+from pylogbroker.net.aiofsync import COUNT_MAX, AioFsync
+
+
+class AioFsyncTests(TestCase):
+    """Real files on this machine, which has this kind of C{fsync}."""
+
+    def setUp(self) -> None:
+        self.aio = AioFsync(reactor)
+        self.addCleanup(self.aio.stop)
+        path = self.mktemp()
+        self.file = os.open(path, os.O_RDWR | os.O_CREAT)
+        self.addCleanup(os.close, self.file)
+        os.write(self.file, b"to be synced")
+
+    def begin(self, fileno: int) -> Deferred[int]:
+        """A sync that the kernel has taken."""
+        syncing = self.aio.fsync(fileno)
+        assert syncing is not None
+        return syncing
+
+    async def test_again(self) -> None:
+        """A sync fires with 0, and the next one, too."""
+        self.assertEqual(await self.begin(self.file), 0)
+        os.write(self.file, b"more")
+        self.assertEqual(await self.begin(self.file), 0)
+
+    async def test_later(self) -> None:
+        """Not before the reactor has seen it; the file may be closed meanwhile."""
+        other = os.dup(self.file)
+        syncing = self.begin(other)
+        os.close(other)
+        self.assertNoResult(syncing)
+        self.assertEqual(await syncing, 0)
+
+    async def test_many(self) -> None:
+        """Beyond a limit the kernel is not asked; when they have ended, it is again."""
+        together = [self.begin(self.file) for _ in range(COUNT_MAX)]
+        self.assertIsNone(self.aio.fsync(self.file))
+        self.assertEqual(await gatherResults(together), [0] * COUNT_MAX)
+        self.assertEqual(await self.begin(self.file), 0)
+
+    def test_notAFile(self) -> None:
+        """What cannot be synced so is left to the caller."""
+        pipe = os.pipe()
+        for end in pipe:
+            self.assertIsNone(self.aio.fsync(end))
+            os.close(end)
+            self.assertIsNone(self.aio.fsync(end))
+
+    def test_noSuchCalls(self) -> None:
+        """Where the kernel has no such calls, or has them forbidden, nothing is asked of it."""
+        other = AioFsync(reactor, (-1, -1, -1, -1))
+        self.assertIsNone(other.fsync(self.file))
+        self.assertIsNone(other.fsync(self.file))
+        other.stop()
+
+    def test_stopped(self) -> None:
+        """Behind C{stop} nothing is left open, and nothing is asked."""
+        before = len(os.listdir("/proc/self/fd"))
+        aio = AioFsync(reactor)
+        self.assertIsNotNone(aio.fsync(self.file))
+        aio.stop()
+        aio.stop()
+        self.assertIsNone(aio.fsync(self.file))
+        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+
+    async def test_error(self) -> None:
+        """A sync that fails fires with the error's number."""
+        syncing = self.begin(self.file)
+        self.aio.ended(1, -errno.EIO)
+        self.assertEqual(await syncing, errno.EIO)
+        await self.begin(self.file)
