@@ -339,10 +339,11 @@ class ServerConnection(TwistedProtocol):
         @return: whether there may be more requests, and slots for them.
         """
         handle, state, memory = self._handler.handle, self._state, self.connections.memory
+        slotCountMax = self._handler.slotCountMax
         unfinished: list[tuple[_Slot, Callable[[], Any]]] = []
         isMore = True
         try:
-            while self._slots is None or not self.busy:
+            while self._slots is None or len(self._slots) < slotCountMax:
                 request = None if self._isHeldBack() else self._decoder.takeRequest()
                 if request is None:
                     isMore = False
@@ -413,15 +414,17 @@ class ServerConnection(TwistedProtocol):
         return slot
 
     def _fill(self, slot: _Slot, answer: Any) -> None:
-        if isinstance(answer, Deferred):
+        # The type first, here and below: isinstance of an abstract class, as Deferred is, is slow.
+        if type(answer) is not list and isinstance(answer, Deferred):
             answer.addBoth(self._done, slot)
         else:
             self._done(answer, slot)
 
     def _done(self, outcome: Any, slot: _Slot) -> None:
         slot.outcome, slot.isDone, slot.request = outcome, True, None
-        self._release(slot)
-        if isinstance(outcome, Failure | LastAnswer):
+        if slot.reservation is not None:
+            self._release(slot)
+        if type(outcome) is not list and isinstance(outcome, (Failure, LastAnswer)):
             self._ignoreRest()
         if self._slots and (self._orphaned or self._slots[0] is slot):
             if self._advancing:
@@ -445,7 +448,7 @@ class ServerConnection(TwistedProtocol):
             self._slots = deque(sorted(self._slots, key=lambda slot: not slot.isDone))
         while self._slots and self._slots[0].isDone and self._sender is None:
             outcome = self._slots[0].outcome
-            if isinstance(outcome, Failure):
+            if type(outcome) is not list and isinstance(outcome, Failure):
                 self._fail(outcome)
                 return
             if outcome is None or self._send(self._joined(outcome)):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -190,7 +190,7 @@ class Broker:
         @raise PylogbrokerError: why it is refused: L{FormatError}s, errors of idempotent producers,
             L{PartitionOfflineError}.
         """
-        sets = (cast("bytes", data),)  # today's format reads a view as it reads bytes
+        sets: tuple[Any] = (data,)  # today's format reads a view as it reads bytes
         batches = partition.log.format.validatePlain(sets, self._payloadSizeMax)
         return None if batches is None else self._tryAppend(partition, batches, batches.size)
 
@@ -198,15 +198,15 @@ class Broker:
         self, partition: Partition, batches: ValidatedBatches, producedSize: int
     ) -> AppendResult | None:
         """@param producedSize: bytes that the counters get."""
-        topic = partition.topicPartition.topic
         try:
             result = partition.append(batches, self._nowMs())
         except PylogbrokerError:
-            self._countFailure(topic)
+            self._countFailure(partition.topicPartition.topic)
             raise
         if result is not None and not result.isDuplicate:
             counters = partition.topicCounters
             if counters is None:
+                topic = partition.topicPartition.topic
                 counters = partition.topicCounters = self._counters.topic(topic)
             counters.messageCount += batches.messageCount
             counters.producedSize += producedSize

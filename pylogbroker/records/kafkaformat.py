@@ -383,8 +383,11 @@ class KafkaFormat:
         self, batches: ValidatedBatches, baseOffset: int, epoch: int, timeMs: int
     ) -> Sequence[bytes]:
         """Copies of the batches, with base offset and leader epoch."""
+        buffers, headers = batches.buffers, batches.headers
+        if len(headers) == 1:
+            return [stampBatch(buffers[0], headers[0], baseOffset, epoch, timeMs)]
         stamped = []
-        for data, header in zip(batches.buffers, batches.headers, strict=True):
+        for data, header in zip(buffers, headers, strict=True):
             stamped.append(stampBatch(data, header, baseOffset, epoch, timeMs))
             baseOffset += header.lastOffsetDelta + 1
         return stamped

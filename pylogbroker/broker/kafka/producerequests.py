@@ -50,6 +50,7 @@ from pylogbroker.protocol.kafka.produce import (
     TopicProduceData,
     TopicProduceResponse,
     encodeProduceResponse,
+    frameProduceResponse,
 )
 from pylogbroker.protocol.kafka.requests import RequestHeader
 from pylogbroker.protocol.kafka.responses import frameResponse
@@ -89,6 +90,9 @@ ADDING_VERSION = 12
 """The first version whose clients leave it to the broker to add partitions to transactions."""
 
 TIMEOUT_MS_MAX = 3_600_000
+
+_new = tuple.__new__
+"""Makes a named tuple at half the cost of calling its class."""
 
 _UNAVAILABLE = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -147,33 +151,33 @@ class ProduceRequests:
         self, header: RequestHeader, request: ProduceRequest, state: ConnectionState
     ) -> Any:
         """Handle a request; as L{pylogbroker.broker.kafka.protocol.Handler}."""
-        parts = [
-            (topic, part)
-            for topic in request.topicData
-            for part in _withoutRepeats(topic.partitionData)
-        ]
         done: list[Appended] = []
-        if state.appending is None:
-            for topic, part in parts:
+        if state.appending is not None:
+            return self._produceLater(header, request, state, done)
+        for topic in request.topicData:
+            for part in _withoutRepeats(topic.partitionData):
                 appended = self._tryAppend(header, request, topic, part, state)
                 if appended is None:
-                    break
+                    return self._produceLater(header, request, state, done)
                 done.append(appended)
-            else:
-                _forgetRecords(request)
-                if request.acks != NONE and not self._isFlushed(request):
-                    return partial(self._acknowledgeWritten, header, request, done)
-                return self._acknowledge(header, request, done)
-        return self._produceLater(header, request, state, parts, done)
+        _forgetRecords(request)
+        if request.acks == NONE or self._isFlushed(request):
+            return self._acknowledge(header, request, done)
+        return partial(self._acknowledgeWritten, header, request, done)
 
     def _produceLater(
         self,
         header: RequestHeader,
         request: ProduceRequest,
         state: ConnectionState,
-        parts: list[tuple[TopicProduceData, PartitionProduceData]],
         done: list[Appended],
     ) -> Deferred[Any]:
+        """@param done: the first partitions, which are appended already."""
+        parts = [
+            (topic, part)
+            for topic in request.topicData
+            for part in _withoutRepeats(topic.partitionData)
+        ]
         before, mine = state.appending, Deferred[None]()
         state.appending = mine
 
@@ -231,7 +235,7 @@ class ProduceRequests:
             unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if found is None:
             raise KafkaError(unknown)
-        if found.topicPartition.topic in INTERNAL_TOPICS and header.clientId != _ADMIN_CLIENT:
+        if found.log.topicPartition.topic in INTERNAL_TOPICS and header.clientId != _ADMIN_CLIENT:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         _checkOneBatch(records)
         attributes = 0
@@ -369,8 +373,11 @@ class ProduceRequests:
         assert isinstance(log.format, KafkaFormat)
         isTimeTold = log.format.rules.isLogAppendTime or result.isDuplicate  # as by Apache
         timeMs = result.timeMs if isTimeTold else -1
-        response = PartitionProduceResponse(index, 0, result.baseOffset, timeMs, log.logStartOffset)
-        return Appended(topic, response, partition, result)
+        response: PartitionProduceResponse = _new(
+            PartitionProduceResponse,
+            (index, 0, result.baseOffset, timeMs, log.logStartOffset, (), None, None),
+        )
+        return _new(Appended, (topic, response, partition, result))
 
     # -- acknowledging
 
@@ -416,6 +423,11 @@ class ProduceRequests:
 
     @staticmethod
     def _response(header: RequestHeader, done: list[Appended]) -> list[bytes]:
+        if len(done) == 1:
+            topic, response, _, _ = done[0]
+            frame = frameProduceResponse(header.apiVersion, header.correlationId, topic, response)
+            if frame is not None:
+                return [frame]
         topics: list[TopicProduceResponse] = []
         last: TopicProduceData | None = None
         for topic, response, _, _ in done:

@@ -17,6 +17,7 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Callable, Container, Hashable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
@@ -239,13 +240,15 @@ class KafkaProtocol:
         key = header.apiKey
         counters, apis = self._counters, self._apis[key]
         apis.count += 1
+        started = self._seconds()
         if key is ApiKey.PRODUCE:
             counters.produceCount += 1
-            return self._timed(request, state, counters.produced)
+            answer = self._handlers[key](header, body, state)
+            return self._timed(answer, header, started, counters.produced)
         if key is ApiKey.FETCH:
             counters.fetchCount += 1
-            return self._timed(request, state, counters.fetched)
-        started = self._seconds()
+            answer = self._handlers[key](header, body, state)
+            return self._timed(answer, header, started, counters.fetched)
         answer = self._handlers[key](header, body, state)
         if isinstance(answer, Deferred):
             return answer.addCallback(self._handled, header, started)
@@ -257,21 +260,26 @@ class KafkaProtocol:
         return self._encoded(answer, header)
 
     def _timed(
-        self, request: Request, state: ConnectionState, took: Callable[[float], None]
-    ) -> Any:
-        header, body = request
-        started = self._seconds()
-        return self._over(self._handlers[header.apiKey](header, body, state), header, started, took)
-
-    def _over(
         self, answer: Any, header: RequestHeader, started: float, took: Callable[[float], None]
     ) -> Any:
-        if isinstance(answer, Deferred):
-            return answer.addCallback(self._over, header, started, took)
-        if type(answer) is not list and callable(answer):
-            return lambda: self._over(answer(), header, started, took)
+        """Nearly all answers are frames in parts, so these are looked for first."""
+        if type(answer) is not list:
+            if isinstance(answer, Deferred):
+                return answer.addCallback(self._timed, header, started, took)
+            if callable(answer):
+                return partial(self._finish, answer, header, started, took)
+            answer = self._encoded(answer, header)
         took(self._seconds() - started)
-        return self._encoded(answer, header)
+        return answer
+
+    def _finish(
+        self,
+        finish: Callable[[], Any],
+        header: RequestHeader,
+        started: float,
+        took: Callable[[float], None],
+    ) -> Any:
+        return self._timed(finish(), header, started, took)
 
     @staticmethod
     def _encoded(answer: Any, header: RequestHeader) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from pylogbroker.errors import WireError
@@ -257,6 +258,47 @@ def encodeProduceResponse(
         return _general(responses, throttleTimeMs, nodeEndpoints).encode(version)
     except struct.error as error:
         raise WireError(f"ProduceResponse v{version}: {error}") from error
+
+
+def frameProduceResponse(
+    version: int,
+    correlationId: int,
+    topic: TopicProduceData | TopicProduceResponse,
+    part: PartitionProduceResponse,
+) -> bytes | None:
+    """
+    The whole frame of the usual response: one partition, without an error.
+
+    @param topic: the partition's.
+    @return: L{None}: it is another response, for L{encodeProduceResponse}.
+    """
+    index, errorCode, baseOffset, logAppendTimeMs, logStartOffset, errors, text, leader = part
+    if version < 9 or errorCode or errors or text is not None or leader is not None:
+        return None
+    head = _topicHead(version, topic.name, topic.topicId)
+    try:
+        end = _FRAME_END.pack(index, 0, baseOffset, logAppendTimeMs, logStartOffset, 1)
+    except struct.error:
+        return None
+    return b"".join((_FRAME_HEAD.pack(_FRAME_SIZE + len(head), correlationId), head, end))
+
+
+_FRAME_HEAD = struct.Struct(">iix")
+"""Size, correlation id, no tags."""
+_FRAME_END = struct.Struct(">ihqqqB8x")
+"""
+A partition: its numbers, and no errors. Behind them are, all empty or 0, its text and tags, the
+tags of the topic, the throttle time, and tags.
+"""
+_FRAME_SIZE = _FRAME_HEAD.size - _INT.size + _FRAME_END.size
+
+
+@lru_cache(maxsize=1024)
+def _topicHead(version: int, name: str, topicId: bytes) -> bytes:
+    """One topic, which exists, up to its one partition."""
+    text = name.encode("utf-8", "replace")
+    shown = topicId if version >= 13 else packUnsignedVarint(len(text) + 1) + text
+    return b"".join((b"\2", shown, b"\2"))
 
 
 def withThrottleTime(frame: bytes, version: int, throttleTimeMs: int) -> bytes:

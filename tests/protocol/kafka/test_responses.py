@@ -16,6 +16,7 @@ from pylogbroker.protocol.kafka.produce import (
     PartitionProduceResponse,
     TopicProduceResponse,
     encodeProduceResponse,
+    frameProduceResponse,
     withThrottleTime,
 )
 from pylogbroker.protocol.kafka.requests import RequestHeader
@@ -171,6 +172,24 @@ class ProduceTests(SynchronousTestCase):
                 ],
             )
             self.check(version, body)
+
+    def test_frame(self) -> None:
+        """
+        A whole frame for one partition is that of the general encoder; there is none for other
+        responses.
+        """
+        names, topicId = ("t", "ä" * 200), bytes(range(16))
+        plain = PartitionProduceResponse(3, 0, 1 << 40, 1_700_000_000_000, 77)
+        for version in range(3, 14):
+            for name in names:
+                topic = TopicProduceResponse(name, topicId, [plain])
+                found = frameProduceResponse(version, 7, topic, plain)
+                body = encodeProduceResponse(version, [topic])
+                wanted = frameResponse(header(ApiKey.PRODUCE, version), body)
+                self.assertEqual(found, None if version < 9 else wanted)
+        topic = TopicProduceResponse("t", topicId, [])
+        for part in (plain._replace(errorCode=3), plain._replace(index=1 << 31)):
+            self.assertIsNone(frameProduceResponse(9, 7, topic, part))
 
     def test_values(self) -> None:
         """A value that does not fit is refused."""
