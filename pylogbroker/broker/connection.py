@@ -313,8 +313,8 @@ class ServerConnection(TwistedProtocol):
             )
         if self._sender is not None:
             self._sent()
-        elif not self.busy:
-            self._advance()
+        else:
+            self._sendReady()
         if self._slots:
             connections.orphaned[self] = None
 

@@ -1302,6 +1302,19 @@ class SlotTests(DialectTestCase):
             self.answer()
         self.assertEqual(len(self.connections.orphaned), 0)
 
+    def test_lostWithAnswers(self) -> None:
+        """
+        Nor does it keep the answers that waited for its own when the client went: they would keep
+        deleted segments.
+        """
+        self.feed(b"one", b"two", b"three", b"four", b"five")
+        self.answer(1)
+        self.answer(1)
+        self.assertEqual(self.requests(), [b"one"])
+        self.connection.connectionLost(Failure(ConnectionAborted()))
+        self.assertEqual(self.requests(), [b"one", b"four", b"five"])
+        self.assertEqual(self.connection.unreservedSize, 0)
+
     def test_refusedInOrder(self) -> None:
         """
         A refusal ends the connection when the answers before it are sent; no request behind it is
