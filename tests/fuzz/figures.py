@@ -16,6 +16,7 @@ class Figures:
     @ivar endedCount: mutations that ended their connection, or swallowed what came behind them.
     @ivar quietCount: those of them after which the broker waited for more, and was left.
     @ivar watchCount: rounds of the watcher.
+    @ivar rssSize: of the broker, at the last round.
     @ivar faults: what must not be; empty for a good run.
     """
 
@@ -28,6 +29,7 @@ class Figures:
     watchCount: int = 0
     watchSecondsMax: float = 0.0
     rssSizeAtStart: int = 0
+    rssSize: int = 0
     rssSizeMax: int = 0
     socketCountAtStart: int = 0
     socketCountAtEnd: int = 0

@@ -23,11 +23,12 @@ from tests.fuzz.asking import RECEIVE_SIZE
 from tests.fuzz.figures import Figures
 from tests.fuzz.kafkamutation import frame
 from tests.fuzz.livebroker import LiveBroker
-from tests.fuzz.watching import PROBE_COUNT, WATCHED_TOPIC, Watcher
+from tests.fuzz.watching import WATCHED_TOPIC, Watcher
 from tests.oracle.scenarios import pieces
 
 _TIME_MS = 1_300_000_000_000
 _FETCH_VERSION = 11
+_LIST_VERSION = 5
 
 
 def batch(value: bytes) -> bytes:
@@ -41,6 +42,13 @@ def fetch(topic: str, offset: int, size: int, correlationId: int) -> bytes:
         topic, ZERO_UUID, [(0, offset)], maxBytes=size, partitionMaxBytes=size, minBytes=0
     )
     return frame(ApiKey.FETCH, _FETCH_VERSION, body, correlationId)
+
+
+def logEnd(topic: str, correlationId: int) -> bytes:
+    """A request for the end of a log, which is answered from memory."""
+    return frame(
+        ApiKey.LIST_OFFSETS, _LIST_VERSION, pieces.listOffsetsBody(topic, [(0, -1)]), correlationId
+    )
 
 
 class KafkaCaller:
@@ -117,22 +125,22 @@ class KafkaWatcher(Watcher):
     """
 
     def __init__(
-        self, broker: LiveBroker, figures: Figures, caller: KafkaCaller, probes: dict[bytes, bytes]
+        self, broker: LiveBroker, figures: Figures, caller: KafkaCaller, answers: dict[bytes, bytes]
     ) -> None:
-        """@param probes: requests and their answers."""
+        """@param answers: of requests."""
         super().__init__(broker, figures)
         self._caller = caller
-        self._probes = list(probes.items())
+        self._answers = list(answers.items())
 
     def round(self, number: int) -> None:
         self.expect(self._caller.produce(WATCHED_TOPIC, batch(b"%08d" % number)), number)
-        request, answer = self._probes[number % PROBE_COUNT]
+        request, answer = self._answers[number % len(self._answers)]
         self.expect(self._caller.receive(request), answer)
         unknown = pieces.metadataBody(["unknown"], 8)
         (topic,) = self._caller.ask(ApiKey.METADATA, 8, unknown).topics
         self.expect(topic.errorCode, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         body = pieces.listOffsetsBody(WATCHED_TOPIC, [(0, -1)])
-        (listed,) = self._caller.ask(ApiKey.LIST_OFFSETS, 5, body).topics
+        (listed,) = self._caller.ask(ApiKey.LIST_OFFSETS, _LIST_VERSION, body).topics
         self.expect(listed.partitions[0].offset, number + 1)
 
     def last(self) -> None:

@@ -130,7 +130,7 @@ def main() -> int:
             last[0] = figures.triedCount // step
             say(
                 f"{figures.triedCount} tried, {figures.connectionCount} connections,"
-                f" {figures.watchCount} rounds of the watcher"
+                f" {figures.watchCount} rounds of the watcher, {figures.rssSize >> 20} MiB"
             )
 
     figures = run(options.count, options.seed, options.seconds, progress, options.port)

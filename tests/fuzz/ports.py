@@ -417,15 +417,25 @@ class HttpPort(PlainPort):
 
 
 class KafkaPort(PlainPort):
-    """A port for today's clients."""
+    """
+    A port for today's clients. One of eight probes is a Fetch, as are the watcher's; the others ask
+    for the end of the log, which costs the broker a fourth.
+    """
 
     hasHalfClose = False
     laneCount = 64
+    fetchShare = 8
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
-        self.probes = [
+        self._fetches = [
             kafkawatching.fetch(PROBE_TOPIC, index, 1, _PROBE_CORRELATION + index)
+            for index in range(PROBE_COUNT)
+        ]
+        self.probes = [
+            kafkawatching.logEnd(PROBE_TOPIC, _PROBE_CORRELATION + index)
+            if index % self.fetchShare
+            else self._fetches[index]
             for index in range(PROBE_COUNT)
         ]
         self._answers: dict[bytes, bytes] = {}
@@ -437,11 +447,12 @@ class KafkaPort(PlainPort):
         return KafkaMutator(seed)
 
     def newAnswers(self) -> IAnswers:
-        return KafkaAnswers({answer: at for at, answer in enumerate(self._answers.values())})
+        return KafkaAnswers({self._answers[probe]: at for at, probe in enumerate(self.probes)})
 
     def watcher(self, figures: Figures) -> Watcher:
         caller = kafkawatching.KafkaCaller(self.open())
-        return kafkawatching.KafkaWatcher(self.broker, figures, caller, self._answers)
+        answers = {fetch: self._answers[fetch] for fetch in self._fetches}
+        return kafkawatching.KafkaWatcher(self.broker, figures, caller, answers)
 
     def prepare(self, broker: LiveBroker) -> None:
         """The topics, what the probes will fetch, and their answers."""
@@ -453,7 +464,8 @@ class KafkaPort(PlainPort):
             caller.create(topic, 2)
         for index in range(PROBE_COUNT):
             caller.produce(PROBE_TOPIC, kafkawatching.batch(b"probe %06d" % index))
-        self._answers = {probe: caller.receive(probe) for probe in self.probes}
+        asked = (*self._fetches, *self.probes)
+        self._answers = {request: caller.receive(request) for request in asked}
         caller.close()
 
     def endWaits(self) -> None:

@@ -60,7 +60,7 @@ class Watcher(threading.Thread):
                 self._figures.watchSecondsMax = max(
                     self._figures.watchSecondsMax, time.monotonic() - began
                 )
-                rss = self._broker.memory("VmRSS")
+                self._figures.rssSize = rss = self._broker.memory("VmRSS")
                 if rss > RSS_SIZE_MAX:
                     raise AssertionError(
                         f"the broker has {rss >> 20} MiB in round {self._figures.watchCount}"
