@@ -45,7 +45,7 @@ class Job:
 @dataclass(eq=False)
 class FlushJob(Job):
     """
-    Sync a segment file.
+    Sync a segment file, of which something is not synced.
 
     @ivar position: the segment's end when the job was made: the sync covers what is below.
     """
@@ -53,27 +53,30 @@ class FlushJob(Job):
     segment: Segment
     position: LogPosition
 
-    def __post_init__(self) -> None:
-        self._isSynced = self.segment.size == self.position.byte
-
     def run(self) -> None:
-        if not self._isSynced:
-            self.segment.file.sync()
+        self.segment.file.sync()
 
 
 @dataclass(eq=False)
 class FinalFlushJob(FlushJob):
     """
-    Sync the last segment and save its index, before the log is closed.
+    Sync the last segment, if need be, and save its index, before the log is closed.
 
     @ivar saveState: saves what the log keeps beside its segments, never ahead of their sync.
     """
 
     saveState: Callable[[], None] | None
 
+    def __post_init__(self) -> None:
+        self._isSynced = self.segment.size == self.position.byte
+
     def run(self) -> None:
-        super().run()
+        self._sync()
         self._save()
+
+    def _sync(self) -> None:
+        if not self._isSynced:
+            super().run()
 
     def _save(self) -> None:
         self.segment.index.save()
@@ -106,7 +109,7 @@ class RollJob(FinalFlushJob):
     index: ISegmentIndex | None = None
 
     def run(self) -> None:
-        FlushJob.run(self)
+        self._sync()
         self.isFlushed = True
         self._save()
         fileSystem = self.cache.fileSystem

@@ -5,7 +5,7 @@ Two ways are traced in one process, with a real broker on a real port:
 
   - from C{producer.send} to the C{write} of the transport of the client's socket, with a
     L{Producer} in both of its modes;
-  - from the C{recv} on the broker's socket to the C{fsync} of the segment file.
+  - from the C{recv} on the broker's socket to the call that has the kernel sync the segment file.
 
 What is needed only once has been done before: earlier messages have gone the same way, so
 connections, topic, files and threads are there. A profile function (C{sys.setprofile}) sees each
@@ -33,6 +33,7 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.task import react
 
 import pylogbroker
+from pylogbroker.net.aiofsync import AioFsync
 from pylogbroker.producer.producer import Producer
 from pylogbroker.programs.embedded import EmbeddedBroker
 from pylogbroker.testing.localbroker import DEFAULTS
@@ -95,6 +96,8 @@ class Tracer:
         if self._ends is None or not event.endswith("call"):
             return
         if self._isOnItsWay and self._ends(frame, event, argument):
+            if event == "call":
+                self._enter(frame)
             self._ends = None
             self._isOnItsWay = False
             self._reactor.callFromThread(self._finish)
@@ -174,8 +177,10 @@ def receivesAt(port: int) -> Boundary:
     return isIt
 
 
-def syncs(_: FrameType, event: str, function: Any) -> bool:
-    """A file is put on the disk."""
+def syncs(frame: FrameType, event: str, function: Any) -> bool:
+    """A file is put on the disk, by a thread or by the kernel."""
+    if event == "call":
+        return frame.f_code is AioFsync.fsync.__code__
     return event == "c_call" and function.__name__ in ("fsync", "fdatasync")
 
 
