@@ -11,18 +11,33 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Container
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from pylogbroker.errors import UnknownRequestError, UnsupportedVersionError, WireError
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.fetch import decodeFetchRequest
-from pylogbroker.protocol.kafka.produce import decodeProduceRequest
+from pylogbroker.protocol.kafka.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+    decodeProduceRequest,
+)
 from pylogbroker.protocol.kafka.schemas import readUnsignedVarint
 
 _HEAD = struct.Struct(">hhih")
 _SIZED_HEAD = struct.Struct(">ihhih")
 _KEYS = {int(key): key for key in ApiKey}
+_ACKS_TIMEOUT_SIZE = 6
+_UUID_SIZE = 16
+_TOPIC_ID_VERSION = 13
+"""The first version of Produce with ids of topics, not names."""
+_NO_TAGS = bytes(3)
+"""Behind records: no tags of partition, topic and request."""
+_USUAL_HEAD_SIZE_MAX = 512
+_new = tuple.__new__
+"""Makes a named tuple at half the cost of calling its class."""
 
 
 class RequestHeader(NamedTuple):
@@ -61,6 +76,9 @@ def decodeRequest(frame: bytes, keys: Container[ApiKey]) -> tuple[RequestHeader,
     @raise UnsupportedVersionError: the request has no such version.
     @raise WireError: the bytes are no such request.
     """
+    usual = _decodeUsualProduce(frame) if ApiKey.PRODUCE in keys else None
+    if usual is not None:
+        return usual
     header, position = decodeHeader(frame, keys)
     key, version = header.apiKey, header.apiVersion
     decode = _DECODERS.get(key)
@@ -69,6 +87,65 @@ def decodeRequest(frame: bytes, keys: Container[ApiKey]) -> tuple[RequestHeader,
     if not header.isVersionServed:
         return header, messages.ApiVersionsRequest()
     return header, key.requestClass.decode(frame, version, position)[0]
+
+
+def _decodeUsualProduce(frame: bytes) -> tuple[RequestHeader, ProduceRequest] | None:
+    """
+    Decode a Produce request for one partition. A producer sends one after another, which differ in
+    correlation id and records: what is between is decoded once, and looked up from then on.
+
+    @return: L{None}: it is another request, or none.
+    """
+    try:
+        number, version, correlationId, size = _HEAD.unpack_from(frame)
+        if number != ApiKey.PRODUCE or size < 0:
+            return None
+        # L{_usualHead} checks what is assumed here: sizes and counts of one byte.
+        position = _HEAD.size + size + 1
+        position += (frame[position] or 1) + _ACKS_TIMEOUT_SIZE + 1
+        position += (_UUID_SIZE if version >= _TOPIC_ID_VERSION else frame[position]) + 1 + 4
+        if position > _USUAL_HEAD_SIZE_MAX:
+            return None
+        usual = _usualHead(version, frame[_HEAD.size - 2 : position])
+        size, start = readUnsignedVarint(frame, position, "records")
+    except (IndexError, struct.error, WireError):
+        return None
+    end = start + size - 1
+    if usual is None or not size or frame[end:] != _NO_TAGS:
+        return None
+    clientId, transactionalId, acks, timeoutMs, name, topicId, index = usual
+    part = _new(PartitionProduceData, (index, memoryview(frame)[start:end]))
+    topic = _new(TopicProduceData, (name, topicId, [part]))
+    header = _new(RequestHeader, (ApiKey.PRODUCE, version, correlationId, clientId))
+    return header, _new(ProduceRequest, (transactionalId, acks, timeoutMs, [topic]))
+
+
+@lru_cache(maxsize=1024)
+def _usualHead(version: int, head: bytes) -> tuple[Any, ...] | None:
+    """
+    What the bytes from the client's id up to the size of the records mean.
+
+    @return: L{None}: a size or a count is longer than a byte, or there are tags, or not one topic
+        and one partition.
+    @raise WireError: no request begins so.
+    """
+    start = _HEAD.pack(ApiKey.PRODUCE, version, 0, 0)[:-2]
+    frame = b"".join((start, head, b"\1", _NO_TAGS))
+    header, position = decodeHeader(frame, (ApiKey.PRODUCE,))
+    _, _, _, size = _HEAD.unpack_from(frame)
+    hasTags = version < ApiKey.PRODUCE.flexibleVersion or position != _HEAD.size + size + 1
+    idSize = frame[position]
+    topicsAt = position + (idSize or 1) + _ACKS_TIMEOUT_SIZE
+    nameSize = _UUID_SIZE if version >= _TOPIC_ID_VERSION else frame[topicsAt + 1]
+    partitionsAt = topicsAt + 1 + nameSize
+    if hasTags or max(idSize, nameSize) > 127 or frame[topicsAt] != 2 or frame[partitionsAt] != 2:
+        return None
+    transactionalId, acks, timeoutMs, topics = decodeProduceRequest(frame, version, position)
+    (topic,) = topics
+    (part,) = topic.partitionData
+    return (
+        header.clientId, transactionalId, acks, timeoutMs, topic.name, topic.topicId, part.index
+    )  # fmt: skip
 
 
 def decodeHeader(frame: bytes, keys: Container[ApiKey]) -> tuple[RequestHeader, int]:
@@ -99,7 +176,7 @@ def decodeHeader(frame: bytes, keys: Container[ApiKey]) -> tuple[RequestHeader, 
     if version >= key.flexibleVersion and key.isServed(version):
         isTagged = frame[position : position + 1] != b"\0"
         position = skipTags(frame, position) if isTagged else position + 1
-    return tuple.__new__(RequestHeader, (key, version, correlationId, clientId)), position
+    return _new(RequestHeader, (key, version, correlationId, clientId)), position
 
 
 def encodeRequest(header: RequestHeader, body: Any) -> bytes:

@@ -212,6 +212,74 @@ class ByHandTests(SynchronousTestCase):
                 produce.decodeProduceRequest(head + partition * count, version, 0)
 
 
+def slowly(frame: bytes) -> Any:
+    """A Produce request by its decoders alone; the error, where it is none."""
+    try:
+        header, position = decodeHeader(frame, {ApiKey.PRODUCE})
+        return header, produce.decodeProduceRequest(frame, header.apiVersion, position)
+    except WireError as error:
+        return str(error)
+
+
+class UsualProduceTests(SynchronousTestCase):
+    """What is remembered of Produce requests for one partition changes nothing that is decoded."""
+
+    def check(self, frame: bytes) -> None:
+        expected = slowly(frame)
+        for _ in range(2):  # the second time what is remembered of the first is used
+            try:
+                found: Any = decodeRequest(frame, {ApiKey.PRODUCE})
+            except WireError as error:
+                found = str(error)
+            self.assertEqual(found, expected, frame.hex())
+
+    def frames(self) -> list[bytes]:
+        """Of every version, with short and long names, with and without records."""
+        Request, made = messages.ProduceRequest, []
+        for version in range(3, 14):
+            for size in (0, 1, 126, 127, 300):
+                for records in (None, b"", b"r" * 126, b"s" * 127, b"t" * 20_000):
+                    part = Request.PartitionProduceData(index=size << 20, records=records)
+                    topic = Request.TopicProduceData(partitionData=[part])
+                    if version < 13:
+                        topic.name = "n" * size
+                    else:
+                        topic.topicId = bytes([size & 255]) * 16
+                    body = Request(transactionalId="x" * size, acks=1, timeoutMs=9)
+                    body.topicData = [topic]
+                    for name in (None, b"", b"c" * size):
+                        frame = requestFrame(ApiKey.PRODUCE, version, body.encode(version), name)
+                        made.append(frame)
+                        body.transactionalId = None
+        return made
+
+    def test_whole(self) -> None:
+        """Whole requests, with bytes behind them, cut ones, and those of another version."""
+        for frame in self.frames():
+            for each in (frame, frame + b"\0", frame[:-1], frame[:3] + b"\15" + frame[4:]):
+                self.check(each)
+
+    def test_tags(self) -> None:
+        """Tags, wherever they are, and more topics or partitions."""
+        head = struct.pack(">hhih", ApiKey.PRODUCE, 9, 7, 1) + b"c"
+        tag, none = b"\1\7\1x", b"\0"
+        for count in range(5):
+            tags = [tag if at == count else none for at in range(4)]
+            body = b"\0\0\1\0\0\0\1\2\2t\2\0\0\0\5\3ab"
+            self.check(head + tags[0] + body + b"".join(tags[1:]))
+        for body in (b"\0\0\1\0\0\0\1\3", b"\0\0\1\0\0\0\1\2\2t\3", b"\0\0\1\0\0\0\1\1"):
+            self.check(head + none + body + b"\0\0\0\5\3ab\0" * 2 + none * 2)
+
+    def test_mutated(self) -> None:
+        """Mutated requests, each right behind the one that it was made of."""
+        random = Random(6)
+        for frame in self.frames()[::3]:
+            short = frame[:700]
+            self.check(short)
+            for _ in range(20):
+                self.check(mutate(random, short))
+
+
 class MutationTests(SynchronousTestCase):
     """Whatever comes, the answer is a request or a WireError, and memory stays in proportion."""
 
