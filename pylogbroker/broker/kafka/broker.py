@@ -82,7 +82,14 @@ from pylogbroker.storage.metadatastore import JOURNAL_NAME, MetadataStore
 
 _SHOWN = {
     "auto.create.topics.enable": ConfigType.BOOLEAN,
+    "connections.max.idle.ms": ConfigType.LONG,
+    "controller.quota.window.num": ConfigType.INT,
+    "controller.quota.window.size.seconds": ConfigType.INT,
     "delete.topic.enable": ConfigType.BOOLEAN,
+    "group.consumer.assignment.interval.ms": ConfigType.INT,
+    "group.consumer.heartbeat.interval.ms": ConfigType.INT,
+    "group.consumer.max.size": ConfigType.INT,
+    "group.consumer.session.timeout.ms": ConfigType.INT,
     "group.initial.rebalance.delay.ms": ConfigType.INT,
     "group.max.session.timeout.ms": ConfigType.INT,
     "group.max.size": ConfigType.INT,
@@ -95,13 +102,17 @@ _SHOWN = {
     "log.retention.minutes": ConfigType.INT,
     "log.roll.hours": ConfigType.INT,
     "log.roll.jitter.hours": ConfigType.INT,
+    "max.connections.per.ip": ConfigType.INT,
     "max.incremental.fetch.session.cache.slots": ConfigType.INT,
     "num.partitions": ConfigType.INT,
     "offset.metadata.max.bytes": ConfigType.INT,
+    "offsets.retention.check.interval.ms": ConfigType.LONG,
     "offsets.retention.minutes": ConfigType.INT,
     "offsets.topic.num.partitions": ConfigType.INT,
     "producer.id.expiration.check.interval.ms": ConfigType.INT,
     "producer.id.expiration.ms": ConfigType.INT,
+    "quota.window.num": ConfigType.INT,
+    "quota.window.size.seconds": ConfigType.INT,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": ConfigType.INT,
     "transaction.max.timeout.ms": ConfigType.INT,
     "transaction.remove.expired.transaction.cleanup.interval.ms": ConfigType.INT,
@@ -400,9 +411,10 @@ class KafkaBroker:
         return {
             "broker.id": BrokerConfig(number, "-1", "The number of the broker.", own),
             "node.id": BrokerConfig(number, None, "The number of the broker.", own),
-            "log.dirs": BrokerConfig(
-                ConfigType.STRING, None, "The log directory.", settings.logDir
+            "default.replication.factor": BrokerConfig(
+                number, "1", "How many brokers have each partition of a new topic."
             ),
+            "log.dirs": BrokerConfig(ConfigType.LIST, None, "The log directory.", settings.logDir),
             **{
                 key.key: BrokerConfig(
                     _SHOWN[key.key], key.default, key.doc, self._staticValues.get(key.key)

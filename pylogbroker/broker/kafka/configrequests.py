@@ -251,7 +251,7 @@ class ConfigRequests:
             synonyms = _serverSynonyms(image, name, self._topics.staticValues, _DEFAULTS)
             if not isOfBroker:
                 synonyms = [
-                    each for each in synonyms if each[2] >= ConfigSource.DYNAMIC_DEFAULT_BROKER
+                    each for each in synonyms if each[2] is ConfigSource.DYNAMIC_DEFAULT_BROKER
                 ]
             value = synonyms[0][1] if synonyms else None
             return _result(name, value, config.type, config.doc, synonyms, request)
@@ -329,7 +329,11 @@ class ConfigRequests:
         if resource.resourceType == ResourceType.BROKER:
             if resource.resourceName:
                 self._checkBroker(resource.resourceName, "Node", ", but")
-            unknown = [name for name in names if name not in SERVER_CONFIGS]
+            unknown = [
+                each.name
+                for each in resource.configs
+                if each.value is not None and each.name not in SERVER_CONFIGS
+            ]
             if unknown:
                 text = f"Cannot update these configs dynamically: [{', '.join(unknown)}]"
                 raise _invalid(text)

@@ -62,7 +62,13 @@ class AdvertiseTests(KafkaCase):
         )
         response = self.ask(ApiKey.DESCRIBE_CONFIGS, 4, cls(resources=[resource]))
         found = {each.name: each.value for each in response.results[0].configs}
-        self.assertEqual((found["broker.id"], found["num.partitions"]), ("7", "3"))
+        names = (
+            "broker.id",
+            "num.partitions",
+            "default.replication.factor",
+            "group.consumer.session.timeout.ms",
+        )
+        self.assertEqual([found[name] for name in names], ["7", "3", "1", "45000"])
 
     def test_logDirs(self) -> None:
         """The log directory has the partitions of the topics."""

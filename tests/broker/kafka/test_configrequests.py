@@ -198,6 +198,11 @@ class DescribeTests(ConfigCase):
                 "log.roll.ms": ("7", ConfigSource.DYNAMIC_DEFAULT_BROKER),
             },
         )
+        found = self.describe(BROKER, "", includeSynonyms=True)
+        self.assertEqual(
+            [(each.name, each.value, each.source) for each in found["log.roll.ms"].synonyms],
+            [("log.roll.ms", "7", ConfigSource.DYNAMIC_DEFAULT_BROKER)],
+        )
 
     def test_refused(self) -> None:
         """What cannot be described says why; the rest of the request is answered."""
@@ -287,6 +292,8 @@ class AlterTests(ConfigCase):
             self.change(BROKER, "0", ("num.partitions", SET, "5")),
             (INVALID, "Cannot update these configs dynamically: [num.partitions]"),
         )
+        for name in ("num.partitions", "no.setting"):
+            self.assertEqual(self.change(BROKER, "0", (name, DELETE, None)), (0, None))
         code, text = self.change(BROKER, "", ("log.roll.ms", SET, "0"))
         self.assertEqual(code, ErrorCode.INVALID_CONFIG)
         self.assertIn("log.roll.ms", text or "")
