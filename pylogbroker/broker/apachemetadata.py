@@ -23,6 +23,7 @@ from uuid import UUID
 from pylogbroker.cluster.metadataimage import (
     BROKER,
     CLUSTER_DEFAULT,
+    GROUP,
     TOPIC,
     AclRecord,
     ClusterRecord,
@@ -35,6 +36,7 @@ from pylogbroker.cluster.metadataimage import (
 )
 from pylogbroker.cluster.quotas import QuotaEntity, entityOf
 from pylogbroker.config.topicconfigs import SERVER_CONFIGS, checkTopicConfig
+from pylogbroker.coordinator.groupconfigs import checkGroupConfig
 from pylogbroker.errors import CorruptLogError, PylogbrokerError, StorageError
 from pylogbroker.interfaces import IFileSystem
 from pylogbroker.protocol.kafka.metadatarecords import decodeMetadataRecord
@@ -45,7 +47,7 @@ from pylogbroker.storage.kafka.checkpoints import META_PROPERTIES, readMetaPrope
 from pylogbroker.storage.logdirectory import APACHE_METADATA
 
 _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
-_TOPIC, _BROKER = 2, 4
+_TOPIC, _BROKER, _GROUP = 2, 4, 32
 _RESERVED_ID_COUNT = 100
 """Ids that stand for no directory."""
 
@@ -319,8 +321,12 @@ class _ApacheMetadata:
             if kind == _BROKER and name in ("", str(nodeId)):
                 resource = BROKER if name else CLUSTER_DEFAULT
                 yield from self._configRecords(resource, name, owner, configs, _checkBroker)
+            elif kind == _GROUP:
+                yield from self._configRecords(
+                    GROUP, name, f"group {name}", configs, checkGroupConfig
+                )
             elif kind not in (_TOPIC, _BROKER):
-                self._leaveOut("settings of groups and clients", name)
+                self._leaveOut("settings of clients' metrics", name)
         for (user, mechanism), credential in self._credentials.items():
             yield credential.record(user, mechanism)
         yield from dict.fromkeys(self._acls.values())

@@ -23,8 +23,8 @@ from pylogbroker.cluster.acls import AclBinding
 from pylogbroker.cluster.quotas import QuotaEntity, entityOf
 from pylogbroker.errors import MetadataError
 
-TOPIC, BROKER, CLUSTER_DEFAULT = "topic", "broker", "cluster"
-"""What a setting belongs to; the last are the settings of all brokers."""
+TOPIC, BROKER, CLUSTER_DEFAULT, GROUP = "topic", "broker", "cluster", "group"
+"""What a setting belongs to; L{CLUSTER_DEFAULT}: to all brokers."""
 
 
 class ClusterRecord(NamedTuple):
@@ -73,8 +73,8 @@ class ConfigRecord(NamedTuple):
     """
     A setting.
 
-    @ivar resource: L{TOPIC}, L{BROKER} or L{CLUSTER_DEFAULT}.
-    @ivar owner: the topic's id, the broker's, or C{""}.
+    @ivar resource: L{TOPIC}, L{BROKER}, L{CLUSTER_DEFAULT} or L{GROUP}.
+    @ivar owner: the topic's id, the broker's, C{""}, or the group's.
     @ivar value: as text; L{None} removes it.
     """
 
@@ -263,6 +263,7 @@ class MetadataImage:
     @ivar partitionCount: of all topics together.
     @ivar removing: names of removed topics whose partitions may still be there, by id.
     @ivar brokerConfigs: settings by broker id, and C{""} for those of all brokers.
+    @ivar groupConfigs: settings by group id, of groups that have some.
     @ivar scramCredentials: what is kept of passwords, by user and mechanism.
     @ivar nextProducerId: no producer id from here on was given away.
     @ivar acls: the rules about who may do what. A change makes another dictionary.
@@ -279,6 +280,7 @@ class MetadataImage:
         self.partitionCount = 0
         self.removing: dict[UUID, str] = {}
         self.brokerConfigs: dict[str, dict[str, str]] = {}
+        self.groupConfigs: dict[str, dict[str, str]] = {}
         self.nextProducerId = 0
         self.acls: dict[AclBinding, None] = {}
         self.aclSize = 0
@@ -362,6 +364,10 @@ class MetadataImage:
         elif record.resource in (BROKER, CLUSTER_DEFAULT):
             configs = self.brokerConfigs.get(record.owner, {})
             self.brokerConfigs[record.owner] = _changed(configs, record)
+        elif record.resource == GROUP:
+            made = _changed(self.groupConfigs.pop(record.owner, {}), record)
+            if made:
+                self.groupConfigs[record.owner] = made
         else:
             raise MetadataError(f"a setting of the unknown resource {record.resource!r}")
 
@@ -414,6 +420,7 @@ class MetadataImage:
         made.partitionCount = self.partitionCount
         made.removing = self.removing.copy()
         made.brokerConfigs = self.brokerConfigs.copy()
+        made.groupConfigs = self.groupConfigs.copy()
         made.nextProducerId = self.nextProducerId
         made.acls, made.aclSize = self.acls, self.aclSize
         made._aclsAreShared = self._aclsAreShared = True
@@ -438,6 +445,9 @@ class MetadataImage:
             resource = BROKER if owner else CLUSTER_DEFAULT
             for name, value in configs.items():
                 yield ConfigRecord(resource, owner, name, value)
+        for owner, configs in self.groupConfigs.items():
+            for name, value in configs.items():
+                yield ConfigRecord(GROUP, owner, name, value)
         for binding in self.acls:
             yield AclRecord(*binding)
         for entity, quotas in self.quotas.items():

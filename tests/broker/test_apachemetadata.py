@@ -12,6 +12,7 @@ from pylogbroker.broker.apachemetadata import readApacheMetadata
 from pylogbroker.cluster.metadataimage import (
     BROKER,
     CLUSTER_DEFAULT,
+    GROUP,
     TOPIC,
     AclRecord,
     ClusterRecord,
@@ -96,6 +97,7 @@ class ApacheMetadataTests(SynchronousTestCase):
             config(4, "1", "log.retention.ms", "7"),
             config(4, "", "message.max.bytes", "8"),
             config(4, "2", "message.max.bytes", "9"),
+            config(32, "g", "consumer.session.timeout.ms", "50000"),
             RECORDS["ProducerIdsRecord"](nextProducerId=2000),
         )
         self.assertEqual(
@@ -107,6 +109,7 @@ class ApacheMetadataTests(SynchronousTestCase):
                 TopicRecord("b", str(B), 1),
                 ConfigRecord(BROKER, "1", "log.retention.ms", "7"),
                 ConfigRecord(CLUSTER_DEFAULT, "", "message.max.bytes", "8"),
+                ConfigRecord(GROUP, "g", "consumer.session.timeout.ms", "50000"),
                 ProducerIdsRecord(2000),
             ],
         )
@@ -275,6 +278,7 @@ class ApacheMetadataTests(SynchronousTestCase):
             config(2, "a", "preallocate", "true"),
             config(4, "1", "num.io.threads", "9"),
             config(16, "metrics", "interval.ms", "9"),
+            config(32, "g", "share.session.timeout.ms", "50000"),
             RECORDS["DelegationTokenRecord"](tokenId="t"),
         )
         self.assertEqual(self.read()[1:], [TopicRecord("a", str(A), 1)])
@@ -285,7 +289,9 @@ class ApacheMetadataTests(SynchronousTestCase):
                 " preallocate: this broker only has false",
                 "a setting of broker 1 is left out: num.io.threads cannot be changed while the"
                 " broker runs",
+                "a setting of group g is left out: Unknown group config name:"
+                " share.session.timeout.ms",
                 "left out: delegation tokens (1)",
-                "left out: settings of groups and clients (1)",
+                "left out: settings of clients' metrics (1)",
             ],
         )

@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.cluster.metadataimage import (
     BROKER,
     CLUSTER_DEFAULT,
+    GROUP,
     TOPIC,
     AclRecord,
     ClusterRecord,
@@ -40,6 +41,7 @@ RECORDS: list[Record] = [
     ConfigRecord(TOPIC, FIRST, "retention.ms", "1000"),
     ConfigRecord(CLUSTER_DEFAULT, "", "log.retention.ms", "7"),
     ConfigRecord(BROKER, "0", "log.retention.ms", "8"),
+    ConfigRecord(GROUP, "g", "consumer.session.timeout.ms", "50000"),
     ProducerIdsRecord(1000),
     ACL,
     ScramCredentialRecord("alice", 1, "c2FsdA==", "a2V5", "c2VydmVy", 4096),
@@ -86,6 +88,15 @@ class ImageTests(SynchronousTestCase):
         self.assertEqual(again.removing, {})
         self.assertEqual(again.topics["orders"].configs, {"segment.ms": "5"})
 
+    def test_groups(self) -> None:
+        """A group without settings is none of those that have some."""
+        image = imageOf(RECORDS)
+        name = "consumer.session.timeout.ms"
+        self.assertEqual(image.groupConfigs, {"g": {name: "50000"}})
+        for group in ("g", "h"):
+            image.apply(ConfigRecord(GROUP, group, name, None))
+        self.assertEqual(image.groupConfigs, {})
+
     def test_acls(self) -> None:
         """Rules come and go; a copy shares them until it changes."""
         image = imageOf(RECORDS)
@@ -128,6 +139,7 @@ class ImageTests(SynchronousTestCase):
         made = image.copy()
         made.apply(ConfigRecord(TOPIC, FIRST, "retention.ms", "2"))
         made.apply(ConfigRecord(BROKER, "0", "log.retention.ms", None))
+        made.apply(ConfigRecord(GROUP, "g", "consumer.session.timeout.ms", "46000"))
         made.apply(RemoveTopicRecord(SECOND))
         made.apply(PartitionCountRecord(FIRST, 9))
         self.assertEqual(list(image.records()), before)

@@ -64,6 +64,7 @@ SCENARIOS = (
     "fetch-sessions",
     "fetch-versions",
     "find-coordinator",
+    "group-configs",
     "idempotence-without-rights",
     "incremental-alter-configs",
     "init-producer-id",

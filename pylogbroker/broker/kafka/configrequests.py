@@ -1,6 +1,6 @@
 """
-Settings of topics and of the broker for clients; a module of its own, since settings have rules
-that other requests do not need.
+Settings of topics, groups and the broker for clients; a module of its own, since settings have
+rules that other requests do not need.
 
 A setting's source is the most special one that has it: the topic, the broker while it runs, all
 brokers while they run, the broker's file, the default. The others are its synonyms, in this order.
@@ -25,6 +25,7 @@ from pylogbroker.broker.kafka.topics import TopicManager, checkName
 from pylogbroker.cluster.metadataimage import (
     BROKER,
     CLUSTER_DEFAULT,
+    GROUP,
     TOPIC,
     ConfigRecord,
     MetadataImage,
@@ -39,6 +40,7 @@ from pylogbroker.config.topicconfigs import (
     EffectiveConfigs,
     checkTopicConfig,
 )
+from pylogbroker.coordinator.groupconfigs import GROUP_CONFIGS, checkGroupConfig
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.net.deferreds import gatherInBatches
 from pylogbroker.protocol.kafka import messages
@@ -65,6 +67,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    DYNAMIC_GROUP = 8
 
 
 class ConfigOperation(IntEnum):
@@ -74,6 +77,14 @@ class ConfigOperation(IntEnum):
     DELETE = 1
     APPEND = 2
     SUBTRACT = 3
+
+
+CONFIGURED_GROUP_COUNT_MAX = 10_000
+CONFIGURED_GROUP_LENGTH_MAX = 1_000
+"""
+Groups that have settings, and characters of their names: the metadata keep settings of groups that
+are not there, too.
+"""
 
 
 class BrokerConfig(NamedTuple):
@@ -226,6 +237,11 @@ class ConfigRequests:
                 current = self._topics.image.brokerConfigs.get("", {})
                 wanted = _wanted(resource, (each for each in SERVER_CONFIGS if each in current))
             return [self._brokerConfig(each, request, bool(name)) for each in wanted]
+        if resource.resourceType == ResourceType.GROUP:
+            if not name:
+                raise _invalid("Group name must not be empty")
+            wanted = _wanted(resource, GROUP_CONFIGS)
+            return [self._groupConfig(name, each, request) for each in wanted]
         kind = ResourceType(resource.resourceType).name
         raise _invalid(f"Unsupported resource type: {kind}")
 
@@ -243,6 +259,15 @@ class ConfigRequests:
         config = TOPIC_CONFIGS[name]
         _, synonyms = configSource(self._topics, effective.topic, name)
         return _result(name, effective[name], config.type, config.doc, synonyms, request)
+
+    def _groupConfig(self, group: str, name: str, request: Any) -> Any:
+        image, config = self._topics.image, GROUP_CONFIGS[name]
+        key, static = config.serverKey, self._topics.staticValues
+        synonyms = _serverSynonyms(image, key, static, {key: config.default})
+        configs = image.groupConfigs.get(group, {})
+        if name in configs:
+            synonyms = [(name, configs[name], ConfigSource.DYNAMIC_GROUP), *synonyms]
+        return _result(name, synonyms[0][1], config.type, config.doc, synonyms, request)
 
     def _brokerConfig(self, name: str, request: Any, isOfBroker: bool) -> Any:
         image = self._topics.image
@@ -337,7 +362,7 @@ class ConfigRequests:
             if unknown:
                 text = f"Cannot update these configs dynamically: [{', '.join(unknown)}]"
                 raise _invalid(text)
-        elif resource.resourceType != ResourceType.TOPIC:
+        elif resource.resourceType not in (ResourceType.TOPIC, ResourceType.GROUP):
             raise _unknownType(resource.resourceType)
 
     def _decide(
@@ -357,6 +382,15 @@ class ConfigRequests:
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
                 )
             kind, owner = TOPIC, str(topic.topicId)
+        elif resource.resourceType == ResourceType.GROUP:
+            if not name:
+                raise _invalid("Default group resources are not allowed.")
+            kind, owner = GROUP, name
+            current = image.groupConfigs.get(name, {})
+            changes = changed(resource, current, self._topicDefault)
+            checked = _checked(changes, checkGroupConfig)
+            if any(value is not None for value in checked.values()):
+                _checkRoom(image, name)
         else:
             kind, owner = (BROKER if name else CLUSTER_DEFAULT), name
             current = image.brokerConfigs.get(name, {})
@@ -392,6 +426,7 @@ class ConfigRequests:
             ResourceType.TOPIC: self._topics.image.topics,
             ResourceType.BROKER: (str(self._brokerId),),
             ResourceType.BROKER_LOGGER: (str(self._brokerId),),
+            ResourceType.GROUP: self._topics.image.groupConfigs,
         }
         return cls(
             configResources=[
@@ -476,6 +511,16 @@ def _incrementallyChanged(
             raise _invalid("Unknown operations type")
         made[name] = value
     return made
+
+
+def _checkRoom(image: MetadataImage, group: str) -> None:
+    isFull = len(image.groupConfigs) >= CONFIGURED_GROUP_COUNT_MAX
+    if len(group) > CONFIGURED_GROUP_LENGTH_MAX or (isFull and group not in image.groupConfigs):
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"Only {CONFIGURED_GROUP_COUNT_MAX} groups may have settings, and their names"
+            f" {CONFIGURED_GROUP_LENGTH_MAX} characters.",
+        )
 
 
 def _checked(

@@ -46,6 +46,11 @@ from pylogbroker.coordinator.consumergroups.groupmigration import (
 from pylogbroker.coordinator.consumergroups.topicregex import checkPattern, matchingTopics
 from pylogbroker.coordinator.effects import PendingAppend, Record
 from pylogbroker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group
+from pylogbroker.coordinator.groupconfigs import (
+    ASSIGNMENT_INTERVAL,
+    HEARTBEAT_INTERVAL,
+    SESSION_TIMEOUT,
+)
 from pylogbroker.coordinator.groupmessages import (
     UNKNOWN_MEMBER_ID,
     ClientContext,
@@ -109,7 +114,7 @@ class ConsumerMembership:
         """
         @param table: the groups.
         @param random: for member ids.
-        @param image: the topics.
+        @param image: the topics, and the settings of groups.
         @param classic: the members of classic groups.
         """
         self._table = table
@@ -268,7 +273,9 @@ class ConsumerMembership:
         answer = ConsumerGroupHeartbeatAnswer(
             memberId=memberId,
             memberEpoch=after.epoch,
-            heartbeatIntervalMs=self._settings.consumerHeartbeatIntervalMs,
+            heartbeatIntervalMs=self._configured(
+                group, HEARTBEAT_INTERVAL, self._settings.consumerHeartbeatIntervalMs
+            ),
             assignment=_assignmentOf(after) if isTold else None,
         )
         return group, self.store(group), answer
@@ -530,7 +537,9 @@ class ConsumerMembership:
     def _assignIfDue(self, group: ConsumerGroup) -> None:
         """Make a target assignment, unless one was made a moment ago."""
         nowMs = self._table.nowMs()
-        dueMs = group.targetMs + self._settings.consumerAssignmentIntervalMs
+        dueMs = group.targetMs + self._configured(
+            group, ASSIGNMENT_INTERVAL, self._settings.consumerAssignmentIntervalMs
+        )
         if group.epoch <= group.targetEpoch or group.targetMs <= nowMs < dueMs:
             return
         image = self._image()
@@ -710,11 +719,19 @@ class ConsumerMembership:
 
     # -- time
 
+    def _configured(self, group: ConsumerGroup, name: str, own: int) -> int:
+        """The value of a setting for a group; C{own}: the coordinator's."""
+        return int(self._image().groupConfigs.get(group.groupId, {}).get(name, own))
+
     def expectHeartbeat(self, group: ConsumerGroup, memberId: str) -> None:
         """A member has shown that it lives: its session begins anew."""
         classic = group.members[memberId].classic
-        timeoutMs = self._settings.consumerSessionTimeoutMs
-        dueMs = self._table.nowMs() + (timeoutMs if classic is None else classic.sessionTimeoutMs)
+        if classic is None:
+            own = self._settings.consumerSessionTimeoutMs
+            timeoutMs = self._configured(group, SESSION_TIMEOUT, own)
+        else:
+            timeoutMs = classic.sessionTimeoutMs
+        dueMs = self._table.nowMs() + timeoutMs
         self._table.deadlines.set(
             _sessionKey(group, memberId), dueMs, partial(self._fence, group, memberId)
         )

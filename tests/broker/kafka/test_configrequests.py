@@ -7,12 +7,14 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.broker.kafka.configrequests import (
+    CONFIGURED_GROUP_COUNT_MAX,
     BrokerConfig,
     ConfigOperation,
     ConfigRequests,
     ConfigSource,
     ResourceType,
 )
+from pylogbroker.cluster.metadataimage import ConfigRecord
 from pylogbroker.config.topicconfigs import TOPIC_CONFIGS, ConfigType
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
@@ -21,10 +23,11 @@ from tests.broker.kafka.requestbench import RequestBench
 
 DESCRIBE, ALTER = ApiKey.DESCRIBE_CONFIGS, ApiKey.ALTER_CONFIGS
 INCREMENTAL, LIST = ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.LIST_CONFIG_RESOURCES
-TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
+TOPIC, BROKER, GROUP = ResourceType.TOPIC, ResourceType.BROKER, ResourceType.GROUP
 SET, DELETE = ConfigOperation.SET, ConfigOperation.DELETE
 APPEND, SUBTRACT = ConfigOperation.APPEND, ConfigOperation.SUBTRACT
 INVALID = ErrorCode.INVALID_REQUEST
+SESSION = "consumer.session.timeout.ms"
 
 OWN = {
     "num.partitions": BrokerConfig(ConfigType.INT, "1", "Partitions of new topics.", "3"),
@@ -213,7 +216,8 @@ class DescribeTests(ConfigCase):
                 (TOPIC, "b/c", None),
                 (BROKER, "1", None),
                 (BROKER, "x", None),
-                (ResourceType.GROUP, "g", None),
+                (ResourceType.CLIENT_METRICS, "m", None),
+                (GROUP, "", None),
             ]
         )
         self.assertEqual(
@@ -225,11 +229,13 @@ class DescribeTests(ConfigCase):
                 INVALID,
                 INVALID,
                 INVALID,
+                INVALID,
             ],
         )
         self.assertIn("expected 0 or empty string, but received 1", found[3].errorMessage)
         self.assertIn("Broker id must be an integer, but it is: x", found[4].errorMessage)
-        self.assertEqual(found[5].errorMessage, "Unsupported resource type: GROUP")
+        self.assertEqual(found[5].errorMessage, "Unsupported resource type: CLIENT_METRICS")
+        self.assertEqual(found[6].errorMessage, "Group name must not be empty")
         found = self.described([(TOPIC, "t", None), (99, "x", None)])
         self.assertEqual([each.errorCode for each in found], [INVALID, INVALID])
 
@@ -314,7 +320,10 @@ class AlterTests(ConfigCase):
             (TOPIC, "t", ("retention.ms", 9, "1"), INVALID, "Unknown operations type"),
             (BROKER, "1", ("log.roll.ms", SET, "1"), INVALID, "expected 0, but received 1"),
             (BROKER, "x", ("log.roll.ms", SET, "1"), INVALID, "Node id must be an integer"),
-            (32, "g", ("x", SET, "1"), INVALID, "Unknown resource type 32"),
+            (16, "m", ("x", SET, "1"), INVALID, "Unknown resource type 16"),
+            (GROUP, "", (SESSION, SET, "50000"), INVALID, "Default group resources"),
+            (GROUP, "g", ("x", SET, "1"), ErrorCode.INVALID_CONFIG, "Unknown group config name: x"),
+            (GROUP, "g" * 1001, (SESSION, SET, "50000"), ErrorCode.POLICY_VIOLATION, "1000"),
         ]
         for kind, name, change, code, text in cases:
             found = self.change(kind, name, change)
@@ -323,6 +332,38 @@ class AlterTests(ConfigCase):
         twice = self.change(TOPIC, "t", ("retention.ms", SET, "1"), ("retention.ms", SET, "2"))
         self.assertEqual(twice, (INVALID, "Error due to duplicate config keys"))
         self.assertEqual((self.configs, self.brokerConfigs), ({"retention.ms": "5"}, {}))
+
+    def test_group(self) -> None:
+        """A group's settings are kept, whether or not it is there, until they are removed."""
+        self.assertEqual(self.change(GROUP, "g", (SESSION, SET, "50000")), (0, None))
+        found = self.describe(GROUP, "g", includeSynonyms=True)
+        self.assertEqual(
+            {name: (each.value, each.configSource) for name, each in found.items()},
+            {
+                "consumer.assignment.interval.ms": ("1000", ConfigSource.DEFAULT),
+                "consumer.heartbeat.interval.ms": ("5000", ConfigSource.DEFAULT),
+                SESSION: ("50000", ConfigSource.DYNAMIC_GROUP),
+            },
+        )
+        self.assertEqual(
+            [(each.name, each.value, each.source) for each in found[SESSION].synonyms],
+            [
+                (SESSION, "50000", ConfigSource.DYNAMIC_GROUP),
+                (f"group.{SESSION}", "45000", ConfigSource.DEFAULT),
+            ],
+        )
+        self.assertEqual(self.replace(GROUP, "g"), (0, None))
+        self.assertEqual(self.change(GROUP, "g", (SESSION, DELETE, None)), (0, None))
+        self.assertEqual(self.bench.topics.image.groupConfigs, {})
+
+    def test_groupLimit(self) -> None:
+        """With the most groups that may have settings, these can change, and no other gets some."""
+        for each in range(CONFIGURED_GROUP_COUNT_MAX):
+            self.bench.topics.image.apply(ConfigRecord("group", str(each), SESSION, "50000"))
+        change = (SESSION, SET, "51000")
+        self.assertEqual(self.change(GROUP, "g", change)[0], ErrorCode.POLICY_VIOLATION)
+        self.assertEqual(self.change(GROUP, "g", (SESSION, DELETE, None)), (0, None))
+        self.assertEqual(self.change(GROUP, "7", change), (0, None))
 
     def test_twice(self) -> None:
         """A resource that occurs twice in a request is refused both times."""
@@ -350,6 +391,8 @@ class ListTests(ConfigCase):
         everything = [("t", 2), ("0", 4), ("0", 8)]
         self.assertEqual(self.list(1), (0, everything))
         self.assertEqual(self.list(1, BROKER, BROKER, 16), (0, [("0", 4)]))
+        self.change(GROUP, "g", (SESSION, SET, "50000"))
+        self.assertEqual(self.list(1), (0, [*everything, ("g", 32)]))
         self.assertEqual(self.list(1, 77), (ErrorCode.UNSUPPORTED_VERSION, []))
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from pylogbroker.cluster.metadataimage import GROUP as CONFIGURED
+from pylogbroker.cluster.metadataimage import ConfigRecord
 from pylogbroker.coordinator.consumergroups.topicregex import PATTERN_SIZE_MAX
+from pylogbroker.coordinator.groupconfigs import (
+    ASSIGNMENT_INTERVAL,
+    HEARTBEAT_INTERVAL,
+    SESSION_TIMEOUT,
+)
 from pylogbroker.coordinator.groupmessages import (
     ClientContext,
     CommitPartition,
@@ -186,6 +193,28 @@ class MemberTests(ConsumerCase):
         self.assertEqual(list(self.epochs()), [A])
         self.reload()
         self.assertEqual(list(self.epochs()), [A])
+
+    def test_ownSettings(self) -> None:
+        """A group's own settings hold for it from the next heartbeat on, the others' for others."""
+        for name, value in (
+            (HEARTBEAT_INTERVAL, "6000"),
+            (SESSION_TIMEOUT, "50000"),
+            (ASSIGNMENT_INTERVAL, "2000"),
+        ):
+            self.image.apply(ConfigRecord(CONFIGURED, GROUP, name, value))
+        self.assertEqual(self.enter(A, "t").heartbeatIntervalMs, 6000)
+        self.enter(B, "t")
+        self.advance(1999)
+        self.assertIsNone(self.given(self.beat(A, 2, owned={"t": [0, 1]})))
+        self.advance(1)
+        self.assertEqual(self.given(self.beat(A, 2, owned={"t": [0, 1]})), {"t": [0]})
+        self.beat(A, 2, owned={"t": [0]})
+        self.beat(B, 2)
+        self.advance(SESSION_TIMEOUT_MS)
+        self.assertEqual(list(self.epochs()), [A, B])
+        self.advance(50_000 - SESSION_TIMEOUT_MS)
+        self.assertEqual(self.described().groupState, "Empty")
+        self.assertEqual(self.enter(A, "t", groupId="h").heartbeatIntervalMs, 5000)
 
     def test_keepsTooLong(self) -> None:
         """Who does not give up partitions in its time is removed, even though it lives."""

@@ -13,6 +13,7 @@ from tests.oracle.steps import Ask, Setting, Steps, Until, scenario
 
 TOPIC = 2
 BROKER = 4
+GROUP = 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
@@ -50,14 +51,14 @@ def _increment(
     return cls(resources=[resource], validateOnly=dry)
 
 
-def _settled(label: str, name: str, keys: list[str], values: list[str]) -> Until:
-    """What is described of a topic, once it has the values."""
+def _settled(label: str, name: str, keys: list[str], values: list[str], kind: int = TOPIC) -> Until:
+    """What is described of a resource, once it has the values."""
 
     def done(body: Any) -> bool:
         found = {config.name: config.value for config in body.results[0].configs}
         return [found.get(key) for key in keys] == values
 
-    body = _describe((TOPIC, name, keys), includeSynonyms=True)
+    body = _describe((kind, name, keys), includeSynonyms=True)
     return Until(Ask(label, ApiKey.DESCRIBE_CONFIGS, 4, body), done)
 
 
@@ -215,6 +216,83 @@ def incrementalAlterConfigs(setting: Setting) -> Steps:
         twice.resources = [*twice.resources, *twice.resources]
         yield Ask("a resource twice", key, version, twice)
         yield Ask("nothing", key, version, messages.IncrementalAlterConfigsRequest())
+
+
+_GROUP_KEYS = [
+    "consumer.assignment.interval.ms",
+    "consumer.heartbeat.interval.ms",
+    "consumer.session.timeout.ms",
+]
+
+
+def _group(*configs: tuple[str, int, str | None], name: str = "grouped", dry: bool = False) -> Any:
+    return _increment(name, configs, GROUP, dry)
+
+
+@scenario()
+def groupConfigs(setting: Setting) -> Steps:
+    """Settings of a group of consumers."""
+    describe, alter = ApiKey.DESCRIBE_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS
+    interval, beat, session = _GROUP_KEYS
+    for version in versionsOf(describe):
+        for label, asked in (
+            ("of a group", _describe((GROUP, "grouped", None), includeSynonyms=True)),
+            ("some", _describe((GROUP, "grouped", [session, "no.such"]))),
+            ("of no name", _describe((GROUP, "", None))),
+        ):
+            yield Ask(label, describe, version, asked)
+    for version in versionsOf(alter):
+        yield Ask("validate only", alter, version, _group((session, SET, "50000"), dry=True))
+        made = _group((session, SET, "50000"), (interval, SET, " 7 "))
+        yield Ask("set", alter, version, made)
+        yield _settled("then", "grouped", _GROUP_KEYS, ["7", "5000", "50000"], GROUP)
+        yield Ask("subtract", alter, version, _group((session, SUBTRACT, "50000")))
+        for label, key, value in (
+            ("the least", session, "45000"),
+            ("too short a session", session, "44999"),
+            ("the longest", session, "60000"),
+            ("too long a session", session, "60001"),
+            ("a session of none", session, "0"),
+            ("too short a heartbeat", beat, "4999"),
+            ("the longest heartbeat", beat, "15000"),
+            ("too long a heartbeat", beat, "15001"),
+            ("an interval of 0", interval, "0"),
+            ("too long an interval", interval, "15001"),
+            ("below 0", interval, "-1"),
+            ("no number", beat, "x"),
+            ("too large a number", beat, "2147483648"),
+            ("an unknown setting", "no.such", "1"),
+            ("null", beat, None),
+        ):
+            yield Ask(label, alter, version, _group((key, SET, value)))
+        for label, asked in (
+            ("a setting twice", _group((beat, SET, "6000"), (beat, SET, "7000"))),
+            ("good and bad", _group((beat, SET, "6000"), (session, SET, "x"))),
+            ("of no group", _group((beat, SET, "6000"), name="")),
+            ("of no group, deleted", _group((beat, DELETE, None), name="")),
+            ("delete what is not set", _group((beat, DELETE, None), name="ungrouped")),
+            ("delete what is unknown", _group(("no.such", DELETE, None))),
+            ("nothing", _group()),
+            ("delete", _group(*((key, DELETE, None) for key in _GROUP_KEYS))),
+        ):
+            yield Ask(label, alter, version, asked)
+        values = ["1000", "5000", "45000"]
+        yield _settled("then none", "grouped", _GROUP_KEYS, values, GROUP)
+    replace = ApiKey.ALTER_CONFIGS
+    for version in versionsOf(replace):
+        values = ["1000", "5000", "46000"]
+        yield Ask("replace", replace, version, _alter("replaced", [(session, "46000")], GROUP))
+        yield _settled("then", "replaced", _GROUP_KEYS, values, GROUP)
+        yield Ask("an unknown setting", replace, version, _alter("replaced", [("x", "1")], GROUP))
+        yield Ask("a wrong value", replace, version, _alter("replaced", [(session, "1")], GROUP))
+        yield Ask("replace nothing", replace, version, _alter("replaced", [], GROUP))
+        values = ["1000", "5000", "45000"]
+        yield _settled("then none", "replaced", _GROUP_KEYS, values, GROUP)
+    body = messages.ListConfigResourcesRequest(resourceTypes=[GROUP])
+    yield Ask("none", ApiKey.LIST_CONFIG_RESOURCES, 1, body)
+    yield Ask("set", alter, 1, _group((session, SET, "50000")))
+    yield _settled("then", "grouped", _GROUP_KEYS, ["1000", "5000", "50000"], GROUP)
+    yield Ask("one", ApiKey.LIST_CONFIG_RESOURCES, 1, body)
 
 
 @scenario()
