@@ -323,24 +323,23 @@ class ConsumerGroup(Group):
         """Whether a member has a pattern."""
         return any(each.pattern == pattern for each in self.members.values())
 
-    def dropPattern(self, pattern: str) -> bool:
-        """
-        Forget a pattern if no member has it any more.
-
-        @return: whether it was forgotten.
-        """
-        isDropped = pattern in self.patterns and not self.hasPattern(pattern)
-        if isDropped:
+    def dropPattern(self, pattern: str) -> None:
+        """Forget a pattern if no member has it any more."""
+        if pattern in self.patterns and not self.hasPattern(pattern):
             del self.patterns[pattern]
             self.changed(consumerrecords.PATTERN_KEY, pattern)
-        return isDropped
 
-    def setPattern(self, pattern: str, resolved: ResolvedPattern) -> None:
-        """A pattern was matched with the topics."""
+    def setPattern(self, pattern: str, resolved: ResolvedPattern) -> bool:
+        """
+        A pattern was matched with the topics.
+
+        @return: whether its members subscribe to other topics than before.
+        """
         before = self.patterns.get(pattern)
         self.patterns[pattern] = resolved
         if before is None or before.topics != resolved.topics:
             self.changed(consumerrecords.PATTERN_KEY, pattern)
+        return resolved.topics != (frozenset() if before is None else before.topics)
 
     # -- assignments
 

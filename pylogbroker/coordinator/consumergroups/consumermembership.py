@@ -490,7 +490,8 @@ class ConsumerMembership:
         isBumped = known.topics != updated.topics
         isPatternNew = known.pattern != updated.pattern
         if isPatternNew:
-            isBumped |= group.dropPattern(known.pattern) or updated.pattern in group.patterns
+            isBumped |= not group.patterns.keys().isdisjoint((known.pattern, updated.pattern))
+            group.dropPattern(known.pattern)
         if updated.pattern and updated.pattern not in group.patterns:
             self._expectPatterns(context, group)
         elif group.patterns:
@@ -525,10 +526,12 @@ class ConsumerMembership:
         names: Collection[str] = self._image().topics
         if sees is not None:
             names = list(filter(sees, names))
+        isBumped = False
         for pattern in dict.fromkeys(each.pattern for each in group.members.values()):
             if pattern:
-                group.setPattern(pattern, ResolvedPattern(matchingTopics(pattern, names), nowMs))
-        if self._isHashNew(group):
+                resolved = ResolvedPattern(matchingTopics(pattern, names), nowMs)
+                isBumped |= group.setPattern(pattern, resolved)
+        if self._isHashNew(group) or isBumped:
             group.bump()
         self.store(group)
 

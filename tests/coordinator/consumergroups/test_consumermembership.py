@@ -459,6 +459,42 @@ class PatternTests(ConsumerCase):
         self.beat(A, 2, subscribedTopicRegex="")
         self.assertFalse(self.coordinator._table.groups[GROUP].isSubscribedTo("t"))
 
+    def test_dropped(self) -> None:
+        """A member that drops a pattern loses its topics, though others have the pattern, too."""
+        self.match(A, "t")
+        self.advance(0)
+        self.beat(A, 1)
+        self.match(B, "t")
+        self.advance(INTERVAL_MS)
+        self.assertEqual(self.given(self.beat(A, 2)), {"t": [0]})
+        self.beat(A, 2, owned={"t": [0]})
+        self.beat(B, 2, owned={})
+        self.assertEqual(self.owned(), {A: {"t": [0]}, B: {"t": [1]}})
+        self.advance(INTERVAL_MS)
+        self.beat(B, 3, subscribedTopicRegex="")
+        self.assertEqual(self.targets(), {A: {"t": [0, 1]}, B: {}})
+
+    def test_replaced(self) -> None:
+        """So does a member whose other pattern matches nothing."""
+        self.match(A, "t")
+        self.advance(0)
+        self.beat(A, 1)
+        self.match(B, "t")
+        self.advance(INTERVAL_MS)
+        self.beat(A, 2)
+        self.beat(B, 2, subscribedTopicRegex="x")
+        self.advance(INTERVAL_MS)
+        self.beat(A, 2, owned={"t": [0]})
+        self.assertEqual(self.targets(), {A: {"t": [0, 1]}, B: {}})
+
+    def test_topicsOfOthers(self) -> None:
+        """A new pattern counts, too, if it matches only topics that the group has already."""
+        self.enter(A, "t")
+        self.match(B, "t")
+        self.advance(INTERVAL_MS)
+        self.beat(A, 2, owned={"t": [0, 1]})
+        self.assertEqual(self.targets(), {A: {"t": [0]}, B: {"t": [1]}})
+
     def test_nothing(self) -> None:
         """A pattern that matches nothing changes nothing; so does an empty one."""
         self.match(A, "x")
