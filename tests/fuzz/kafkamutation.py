@@ -1,10 +1,15 @@
 """
 Mutations of requests in today's protocol: the same ones for the same seed.
 
-A mutation is a request of any kind and version that is served: with random values everywhere, or
-one that makes sense, which topics and groups that exist receive. Most are then changed as
-L{tests.fuzz.mutation} does: plainly, inside the frame, whose size is put right again, or inside the
-records of a Produce request, whose batch gets its size and checksum right again.
+A mutation is a request of any kind and version that is served: with random values everywhere; with
+values in the place of some that the broker knows, or will know (L{WORDS}, L{NUMBERS}), so that what
+is behind the first check is reached, too; or one that makes sense, which topics and groups that
+exist receive. Most are then changed as L{tests.fuzz.mutation} does: plainly, inside the frame,
+whose size is put right again, or inside the records of a Produce request, whose batch gets its size
+and checksum right again.
+
+What could hold back or answer otherwise the client that watches is not among those values: no quota
+for everybody, and no topic of its own.
 """
 
 from __future__ import annotations
@@ -22,15 +27,105 @@ from pylogbroker.protocol.kafka.schemas import ZERO_UUID, ApiMessage
 from pylogbroker.records.recordbatch import Record, encodeBatch
 from tests.fuzz.mutation import SIZE_MAX, Mutator
 from tests.oracle.scenarios import pieces
-from tests.protocol.kafka.randommessages import randomMessage
+from tests.protocol.kafka.randommessages import INTEGERS, randomMessage
 
 TOPICS = ("a", "orders")
 """There are such topics, of two partitions."""
 MADE = tuple(f"made-{number}" for number in range(8))
 """There are such topics now and then."""
 GROUPS = ("g", "a")
-LEFT_OUT = frozenset((ApiKey.ALTER_CLIENT_QUOTAS,))
-"""A quota for everybody would slow the watcher down, as it should."""
+CONFIGS = {
+    "cleanup.policy": ("compact", "delete", "compact,delete"),
+    "compression.type": ("zstd", "producer", "uncompressed"),
+    "max.message.bytes": ("100", "1000000"),
+    "message.timestamp.type": ("CreateTime", "LogAppendTime"),
+    "min.cleanable.dirty.ratio": ("0", "0.5"),
+    "retention.bytes": ("-1", "1000"),
+    "retention.ms": ("-1", "1000"),
+    "segment.bytes": ("1048576", "14"),
+}
+"""Settings of topics, with values, of which some are refused."""
+_TOPICS = (*TOPICS, *MADE)
+_QUOTAS = ("producer_byte_rate", "request_percentage", "connection_creation_rate")
+_TRANSACTIONS = ("transaction-0", "transaction-1", "transaction-2")
+_VALUES = tuple(value for values in CONFIGS.values() for value in values)
+WORDS: dict[str, tuple[str, ...]] = {
+    "clientSoftwareName": ("fuzz",),
+    "configurationKeys": tuple(CONFIGS),
+    "coordinatorKeys": (*GROUPS, *_TRANSACTIONS),
+    "entityName": ("orders", "192.0.2.1"),
+    "entityType": ("user", "client-id", "ip"),
+    "groupId": GROUPS,
+    "groupIds": GROUPS,
+    "groupInstanceId": ("instance-0",),
+    "groups": GROUPS,
+    "groupsNames": GROUPS,
+    "host": ("*", "192.0.2.1"),
+    "instanceId": ("instance-0",),
+    "key": (*GROUPS, *_TRANSACTIONS, *_QUOTAS),
+    "mechanism": ("SCRAM-SHA-256",),
+    "memberId": ("", "member-0", "member-1"),
+    "name": (*_TOPICS, *CONFIGS, "range"),
+    "principal": ("User:orders",),
+    "protocolName": ("range",),
+    "protocolType": ("consumer",),
+    "resourceName": (*_TOPICS, "0"),
+    "serverAssignor": ("uniform", "range"),
+    "subscribedTopicNames": _TOPICS,
+    "subscribedTopicRegex": ("made-.*", "(o|r)*s"),
+    "topic": _TOPICS,
+    "topicName": _TOPICS,
+    "topicNames": _TOPICS,
+    "transactionalId": _TRANSACTIONS,
+    "transactionalIds": _TRANSACTIONS,
+    "v3AndBelowTransactionalId": _TRANSACTIONS,
+    "value": _VALUES,
+}
+"""By the names of fields: strings that mean something there."""
+_EPOCHS = (-1, 0, 1)
+_PLACES = (0, 1)
+_PRODUCERS = (0, 1, 2, 3)
+NUMBERS: dict[str, tuple[int, ...]] = {
+    "acks": (0, 1, -1),
+    "brokerIds": (0,),
+    "configOperation": (0, 1, 2, 3),
+    "count": (2, 3),
+    "currentLeaderEpoch": _EPOCHS,
+    "generationId": _EPOCHS,
+    "generationIdOrMemberEpoch": _EPOCHS,
+    "index": _PLACES,
+    "isolationLevel": (0, 1),
+    "iterations": (4096,),
+    "keyType": (0, 1),
+    "leaderEpoch": _EPOCHS,
+    "matchType": (0, 1, 2),
+    "maxWaitMs": (0, 10),
+    "mechanism": (1, 2),
+    "memberEpoch": (*_EPOCHS, 2),
+    "numPartitions": (-1, 1, 2),
+    "offset": (-1, 0, 5),
+    "operation": (1, 2, 3, 4),
+    "partition": _PLACES,
+    "partitionIndex": _PLACES,
+    "partitionIndexes": _PLACES,
+    "partitions": _PLACES,
+    "permissionType": (2, 3),
+    "producerEpoch": _EPOCHS,
+    "producerId": _PRODUCERS,
+    "rebalanceTimeoutMs": (100, 1000),
+    "replicaId": (-1,),
+    "replicas": (0,),
+    "replicationFactor": (-1, 1),
+    "resourcePatternType": (3, 4),
+    "resourceType": (2, 4),
+    "sessionTimeoutMs": (6000,),
+    "timeoutMs": (1000,),
+    "timestamp": (-1, -2, -3, 0),
+    "transactionTimeoutMs": (1000, 60_000),
+    "v3AndBelowProducerEpoch": _EPOCHS,
+    "v3AndBelowProducerId": _PRODUCERS,
+}
+"""Likewise."""
 _NAMES_VERSION = {ApiKey.PRODUCE: 12, ApiKey.FETCH: 12, ApiKey.OFFSET_COMMIT: 9}
 """The last versions that name topics; behind them come ids."""
 _CRC_START = 21
@@ -46,9 +141,33 @@ def frame(key: ApiKey, version: int, body: ApiMessage, correlationId: int = 1) -
     return struct.pack(">i", len(data)) + data
 
 
-def batchOf(random: Random, **fields: Any) -> bytes:
-    """A batch of a few records."""
+def giveMeaning(random: Random, message: Any, version: int) -> None:
+    """Put L{WORDS} and L{NUMBERS} in the place of values that a message has."""
+    for name, field in type(message)._fields.items():
+        value = getattr(message, name)
+        if value is None or not field.versions.has(version):
+            continue
+        if field.struct is not None:
+            for each in value if field.isArray else (value,):
+                giveMeaning(random, each, version)
+            continue
+        known = WORDS if field.kind == "string" else NUMBERS if field.kind in INTEGERS else {}
+        if found := known.get(name):
+            made = [random.choice(found) for _ in value] if field.isArray else random.choice(found)
+            setattr(message, name, made)
+
+
+def batchOf(random: Random) -> bytes:
+    """A batch of a few records, sometimes of an idempotent producer."""
     values = [b"value %d" % number for number in range(random.randrange(1, 4))]
+    fields: dict[str, Any] = {}
+    if random.random() < 0.3:
+        fields = {
+            "producerId": random.choice(_PRODUCERS),
+            "producerEpoch": random.choice(_PLACES),
+            "baseSequence": random.randrange(4),
+            "isTransactional": random.random() < 0.5,
+        }
     return encodeBatch(
         [
             Record(at, _TIME_MS, None if at else b"key", value, (("h", b"x"),))
@@ -64,7 +183,7 @@ class KafkaMutator:
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
-        self._keys = [key for key in ApiKey if key not in LEFT_OUT]
+        self._keys = list(ApiKey)
         self._sensible: dict[ApiKey, Callable[[int], ApiMessage]] = {
             ApiKey.PRODUCE: lambda version: self._produce(version, batchOf(self._random)),
             ApiKey.FETCH: self._fetch,
@@ -74,6 +193,7 @@ class KafkaMutator:
             ApiKey.JOIN_GROUP: self._joinGroup,
             ApiKey.OFFSET_COMMIT: self._offsetCommit,
             ApiKey.INIT_PRODUCER_ID: self._initProducerId,
+            ApiKey.CONSUMER_GROUP_HEARTBEAT: self._consumerGroupHeartbeat,
         }
         samples = [self.sensible() for _ in range(200)] + [self.arbitrary() for _ in range(200)]
         self._bytes = Mutator(seed, samples)
@@ -102,10 +222,14 @@ class KafkaMutator:
         return struct.pack(">i", len(body)) + body
 
     def arbitrary(self) -> bytes:
-        """Any request, with random values."""
-        key = self._random.choice(self._keys)
-        version = self._random.randint(key.firstVersion, key.lastVersion)
-        return frame(key, version, randomMessage(self._random, key.requestClass, version, 2))
+        """Any request, with random values; half of them with some that mean something."""
+        random = self._random
+        key = random.choice(self._keys)
+        version = random.randint(key.firstVersion, key.lastVersion)
+        body = randomMessage(random, key.requestClass, version, 2)
+        if random.random() < 0.5:
+            giveMeaning(random, body, version)
+        return frame(key, version, body)
 
     def sensible(self) -> bytes:
         """One that a client could send."""
@@ -131,9 +255,12 @@ class KafkaMutator:
         """For one of the topics."""
         topic = self._random.choice((*TOPICS, self._random.choice(MADE)))
         acks = self._random.choice((1, -1))
-        return pieces.produceBody(
+        body = pieces.produceBody(
             version, topic, ZERO_UUID, [(self._random.randrange(2), batch)], acks
         )
+        if self._random.random() < 0.2:
+            body.transactionalId = self._random.choice(_TRANSACTIONS)
+        return body
 
     def _fetch(self, version: int) -> ApiMessage:
         random = self._random
@@ -177,4 +304,15 @@ class KafkaMutator:
         return cls(groupId="alone", topics=[topic])
 
     def _initProducerId(self, version: int) -> ApiMessage:
-        return messages.InitProducerIdRequest(transactionTimeoutMs=1000)
+        return messages.InitProducerIdRequest(transactionalId=None, transactionTimeoutMs=1000)
+
+    def _consumerGroupHeartbeat(self, version: int) -> ApiMessage:
+        random = self._random
+        return messages.ConsumerGroupHeartbeatRequest(
+            groupId="consumers",
+            memberId=random.choice(WORDS["memberId"]),
+            memberEpoch=random.choice(NUMBERS["memberEpoch"]),
+            rebalanceTimeoutMs=1000,
+            subscribedTopicNames=[random.choice(TOPICS)],
+            topicPartitions=[],
+        )
