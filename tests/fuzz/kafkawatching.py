@@ -96,23 +96,18 @@ class KafkaCaller:
         Watcher.expect(part.errorCode, ErrorCode.NONE)
         return bytes(part.records)
 
-    def emptyGroups(self) -> None:
-        """Remove the members of all groups, in rounds, since who is waiting joins thereupon."""
+    def emptyGroups(self) -> bool:
+        """Remove the members of all groups. Returns whether there were any."""
         leave = ApiKey.LEAVE_GROUP.requestClass
-        while True:
-            listed = self.ask(ApiKey.LIST_GROUPS, 2, ApiKey.LIST_GROUPS.requestClass())
-            names = [group.groupId for group in listed.groups]
-            described = ApiKey.DESCRIBE_GROUPS.requestClass(groups=names)
-            groups = self.ask(ApiKey.DESCRIBE_GROUPS, 4, described).groups
-            full = [group for group in groups if group.members]
-            if not full:
-                return
-            for group in full:
-                members = [
-                    leave.MemberIdentity(memberId=member.memberId) for member in group.members
-                ]
-                body = leave(groupId=group.groupId, members=members)
-                self.ask(ApiKey.LEAVE_GROUP, 3, body)
+        listed = self.ask(ApiKey.LIST_GROUPS, 2, ApiKey.LIST_GROUPS.requestClass())
+        names = [group.groupId for group in listed.groups]
+        described = ApiKey.DESCRIBE_GROUPS.requestClass(groups=names)
+        groups = self.ask(ApiKey.DESCRIBE_GROUPS, 4, described).groups
+        full = [group for group in groups if group.members]
+        for group in full:
+            members = [leave.MemberIdentity(memberId=member.memberId) for member in group.members]
+            self.ask(ApiKey.LEAVE_GROUP, 3, leave(groupId=group.groupId, members=members))
+        return bool(full)
 
     def close(self) -> None:
         self._socket.close()

@@ -29,6 +29,8 @@ from tests.fuzz.record import opening, say
 from tests.fuzz.sending import Sender
 
 SEED = 20110612
+TIDY_COUNT = 100_000
+"""After so many mutations, the run removes what they have made."""
 
 Progress = Callable[[Figures], None]
 
@@ -86,8 +88,13 @@ def _throw(
     while not figures.watchCount and watcher.is_alive():
         time.sleep(0.01)
     figures.socketCountAtStart = broker.socketCount()
+    tidied = 0
 
     def goOn() -> bool:
+        nonlocal tidied
+        if figures.triedCount // TIDY_COUNT > tidied:
+            tidied = figures.triedCount // TIDY_COUNT
+            port.tidy()
         if progress is not None:
             progress(figures)
         return broker.isRunning and not figures.faults and hasTime()

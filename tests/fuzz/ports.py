@@ -18,6 +18,7 @@ import itertools
 import re
 import socket
 import ssl
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,9 @@ class PlainPort:
             caller.ask(encodeProduce(topic, 0, data) + encodeOffsets(topic, 0, -1, 1))
             caller.untilVisible(topic, len(data))
         caller.close()
+
+    def tidy(self) -> None:
+        """Remove what the mutations have made, as its owner would: called now and then."""
 
     def endWaits(self) -> None:
         """End what may go on behind the last mutation."""
@@ -468,14 +472,22 @@ class KafkaPort(PlainPort):
         self._answers = {request: caller.receive(request) for request in asked}
         caller.close()
 
+    def tidy(self) -> None:
+        """
+        Remove the members of all groups. The mutations make them, and do not come back: a new one
+        waits for five minutes, and keeps its connection.
+        """
+        with closing(kafkawatching.KafkaCaller(self.open())) as caller:
+            caller.emptyGroups()
+
     def endWaits(self) -> None:
         """
-        Remove the members of all groups: a request to join one waits as long as the most patient
-        member says, and the broker reads no more from a connection with eight such requests.
+        The same, in rounds, since who is waiting joins thereupon: the broker reads no more from a
+        connection with eight requests that wait.
         """
-        caller = kafkawatching.KafkaCaller(self.open())
-        caller.emptyGroups()
-        caller.close()
+        with closing(kafkawatching.KafkaCaller(self.open())) as caller:
+            while caller.emptyGroups():
+                pass
 
 
 PORTS = {
