@@ -200,6 +200,7 @@ class KafkaKillTrial:
             for partition in range(PARTITION_COUNT):
                 producer.produce(TRANSACTIONS, b"%d" % number, partition=partition)
             if number % 3 == 2:
+                producer.flush(1)  # else it takes the records back, and aborts nothing
                 producer.abort_transaction(1)
                 self._count(abortedCount=1)
             else:
