@@ -428,12 +428,23 @@ class ClassicMembership:
         member = group.members[request.memberId]
         self._synced(group, member)
         if group.state is _STABLE:
-            self._effects.reply(reply, self._assigned(group, member))
+            # The log may lack the assignments still, if the group was one of KIP-848 until now.
+            answer = partial(self._answerStable, group, member, group.generation, reply)
+            self._table.whenAppended(group, answer)
             return
         self._answerSync(member, SyncGroupAnswer(ErrorCode.REBALANCE_IN_PROGRESS))
         member.syncReply = reply
         if group.leaderId == member.memberId and not group.isAssigning:
             self._assign(group, request)
+
+    def _answerStable(
+        self, group: ClassicGroup, member: ClassicMember, generation: int, reply: SyncReply
+    ) -> None:
+        isStable = group.state is _STABLE and group.generation == generation
+        if isStable and group.members.get(member.memberId) is member:
+            self._effects.reply(reply, self._assigned(group, member))
+        else:
+            self._effects.reply(reply, SyncGroupAnswer(ErrorCode.REBALANCE_IN_PROGRESS))
 
     def _syncError(
         self, context: ClientContext, request: SyncGroup, group: ClassicGroup | None
@@ -626,21 +637,26 @@ class ClassicMembership:
             self._answerJoin(group, member, JoinGroupAnswer(error, memberId=member.memberId))
             self._answerSync(member, SyncGroupAnswer(error))
         self.vacate(group)
+        group.transition(_DEAD, self._table.nowMs())  # whatever becomes of its last append
 
     def takeOver(self, group: ClassicGroup, isRebalancing: bool) -> PendingAppend:
         """
         A group goes on with the classic protocol alone. If this append fails, the record of the
         next generation puts an end to the group before.
 
-        @param isRebalancing: whether its members have to join again.
+        @param isRebalancing: whether its members have to join again in any case.
         """
         self._table.replace(group)
         assignments = {each.memberId: each.assignment for each in group.members.values()}
-        stored = self._table.storeGroup(group, assignments, lambda error: None)
+        stored = self._table.storeGroup(group, assignments, partial(self._takenOver, group))
         self.loaded(group)
         if isRebalancing and group.canRebalance:
             self._prepareRebalance(group)
         return stored
+
+    def _takenOver(self, group: ClassicGroup, error: ErrorCode) -> None:
+        if error and group.state is _STABLE and self._table.has(group):
+            self._prepareRebalance(group)
 
     def vacate(self, group: ClassicGroup, error: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID) -> None:
         """Forget members, and ids that were given."""

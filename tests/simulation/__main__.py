@@ -25,7 +25,7 @@ from time import monotonic, process_time
 from typing import TextIO
 
 from pylogbroker import __version__
-from tests.simulation.coordinators.groups import GroupWorld
+from tests.simulation.coordinators.migration import groupWorld
 from tests.simulation.coordinators.transactions import TransactionWorld
 from tests.simulation.coordinators.world import CoordinatorOutcome, simulateCoordinator
 from tests.simulation.simulation import Outcome, simulate
@@ -175,7 +175,7 @@ def main() -> int:
         "--groups",
         dest="world",
         action="store_const",
-        const=GroupWorld,
+        const=groupWorld,
         help="simulate the coordinator of today's groups alone",
     )
     what.add_argument(

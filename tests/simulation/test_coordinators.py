@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.coordinator.classicgroup import ClassicGroup
 from pylogbroker.coordinator.committedoffsets import CommittedOffsets
-from pylogbroker.coordinator.consumergroups import consumergroup, consumermembership
+from pylogbroker.coordinator.consumergroups import (
+    consumergroup,
+    consumermembership,
+    groupmigration,
+)
 from pylogbroker.coordinator.consumergroups.consumergroup import ConsumerGroup
 from pylogbroker.coordinator.consumergroups.consumermembership import ConsumerMembership
 from pylogbroker.coordinator.group import Group
@@ -35,6 +39,7 @@ from pylogbroker.storage.kafka.producerstate import ProducerStateManager
 from tests.simulation.coordinators.classicmember import ClassicConsumer
 from tests.simulation.coordinators.consumermember import ModernConsumer
 from tests.simulation.coordinators.groups import GroupWorld
+from tests.simulation.coordinators.migration import MigrationWorld, groupWorld
 from tests.simulation.coordinators.transactions import TransactionWorld
 from tests.simulation.coordinators.world import CoordinatorWorld, simulateCoordinator
 
@@ -43,11 +48,13 @@ SEED_COUNT = 2_000
 EACH_COUNT = 200
 PLANTED_SEED_COUNT_MAX = 500
 FOUND_SEEDS = (37202, 39115, 43974)
+FOUND_MIGRATION_SEEDS = (71, 304, 504, 864, 1092, 1205, 3408)
 REPEAT_COUNT = 10
 MUST_HAPPEN = (
     "committed",
     "compacted",
     "crashed",
+    "downgraded",
     "fenced",
     "given",
     "heartbeats fenced",
@@ -59,6 +66,7 @@ MUST_HAPPEN = (
     "replaced",
     "synced",
     "unreleased",
+    "upgraded",
 )
 TRANSACTIONS_MUST_HAPPEN = (
     "aborted",
@@ -89,6 +97,8 @@ class GroupSeedTests(SynchronousTestCase):
         """Seeds that found a mistake hold."""
         for seed in FOUND_SEEDS:
             self.assertEqual(simulateCoordinator(GroupWorld, seed).faults, [])
+        for seed in FOUND_MIGRATION_SEEDS:
+            self.assertEqual(simulateCoordinator(MigrationWorld, seed).faults, [])
 
 
 def _seeds(
@@ -115,7 +125,7 @@ for _first in range(0, SEED_COUNT, EACH_COUNT):
     setattr(
         GroupSeedTests,
         f"test_from{_first:04}",
-        _seeds("--groups", GroupWorld, range(_first, _first + EACH_COUNT), MUST_HAPPEN),
+        _seeds("--groups", groupWorld, range(_first, _first + EACH_COUNT), MUST_HAPPEN),
     )
 
 
@@ -141,10 +151,15 @@ class PlantedCase(SynchronousTestCase):
 
     makeWorld: MakeWorld
 
-    def found(self, text: str, make: MakeWorld | None = None) -> None:
+    def found(
+        self,
+        text: str,
+        make: MakeWorld | None = None,
+        seeds: Iterable[int] = range(PLANTED_SEED_COUNT_MAX),
+    ) -> None:
         """Some seed shows what is wrong, for the right reason."""
         make = make or type(self).makeWorld
-        for seed in range(PLANTED_SEED_COUNT_MAX):
+        for seed in seeds:
             if any(text in fault for fault in simulateCoordinator(make, seed).faults):
                 return
         self.fail(f"nobody noticed within {PLANTED_SEED_COUNT_MAX} seeds")
@@ -521,6 +536,39 @@ class PlantedConsumerTests(PlantedCase):
         original = ConsumerGroup._replayCurrent
         self.patch(ConsumerGroup, "_replayCurrent", replayCurrent)
         self.found("in the log than in memory")
+
+
+class PlantedMigrationTests(PlantedCase):
+    """A mistake in what a group does that goes on with the other protocol is found."""
+
+    makeWorld = MigrationWorld
+
+    def test_ownedForgotten(self) -> None:
+        """Classic members own nothing when the group goes on with KIP-848."""
+        self.patch(groupmigration, "_merged", lambda *_: {})
+        self.found("has two owners")
+
+    def test_oldGroupGoesOn(self) -> None:
+        """The classic group that was begins a rebalance of its own."""
+
+        def succeeded(self: ClassicMembership, group: ClassicGroup) -> None:
+            state = group.state
+            original(self, group)
+            group.state = state
+
+        original = ClassicMembership.succeeded
+        self.patch(ClassicMembership, "succeeded", succeeded)
+        self.found("in the log than in memory", seeds=(3191, 3408))
+
+    def test_failureForgotten(self) -> None:
+        """A group is classic in memory alone."""
+        self.patch(ClassicMembership, "_takenOver", lambda *_: None)
+        self.found("in the log than in memory", seeds=(1092, 1722, 2194))
+
+    def test_neverJoinsAgain(self) -> None:
+        """A classic member is not told that it shall own other partitions."""
+        self.patch(ConsumerGroup, "mustJoinAgain", lambda *_: False)
+        self.found("no rest")
 
 
 class ReproducibleTests(SynchronousTestCase):

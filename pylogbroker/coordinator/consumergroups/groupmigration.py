@@ -6,12 +6,17 @@ requests.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 from pylogbroker.cluster.metadataimage import MetadataImage
 from pylogbroker.coordinator.classicgroup import ClassicGroup, ClassicMember
 from pylogbroker.coordinator.consumergroups import consumerrecords
-from pylogbroker.coordinator.consumergroups.consumergroup import ConsumerGroup, ConsumerMember
+from pylogbroker.coordinator.consumergroups.consumergroup import (
+    FIRST_EPOCH,
+    ConsumerGroup,
+    ConsumerMember,
+)
 from pylogbroker.coordinator.consumergroups.consumerprotocol import (
     Places,
     decodeAssignment,
@@ -22,6 +27,7 @@ from pylogbroker.coordinator.consumergroups.consumerprotocol import (
 from pylogbroker.coordinator.consumergroups.consumerrecords import ClassicMemberMetadata
 from pylogbroker.coordinator.group import CONSUMER_PROTOCOL_TYPE, GroupTotals
 from pylogbroker.errors import FormatError
+from pylogbroker.protocol.kafka.schemas import ApiMessage
 
 
 class UserDataError(FormatError):
@@ -31,17 +37,20 @@ class UserDataError(FormatError):
 def upgraded(group: ClassicGroup, image: MetadataImage) -> ConsumerGroup:
     """
     A group of KIP-848 with the members of a classic one, in its last generation. It counts in no
-    totals yet.
+    totals yet. Unless that generation has assigned every partition, the next look at the topics
+    begins an epoch: they are not those of the group's hash.
 
     @raise FormatError: what a member has told, or was assigned, cannot be read.
     @raise UserDataError: an assignment has user data.
     """
     made = ConsumerGroup(group.groupId, group.partition, GroupTotals())
-    made.epoch = made.targetEpoch = generation = group.generation
-    protocol = group.selectProtocol()
+    made.epoch = made.targetEpoch = generation = max(group.generation, FIRST_EPOCH)
+    protocol = group.selectProtocol() if group.members else ""
+    targets = {each.memberId: _assigned(each.assignment, image) for each in group.members.values()}
     for member in group.members.values():
         subscription = decodeSubscription(member.metadata(protocol))
-        owned = _assigned(member.assignment, image)
+        target = targets[member.memberId]
+        owned = _merged(target, _claimed(subscription, targets.values(), image))
         made.put(
             ConsumerMember(
                 member.memberId,
@@ -57,8 +66,11 @@ def upgraded(group: ClassicGroup, image: MetadataImage) -> ConsumerGroup:
                 classic=ClassicMemberMetadata(member.sessionTimeoutMs, member.protocols),
             )
         )
-        made.setTarget(member.memberId, owned)
-    made.metadataHash = made.hashOf(image)
+        made.setTarget(member.memberId, target)
+    assigned = _merged(*targets.values())
+    topics = [image.topics[name] for name in made.subscribedTopics() if name in image.topics]
+    if all(len(assigned.get(each.topicId.bytes, ())) == each.partitionCount for each in topics):
+        made.metadataHash = made.hashOf(image)
     made.changed(consumerrecords.EPOCH_KEY)
     made.changed(consumerrecords.TARGET_KEY)
     return made
@@ -72,6 +84,26 @@ def _assigned(assignment: bytes, image: MetadataImage) -> Places:
     if found.userData:
         raise UserDataError(f"{len(found.userData)} bytes of user data")
     return placesOf(found.assignedPartitions, image)
+
+
+def _claimed(subscription: ApiMessage, targets: Iterable[Places], image: MetadataImage) -> Places:
+    """
+    Partitions that a member had when it joined, and that no member is assigned: it gives them up
+    when it learns of its assignment, which it may not have.
+    """
+    found = placesOf(subscription.ownedPartitions, image)
+    for target in targets:
+        found = {each: some - target.get(each, frozenset()) for each, some in found.items()}
+    return found
+
+
+def _merged(*parts: Places) -> Places:
+    found: Places = {}
+    for part in parts:
+        for topicId, some in part.items():
+            if some:
+                found[topicId] = found.get(topicId, frozenset()) | some
+    return found
 
 
 def downgraded(

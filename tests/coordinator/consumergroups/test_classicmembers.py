@@ -136,6 +136,21 @@ class FirstTests(MixedCase):
         self.advance(3_000)
         self.assertEqual(self.types(), {answer.memberId: 0, A: 1})
 
+    def test_noEpoch(self) -> None:
+        """Nor is the epoch 0 of one that does not subscribe to a topic yet: that means to join."""
+        self.removeTopic("t")
+        self.tell("")
+        answer = self.enter(A, subscribedTopicNames=[], subscribedTopicRegex="x")
+        self.assertEqual((answer.errorCode, answer.memberEpoch), (0, 1))
+
+    def test_noMembers(self) -> None:
+        """It goes on if it waits for ids that it has given alone."""
+        self.tell("", groupInstanceId="i")
+        self.tell("", version=4)
+        self.leave(LeavingMember("", "i"))
+        self.assertEqual((self.state(), self.memberIds()), ("PreparingRebalance", []))
+        self.assertEqual(self.given(self.enter(A, "t")), {"t": [0, 1]})
+
 
 class UpgradeTests(MixedCase):
     """A classic group gets a member of the new protocol."""
@@ -255,6 +270,49 @@ class UpgradeTests(MixedCase):
         )
         self.log.error = ErrorCode.NONE
         self.assertEqual(self.enter(A, "t").errorCode, 0)
+        self.reload()
+        self.assertEqual(self.types(), {self.m: 0, A: 1})
+
+    def test_incomplete(self) -> None:
+        """What the last generation has not assigned is, even if the new member needs nothing."""
+        (joined,) = self.tell(self.m)
+        self.sync(joined, assignments=[MemberAssignment(self.m, assignment({"t": [0]}))])
+        self.enter(A, subscribedTopicNames=[], subscribedTopicRegex="x")
+        self.assertEqual(self.heartbeat(joined), REBALANCE)
+        self.assertEqual(self.synced(self.told(self.m, {"t": [0]})), {"t": [0, 1]})
+
+    def test_claimed(self) -> None:
+        """A cooperative member has what it joined with until it has learned of its assignment."""
+        (joined,) = self.tell(self.m, {"t": [0, 1]})
+        self.sync(joined, assignments=[MemberAssignment(self.m, assignment({"t": [0]}))])
+        entered = self.enter(A, "t")
+        self.assertEqual(self.given(entered), {})
+        joined = self.told(self.m, {"t": [0, 1]})
+        self.assertEqual(self.synced(joined), {"t": [0]})
+        self.assertEqual(self.given(self.beat(A, entered.memberEpoch, owned={})), None)
+        self.told(self.m, {"t": [0]})
+        self.assertEqual(self.given(self.beat(A, entered.memberEpoch, owned={})), {"t": [1]})
+
+    def test_lateFailure(self) -> None:
+        """An append of the classic group that fails only then begins no rebalance of it."""
+        (joined,) = self.tell(self.m)
+        self.log.isHeld = True
+        syncs = self.sync(joined, assignments=[MemberAssignment(self.m, b"")])
+        answers = self.send(
+            memberId=A,
+            memberEpoch=0,
+            subscribedTopicNames=["t"],
+            rebalanceTimeoutMs=REBALANCE_MS,
+            owned={},
+        )
+        self.assertEqual((self.codeOf(syncs), answers), (REBALANCE, []))
+        first, second = self.log.waiting
+        self.log.waiting = [first]
+        self.log.flush(ErrorCode.NOT_ENOUGH_REPLICAS)
+        self.assertEqual(self.log.waiting, [])
+        self.log.waiting = [second]
+        self.log.flush()
+        self.assertEqual(self.codeOf(answers), 0)
         self.reload()
         self.assertEqual(self.types(), {self.m: 0, A: 1})
 
@@ -551,6 +609,30 @@ class InstanceTests(MixedCase):
         self.assertEqual(self.beat(A, 1, instanceId="i").errorCode, ErrorCode.GROUP_ID_NOT_FOUND)
         self.reload()
         self.assertEqual((self.state(), self.memberIds()), ("Stable", [joined.memberId]))
+
+    def downgrade(self) -> tuple[list[JoinGroupAnswer], list[SyncGroupAnswer]]:
+        """It does so; a sync comes, too, before the log has it."""
+        epoch = self.enter(A, "t", instanceId="i").memberEpoch
+        self.log.isHeld = True
+        joins = self.tell("", groupInstanceId="i")
+        (memberId,) = self.memberIds()
+        joined = JoinGroupAnswer(0, epoch, "consumer", "range", memberId=memberId)
+        return joins, self.sync(joined, groupInstanceId="i")
+
+    def test_downgradeInTheLog(self) -> None:
+        """Its assignment is told when the classic group is in the log."""
+        joins, syncs = self.downgrade()
+        self.assertEqual((joins, syncs), ([], []))
+        self.log.flush()
+        self.assertEqual((self.codeOf(joins), self.codeOf(syncs)), (0, 0))
+
+    def test_downgradeNotAppended(self) -> None:
+        """If the records fail, a rebalance begins, whose generation is in the log."""
+        joins, syncs = self.downgrade()
+        self.log.flush(ErrorCode.NOT_ENOUGH_REPLICAS)
+        self.assertEqual(self.codeOf(joins), ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self.assertEqual(self.codeOf(syncs), REBALANCE)
+        self.assertEqual(self.state(), "PreparingRebalance")
 
     def test_downgradeWithOtherTopics(self) -> None:
         """With other topics it begins a rebalance."""

@@ -5,6 +5,7 @@ be read beside its protocol.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from pylogbroker.coordinator.groupmessages import (
@@ -26,6 +27,7 @@ from pylogbroker.coordinator.groupmessages import (
     SyncGroupAnswer,
 )
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+from pylogbroker.protocol.kafka.schemas import ZERO_UUID
 from tests.simulation.coordinators.world import SimulatedClient
 
 if TYPE_CHECKING:
@@ -39,12 +41,15 @@ class ClassicConsumer(SimulatedClient):
     """
     A consumer of the classic protocol: eager, or cooperative as the whole group is.
 
+    @cvar topicId: that its commits bring.
     @ivar owned: partitions, numbers.
     @ivar positions: where it reads on, of those it has asked for.
     @ivar isSynced: whether C{owned} is what its generation gave it.
     @ivar mustRejoin: it was told of a rebalance, has given partitions away, or has asked to join
         and not heard of a generation since.
     """
+
+    topicId = ZERO_UUID
 
     def __init__(self, world: GroupWorld, name: str, instanceId: str | None) -> None:
         super().__init__(world, name)
@@ -95,6 +100,29 @@ class ClassicConsumer(SimulatedClient):
         if not self.memberId:
             return None
         return LeaveGroup(GROUP, members=[LeavingMember(self.memberId, self.instanceId)])
+
+    @property
+    def places(self) -> frozenset[tuple[str, int]]:
+        """What it owns, with the topic."""
+        return frozenset((TOPIC, partition) for partition in self.owned)
+
+    def subscribesTo(self, topic: str) -> bool:
+        """Whether a topic is its own."""
+        return topic == TOPIC
+
+    # -- what only clients read
+
+    def claimed(self, metadata: bytes) -> Collection[int]:
+        """The partitions that a member of a cooperative group owns, by what it has joined with."""
+        return metadata
+
+    def assignment(self, partitions: Iterable[int]) -> bytes:
+        """What a leader assigns."""
+        return bytes(partitions)
+
+    def assigned(self, assignment: bytes) -> list[int]:
+        """What a member is assigned."""
+        return list(assignment)
 
     def act(self) -> None:
         random = self.world.random
@@ -169,12 +197,12 @@ class ClassicConsumer(SimulatedClient):
         claims: dict[int, set[str]] = {}
         if self.isCooperative:
             for member in joined.members:
-                for partition in member.metadata:
+                for partition in self.claimed(member.metadata):
                     claims.setdefault(partition, set()).add(member.memberId)
         return [
             MemberAssignment(
                 memberId,
-                bytes(
+                self.assignment(
                     partition
                     for partition in range(index, self.partitionCount, count)
                     if claims.get(partition, set()) <= {memberId}
@@ -187,7 +215,7 @@ class ClassicConsumer(SimulatedClient):
         if answer.errorCode:
             self._failed(answer.errorCode)
             return
-        given = list(answer.assignment)
+        given = self.assigned(answer.assignment)
         if self.isCooperative:
             self.mustRejoin = not set(self.owned) <= set(given)
         self.owned, self.isSynced = given, True
@@ -213,7 +241,7 @@ class ClassicConsumer(SimulatedClient):
         self.send(
             OffsetCommit(
                 GROUP,
-                [CommitTopic(TOPIC, [CommitPartition(partition, offset)])],
+                [CommitTopic(TOPIC, [CommitPartition(partition, offset)], self.topicId)],
                 joined.generationId,
                 self.memberId,
                 self.instanceId,

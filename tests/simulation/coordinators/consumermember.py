@@ -93,6 +93,11 @@ class ModernConsumer(SimulatedClient):
         """Whether it owns what it was given, has said so, and knows where to go on."""
         return self.owned == self.given == self.told == self.positions.keys()
 
+    @property
+    def places(self) -> frozenset[Place]:
+        """What it owns."""
+        return self.owned
+
     def subscribesTo(self, topic: str) -> bool:
         """Whether a topic is its own."""
         return topic in self.topics or topic in (self.pattern or "")

@@ -3,10 +3,10 @@ A group, its clients, the log and the network between them, in random orders of 
 must hold in each.
 
 A seed has clients of the classic protocol, of KIP-848, or first of one and then of the other, which
-get in when the group is empty. They stop, leave, come back in their own or another's name, or fall
-asleep and wake up in an old generation or epoch. Those of KIP-848 subscribe to other topics, give
-up partitions too late, or are removed by an operator; topics come and grow. Offsets expire, and an
-operator deletes the group.
+get in when the group is empty; L{tests.simulation.coordinators.migration} has both in one group.
+They stop, leave, come back in their own or another's name, or fall asleep and wake up in an old
+generation or epoch. Those of KIP-848 subscribe to other topics, give up partitions too late, or are
+removed by an operator; topics come and grow. Offsets expire, and an operator deletes the group.
 
 The checkers know the clients, the answers and the log; where they look into the coordinator, it is
 to see that nothing waits for ever and that memory and log agree:
@@ -28,7 +28,7 @@ to see that nothing waits for ever and that memory and log agree:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -118,7 +118,14 @@ class GroupWorld(CoordinatorWorld):
         self.instances: dict[str, str] = {}
         self.fenced: set[str] = set()
         self.wasModern = False
-        self.settings = GroupSettings(
+        self.settings = self.makeSettings()
+        self.ownership = Ownership(self.settings.consumerSessionTimeoutMs)
+        self._coordinator, self.shadow = self.load(), self._readLog()
+
+    def makeSettings(self) -> GroupSettings:
+        """The settings of the seed."""
+        random = self.random
+        return GroupSettings(
             partitionCount=1,
             initialRebalanceDelayMs=random.choice((0, 3_000)),
             groupMaxSize=random.choice((2, 2**31 - 1, 2**31 - 1)),
@@ -130,12 +137,10 @@ class GroupWorld(CoordinatorWorld):
             consumerGroupMaxSize=random.choice((2, 2**31 - 1, 2**31 - 1)),
             # Else groups would find new topics by it, without being told.
             consumerRegexRefreshIntervalMs=2**31 - 1,
-            # What these classic members tell about themselves, members of KIP-848 cannot.
+            # What these classic members tell about themselves, members of KIP-848 cannot read.
             mayUpgrade=False,
             mayDowngrade=False,
         )
-        self.ownership = Ownership(self.settings.consumerSessionTimeoutMs)
-        self._coordinator, self.shadow = self.load(), self._readLog()
 
     @property
     def coordinator(self) -> GroupCoordinator:
@@ -190,10 +195,14 @@ class GroupWorld(CoordinatorWorld):
         return self._placesOf(assignment.topicPartitions)
 
     def _placesOf(self, topics: Sequence[ConsumerPartitions]) -> frozenset[Place]:
-        names = {topicId: name for name, topicId in self.topicIds.items()}
-        return frozenset((names[each.topicId], some) for each in topics for some in each.partitions)
+        return self.placesOfIds({each.topicId: each.partitions for each in topics})
 
-    def _noteProtocol(self) -> None:
+    def placesOfIds(self, owned: Mapping[bytes, Iterable[int]]) -> frozenset[Place]:
+        """Partitions, by topic id."""
+        names = {topicId: name for name, topicId in self.topicIds.items()}
+        return frozenset((names[each], some) for each, parts in owned.items() for some in parts)
+
+    def noteProtocol(self) -> None:
         """Generations begin anew when a group has gone on with another protocol."""
         group = self._coordinator._table.groups.get(GROUP)
         if group is not None and isinstance(group, ConsumerGroup) != self.wasModern:
@@ -282,7 +291,7 @@ class GroupWorld(CoordinatorWorld):
     # -- requests
 
     def deliver(self, client: Any, request: Any, reply: Callable[[Any], None]) -> None:
-        self._noteProtocol()
+        self.noteProtocol()
         context = ClientContext(client.version, client.name, "/host")
         if isinstance(request, ConsumerGroupHeartbeat):
             some = request.topicPartitions
@@ -291,11 +300,11 @@ class GroupWorld(CoordinatorWorld):
             check = partial(self._checkHeartbeat, client, heartbeat, reply)
             self.coordinator.consumerGroupHeartbeat(context, request, check)
         elif isinstance(request, JoinGroup):
-            self.coordinator.joinGroup(context, request, partial(self._checkJoin, request, reply))
+            self.coordinator.joinGroup(context, request, partial(self.checkJoin, request, reply))
         elif isinstance(request, SyncGroup):
             version = 5 if client.version >= 5 else 1
             self.coordinator.syncGroup(
-                ClientContext(version), request, partial(self._checkSync, request, reply)
+                ClientContext(version), request, partial(self.checkSync, request, reply)
             )
         elif isinstance(request, Heartbeat):
             reply(self.coordinator.heartbeat(request))
@@ -304,7 +313,7 @@ class GroupWorld(CoordinatorWorld):
                 self.ownership.removed(each.memberId)
             self.coordinator.leaveGroup(ClientContext(5), request, reply)
         elif isinstance(request, OffsetCommit):
-            isOld, isFenced = self._isFenced(client, request)
+            isOld, isFenced = self.isFenced(client, request)
             self.coordinator.offsetCommit(
                 ClientContext(9),
                 request,
@@ -316,17 +325,22 @@ class GroupWorld(CoordinatorWorld):
                 ClientContext(8), request, True, partial(self._checkFetch, known, reply)
             )
 
-        self._noteProtocol()
+        self.noteProtocol()
 
-    def _isFenced(self, client: Any, request: OffsetCommit) -> tuple[bool, bool]:
+    def isFenced(self, client: Any, request: OffsetCommit) -> tuple[bool, bool]:
         """Whether a commit has an old generation or epoch; and whether it is another's turn."""
         epoch, memberId = request.generationIdOrMemberEpoch, request.memberId
         if isinstance(client, ClassicConsumer):
             return epoch < self.generation, memberId in self.fenced
+        return False, self.isTaken(request)
+
+    def isTaken(self, request: OffsetCommit) -> bool:
+        """Whether another member has the partition of a commit, or the place of its sender."""
+        epoch, memberId = request.generationIdOrMemberEpoch, request.memberId
         (topic,) = request.topics
         (each,) = topic.partitions
         isFenced = self.ownership.isFenced(memberId, epoch, (topic.name, each.partitionIndex))
-        return False, isFenced or self.ownership.isReplaced(memberId, request.groupInstanceId)
+        return isFenced or self.ownership.isReplaced(memberId, request.groupInstanceId)
 
     # -- the checkers
 
@@ -360,16 +374,14 @@ class GroupWorld(CoordinatorWorld):
             member = group.members.get(answer.memberId or "")
         if member is None or member.epoch != answer.memberEpoch:
             raise BrokenPromiseError(f"{answer} is not in the log")
-        stored = self._placesOf(
-            [ConsumerPartitions(each, list(some)) for each, some in member.assigned.items()]
-        )
+        stored = self.placesOfIds(member.assigned)
         if given is not None and given != stored:
             raise BrokenPromiseError(f"{answer} is not in the log, which has {sorted(stored)}")
 
-    def _checkJoin(
+    def checkJoin(
         self, request: JoinGroup, reply: Callable[[Any], None], answer: JoinGroupAnswer
     ) -> None:
-        self._noteProtocol()
+        self.noteProtocol()
         if answer.errorCode == ErrorCode.NONE:
             self.counts["joined"] += 1
             self.generation = max(self.generation, answer.generationId)
@@ -381,7 +393,7 @@ class GroupWorld(CoordinatorWorld):
                 self.instances[request.groupInstanceId] = answer.memberId
         reply(answer)
 
-    def _checkSync(
+    def checkSync(
         self,
         request: SyncGroup,
         reply: Callable[[Any], None],
@@ -468,6 +480,7 @@ class GroupWorld(CoordinatorWorld):
             if ("consumer session", GROUP, each.memberId) not in deadlines:
                 raise BrokenPromiseError(f"nothing ends the session of {each.memberId}")
             isRevoking = each.state is MemberState.UNREVOKED and each.epoch != AWAY_EPOCH
+            isRevoking &= each.classic is None  # else its next heartbeat begins the time
             if isRevoking and ("revocation", GROUP, each.memberId) not in deadlines:
                 raise BrokenPromiseError(f"nothing ends the revocation of {each.memberId}")
         static = {
@@ -531,12 +544,16 @@ class GroupWorld(CoordinatorWorld):
     # -- peace
 
     def calm(self) -> None:
-        for each in self.clients:
-            each.isAlive &= isinstance(each, self.protocol)
         sizeMax = self.settings.groupMaxSize
         if self.protocol is ModernConsumer:
             sizeMax = self.settings.consumerGroupMaxSize
-            for each in self.clients:
+        self.leave((self.protocol,), sizeMax)
+
+    def leave(self, protocols: Protocols, sizeMax: int) -> None:
+        """Clients of some protocols stay, and do what they should, as many as may be."""
+        for each in self.clients:
+            each.isAlive &= isinstance(each, protocols)
+            if isinstance(each, ModernConsumer):
                 each.isStuck = False
         for member in [each for each in self.clients if each.isAlive][sizeMax:]:
             member.isAlive = False
@@ -555,7 +572,7 @@ class GroupWorld(CoordinatorWorld):
         if {each.memberId for each in alive} != {each.memberId for each in _membersOf(group)}:
             return False
         if isinstance(group, ConsumerGroup):
-            return self._areSettled(group, alive)
+            return self.areSettled(group, alive)
         assert isinstance(group, ClassicGroup)
         if group.state is not ClassicGroupState.STABLE:
             return False
@@ -570,14 +587,14 @@ class GroupWorld(CoordinatorWorld):
             raise BrokenPromiseError(f"at rest, {owned} are owned")
         return True
 
-    def _areSettled(self, group: ConsumerGroup, alive: Sequence[ModernConsumer]) -> bool:
+    def areSettled(self, group: ConsumerGroup, alive: Sequence[Any]) -> bool:
         """Whether the members own every partition of their topics, as they see it."""
         if group.stateName != "Stable" or not all(each.isSettled for each in alive):
             return False
-        owned = [place for each in alive for place in each.owned]
+        owned = [place for each in alive for place in each.places]
         if len(set(owned)) != len(owned):
             raise BrokenPromiseError(f"at rest, {sorted(owned)} are owned")
-        if not all(each.subscribesTo(topic) for each in alive for topic, _ in each.owned):
+        if not all(each.subscribesTo(topic) for each in alive for topic, _ in each.places):
             return False
         return set(owned) == {
             (topic.name, partition)

@@ -4,7 +4,8 @@ own, since it knows nothing of the coordinator.
 
 A partition is a member's from the answer that gives it, until the member says that it has given it
 up, leaves or joins anew, or until the coordinator may take it for dead: its session, or the time it
-has to give up partitions, is over.
+has to give up partitions, is over. One of the classic protocol gives partitions up when it joins,
+but for those that it names then; another process takes the place of an instance at any time.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from pylogbroker.coordinator.groupmessages import (
     ConsumerGroupHeartbeat,
     ConsumerGroupHeartbeatAnswer,
+    JoinGroup,
 )
 from tests.simulation.coordinators.consumermember import Place
 from tests.simulation.coordinators.world import BrokenPromiseError
@@ -31,10 +33,20 @@ class SeenMember:
     @ivar epochs: the last two that it was told.
     @ivar removedNumber: of the last request that was to remove it.
     @ivar acceptedNumber: of its last heartbeat that was accepted.
+    @ivar isClassic: it speaks the classic protocol.
     """
 
-    def __init__(self, rebalanceTimeoutMs: int) -> None:
+    def __init__(
+        self,
+        instanceId: str | None,
+        sessionTimeoutMs: int,
+        rebalanceTimeoutMs: int,
+        isClassic: bool = False,
+    ) -> None:
+        self.instanceId = instanceId
+        self.sessionTimeoutMs = sessionTimeoutMs
         self.rebalanceTimeoutMs = rebalanceTimeoutMs
+        self.isClassic = isClassic
         self.lastMs = 0
         self.sinceMs: int | None = None
         self.owned: dict[Place, int] = {}
@@ -71,6 +83,7 @@ class Ownership:
         self._members: dict[str, SeenMember] = {}
         self._lastOwners: dict[Place, tuple[str, int]] = {}
         self._number = 0
+        self._joins: dict[tuple[str | None, bool], int] = {}
         self.instances: dict[str, str] = {}
 
     def arrived(
@@ -84,6 +97,8 @@ class Ownership:
         self._number += 1
         if request.memberEpoch <= 0:
             owned = frozenset()
+        if not request.memberEpoch:
+            self._joins[request.instanceId, False] = self._number
         member = self._members.get(request.memberId)
         if member is not None:
             if member.sinceMs is None:
@@ -125,7 +140,8 @@ class Ownership:
         @raise BrokenPromiseError: it was to be refused, or another member has what is given.
         """
         request, memberId = heartbeat.request, answer.memberId or ""
-        member = self._members.setdefault(memberId, SeenMember(rebalanceTimeoutMs))
+        made = SeenMember(request.instanceId, self._sessionTimeoutMs, rebalanceTimeoutMs)
+        member = self._members.setdefault(memberId, made)
         if not request.memberEpoch:
             member.epochs = []
             if request.instanceId is not None:
@@ -145,6 +161,59 @@ class Ownership:
             member.sinceMs = None
             if given is not None:
                 self._told(memberId, given, answer.memberEpoch, sinceMs, nowMs)
+
+    # -- the classic protocol
+
+    def joinArrived(self, request: JoinGroup, owned: frozenset[Place]) -> int:
+        """
+        A join has arrived.
+
+        @param owned: what its sender does not give up.
+        @return: its number, in the order of arrival.
+        """
+        self._number += 1
+        member = self._members.get(request.memberId)
+        if member is not None:
+            member.owned = {each: member.owned[each] for each in member.owned if each in owned}
+        if not request.memberId:
+            self._joins[request.groupInstanceId, True] = self._number
+        return self._number
+
+    def requestArrived(self) -> int:
+        """Another request has arrived. Returns its number."""
+        self._number += 1
+        return self._number
+
+    def classicAccepted(self, made: SeenMember, memberId: str, number: int, arrivedMs: int) -> None:
+        """
+        A request of a member is answered without an error.
+
+        @param made: the member, if it is a new one.
+        """
+        member = self._members.setdefault(memberId, made)
+        member.lastMs, member.acceptedNumber = arrivedMs, number
+
+    def classicTold(
+        self,
+        memberId: str,
+        instanceId: str | None,
+        given: frozenset[Place],
+        generation: int,
+        nowMs: int,
+    ) -> None:
+        """
+        A member of the classic protocol is told its assignment.
+
+        @raise BrokenPromiseError: another member has what is given.
+        """
+        if instanceId is not None:
+            self.instances[instanceId] = memberId
+        member = self._members[memberId]
+        member.owned = {each: member.owned[each] for each in member.owned if each in given}
+        for place in sorted(given - member.owned.keys()):
+            self._give(place, memberId, generation, nowMs)
+
+    # -- owners
 
     def _told(
         self, memberId: str, given: frozenset[Place], epoch: int, sinceMs: int, nowMs: int
@@ -168,12 +237,22 @@ class Ownership:
 
     def _mayBeGone(self, member: SeenMember, nowMs: int) -> bool:
         """Whether the coordinator may take a member for dead."""
-        if member.removedNumber > member.acceptedNumber:
+        numbers = [member.removedNumber]
+        if member.instanceId is not None:
+            # A process of the classic protocol takes the place even of a member that lives.
+            numbers.append(self._joins.get((member.instanceId, True), 0))
+            if member.isClassic:
+                numbers.append(self._joins.get((member.instanceId, False), 0))
+        if max(numbers) > member.acceptedNumber:
             return True
+        if member.isClassic:
+            # The last time that it was not told to join again.
+            timeoutMs = min(member.sessionTimeoutMs, member.rebalanceTimeoutMs)
+            return nowMs >= member.lastMs + timeoutMs
         # A heartbeat without an answer may have begun what the member has not heard of.
         sinceMs = list(member.revokedMs.values())
         if member.sinceMs is not None:
             sinceMs.append(member.sinceMs)
-        return nowMs >= member.lastMs + self._sessionTimeoutMs or any(
+        return nowMs >= member.lastMs + member.sessionTimeoutMs or any(
             nowMs >= each + member.rebalanceTimeoutMs for each in sinceMs
         )
