@@ -521,6 +521,8 @@ class ConsumerMembership:
 
     def _resolve(self, group: ConsumerGroup, sees: Callable[[str], bool] | None) -> None:
         """Match the patterns of a group with the topics of which the member may know."""
+        if not self._table.has(group):
+            return  # its last member has gone, and it goes on as a classic one
         group.patternsVersion = self._topicsVersion
         nowMs = self._table.nowMs()
         names: Collection[str] = self._image().topics

@@ -976,6 +976,23 @@ class MigrationTests(ConsumerCase):
         self.assertEqual(self.state(), "Stable")
         self.assertEqual(self.position(), 5)
 
+    def test_toClassicBeforePatternsMatch(self) -> None:
+        """A pattern that is matched only then brings nothing of the old group into the log."""
+        self.enter(A, subscribedTopicNames=[], subscribedTopicRegex="t")
+        self.log.isHeld = True
+        self.send(memberId=A, memberEpoch=-1)
+        (joined,) = self.join()
+        removal, *others = self.log.waiting
+        self.log.waiting = [removal]
+        self.log.flush(ErrorCode.NOT_ENOUGH_REPLICAS)
+        self.log.waiting += others
+        self.log.flush()
+        self.log.isHeld = False
+        self.sync(joined)
+        self.advance(1)
+        self.reload()
+        self.assertEqual(self.memberIds(), [joined.memberId])
+
     def test_toClassicFails(self) -> None:
         """If the records that end it fail, the first generation ends it."""
         self.enter(A, "t")
