@@ -6,7 +6,6 @@ requests.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 
 from pylogbroker.cluster.metadataimage import MetadataImage
@@ -47,10 +46,11 @@ def upgraded(group: ClassicGroup, image: MetadataImage) -> ConsumerGroup:
     made.epoch = made.targetEpoch = generation = max(group.generation, FIRST_EPOCH)
     protocol = group.selectProtocol() if group.members else ""
     targets = {each.memberId: _assigned(each.assignment, image) for each in group.members.values()}
+    assigned = _merged(*targets.values())
     for member in group.members.values():
         subscription = decodeSubscription(member.metadata(protocol))
         target = targets[member.memberId]
-        owned = _merged(target, _claimed(subscription, targets.values(), image))
+        owned = _merged(target, _claimed(subscription, assigned, image))
         made.put(
             ConsumerMember(
                 member.memberId,
@@ -67,7 +67,6 @@ def upgraded(group: ClassicGroup, image: MetadataImage) -> ConsumerGroup:
             )
         )
         made.setTarget(member.memberId, target)
-    assigned = _merged(*targets.values())
     topics = [image.topics[name] for name in made.subscribedTopics() if name in image.topics]
     if all(len(assigned.get(each.topicId.bytes, ())) == each.partitionCount for each in topics):
         made.metadataHash = made.hashOf(image)
@@ -86,15 +85,13 @@ def _assigned(assignment: bytes, image: MetadataImage) -> Places:
     return placesOf(found.assignedPartitions, image)
 
 
-def _claimed(subscription: ApiMessage, targets: Iterable[Places], image: MetadataImage) -> Places:
+def _claimed(subscription: ApiMessage, assigned: Places, image: MetadataImage) -> Places:
     """
     Partitions that a member had when it joined, and that no member is assigned: it gives them up
     when it learns of its assignment, which it may not have.
     """
     found = placesOf(subscription.ownedPartitions, image)
-    for target in targets:
-        found = {each: some - target.get(each, frozenset()) for each, some in found.items()}
-    return found
+    return {each: some - assigned.get(each, frozenset()) for each, some in found.items()}
 
 
 def _merged(*parts: Places) -> Places:
