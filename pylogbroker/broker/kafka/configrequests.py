@@ -343,22 +343,18 @@ class ConfigRequests:
         names = [each.name for each in resource.configs]
         if len(set(names)) < len(names):
             raise _invalid("Error due to duplicate config keys")
-        missing = [
-            each.name
+        given = [
+            each
             for each in resource.configs
-            if each.value is None
-            and getattr(each, "configOperation", None) != ConfigOperation.DELETE
+            if getattr(each, "configOperation", None) != ConfigOperation.DELETE
         ]
+        missing = [each.name for each in given if each.value is None]
         if missing:
             raise _invalid(f"Null value not supported for : {', '.join(missing)}")
         if resource.resourceType == ResourceType.BROKER:
             if resource.resourceName:
                 self._checkBroker(resource.resourceName, "Node", ", but")
-            unknown = [
-                each.name
-                for each in resource.configs
-                if each.value is not None and each.name not in SERVER_CONFIGS
-            ]
+            unknown = [each.name for each in given if each.name not in SERVER_CONFIGS]
             if unknown:
                 text = f"Cannot update these configs dynamically: [{', '.join(unknown)}]"
                 raise _invalid(text)

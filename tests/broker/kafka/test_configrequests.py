@@ -299,7 +299,8 @@ class AlterTests(ConfigCase):
             (INVALID, "Cannot update these configs dynamically: [num.partitions]"),
         )
         for name in ("num.partitions", "no.setting"):
-            self.assertEqual(self.change(BROKER, "0", (name, DELETE, None)), (0, None))
+            for value in (None, ""):
+                self.assertEqual(self.change(BROKER, "0", (name, DELETE, value)), (0, None))
         code, text = self.change(BROKER, "", ("log.roll.ms", SET, "0"))
         self.assertEqual(code, ErrorCode.INVALID_CONFIG)
         self.assertIn("log.roll.ms", text or "")

@@ -207,6 +207,14 @@ def incrementalAlterConfigs(setting: Setting) -> Steps:
                 _increment(str(setting.nodeId), [("broker.id", SET, "2")], kind=BROKER),
             ),
             (
+                "a broker's static setting, deleted",
+                _increment(str(setting.nodeId), [("broker.id", DELETE, "")], kind=BROKER),
+            ),
+            (
+                "a broker's unknown setting, deleted",
+                _increment("", [("no.such", DELETE, None)], kind=BROKER),
+            ),
+            (
                 "a broker that is no number",
                 _increment("abc", [("log.cleaner.threads", SET, "2")], kind=BROKER),
             ),
