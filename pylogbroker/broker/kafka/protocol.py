@@ -262,12 +262,12 @@ class KafkaProtocol:
     def _timed(
         self, answer: Any, header: RequestHeader, started: float, took: Callable[[float], None]
     ) -> Any:
-        """Nearly all answers are frames in parts, so these are looked for first."""
+        """In the order in which answers are frequent, and tests cheap."""
         if type(answer) is not list:
-            if isinstance(answer, Deferred):
-                return answer.addCallback(self._timed, header, started, took)
             if callable(answer):
                 return partial(self._finish, answer, header, started, took)
+            if isinstance(answer, Deferred):
+                return answer.addCallback(self._timed, header, started, took)
             answer = self._encoded(answer, header)
         took(self._seconds() - started)
         return answer

@@ -253,7 +253,9 @@ class BatchLog(PartitionLog):
         offset = result.baseOffset
         if hasProducer:
             timestampMs = _timestampOf(batches, nowMs)
-            place = LogPosition(offset, self._active.baseOffset, position)
+            place = None
+            if header.isTransactional:
+                place = LogPosition(offset, self._active.baseOffset, position)
             ended = self.producers.append(header, offset, timestampMs, batches.marker, place)
             if ended is not None:
                 self._end(ended)

@@ -250,7 +250,7 @@ class ProducerStateManager:
         Take in a batch that is in the log, whether it was checked or not.
 
         @param timestampMs: its largest timestamp.
-        @param position: its place in the log, if it is known.
+        @param position: its place in the log, if it is known; of transactional batches alone.
         @return: the transaction that it ends, if it ends one.
         """
         producerId = header.producerId
@@ -268,14 +268,11 @@ class ProducerStateManager:
         if marker is not None:
             return self._end(entry, baseOffset, marker)
         delta = header.lastOffsetDelta
-        entry.batches.append(
-            ProducedBatch(
-                (header.baseSequence + delta) & SEQUENCE_MASK,
-                baseOffset + delta,
-                delta,
-                timestampMs,
-            )
+        sequence = (header.baseSequence + delta) & SEQUENCE_MASK
+        batch: ProducedBatch = tuple.__new__(  # half the cost of calling the class
+            ProducedBatch, (sequence, baseOffset + delta, delta, timestampMs)
         )
+        entry.batches.append(batch)
         if entry.transactionStart < 0 and header.isTransactional and header.recordCount:
             entry.transactionStart = baseOffset
             self.ongoing[baseOffset] = position
