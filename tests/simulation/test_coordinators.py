@@ -526,6 +526,17 @@ class PlantedConsumerTests(PlantedCase):
         self.patch(ConsumerGroup, "bump", bump)
         self.found("no rest")
 
+    def test_patternOfOthers(self) -> None:
+        """A new pattern does not count where the topics of the group stay the same."""
+
+        def setPattern(self: ConsumerGroup, *values: Any) -> bool:
+            original(self, *values)
+            return False
+
+        original = ConsumerGroup.setPattern
+        self.patch(ConsumerGroup, "setPattern", setPattern)
+        self.found("no rest")
+
     def test_pendingNotRead(self) -> None:
         """A start forgets what members have to give up."""
 

@@ -20,7 +20,8 @@ to see that nothing waits for ever and that memory and log agree:
     taken; a heartbeat is refused if it comes with an epoch before the last two, or from a member
     whose place was taken;
   - I{a rebalance that never ends}: at rest, the clients that live are the members, and own every
-    partition once; every request has been answered; deadlines end every wait;
+    partition once, and none of KIP-848 is left without any; every request has been answered;
+    deadlines end every wait;
   - I{memory and log differ}: another coordinator that reads the log knows the same;
   - I{counts}: what the limits count is what is there.
 """
@@ -596,6 +597,8 @@ class GroupWorld(CoordinatorWorld):
             raise BrokenPromiseError(f"at rest, {sorted(owned)} are owned")
         if not all(each.subscribesTo(topic) for each in alive for topic, _ in each.places):
             return False
+        if any(_isLeftOut(each, alive) for each in alive):
+            return False
         return set(owned) == {
             (topic.name, partition)
             for topic in self.image.topics.values()
@@ -607,6 +610,15 @@ class GroupWorld(CoordinatorWorld):
         group = self._coordinator._table.groups.get(GROUP)
         clients = [vars(each) | {"world": None} for each in self.clients if each.isAlive]
         return f"{None if group is None else vars(group)}; {clients}"
+
+
+def _isLeftOut(member: Any, others: Sequence[Any]) -> bool:
+    """Whether a member has nothing, though another has two partitions of one of its topics."""
+    return not member.places and any(
+        count > 1 and member.subscribesTo(topic)
+        for each in others
+        for topic, count in Counter(topic for topic, _ in each.places).items()
+    )
 
 
 def _membersOf(group: Group) -> Sequence[Any]:
