@@ -686,6 +686,7 @@ class ConsumerMembership:
         if not isStale:
             after = group.reconciled(updated, owned, isSubscriptionChanged, self._image())
             group.put(after)
+            isStale = not all(each.isAt(group.targetEpoch) for each in group.members.values())
         return after, self._downgrade(group, epoch, isStale)
 
     def _downgrade(self, group: ConsumerGroup, epoch: int, isRebalancing: bool) -> PendingAppend:

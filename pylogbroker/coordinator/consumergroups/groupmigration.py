@@ -15,6 +15,7 @@ from pylogbroker.coordinator.consumergroups.consumergroup import (
     FIRST_EPOCH,
     ConsumerGroup,
     ConsumerMember,
+    Owned,
 )
 from pylogbroker.coordinator.consumergroups.consumerprotocol import (
     Places,
@@ -94,6 +95,10 @@ def _claimed(subscription: ApiMessage, assigned: Places, image: MetadataImage) -
     return {each: some - assigned.get(each, frozenset()) for each, some in found.items()}
 
 
+def _places(owned: Owned) -> Places:
+    return {each: frozenset(some) for each, some in owned.items()}
+
+
 def _merged(*parts: Places) -> Places:
     found: Places = {}
     for part in parts:
@@ -108,7 +113,7 @@ def downgraded(
 ) -> ClassicGroup:
     """
     A classic group with the members of one of KIP-848, all of which speak the classic protocol, and
-    with what they shall own.
+    with what they own, or have to give up: the group may change back before they do.
 
     @param epoch: of the group: becomes the generation.
     """
@@ -129,8 +134,9 @@ def downgraded(
         )
     made.takeUp(epoch, nowMs)
     for each in made.members.values():
-        wanted = group.target.get(each.memberId, {})
-        assignment = encodeAssignment(wanted, each.metadata(made.protocolName), image)
+        member = group.members[each.memberId]
+        owned = _merged(_places(member.assigned), _places(member.pending))
+        assignment = encodeAssignment(owned, each.metadata(made.protocolName), image)
         made.update(each, partial(_assign, assignment))
     return made
 

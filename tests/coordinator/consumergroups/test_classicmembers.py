@@ -576,6 +576,14 @@ class DowngradeTests(MixedCase):
         self.log.flush()
         self.assertEqual(self.codeOf(answers), 0)
 
+    def test_backAtOnce(self) -> None:
+        """What a member has is its own still if the group changes back before it has joined."""
+        self.enter(A, "t")
+        self.beat(A, -1)
+        self.assertEqual(self.state(), "PreparingRebalance")
+        self.assertEqual(self.given(self.enter(B, "t")), {})
+        self.assertEqual(self.owned()[self.m], {"t": [0, 1]})
+
 
 class InstanceTests(MixedCase):
     """Static members that go on with the other protocol."""
