@@ -431,8 +431,8 @@ class ConsumerGroup(Group):
         )
 
     def mustJoinAgain(self, member: ConsumerMember) -> bool:
-        """Whether a member of the classic protocol would get other partitions now."""
-        if member.epoch < self.targetEpoch or member.state is MemberState.UNREVOKED:
+        """Whether a member of the classic protocol may get other partitions now."""
+        if member.epoch < self.epoch or member.state is MemberState.UNREVOKED:
             return True
         return member.state is MemberState.UNRELEASED and not any(
             (topicId, partition) in self._holders

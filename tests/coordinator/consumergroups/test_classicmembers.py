@@ -545,7 +545,9 @@ class DowngradeTests(MixedCase):
         self.coordinator._consumers._settings = replace(self.settings, mayDowngrade=False)
         self.beat(A, -1)
         self.assertEqual(self.types(), {self.m: 0})
-        self.assertEqual(self.heartbeat(joined), 0)
+        self.advance(INTERVAL_MS)
+        self.assertEqual(self.heartbeat(joined), REBALANCE)
+        self.assertEqual(self.synced(self.told(self.m, {"t": [0]})), {"t": [0, 1]})
         self.leave(LeavingMember(self.m))
         self.assertEqual(self.described().groupState, "Empty")
 

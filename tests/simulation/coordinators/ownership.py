@@ -209,7 +209,12 @@ class Ownership:
         if instanceId is not None:
             self.instances[instanceId] = memberId
         member = self._members[memberId]
-        member.owned = {each: member.owned[each] for each in member.owned if each in given}
+        # Of a group that began anew its generation may be an older one.
+        member.owned = {
+            each: epoch
+            for each, epoch in member.owned.items()
+            if each in given and epoch <= generation
+        }
         for place in sorted(given - member.owned.keys()):
             self._give(place, memberId, generation, nowMs)
 
