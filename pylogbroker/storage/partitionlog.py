@@ -755,7 +755,7 @@ class PartitionLog:
             closed first. It must not raise.
         @return: what cancels the call.
         """
-        if not self.isOffline and self._markOffset(mark) < offset:
+        if self.failure is None and not self.closed and self._markOffset(mark) < offset:
             return self._waiters[mark].wait(offset, callback)
         callback(self.unavailableError("wait for") if self.isOffline else None)
         return lambda: None

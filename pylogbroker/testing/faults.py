@@ -454,7 +454,7 @@ def _then(answer: Any, act: Callable[[Any], Any]) -> Any:
     if isinstance(answer, Deferred):
         return answer.addCallback(lambda found: _then(found, act))
     if callable(answer):
-        return lambda: _then(answer(), act)
+        return lambda respond: answer(lambda found: respond(maybeDeferred(_then, found, act)))
     return act(answer)
 
 

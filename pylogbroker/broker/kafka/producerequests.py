@@ -23,7 +23,7 @@ from twisted.internet.defer import Deferred
 
 from pylogbroker.broker.kafka.coordinators.transactionservice import TransactionService
 from pylogbroker.broker.kafka.errors import KafkaError, errorOf
-from pylogbroker.broker.kafka.protocol import ConnectionState
+from pylogbroker.broker.kafka.protocol import ConnectionState, Respond
 from pylogbroker.broker.kafka.purgatory import Purgatory
 from pylogbroker.broker.kafka.security.authorizer import AclAuthorizer
 from pylogbroker.broker.kafka.topics import INTERNAL_TOPICS, TopicManager, batchLog
@@ -161,9 +161,10 @@ class ProduceRequests:
                     return self._produceLater(header, request, state, done)
                 done.append(appended)
         _forgetRecords(request)
-        if request.acks == NONE or self._isFlushed(request):
-            return self._acknowledge(header, request, done)
-        return partial(self._acknowledgeWritten, header, request, done)
+        if request.acks == NONE:
+            _checkUnacknowledged(done)
+            return None
+        return partial(self._acknowledge, header, request, done)
 
     def _produceLater(
         self,
@@ -192,8 +193,12 @@ class ProduceRequests:
                 mine.callback(None)
             parts.clear()
             _forgetRecords(request)
-            answer = self._acknowledge(header, request, done)
-            return await answer if isinstance(answer, Deferred) else answer
+            if request.acks == NONE:
+                _checkUnacknowledged(done)
+                return None
+            acknowledged: Deferred[list[bytes]] = Deferred()
+            self._acknowledge(header, request, done, acknowledged.callback)
+            return await acknowledged
 
         return Deferred.fromCoroutine(produce())
 
@@ -382,60 +387,30 @@ class ProduceRequests:
     # -- acknowledging
 
     def _acknowledge(
-        self, header: RequestHeader, request: ProduceRequest, done: list[Appended]
-    ) -> Any:
-        if request.acks == NONE:
-            for each in done:
-                if each.response.errorCode:
-                    raise InvalidRequestValueError(
-                        f"produce to {each.topic.name}-{each.response.index} without"
-                        f" acknowledgement failed with code {each.response.errorCode}"
-                    )
-            return None
-        if not self._isFlushed(request):
-            return self._acknowledgeWritten(header, request, done)
-        return self._wait(header, request, done)
-
-    def _isFlushed(self, request: ProduceRequest) -> bool:
-        """Whether the acknowledgement waits for a flush, and not only for the page cache."""
-        return request.acks == ALL and self._logManager.flushesAcksAll
-
-    def _acknowledgeWritten(
-        self, header: RequestHeader, request: ProduceRequest, done: list[Appended]
-    ) -> Any:
-        """One write serves all requests that came together: the first of these calls does it."""
-        self._logManager.writePending()
-        for _, _, partition, result in done:
+        self,
+        header: RequestHeader,
+        request: ProduceRequest,
+        done: list[Appended],
+        respond: Respond,
+    ) -> None:
+        """
+        Respond when all is acknowledged, or the time is over. One write serves all requests that
+        came together: the first of these calls does it. So does one flush.
+        """
+        isByAll = request.acks == ALL
+        isFlushed = isByAll and self._logManager.flushesAcksAll
+        if not isFlushed:
+            self._logManager.writePending()
+        wait = None
+        for at, (_, _, partition, result) in enumerate(done):
             if partition is not None and result is not None:
-                if result.lastOffset >= partition.log.writtenOffset:
-                    return self._wait(header, request, done)
-        return self._response(header, done)
-
-    def _wait(self, header: RequestHeader, request: ProduceRequest, done: list[Appended]) -> Any:
-        wait = _Acknowledgement(done, partial(self._response, header))
-        for at, each in enumerate(done):
-            if each.partition is not None and each.result is not None:
-                wait.begin(at, each.partition, each.result, request.acks == ALL)
-        if not wait.leftCount:
-            return self._response(header, done)
-        timeoutMs = min(max(request.timeoutMs, 0), TIMEOUT_MS_MAX)
-        return wait.wait(self._purgatory, timeoutMs)
-
-    @staticmethod
-    def _response(header: RequestHeader, done: list[Appended]) -> list[bytes]:
-        if len(done) == 1:
-            topic, response, _, _ = done[0]
-            frame = frameProduceResponse(header.apiVersion, header.correlationId, topic, response)
-            if frame is not None:
-                return [frame]
-        topics: list[TopicProduceResponse] = []
-        last: TopicProduceData | None = None
-        for topic, response, _, _ in done:
-            if topic is not last:
-                topics.append(TopicProduceResponse(topic.name, topic.topicId, []))
-                last = topic
-            topics[-1].partitionResponses.append(response)
-        return [frameResponse(header, encodeProduceResponse(header.apiVersion, topics))]
+                if isFlushed or result.lastOffset >= partition.log.writtenOffset:
+                    wait = wait or _Acknowledgement(header, done, respond)
+                    wait.begin(at, partition, result, isByAll)
+        if wait is None:
+            respond(_response(header, done))
+        else:
+            wait.start(self._purgatory, min(max(request.timeoutMs, 0), TIMEOUT_MS_MAX))
 
 
 class _Acknowledgement:
@@ -443,21 +418,15 @@ class _Acknowledgement:
     The wait for the acknowledgement of one request.
     """
 
-    __slots__ = ("_cancels", "_done", "_fired", "_key", "_purgatory", "_response")
+    __slots__ = ("_cancels", "_done", "_header", "_key", "_purgatory", "_respond")
 
-    def __init__(
-        self, done: list[Appended], response: Callable[[list[Appended]], list[bytes]]
-    ) -> None:
+    def __init__(self, header: RequestHeader, done: list[Appended], respond: Respond) -> None:
+        self._header = header
         self._done = done
-        self._response = response
+        self._respond = respond
         # By the place of the partition; of those that are not acknowledged yet.
         self._cancels: dict[int, Callable[[], object] | None] = {}
-        self._fired: Deferred[list[bytes]] | None = None
-
-    @property
-    def leftCount(self) -> int:
-        """Partitions that are not acknowledged yet."""
-        return len(self._cancels)
+        self._purgatory: Purgatory | None = None
 
     def begin(self, at: int, partition: Partition, result: AppendResult, isByAll: bool) -> None:
         """Wait for the partition of one outcome; perhaps it is acknowledged at once."""
@@ -466,32 +435,58 @@ class _Acknowledgement:
         if at in self._cancels:
             self._cancels[at] = cancel
 
+    def start(self, purgatory: Purgatory, timeoutMs: int) -> None:
+        """Respond when all are acknowledged, or the time is over."""
+        if not self._cancels:
+            self._respond(_response(self._header, self._done))
+            return
+        self._purgatory = purgatory
+        self._key = purgatory.wait(timeoutMs, self._expire)
+
     def _reached(self, at: int, error: StorageError | None) -> None:
         if error is not None:
             self._refuse(at, error)
-        self._cancels.pop(at, None)
-        if not self._cancels and self._fired is not None:
+        del self._cancels[at]
+        if not self._cancels and self._purgatory is not None:
             self._purgatory.cancel(self._key)
-            self._fired.callback(self._response(self._done))
+            self._respond(_response(self._header, self._done))
 
     def _refuse(self, at: int, error: PylogbrokerError) -> None:
         each = self._done[at]
         self._done[at] = Appended(each.topic, _refused(each.response.index, error))
-
-    def wait(self, purgatory: Purgatory, timeoutMs: int) -> Deferred[list[bytes]]:
-        """@return: fires with the response when all are acknowledged, or the time is over."""
-        self._fired = Deferred()
-        self._purgatory = purgatory
-        self._key = purgatory.wait(timeoutMs, self._expire)
-        return self._fired
 
     def _expire(self) -> None:
         for at, cancel in self._cancels.items():
             assert cancel is not None
             cancel()
             self._refuse(at, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
-        assert self._fired is not None
-        self._fired.callback(self._response(self._done))
+        self._respond(_response(self._header, self._done))
+
+
+def _checkUnacknowledged(done: list[Appended]) -> None:
+    """@raise InvalidRequestValueError: something is wrong, and there is no response to say it."""
+    for each in done:
+        if each.response.errorCode:
+            raise InvalidRequestValueError(
+                f"produce to {each.topic.name}-{each.response.index} without"
+                f" acknowledgement failed with code {each.response.errorCode}"
+            )
+
+
+def _response(header: RequestHeader, done: list[Appended]) -> list[bytes]:
+    if len(done) == 1:
+        topic, response, _, _ = done[0]
+        frame = frameProduceResponse(header.apiVersion, header.correlationId, topic, response)
+        if frame is not None:
+            return [frame]
+    topics: list[TopicProduceResponse] = []
+    last: TopicProduceData | None = None
+    for topic, response, _, _ in done:
+        if topic is not last:
+            topics.append(TopicProduceResponse(topic.name, topic.topicId, []))
+            last = topic
+        topics[-1].partitionResponses.append(response)
+    return [frameResponse(header, encodeProduceResponse(header.apiVersion, topics))]
 
 
 def _withoutRepeats(parts: list[PartitionProduceData]) -> Iterable[PartitionProduceData]:

@@ -1,12 +1,12 @@
 """
 L{KafkaProtocol}: the requests of Kafka's current protocol on a connection.
 
-Each request has a handler, which gives the body of its response, a whole frame in parts, or
-L{None} for no response; at once, by a Deferred, or by a function that the connection calls when it
-has handled the requests at hand (Produce alone). Only requests with a handler are decoded and
-advertised, so what is not finished does not exist for clients. What a client did wrong is an error
-code in the response. Bytes that are no request close the connection, as does a failure that nobody
-foresaw, which is logged.
+Each request has a handler, which gives the body of its response, a whole frame in parts, or L{None}
+for no response; at once, by a Deferred, or by a function that the connection calls, with what to
+call then, when it has handled the requests at hand (Produce alone). Only requests with a handler
+are decoded and advertised, so what is not finished does not exist for clients. What a client did
+wrong is an error code in the response. Bytes that are no request close the connection, as does a
+failure that nobody foresaw, which is logged.
 
 Several requests of a connection may be in progress; the connection sends their responses in order.
 """
@@ -137,10 +137,11 @@ class ConnectionState:
         return getattr(found, "host", ""), getattr(found, "port", 0)
 
 
+Respond = Callable[[Any], None]
 Handler = Callable[[RequestHeader, Any, ConnectionState], Any]
 """
 C{handle(header, body, state)}: a response body, a frame in parts, L{None}, or a Deferred of one;
-or, for Produce and Fetch, a function that gives one of these.
+or, for Produce, a function that takes a L{Respond}, and calls it with one of these.
 """
 
 
@@ -274,12 +275,16 @@ class KafkaProtocol:
 
     def _finish(
         self,
-        finish: Callable[[], Any],
+        finish: Callable[[Respond], None],
         header: RequestHeader,
         started: float,
         took: Callable[[float], None],
-    ) -> Any:
-        return self._timed(finish(), header, started, took)
+        respond: Respond,
+    ) -> None:
+        def timed(answer: Any) -> None:
+            respond(self._timed(answer, header, started, took))
+
+        finish(timed)
 
     @staticmethod
     def _encoded(answer: Any, header: RequestHeader) -> Any:

@@ -97,6 +97,8 @@ class GroupCase(LeadTestCase):
         handled = protocol.handle(request, state)
         if isinstance(handled, Deferred):
             handled.addCallback(answer.take).addErrback(self.failures.append)
+        elif callable(handled):
+            handled(answer.take)
         else:
             answer.take(handled)
         return answer

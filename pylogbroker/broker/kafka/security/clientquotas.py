@@ -340,7 +340,7 @@ def _told(answer: Any, header: RequestHeader, throttleMs: int) -> Any:
     if isinstance(answer, Deferred):
         return answer.addCallback(_told, header, throttleMs)
     if _isLater(answer):
-        return lambda: _told(answer(), header, throttleMs)
+        return lambda respond: answer(lambda found: respond(_told(found, header, throttleMs)))
     if isinstance(answer, list):
         version = header.apiVersion
         isFetch = header.apiKey is ApiKey.FETCH
