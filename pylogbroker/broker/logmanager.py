@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -56,7 +57,7 @@ from pylogbroker.net.pagecache import PageCache
 from pylogbroker.net.timer import Timer
 from pylogbroker.net.workers import IWorker
 from pylogbroker.storage.events import StorageEvent
-from pylogbroker.storage.jobs import DeleteJob, FlushJob, Job, RollJob
+from pylogbroker.storage.jobs import DeleteJob, Job, RollJob
 from pylogbroker.storage.kafka.batchlog import BatchLog
 from pylogbroker.storage.kafka.checkpoints import CHECKPOINTS, LOG_START
 from pylogbroker.storage.logdirectory import LogDirectory
@@ -534,41 +535,47 @@ class LogManager:
                 partition.gatherCount = log.flushWaiterCount
             log.finishFlush(job, error, self.nowMs())  # fetches that waited for it are sent now
 
-        self._begin(partition, self._runFlush(job), finish)
+        file, aio = job.segment.file, self._aioFsync
+
+        def synced(number: int) -> None:
+            try:
+                self._jobDone(partition, finish, file.syncError(number))
+            except Exception:
+                self._failedUnexpectedly(Failure())
+
+        if aio is not None and aio.fsync(file.fileno(), synced):
+            self._busy[partition] = None
+        else:
+            self._run(partition, job, finish)
 
     def _run(
         self, partition: Partition, job: Job, finish: Callable[[StorageError | None], None]
     ) -> None:
-        """Run the only job of a partition; as L{_begin}."""
-        self._begin(partition, self.runJob(job), finish)
-
-    def _begin(
-        self,
-        partition: Partition,
-        ended: Deferred[StorageError | None],
-        finish: Callable[[StorageError | None], None],
-    ) -> None:
         """
-        Take a partition for the only job that it has.
+        Run the only job of a partition.
 
-        @param ended: fires at the end of the job, which is under way.
         @param finish: takes the error of the job. C{_jobsDone} comes behind it, for the caller
             first: what belongs together, such as the jobs of a retention, is not interrupted.
         """
         self._busy[partition] = None
         self._endGathering(partition)  # the end of every job looks for those who want a flush
+        done = partial(self._jobDone, partition, finish)
+        self.runJob(job).addCallback(done).addErrback(self._failedUnexpectedly)
 
-        def done(error: StorageError | None) -> None:
-            del self._busy[partition]
-            # Who begins to wait in the next lines waits for the next job.
-            waiters, partition.jobWaiters = partition.jobWaiters, Waiters()
-            try:
-                finish(error)
-                self._afterJob(partition)
-            finally:
-                waiters.fire(None)
-
-        ended.addCallback(done).addErrback(self._failedUnexpectedly)
+    def _jobDone(
+        self,
+        partition: Partition,
+        finish: Callable[[StorageError | None], None],
+        error: StorageError | None,
+    ) -> None:
+        del self._busy[partition]
+        # Who begins to wait in the next lines waits for the next job.
+        waiters, partition.jobWaiters = partition.jobWaiters, Waiters()
+        try:
+            finish(error)
+            self._afterJob(partition)
+        finally:
+            waiters.fire(None)
 
     def report(self, event: StorageEvent) -> None:
         self._log.emit(
@@ -845,14 +852,6 @@ class LogManager:
         @return: fires with the reason why it failed, or L{None}.
         """
         return self._worker.submit(job.run).addBoth(self._jobEnded, job)
-
-    def _runFlush(self, job: FlushJob) -> Deferred[StorageError | None]:
-        """As L{runJob}; the kernel syncs the file if it can."""
-        file = job.segment.file
-        synced = None if self._aioFsync is None else self._aioFsync.fsync(file.fileno())
-        if synced is None:
-            return self.runJob(job)
-        return synced.addCallback(file.finishSync).addBoth(self._jobEnded, job)
 
     def _jobEnded(self, result: object, job: Job) -> StorageError | None:
         error: StorageError | None = None

@@ -7,7 +7,7 @@ than the flush does, since both need the interpreter's lock. The kernel syncs on
 own, and its end makes a descriptor readable, as a socket is.
 
 Where this does not exist (other systems and architectures, sandboxes, file systems), or too many
-syncs are under way, L{AioFsync.fsync} returns L{None}, and a worker must sync.
+syncs are under way, L{AioFsync.fsync} says so, and a worker must sync.
 
 Rejected: C{caio}, whose import takes 90 ms and brings C{asyncio} and C{multiprocessing}.
 """
@@ -18,9 +18,8 @@ import ctypes
 import os
 import platform
 import sys
+from collections.abc import Callable
 from typing import Any
-
-from twisted.internet.defer import Deferred
 
 COUNT_MAX = 64
 """Syncs that may be under way."""
@@ -73,7 +72,7 @@ class AioFsync:
         """
         self._reactor = reactor
         self._numbers = numbers or _callNumbers()
-        self._waiting: dict[int, Deferred[int]] = {}
+        self._waiting: dict[int, Callable[[int], object]] = {}
         self._lastKey = 0
         self._event = -1
 
@@ -98,24 +97,25 @@ class AioFsync:
         self._eventsAt = ctypes.addressof(self._events)
         self._reactor.addReader(self)
 
-    def fsync(self, fileno: int) -> Deferred[int] | None:
+    def fsync(self, fileno: int, done: Callable[[int], object]) -> bool:
         """
         Sync a file, which may be closed meanwhile.
 
-        @return: fires with 0, or with the error's number. L{None}: the kernel was not asked.
+        @param done: called later with 0, or with the error's number; must not raise.
+        @return: L{False}: the kernel was not asked, and C{done} is not called.
         """
         if self._event < 0:
             self._open()
             if self._event < 0:
-                return None
+                return False
         if len(self._waiting) >= COUNT_MAX:
-            return None
+            return False
         self._lastKey = self._block.data = key = self._lastKey + 1
         self._block.fileno = fileno
         if self._call(self._submit, self._context, 1, self._blocksAt, 0, 0) != 1:
-            return None
-        done = self._waiting[key] = Deferred()
-        return done
+            return False
+        self._waiting[key] = done
+        return True
 
     def doRead(self) -> None:
         """Some syncs have ended. Called by the reactor."""
@@ -133,7 +133,7 @@ class AioFsync:
         """
         done = self._waiting.pop(key, None)
         if done is not None:
-            done.callback(-result)
+            done(-result)
 
     def stop(self) -> None:
         """No sync may be under way, and none is done behind this."""

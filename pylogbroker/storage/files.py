@@ -460,16 +460,16 @@ class SegmentFile:
                 self._syncFailure = error
                 raise
 
-    def finishSync(self, number: int) -> None:
+    def syncError(self, number: int) -> StorageError | None:
         """
-        Take in the end of an C{fsync} that the kernel was asked for, instead of L{sync}.
+        The error of an C{fsync} that the kernel was asked for, instead of L{sync}; every later
+        C{sync} fails with it, too.
 
-        @param number: of its error, or 0.
-        @raise StorageError: it failed, and so will every L{sync}.
+        @param number: the system's, or 0.
         """
         if number:
             self._syncFailure = StorageError(self.path, "fsync", os.strerror(number), number)
-            raise self._syncFailure
+        return self._syncFailure
 
     def retire(self) -> bool:
         """

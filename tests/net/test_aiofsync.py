@@ -25,8 +25,8 @@ class AioFsyncTests(TestCase):
 
     def begin(self, fileno: int) -> Deferred[int]:
         """A sync that the kernel has taken."""
-        syncing = self.aio.fsync(fileno)
-        assert syncing is not None
+        syncing: Deferred[int] = Deferred()
+        self.assertTrue(self.aio.fsync(fileno, syncing.callback))
         return syncing
 
     async def test_again(self) -> None:
@@ -46,7 +46,7 @@ class AioFsyncTests(TestCase):
     async def test_many(self) -> None:
         """Beyond a limit the kernel is not asked; when they have ended, it is again."""
         together = [self.begin(self.file) for _ in range(COUNT_MAX)]
-        self.assertIsNone(self.aio.fsync(self.file))
+        self.assertFalse(self.aio.fsync(self.file, self.fail))
         self.assertEqual(await gatherResults(together), [0] * COUNT_MAX)
         self.assertEqual(await self.begin(self.file), 0)
 
@@ -54,25 +54,25 @@ class AioFsyncTests(TestCase):
         """What cannot be synced so is left to the caller."""
         pipe = os.pipe()
         for end in pipe:
-            self.assertIsNone(self.aio.fsync(end))
+            self.assertFalse(self.aio.fsync(end, self.fail))
             os.close(end)
-            self.assertIsNone(self.aio.fsync(end))
+            self.assertFalse(self.aio.fsync(end, self.fail))
 
     def test_noSuchCalls(self) -> None:
         """Where the kernel has no such calls, or has them forbidden, nothing is asked of it."""
         other = AioFsync(reactor, (-1, -1, -1, -1))
-        self.assertIsNone(other.fsync(self.file))
-        self.assertIsNone(other.fsync(self.file))
+        self.assertFalse(other.fsync(self.file, self.fail))
+        self.assertFalse(other.fsync(self.file, self.fail))
         other.stop()
 
     def test_stopped(self) -> None:
         """Behind C{stop} nothing is left open, and nothing is asked."""
         before = len(os.listdir("/proc/self/fd"))
         aio = AioFsync(reactor)
-        self.assertIsNotNone(aio.fsync(self.file))
+        self.assertTrue(aio.fsync(self.file, self.fail))
         aio.stop()
         aio.stop()
-        self.assertIsNone(aio.fsync(self.file))
+        self.assertFalse(aio.fsync(self.file, self.fail))
         self.assertEqual(len(os.listdir("/proc/self/fd")), before)
 
     async def test_error(self) -> None:
