@@ -95,6 +95,8 @@ class ClassicGroup(Group):
     @ivar awaitingJoinCount: members whose join waits for its answer.
     @ivar isMemberAdded: since the initial rebalance was last put off.
     @ivar isAssigning: the leader's assignment is being appended.
+    @ivar mustRebalance: this generation has come from another protocol, and not every partition has
+        an owner. Its record has no leader, so that a start knows.
     @ivar subscribedTopics: L{None} if it is not known.
     @ivar leftOver: keys of records of the same group by KIP-848, which the log may still have.
     """
@@ -113,6 +115,7 @@ class ClassicGroup(Group):
         self.staticMembers: dict[str, str] = {}
         self.isMemberAdded = False
         self.isAssigning = False
+        self.mustRebalance = False
         self.subscribedTopics: frozenset[str] | None = None
         self.awaitingJoinCount = 0
         self.leftOver: list[ConsumerGroupKey] = []
@@ -148,7 +151,7 @@ class ClassicGroup(Group):
         """The members that are here make up the next generation; perhaps there are none."""
         self.generation += 1
         self.pendingSyncs.clear()
-        self.isAssigning = False
+        self.isAssigning = self.mustRebalance = False
         self.protocolName = self.selectProtocol() if self.members else None
         self.subscribedTopics = self._subscribedTopics()
         self.transition(
@@ -352,7 +355,7 @@ class ClassicGroup(Group):
             self.protocolType or "",
             self.generation,
             self.protocolName,
-            self.leaderId,
+            None if self.mustRebalance else self.leaderId,
             self.stateTimestampMs,
             tuple(
                 StoredMember(
@@ -390,6 +393,7 @@ class ClassicGroup(Group):
                     each.assignment,
                 )
             )
+        self.mustRebalance = bool(stored.members) and stored.leader is None
         self.leaderId = stored.leader
         if self.leaderId not in self.members:
             self.leaderId = next(iter(self.members), None)

@@ -621,7 +621,7 @@ class ClassicMembership:
         """A group was read from the log: its members' sessions begin."""
         for member in group.members.values():
             self._expectHeartbeat(group, member.memberId, member.sessionTimeoutMs)
-        if len(group.members) > self._settings.groupMaxSize:
+        if group.mustRebalance or len(group.members) > self._settings.groupMaxSize:
             self._prepareRebalance(group)
 
     def unload(self, group: ClassicGroup, error: ErrorCode) -> None:
@@ -647,11 +647,10 @@ class ClassicMembership:
         @param isRebalancing: whether its members have to join again in any case.
         """
         self._table.replace(group)
+        group.mustRebalance = isRebalancing
         assignments = {each.memberId: each.assignment for each in group.members.values()}
         stored = self._table.storeGroup(group, assignments, partial(self._takenOver, group))
         self.loaded(group)
-        if isRebalancing and group.canRebalance:
-            self._prepareRebalance(group)
         return stored
 
     def _takenOver(self, group: ClassicGroup, error: ErrorCode) -> None:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 from pylogbroker.coordinator.groupmessages import (
-    ClientContext,
     JoinGroupAnswer,
     JoinProtocol,
     LeavingMember,
@@ -506,14 +505,23 @@ class DowngradeTests(MixedCase):
         self.assertEqual(self.position(), 5)
 
     def test_loaded(self) -> None:
-        """A coordinator that takes over finds the group classic, with what each member owns."""
+        """A coordinator that takes over before the members have joined again lets them do so."""
+        joined = self.both()
+        self.beat(A, -1)
+        for _ in range(2):
+            self.reload()
+            self.assertEqual(self.heartbeat(joined), REBALANCE)
+        self.again(joined)
+        self.reload()
+        self.assertEqual((self.state(), self.memberIds()), ("Stable", [self.m]))
+
+    def test_loadedAndBack(self) -> None:
+        """One that takes over finds what each member owns."""
         self.both()
         self.beat(A, -1)
         self.reload()
-        self.assertEqual((self.state(), self.memberIds()), ("Stable", [self.m]))
-        (group,) = self.coordinator.describeGroups(ClientContext(6), [GROUP])
-        (member,) = group.members
-        self.assertEqual(member.memberAssignment[2:], assignment({"t": [0]})[2:])
+        self.assertEqual(self.given(self.enter(B, "t")), {"t": [1]})
+        self.assertEqual(self.owned()[self.m], {"t": [0]})
 
     def test_silent(self) -> None:
         """The group is classic again if its last member of KIP-848 is silent for too long."""
@@ -651,6 +659,16 @@ class InstanceTests(MixedCase):
         self.assertEqual(self.state(), "PreparingRebalance")
         (again,) = self.tell(joined.memberId, groupInstanceId="i", topics=["u"])
         self.assertEqual((again.errorCode, again.leader), (0, joined.memberId))
+
+    def test_downgradeLoaded(self) -> None:
+        """A start in this rebalance goes on with it: the next process that comes assigns."""
+        self.enter(A, "t", instanceId="i")
+        self.told("", groupInstanceId="i", topics=["u"])
+        self.reload()
+        self.assertEqual(self.state(), "PreparingRebalance")
+        (again,) = self.tell("", groupInstanceId="i", topics=["u"])
+        self.assertEqual((again.leader, again.skipAssignment), (again.memberId, False))
+        self.assertEqual([each.memberId for each in again.members], [again.memberId])
 
     def test_sameId(self) -> None:
         """A static member may go on with the classic protocol under its id."""
