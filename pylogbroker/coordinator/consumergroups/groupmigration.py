@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from pylogbroker.cluster.metadataimage import MetadataImage
-from pylogbroker.coordinator.classicgroup import ClassicGroup, ClassicMember
+from pylogbroker.coordinator.classicgroup import ClassicGroup, ClassicGroupState, ClassicMember
 from pylogbroker.coordinator.consumergroups import consumerrecords
 from pylogbroker.coordinator.consumergroups.consumergroup import (
     FIRST_EPOCH,
@@ -37,8 +37,8 @@ class UserDataError(FormatError):
 def upgraded(group: ClassicGroup, image: MetadataImage) -> ConsumerGroup:
     """
     A group of KIP-848 with the members of a classic one, in its last generation. It counts in no
-    totals yet. Unless that generation has assigned every partition, the next look at the topics
-    begins an epoch: they are not those of the group's hash.
+    totals yet. If a rebalance goes on, or that generation has not assigned every partition, the
+    next look at the topics begins an epoch: they are not those of the group's hash.
 
     @raise FormatError: what a member has told, or was assigned, cannot be read.
     @raise UserDataError: an assignment has user data.
@@ -69,7 +69,10 @@ def upgraded(group: ClassicGroup, image: MetadataImage) -> ConsumerGroup:
         )
         made.setTarget(member.memberId, target)
     topics = [image.topics[name] for name in made.subscribedTopics() if name in image.topics]
-    if all(len(assigned.get(each.topicId.bytes, ())) == each.partitionCount for each in topics):
+    isStable = group.state is ClassicGroupState.STABLE
+    if isStable and all(
+        len(assigned.get(each.topicId.bytes, ())) == each.partitionCount for each in topics
+    ):
         made.metadataHash = made.hashOf(image)
     made.changed(consumerrecords.EPOCH_KEY)
     made.changed(consumerrecords.TARGET_KEY)

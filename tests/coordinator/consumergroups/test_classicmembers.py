@@ -617,6 +617,12 @@ class InstanceTests(MixedCase):
         self.reload()
         self.assertEqual(self.owned(), {A: {"t": [0, 1]}})
 
+    def test_upgradeInRebalance(self) -> None:
+        """A member that had only asked to join has a part, too, if nothing else changes."""
+        self.assertEqual(self.tell(""), [])
+        self.assertEqual(self.state(), "PreparingRebalance")
+        self.assertEqual(self.given(self.enter(A, "t", instanceId="i")), {"t": [0]})
+
     def test_downgrade(self) -> None:
         """One of the classic protocol takes it back: without a rebalance, if nothing changes."""
         self.enter(A, "t", instanceId="i")
