@@ -378,7 +378,7 @@ class ServerConnection(TwistedProtocol):
             self._fill(self._newSlot(None, None), Failure(error))
         for slot, finish in unfinished:
             try:
-                finish(partial(self._fill, slot))
+                finish(partial(self._answered, slot))
             except Exception:
                 self._fill(slot, Failure())
         self._sendReady()
@@ -421,6 +421,13 @@ class ServerConnection(TwistedProtocol):
             answer.addBoth(self._done, slot)
         else:
             self._done(answer, slot)
+
+    def _answered(self, slot: _Slot, answer: Any) -> None:
+        """Fill a slot. The caller goes on with other clients, whatever goes wrong with this one."""
+        try:
+            self._fill(slot, answer)
+        except Exception:
+            self._fail(Failure())
 
     def _done(self, outcome: Any, slot: _Slot) -> None:
         slot.outcome, slot.isDone, slot.request = outcome, True, None

@@ -12,7 +12,8 @@ wire-protocol §8, §9). A module of its own, since each protocol has one.
 Only in this dialect: partition -1 of a produce request means any partition; a produce request
 creates its partition; a missing partition is empty; a fetch or offsets request waits for a flush
 that is due by count. (0.7.2 flushes inside the produce request, so clients find what they have just
-sent; here a worker flushes, and the reader waits. Neither waits for a flush that is due by time.)
+sent; here the flush is in the background, and the reader waits. Neither waits for a flush that is
+due by time.)
 """
 
 from __future__ import annotations

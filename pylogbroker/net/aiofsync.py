@@ -4,7 +4,7 @@ L{AioFsync}: C{fsync} without a thread, by the kernel's asynchronous input and o
 
 To wake a thread for each flush, and the reactor behind it, costs the broker more processor time
 than the flush does, since both need the interpreter's lock. The kernel syncs on a worker of its
-own, and its end makes a descriptor readable, as a socket is.
+own, and the end of a sync makes a descriptor readable, as data does a socket.
 
 Where this does not exist (other systems and architectures, sandboxes, file systems), or too many
 syncs are under way, L{AioFsync.fsync} says so, and a worker must sync.
@@ -77,7 +77,7 @@ class AioFsync:
         self._event = -1
 
     def _open(self) -> None:
-        """Without effect where there is no such thing."""
+        """Set up the kernel's queue. Without effect where the kernel has none."""
         numbers, self._numbers = self._numbers, None
         if numbers is None:
             return
@@ -89,7 +89,11 @@ class AioFsync:
         if self._call(setup, COUNT_MAX, ctypes.addressof(context), 0, 0, 0):
             return
         self._context = context.value
-        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        try:
+            self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except OSError:  # no descriptor is left
+            self._call(self._destroy, self._context, 0, 0, 0, 0)
+            return
         self._block = _ControlBlock(opcode=_FSYNC, flags=_TELLS_EVENT, eventFileno=self._event)
         self._blocks = (ctypes.c_void_p * 1)(ctypes.addressof(self._block))
         self._blocksAt = ctypes.addressof(self._blocks)
@@ -136,7 +140,7 @@ class AioFsync:
             done(-result)
 
     def stop(self) -> None:
-        """No sync may be under way, and none is done behind this."""
+        """Call it when no sync is under way. L{fsync} refuses all from then on."""
         self._numbers = None
         if self._event >= 0:
             self._reactor.removeReader(self)

@@ -962,8 +962,21 @@ class DialectTests(DialectTestCase):
         self.assertIn("A request of 192.168.1.1:54321 failed unexpectedly", self.lines()[0])
         self.assertEqual((self.dialect.waiting, self.counters.malformedCount), ([], 0))
 
+    def test_unforeseenLater(self) -> None:
+        """So does an answer that cannot be sent, and it is no error of what gave it."""
+        responds: list[Callable[[Any], None]] = []
+        self.dialect.handle = (  # type: ignore[method-assign]
+            lambda request, state: responds.append
+        )
+        self.feed(b"one")
+        (respond,) = responds
+        self.assertFalse(self.transport.disconnecting)
+        respond([object()])
+        self.assertTrue(self.transport.disconnecting)
+        self.assertEqual(len(self.flushLoggedErrors(Exception)), 1)
+
     def test_unforeseenAtOnce(self) -> None:
-        """So does one that is raised, and the memory of its large request comes back."""
+        """So does a failure that is raised, and the memory of its large request comes back."""
 
         def handle(request: bytes, state: None) -> Any:
             raise ZeroDivisionError

@@ -30,7 +30,7 @@ class AioFsyncTests(TestCase):
         return syncing
 
     async def test_again(self) -> None:
-        """A sync fires with 0, and the next one, too."""
+        """A sync ends with 0, and so does the next one."""
         self.assertEqual(await self.begin(self.file), 0)
         os.write(self.file, b"more")
         self.assertEqual(await self.begin(self.file), 0)
@@ -65,6 +65,18 @@ class AioFsyncTests(TestCase):
         self.assertFalse(other.fsync(self.file, self.fail))
         other.stop()
 
+    def test_noDescriptor(self) -> None:
+        """Where no descriptor is left, nothing is asked of the kernel."""
+
+        def refuse(*_: int) -> int:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        self.patch(os, "eventfd", refuse)
+        other = AioFsync(reactor)
+        self.assertFalse(other.fsync(self.file, self.fail))
+        self.assertEqual(other.fileno(), -1)
+        other.stop()
+
     def test_stopped(self) -> None:
         """Behind C{stop} the reactor watches nothing, and the kernel is not asked."""
         aio = AioFsync(reactor)
@@ -77,7 +89,7 @@ class AioFsyncTests(TestCase):
         self.assertFalse(aio.fsync(self.file, self.fail))
 
     async def test_error(self) -> None:
-        """A sync that fails fires with the error's number."""
+        """A sync that fails ends with the error's number."""
         syncing = self.begin(self.file)
         self.aio.ended(1, -errno.EIO)
         self.assertEqual(await syncing, errno.EIO)

@@ -2,11 +2,11 @@
 L{KafkaProtocol}: the requests of Kafka's current protocol on a connection.
 
 Each request has a handler, which gives the body of its response, a whole frame in parts, or L{None}
-for no response; at once, by a Deferred, or by a function that the connection calls, with what to
-call then, when it has handled the requests at hand (Produce alone). Only requests with a handler
-are decoded and advertised, so what is not finished does not exist for clients. What a client did
-wrong is an error code in the response. Bytes that are no request close the connection, as does a
-failure that nobody foresaw, which is logged.
+for no response; at once, by a Deferred, or (Produce alone) by a function. The connection calls this
+function when it has handled the requests at hand, and passes what takes the answer. Only requests
+with a handler are decoded and advertised, so what is not finished does not exist for clients. What
+a client did wrong is an error code in the response. Bytes that are no request close the connection,
+as does an unexpected failure, which is logged.
 
 Several requests of a connection may be in progress; the connection sends their responses in order.
 """
@@ -263,7 +263,9 @@ class KafkaProtocol:
     def _timed(
         self, answer: Any, header: RequestHeader, started: float, took: Callable[[float], None]
     ) -> Any:
-        """In the order in which answers are frequent, and tests cheap."""
+        """
+        The answer, encoded and timed at its end. Frequent kinds and cheap tests come first.
+        """
         if type(answer) is not list:
             if callable(answer):
                 return partial(self._finish, answer, header, started, took)
