@@ -174,6 +174,7 @@ class ClassicMembership:
         if isSame and (group.state is _COMPLETING or (group.state is _STABLE and not isLeader)):
             # It has not got the answer to its last join: the generation is still the one.
             members = group.joinedMembers() if isLeader else []
+            self.rescheduleHeartbeat(group, memberId)
             self._effects.reply(reply, self._joined(group, member, members))
             return None
         self._updateMember(context, group, member, request, reply)

@@ -449,6 +449,16 @@ class SyncTests(GroupCase):
         self.assertEqual(mine.errorCode, ErrorCode.UNKNOWN_SERVER_ERROR)
         self.assertEqual(self.state(), "PreparingRebalance")
 
+    def test_joinAgainIsALife(self) -> None:
+        """A member that has not got the answer to its join, and asks again, keeps its session."""
+        leader, follower = self.stable(2)
+        self.advance(SESSION_MS - 1)
+        self.heartbeat(leader)
+        self.join(follower.memberId)
+        self.advance(SESSION_MS - 1)
+        self.assertEqual(self.heartbeat(leader), 0)
+        self.assertEqual(self.heartbeat(follower), 0)
+
     def test_waitingIsALife(self) -> None:
         """A member that waits for the leader does not lose its session; it begins anew then."""
         waiting = [self.join()]
