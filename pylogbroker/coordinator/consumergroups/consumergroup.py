@@ -240,11 +240,12 @@ class ConsumerGroup(Group):
             or any(epoch < newest[place] for place, epoch in _epochs(each))
         ]
 
-    def repair(self) -> None:
+    def repair(self, image: MetadataImage) -> None:
         """
         Begin an epoch beyond all others, so that there will be another target assignment, if the
         log lacks an append that has failed: the target assignment is ahead of the group, a member
-        is ahead of the target assignment, or a partition is in the targets of two members.
+        is ahead of the target assignment, a partition is in the targets of two members, or one is
+        in none, though the topics are those of the last epoch.
         """
         epochs = [self.targetEpoch, *(each.epoch for each in self.members.values())]
         targets = [
@@ -254,7 +255,12 @@ class ConsumerGroup(Group):
             for partition in partitions
         ]
         isAhead = self.targetEpoch > self.epoch or max(epochs) > self.targetEpoch
-        if isAhead or len(set(targets)) < len(targets):
+        isIncomplete = (
+            self.epoch == self.targetEpoch
+            and self.metadataHash == self.hashOf(image)
+            and len(set(targets)) < self._partitionCount(image)
+        )
+        if isAhead or isIncomplete or len(set(targets)) < len(targets):
             self.epoch = max(self.epoch, *epochs)
             self.bump()
 
@@ -307,6 +313,10 @@ class ConsumerGroup(Group):
         return any(topic in each.topics for each in self.members.values()) or any(
             topic in each.topics for each in self.patterns.values()
         )
+
+    def _partitionCount(self, image: MetadataImage) -> int:
+        topics = (image.topics.get(name) for name in self.subscribedTopics())
+        return sum(topic.partitionCount for topic in topics if topic is not None)
 
     def hashOf(self, image: MetadataImage) -> int:
         """What the group's topics are now, as a number; 0 for no topics."""

@@ -837,7 +837,7 @@ class ConsumerMembership:
         """
         for pattern in list(group.patterns):
             group.dropPattern(pattern)
-        group.repair()
+        group.repair(self._image())
         superseded = group.supersededMembers()
         if superseded:
             self._remove(group, superseded)

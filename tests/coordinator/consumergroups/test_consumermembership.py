@@ -703,6 +703,25 @@ class LogTests(ConsumerCase):
         self.beat(B, 3)
         self.assertEqual(self.targets()[A]["t"] + self.targets()[B]["t"], [0, 1])
 
+    def test_partitionOfNone(self) -> None:
+        """A member whose join failed is not in the log, nor is who else has its partitions."""
+        self.log.isHeld = True
+        join: Any = {
+            "memberEpoch": 0,
+            "subscribedTopicNames": ["t"],
+            "rebalanceTimeoutMs": REBALANCE_TIMEOUT_MS,
+            "owned": {},
+        }
+        self.send(memberId=A, **join)
+        self.advance(INTERVAL_MS)
+        self.send(memberId=B, **join)
+        self.failFirst()
+        self.reload()
+        self.assertEqual(self.targets(), {B: {"t": [1]}})
+        self.advance(INTERVAL_MS)
+        self.enter(B, "t")
+        self.assertEqual(self.targets(), {B: {"t": [0, 1]}})
+
     def test_patternLikeMember(self) -> None:
         """A pattern without a member is deleted, though it is the id of a member."""
         self.enter(A, "t", subscribedTopicRegex=A)
