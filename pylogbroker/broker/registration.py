@@ -35,10 +35,12 @@ from pylogbroker.cluster.znodes import BrokerRegistration, creatorId, decodeBrok
 from pylogbroker.config.brokersettings import BrokerSettings, listener
 from pylogbroker.errors import (
     ConfigurationError,
+    ConnectionLossException,
     InvalidNameError,
     SessionExpiredException,
     ZnodeError,
     ZookeeperError,
+    ZookeeperTimeoutException,
 )
 from pylogbroker.interfaces import IZookeeper, SessionEvent, WatchEvent
 from pylogbroker.net.timer import Timer
@@ -123,14 +125,19 @@ class Registration:
         self._begin()
 
     async def _claimFirst(self) -> None:
-        """A session that expires meanwhile is followed by another one, so that is no failure."""
+        """
+        A session that expires meanwhile is followed by another one, and a connection that is lost
+        by another one: that is no failure.
+        """
         triesLeft = OWN_PATIENCE_COUNT
         while True:
             triesLeft -= 1
             try:
                 await self._claimSelf()
                 return
-            except SessionExpiredException:
+            except ZookeeperTimeoutException:
+                raise
+            except (SessionExpiredException, ConnectionLossException):
                 if self._stopped or not triesLeft:
                     raise
             await deferLater(self._clock, RETRY_INTERVAL_MS / 1000)

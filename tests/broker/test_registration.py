@@ -376,6 +376,26 @@ class RegistrationTests(SynchronousTestCase):
                 step,
             )
 
+    def test_lostInARound(self) -> None:
+        """So does a connection that is lost for a moment."""
+        for step in range(40):
+            self.setUp()
+            client = self.client()
+            registration = self.registration(client)
+            starting = self.outcome(registration.start(["alpha", "beta"]))
+            for _ in range(step):
+                self.clock.advance(0.001)
+            self.server.disconnect(client)
+            self.clock.advance(0.001)
+            self.server.reconnect(client)
+            self.settle(2 * RETRY_INTERVAL_MS / 1000)
+            self.assertEqual(starting, [None], step)
+            self.assertEqual(
+                list(self.values()),
+                [OWN, "/brokers/topics/alpha/0", "/brokers/topics/beta/0"],
+                step,
+            )
+
     def test_expiryAgainAndAgain(self) -> None:
         """A start whose sessions all expire fails in the end."""
         client = self.client()
@@ -520,10 +540,14 @@ class RegistrationTests(SynchronousTestCase):
         self.assertEqual((events, self.values()), ([], {}))
 
     def test_startFails(self) -> None:
-        """A start without a connection fails as the request does."""
+        """A start that loses its connection again and again fails as the last request does."""
         client = self.client()
         starting = self.registration(client).start([])
-        self.server.disconnect(client)
+        for _ in range(OWN_PATIENCE_COUNT):
+            self.assertNoResult(starting)
+            self.server.disconnect(client)
+            self.server.reconnect(client)
+            self.clock.advance(RETRY_INTERVAL_MS / 1000)
         self.failureResultOf(starting, ConnectionLossException)
 
     def test_literal(self) -> None:
