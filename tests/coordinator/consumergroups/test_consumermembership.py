@@ -33,6 +33,13 @@ from tests.coordinator.consumergroups.consumercase import (
 )
 from tests.coordinator.groupcase import GROUP
 
+JOIN: Any = {
+    "memberEpoch": 0,
+    "subscribedTopicNames": ["t"],
+    "rebalanceTimeoutMs": REBALANCE_TIMEOUT_MS,
+    "owned": {},
+}
+
 
 class RequestTests(ConsumerCase):
     """What is wrong with a request by itself."""
@@ -606,13 +613,7 @@ class LogTests(ConsumerCase):
     def test_failedAppendBefore(self) -> None:
         """No member is told what an append holds that has failed, though a later one has not."""
         self.log.isHeld = True
-        join: Any = {
-            "memberEpoch": 0,
-            "subscribedTopicNames": ["t"],
-            "rebalanceTimeoutMs": REBALANCE_TIMEOUT_MS,
-            "owned": {},
-        }
-        answers = [self.send(memberId=each, **join) for each in (A, B)]
+        answers = [self.send(memberId=each, **JOIN) for each in (A, B)]
         self.failFirst()
         codes = [each.errorCode for (each,) in answers]
         self.assertEqual(codes, [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 2)
@@ -706,15 +707,9 @@ class LogTests(ConsumerCase):
     def test_partitionOfNone(self) -> None:
         """A member whose join failed is not in the log, nor is who else has its partitions."""
         self.log.isHeld = True
-        join: Any = {
-            "memberEpoch": 0,
-            "subscribedTopicNames": ["t"],
-            "rebalanceTimeoutMs": REBALANCE_TIMEOUT_MS,
-            "owned": {},
-        }
-        self.send(memberId=A, **join)
+        self.send(memberId=A, **JOIN)
         self.advance(INTERVAL_MS)
-        self.send(memberId=B, **join)
+        self.send(memberId=B, **JOIN)
         self.failFirst()
         self.reload()
         self.assertEqual(self.targets(), {B: {"t": [1]}})
