@@ -22,8 +22,6 @@ from enum import Enum
 from struct import Struct
 
 from pylogbroker.cluster.partitioner import javaHash
-from pylogbroker.coordinator.consumergroups.consumerrecords import ConsumerGroupKey, encodeKey
-from pylogbroker.coordinator.effects import Record
 from pylogbroker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group, GroupTotals
 from pylogbroker.coordinator.groupmessages import (
     JoinedMember,
@@ -98,7 +96,6 @@ class ClassicGroup(Group):
     @ivar mustRebalance: this generation has come from another protocol, and not every partition has
         an owner. Its record has no leader, so that a start knows.
     @ivar subscribedTopics: L{None} if it is not known.
-    @ivar leftOver: keys of records of the same group by KIP-848, which the log may still have.
     """
 
     def __init__(self, groupId: str, partition: int, nowMs: int, totals: GroupTotals) -> None:
@@ -118,7 +115,6 @@ class ClassicGroup(Group):
         self.mustRebalance = False
         self.subscribedTopics: frozenset[str] | None = None
         self.awaitingJoinCount = 0
-        self.leftOver: list[ConsumerGroupKey] = []
         self._supported: Counter[str] = Counter()
 
     # -- state
@@ -340,10 +336,6 @@ class ClassicGroup(Group):
         return frozenset(found)
 
     # -- the log
-
-    def leftOverTombstones(self) -> list[Record]:
-        """The records that delete those that are left over."""
-        return [(encodeKey(each), None) for each in self.leftOver]
 
     def stored(self, assignments: Mapping[str, bytes]) -> StoredGroup:
         """

@@ -120,7 +120,7 @@ class CommittedOffsets:
         producer = None
         if isinstance(request, TxnOffsetCommit):
             producer = TransactionalProducer(request.producerId, request.producerEpoch)
-        self._table.append(group, records, done, producer)
+        self._table.appendOffsets(group, records, done, producer)
 
     def _commitError(
         self,
@@ -289,7 +289,7 @@ class CommittedOffsets:
         if group is None or not requireStable:
             answer()
         else:
-            self._table.whenAppended(group, answer)
+            self._table.whenCommitted(group, answer)
 
     def _fetched(
         self, request: OffsetFetchGroup, group: Group | None, requireStable: bool
@@ -374,7 +374,7 @@ class CommittedOffsets:
                     self.setOffset(group, topic, partition, None)
             done(self._table.appendError(error))
 
-        self._table.append(group, tombstones(group, partitions), appended)
+        self._table.appendOffsets(group, tombstones(group, partitions), appended)
 
     def topicDeleted(self, topic: str, topicId: bytes) -> None:
         """A topic is gone: its offsets go, too, but not those of another topic of its name."""

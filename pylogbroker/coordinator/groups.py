@@ -18,7 +18,8 @@ C{append}, C{reply} and the call back of an append may call the coordinator agai
 What must be true: no member is told an assignment, and no commit is acknowledged, before the record
 is appended as an acknowledged write. An offset that a fetch has shown never goes back, except by a
 later commit. A request of a member whose generation is over, or whose place was taken, changes
-nothing.
+nothing. What the log has of a group's members is what memory had behind one step: no append is kept
+if one before it was refused (L{GroupTable.store}).
 Every rebalance ends: by joins, by its time-out, or by the ends of sessions.
 """
 
@@ -42,7 +43,7 @@ from pylogbroker.coordinator.consumergroups.classicmembers import ClassicMembers
 from pylogbroker.coordinator.consumergroups.consumergroup import ConsumerGroup
 from pylogbroker.coordinator.consumergroups.consumermembership import ConsumerMembership
 from pylogbroker.coordinator.effects import Append
-from pylogbroker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group
+from pylogbroker.coordinator.group import CLASSIC_KEY, CONSUMER_PROTOCOL_TYPE, Group
 from pylogbroker.coordinator.groupmessages import (
     ClientContext,
     ConsumerGroupHeartbeat,
@@ -79,7 +80,6 @@ from pylogbroker.coordinator.offsetstopic import (
     decodeCommittedOffset,
     decodeKey,
     decodeStoredGroup,
-    encodeGroupMetadataKey,
 )
 from pylogbroker.interfaces import NO_PRODUCER
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
@@ -452,9 +452,8 @@ class GroupCoordinator:
                     self._membership.unload(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             done(self._table.appendError(error))
 
-        records = [*tombstones(group, partitions), *group.leftOverTombstones()]
-        records.append((encodeGroupMetadataKey(group.groupId), None))
-        self._table.append(group, records, appended)
+        group.changed(CLASSIC_KEY)
+        self._table.store(group, lambda key: None, appended, tombstones(group, partitions))
 
     # -- the log
 
@@ -496,7 +495,7 @@ class GroupCoordinator:
                 made = self._table.create(groupId)
             if isinstance(group, ConsumerGroup):
                 self._consumers.forgetMembers(group)
-                made.leftOver = group.takeTombstones()[0]
+                group.deleteRecords()
             made.restore(stored)
         elif isinstance(group, ClassicGroup):
             # The offsets may go on in a group of another kind; theirs are records of their own.

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pylogbroker.coordinator.classicgroup import ClassicGroup
+from pylogbroker.coordinator.consumergroups.consumerrecords import ConsumerGroupKey
 from pylogbroker.coordinator.effects import (
     Append,
     Appended,
@@ -18,14 +20,25 @@ from pylogbroker.coordinator.effects import (
     TransactionalProducer,
     appendError,
 )
-from pylogbroker.coordinator.group import Group, GroupTotals
+from pylogbroker.coordinator.group import (
+    CLASSIC_KEY,
+    Group,
+    GroupLog,
+    GroupRecords,
+    GroupTotals,
+)
 from pylogbroker.coordinator.offsetstopic import (
     StoredGroup,
-    encodeGroupMetadataKey,
     encodeStoredGroup,
     partitionFor,
 )
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+
+APPEND_SIZE_MAX = 256 << 10
+"""Bytes of records that have waited for the same append and are one append then."""
+
+WAITING_SIZE_MAX = 64 << 20
+"""Bytes of records that wait, each behind an append of its group; more are refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +119,7 @@ class GroupTable:
         self.deadlines = Deadlines()
         self.groups: dict[str, Group] = {}
         self.totals = GroupTotals()
+        self._waitingSize = 0
 
     @property
     def isFull(self) -> bool:
@@ -156,16 +170,65 @@ class GroupTable:
 
     # -- appends
 
-    def append(
+    def appendOffsets(
         self,
         group: Group,
         records: Sequence[Record],
         done: Appended,
         producer: TransactionalProducer | None = None,
+    ) -> None:
+        """Append committed offsets of a group, perhaps in a transaction, or their deletion."""
+        group.lastCommit = self.effects.append(group.partition, records, done, producer)
+
+    def store(
+        self,
+        group: Group,
+        valueOf: Callable[[ConsumerGroupKey], bytes | None],
+        done: Appended,
+        deletedOffsets: Sequence[Record] = (),
     ) -> PendingAppend:
-        """Append records of a group, perhaps in a transaction."""
-        group.lastAppend = self.effects.append(group.partition, records, done, producer)
-        return group.lastAppend
+        """
+        Append what has changed of a group, so that the log has it as it is now. One append of a
+        group is under way at a time, and what changes meanwhile is the next one. If an append is
+        refused, so is what waits behind it, since the log would have that without what it rests on.
+        Then all of it counts as changed again.
+
+        @param valueOf: the value of a record; L{None}: it is deleted.
+        @param done: called with the outcome.
+        @param deletedOffsets: records that delete committed offsets.
+        """
+        group.isStored = True
+        log = group.log
+        taken = log.take(valueOf, done, deletedOffsets)
+        if log.appending and self._waitingSize + taken.size > WAITING_SIZE_MAX:
+            log.refused([taken])
+            self.effects.reply(taken.outcome.completed, ErrorCode.REQUEST_TIMED_OUT)
+        else:
+            log.waiting.append(taken)
+            self._waitingSize += taken.size
+            self._storeNext(group.partition, log)
+        return taken.outcome
+
+    def _storeNext(self, partition: int, log: GroupLog) -> None:
+        if log.waiting and not log.appending:
+            taken = log.takeWaiting(APPEND_SIZE_MAX)
+            self._waitingSize -= sum(each.size for each in taken)
+            records = [record for each in taken for record in each.records]
+            self.effects.append(partition, records, partial(self._stored, partition, log))
+
+    def _stored(self, partition: int, log: GroupLog, error: ErrorCode) -> None:
+        done, log.appending = log.appending, ()
+        behind: list[GroupRecords] = []
+        if error:
+            behind.extend(log.waiting)
+            log.waiting.clear()
+            self._waitingSize -= sum(each.size for each in behind)
+            log.refused([*done, *behind])
+        self._storeNext(partition, log)
+        for each in done:
+            each.outcome.completed(error)
+        for each in behind:
+            each.outcome.completed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def storeGroup(
         self,
@@ -174,33 +237,35 @@ class GroupTable:
         done: Appended,
     ) -> PendingAppend:
         """Append the generation of a group, with the assignments of its members."""
-        return self._store(group, group.stored(assignments), done)
+        return self._storeClassic(group, group.stored(assignments), done)
 
     def storeNew(self, group: ClassicGroup, done: Appended) -> PendingAppend:
         """Append that a group exists, whatever has become of it meanwhile."""
         stored = StoredGroup("", 0, None, None, group.stateTimestampMs)
-        return self._store(group, stored, done)
+        return self._storeClassic(group, stored, done)
 
-    def _store(self, group: ClassicGroup, stored: StoredGroup, done: Appended) -> PendingAppend:
-        """Each append deletes the left over records, too, until one of them is done."""
-        group.isStored = True
+    def _storeClassic(
+        self, group: ClassicGroup, stored: StoredGroup, done: Appended
+    ) -> PendingAppend:
+        value = encodeStoredGroup(stored)
+        group.changed(CLASSIC_KEY)
+        return self.store(group, lambda key: value if key.keyType == CLASSIC_KEY else None, done)
 
-        def appended(error: ErrorCode) -> None:
-            if not error:
-                group.leftOver = []
-            done(error)
+    def whenStored(self, group: Group, callback: Callable[[], None]) -> None:
+        """Call back when what has changed of a group is appended; at once if nothing has."""
+        _whenDone(group.log.last, callback)
 
-        record = encodeGroupMetadataKey(group.groupId), encodeStoredGroup(stored)
-        return self.append(group, [*group.leftOverTombstones(), record], appended)
-
-    def whenAppended(self, group: Group, callback: Callable[[], None]) -> None:
-        """Call back when nothing of the group is being appended; at once if nothing is."""
-        last = group.lastAppend
-        if last is None or last.isDone:
-            callback()
-        else:
-            last.then(lambda error: callback())
+    def whenCommitted(self, group: Group, callback: Callable[[], None]) -> None:
+        """Call back when no committed offset is being appended; at once if none is."""
+        _whenDone(group.lastCommit, callback)
 
     def appendError(self, error: ErrorCode) -> ErrorCode:
         """What a client is told when an append fails."""
         return appendError(error)
+
+
+def _whenDone(last: PendingAppend | None, callback: Callable[[], None]) -> None:
+    if last is None or last.isDone:
+        callback()
+    else:
+        last.then(lambda error: callback())

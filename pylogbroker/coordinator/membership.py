@@ -100,7 +100,7 @@ class ClassicMembership:
         if group is None:
             group = self._table.create(request.groupId)
         if isinstance(found, ConsumerGroup):
-            group.leftOver = found.takeTombstones()[0]
+            found.deleteRecords()
         appended = None
         if not self._accepts(group, memberId):
             self._removeMember(group, memberId, ErrorCode.GROUP_MAX_SIZE_REACHED)
@@ -431,7 +431,7 @@ class ClassicMembership:
         if group.state is _STABLE:
             # The log may lack the assignments still, if the group was one of KIP-848 until now.
             answer = partial(self._answerStable, group, member, group.generation, reply)
-            self._table.whenAppended(group, answer)
+            self._table.whenStored(group, answer)
             return
         self._answerSync(member, SyncGroupAnswer(ErrorCode.REBALANCE_IN_PROGRESS))
         member.syncReply = reply

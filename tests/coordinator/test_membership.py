@@ -775,6 +775,8 @@ class StaticTests(GroupCase):
         third = self.static()
         self.assertEqual(second[0].errorCode, ErrorCode.FENCED_INSTANCE_ID)
         self.log.flush()
+        self.assertEqual(third, [])
+        self.log.flush()
         self.assertEqual(third[0].generationId, 1)
         self.assertEqual(self.memberIds(), [third[0].memberId])
 

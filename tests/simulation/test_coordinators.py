@@ -25,7 +25,7 @@ from pylogbroker.coordinator.consumergroups import (
 )
 from pylogbroker.coordinator.consumergroups.consumergroup import ConsumerGroup
 from pylogbroker.coordinator.consumergroups.consumermembership import ConsumerMembership
-from pylogbroker.coordinator.group import Group
+from pylogbroker.coordinator.group import Group, GroupLog
 from pylogbroker.coordinator.groupmessages import SyncGroup
 from pylogbroker.coordinator.grouptable import GroupTable
 from pylogbroker.coordinator.membership import ClassicMembership
@@ -480,15 +480,10 @@ class PlantedConsumerTests(PlantedCase):
         self.patch(ConsumerMembership, "store", store)
         self.found("is not in the log")
 
-    def test_failureForgotten(self) -> None:
-        """An answer waits for the last append, whatever becomes of those before."""
-        original = ConsumerMembership._stored
-        self.patch(
-            ConsumerMembership,
-            "_stored",
-            lambda self, group, _, *values: original(self, group, group.failureCount, *values),
-        )
-        self.found("is not in the log")
+    def test_refusalForgotten(self) -> None:
+        """What was refused is not appended again."""
+        self.patch(GroupLog, "refused", lambda *_: None)
+        self.found("in the log than in memory")
 
     def test_lostCommits(self) -> None:
         """A commit is acknowledged and not kept."""
@@ -497,7 +492,13 @@ class PlantedConsumerTests(PlantedCase):
 
     def test_lostPositions(self) -> None:
         """A group that goes on with another protocol forgets its offsets."""
-        self.patch(Group, "succeed", lambda *_: None)
+
+        def succeed(self: Group, before: Group) -> None:
+            original(self, before)
+            self.forgotten()
+
+        original = Group.succeed
+        self.patch(Group, "succeed", succeed)
         self.found("was shown, not", GroupWorld)
 
     def test_revocationWithoutEnd(self) -> None:

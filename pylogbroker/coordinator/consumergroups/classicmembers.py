@@ -86,7 +86,7 @@ class ClassicMembers:
         except RefusedRequestError as refused:
             self._effects.reply(reply, JoinGroupAnswer(refused.code))
             return
-        self._consumers.replyWhenStored(group, pending, reply, answer, JoinGroupAnswer)
+        self._consumers.replyWhenStored(pending, reply, answer, JoinGroupAnswer)
 
     def _join(
         self, context: ClientContext, request: JoinGroup, group: ConsumerGroup
@@ -167,7 +167,7 @@ class ClassicMembers:
             ErrorCode.NONE, request.protocolType, request.protocolName, assignment
         )
         pending = self._consumers.store(group)
-        self._consumers.replyWhenStored(group, pending, reply, answer, SyncGroupAnswer)
+        self._consumers.replyWhenStored(pending, reply, answer, SyncGroupAnswer)
 
     def _sync(self, context: ClientContext, request: SyncGroup, group: ConsumerGroup) -> bytes:
         asked = (request.protocolType, request.protocolName)

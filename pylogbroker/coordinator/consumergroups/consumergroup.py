@@ -15,26 +15,22 @@ so, and then gets what no other member holds.
   unreleased           waits for partitions that others have not given up
   ==================== ==========================================================================
 
-What changes is noted (L{ConsumerGroup.changed}); L{ConsumerGroup.takeRecords} gives the records
-that bring the log up to date. Records whose append failed are noted again.
+What changes is noted (L{Group.changed}), and appended at the end of a step.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from hashlib import blake2b
-from itertools import chain
 
-from pylogbroker.cluster.metadataimage import MetadataImage
+from pylogbroker.cluster.metadataimage import MetadataImage, TopicImage
 from pylogbroker.coordinator.consumergroups import consumerrecords
 from pylogbroker.coordinator.consumergroups.consumerrecords import (
     ClassicMemberMetadata,
     ConsumerGroupKey,
 )
-from pylogbroker.coordinator.effects import PendingAppend, Record
 from pylogbroker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group, GroupTotals
 from pylogbroker.coordinator.groupmessages import JoinProtocol, protocolsSize
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
@@ -48,21 +44,6 @@ AWAY_EPOCH = -2
 
 Owned = dict[bytes, dict[int, int]]
 """By topic id and partition, the epoch since which it is the member's."""
-
-CLASSIC_KEY = 2
-"""Of the record of a classic group, which is deleted when the group goes on as one of these."""
-
-_ORDER = (
-    consumerrecords.MEMBER_KEY,
-    consumerrecords.PATTERN_KEY,
-    consumerrecords.EPOCH_KEY,
-    consumerrecords.TARGET_MEMBER_KEY,
-    consumerrecords.TARGET_KEY,
-    consumerrecords.PARTITIONS_KEY,
-    consumerrecords.CURRENT_KEY,
-    CLASSIC_KEY,
-)
-"""In which records are written; those that delete come first, in the reverse order."""
 
 
 class MemberState(IntEnum):
@@ -139,8 +120,6 @@ class ConsumerGroup(Group):
     @ivar patterns: those that were resolved.
     @ivar topicsVersion: of the topics for which C{metadataHash} was computed.
     @ivar patternsVersion: of the topics that the patterns were matched with.
-    @ivar lastStored: the last append of these records.
-    @ivar failureCount: how many of their appends have failed.
     @ivar isDeleting: its deletion is being appended.
     """
 
@@ -156,12 +135,8 @@ class ConsumerGroup(Group):
         self.target: dict[str, dict[bytes, frozenset[int]]] = {}
         self.patterns: dict[str, ResolvedPattern] = {}
         self.topicsVersion = self.patternsVersion = -1
-        self.lastStored: PendingAppend | None = None
-        self.failureCount = 0
         self.isDeleting = False
         self._holders: dict[tuple[bytes, int], int] = {}
-        self._changed: dict[ConsumerGroupKey, None] = {}
-        self._appending: deque[list[ConsumerGroupKey]] = deque()
 
     # -- state
 
@@ -227,47 +202,6 @@ class ConsumerGroup(Group):
                 if not self._holders[place]:
                     del self._holders[place]
 
-    def supersededMembers(self) -> list[str]:
-        """Members whose instance is another one's by now, or a partition that another got later."""
-        newest: dict[tuple[bytes, int], int] = {}
-        for member in self.members.values():
-            for place, epoch in _epochs(member):
-                newest[place] = max(newest.get(place, epoch), epoch)
-        return [
-            each.memberId
-            for each in self.members.values()
-            if self._isReplaced(each)
-            or any(epoch < newest[place] for place, epoch in _epochs(each))
-        ]
-
-    def repair(self, image: MetadataImage) -> None:
-        """
-        Begin an epoch beyond all others, so that there will be another target assignment, if the
-        log lacks an append that has failed: the target assignment is ahead of the group, a member
-        is ahead of the target assignment, a partition is in the targets of two members, or one is
-        in none, though the topics are those of the last epoch.
-        """
-        epochs = [self.targetEpoch, *(each.epoch for each in self.members.values())]
-        targets = [
-            (topicId, partition)
-            for memberId in self.members
-            for topicId, partitions in self.target.get(memberId, {}).items()
-            for partition in partitions
-        ]
-        isAhead = self.targetEpoch > self.epoch or max(epochs) > self.targetEpoch
-        isIncomplete = (
-            self.epoch == self.targetEpoch
-            and self.metadataHash == self.hashOf(image)
-            and len(set(targets)) < self._partitionCount(image)
-        )
-        if isAhead or isIncomplete or len(set(targets)) < len(targets):
-            self.epoch = max(self.epoch, *epochs)
-            self.bump()
-
-    def _isReplaced(self, member: ConsumerMember) -> bool:
-        instanceId = member.instanceId
-        return instanceId is not None and self.staticMembers.get(instanceId) != member.memberId
-
     def countIn(self, totals: GroupTotals) -> None:
         """The group is one of the coordinator's: its members count there."""
         totals.memberCount += self._totals.memberCount
@@ -314,20 +248,18 @@ class ConsumerGroup(Group):
             topic in each.topics for each in self.patterns.values()
         )
 
-    def _partitionCount(self, image: MetadataImage) -> int:
-        topics = (image.topics.get(name) for name in self.subscribedTopics())
-        return sum(topic.partitionCount for topic in topics if topic is not None)
+    def existingTopics(self, image: MetadataImage) -> list[TopicImage]:
+        """The topics that any member subscribes to, without those that are not there; by name."""
+        found = (image.topics.get(name) for name in sorted(self.subscribedTopics()))
+        return [each for each in found if each is not None]
 
     def hashOf(self, image: MetadataImage) -> int:
         """What the group's topics are now, as a number; 0 for no topics."""
+        topics = self.existingTopics(image)
         digest = blake2b(digest_size=8)
-        isEmpty = True
-        for name in sorted(self.subscribedTopics()):
-            topic = image.topics.get(name)
-            if topic is not None:
-                isEmpty = False
-                digest.update(f"{name} {topic.topicId} {topic.partitionCount}\n".encode())
-        return 0 if isEmpty else int.from_bytes(digest.digest(), "big", signed=True)
+        for each in topics:
+            digest.update(f"{each.name} {each.topicId} {each.partitionCount}\n".encode())
+        return int.from_bytes(digest.digest(), "big", signed=True) if topics else 0
 
     def hasPattern(self, pattern: str) -> bool:
         """Whether a member has a pattern."""
@@ -469,53 +401,19 @@ class ConsumerGroup(Group):
 
     # -- the log
 
-    def changed(self, keyType: int, name: str = "") -> None:
-        """What a record holds has changed."""
-        self._changed[ConsumerGroupKey(keyType, self.groupId, name)] = None
-
-    @property
-    def isChanged(self) -> bool:
-        """Whether the log has to be brought up to date."""
-        return bool(self._changed)
-
-    def takeRecords(self) -> list[Record]:
-        """The records that say what has changed. L{appended} is to be called with the outcome."""
-        keys = sorted(self._changed, key=lambda each: _ORDER.index(each.keyType))
-        self._changed.clear()
-        records = [(consumerrecords.encodeKey(each), self._valueOf(each)) for each in keys]
-        self._appending.append(keys)
-        deleted = [each for each in reversed(records) if each[1] is None]
-        return [*deleted, *(each for each in records if each[1] is not None)]
-
-    def appended(self, error: ErrorCode) -> None:
-        """The oldest records that were taken are appended, or not."""
-        keys = self._appending.popleft()
-        if error:
-            self.notStored(keys)
-
-    def notStored(self, keys: Iterable[ConsumerGroupKey]) -> None:
-        """Records could not be appended."""
-        self.failureCount += 1
-        self._changed.update(dict.fromkeys(keys))
-
-    def takeTombstones(self) -> tuple[list[ConsumerGroupKey], list[Record]]:
-        """
-        The records that delete a group without members, but for its offsets. They delete the keys
-        of appends that are not done, too, since those may fail.
-        """
-        keys = dict.fromkeys(chain(self._changed, *self._appending))
-        self._changed.clear()
+    def deleteRecords(self) -> None:
+        """The group, which has no members, is not of this kind any more: its records go."""
         for each in self.patterns:
-            keys[ConsumerGroupKey(consumerrecords.PATTERN_KEY, self.groupId, each)] = None
+            self.changed(consumerrecords.PATTERN_KEY, each)
         for keyType in (
             consumerrecords.TARGET_KEY,
             consumerrecords.PARTITIONS_KEY,
             consumerrecords.EPOCH_KEY,
         ):
-            keys[ConsumerGroupKey(keyType, self.groupId)] = None
-        return list(keys), [(consumerrecords.encodeKey(each), None) for each in keys]
+            self.changed(keyType)
 
-    def _valueOf(self, key: ConsumerGroupKey) -> bytes | None:
+    def valueOf(self, key: ConsumerGroupKey) -> bytes | None:
+        """What a record holds; L{None}: it is deleted."""
         if key.keyType == consumerrecords.EPOCH_KEY:
             value = consumerrecords.GroupEpochValue(self.epoch, self.metadataHash)
             return consumerrecords.encodeEpoch(value)
@@ -572,7 +470,7 @@ class ConsumerGroup(Group):
                 self._replayMember(name, consumerrecords.decodeMember(value))
         elif key.keyType == consumerrecords.CURRENT_KEY and name in self.members:
             self._replayCurrent(name, value)
-        self._changed.clear()
+        self.log.changed.clear()
 
     def _replayMember(self, memberId: str, value: consumerrecords.MemberValue) -> None:
         before = self.members.get(memberId, ConsumerMember(memberId))
@@ -640,13 +538,6 @@ class ConsumerGroup(Group):
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return ErrorCode.NONE if epoch == member.epoch else _epochError(member)
-
-
-def _epochs(member: ConsumerMember) -> Iterator[tuple[tuple[bytes, int], int]]:
-    """Each topic id and partition that a member may own, and since which epoch."""
-    for topicId, partitions in member.assigned.items():
-        for partition, epoch in partitions.items():
-            yield (topicId, partition), epoch
 
 
 _NEVER = 2**31

@@ -9,8 +9,8 @@ protocols; what those of the classic one may ask for is decided in
 L{pylogbroker.coordinator.consumergroups.classicmembers}.
 
 What a member is told is in the log. A step changes memory at once and appends what has changed; its
-answer waits for that. If an append fails, what it held is appended with the next step, and nobody
-is answered before.
+answer waits for that. If an append fails, what it held is appended with the next step, and no
+member is answered before (L{GroupTable.store}).
 
 A pattern is matched with the topics behind the answer to the heartbeat that brought it, as Kafka
 does: the member learns of its partitions with a later one.
@@ -31,7 +31,6 @@ from pylogbroker.coordinator.classicgroup import ClassicGroup, ClassicGroupState
 from pylogbroker.coordinator.consumergroups.assignors import ASSIGNORS, AssignedMember
 from pylogbroker.coordinator.consumergroups.consumergroup import (
     AWAY_EPOCH,
-    CLASSIC_KEY,
     ConsumerGroup,
     ConsumerMember,
     MemberState,
@@ -45,7 +44,7 @@ from pylogbroker.coordinator.consumergroups.groupmigration import (
 )
 from pylogbroker.coordinator.consumergroups.topicregex import checkPattern, matchingTopics
 from pylogbroker.coordinator.effects import PendingAppend, Record
-from pylogbroker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group
+from pylogbroker.coordinator.group import CLASSIC_KEY, CONSUMER_PROTOCOL_TYPE, Group
 from pylogbroker.coordinator.groupconfigs import (
     ASSIGNMENT_INTERVAL,
     HEARTBEAT_INTERVAL,
@@ -74,8 +73,8 @@ A = TypeVar("A")
 
 HeartbeatReply = Callable[[ConsumerGroupHeartbeatAnswer], object]
 
-_Outcome = tuple[ConsumerGroup, PendingAppend | None, ConsumerGroupHeartbeatAnswer]
-"""The group, what has to be appended before the answer is true, and the answer."""
+_Outcome = tuple[PendingAppend | None, ConsumerGroupHeartbeatAnswer]
+"""What has to be appended before the answer is true, and the answer."""
 
 MEMBER_ID_VERSION = 1
 """From here on a member makes its own id."""
@@ -138,15 +137,14 @@ class ConsumerMembership:
         try:
             self._check(context, request)
             if request.memberEpoch < 0:
-                group, pending, answer = self._leave(request)
+                pending, answer = self._leave(request)
             else:
-                group, pending, answer = self._beat(context, request)
+                pending, answer = self._beat(context, request)
         except RefusedRequestError as refused:
             answer = ConsumerGroupHeartbeatAnswer(refused.code, refused.text)
             self._effects.reply(reply, answer)
             return
         self.replyWhenStored(
-            group,
             pending,
             reply,
             answer,
@@ -155,7 +153,6 @@ class ConsumerMembership:
 
     def replyWhenStored(
         self,
-        group: ConsumerGroup,
         pending: PendingAppend | None,
         reply: Callable[[A], object],
         answer: A,
@@ -165,27 +162,21 @@ class ConsumerMembership:
         Answer a request when what the answer tells is appended.
 
         @param pending: the last append of the group's records, if there is any.
-        @param refused: the answer if it, or one before it since the request came, has failed.
+        @param refused: the answer if it has failed.
         """
         if pending is None or pending.isDone:
             self._effects.reply(reply, answer)
         else:
-            failureCount = group.failureCount
-            pending.then(partial(self._stored, group, failureCount, reply, answer, refused))
+            pending.then(partial(self._stored, reply, answer, refused))
 
     def _stored(
         self,
-        group: ConsumerGroup,
-        failureCount: int,
         reply: Callable[[A], object],
         answer: A,
         refused: Callable[[ErrorCode], A],
         error: ErrorCode,
     ) -> None:
-        """@param failureCount: when the request came; an append before this one may have failed."""
         code = self._table.appendError(error)
-        if not code and group.failureCount != failureCount:
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         self._effects.reply(reply, refused(code) if code else answer)
 
     def store(self, group: ConsumerGroup) -> PendingAppend | None:
@@ -194,11 +185,9 @@ class ConsumerMembership:
 
         @return: the last append of the group's records, if there is any.
         """
-        if group.isChanged:
-            records = group.takeRecords()
-            group.isStored = True
-            group.lastStored = self._table.append(group, records, group.appended)
-        return group.lastStored
+        if group.log.changed:
+            self._table.store(group, group.valueOf, lambda error: None)
+        return group.log.last
 
     def _check(self, context: ClientContext, request: ConsumerGroupHeartbeat) -> None:
         """What is wrong with a request by itself."""
@@ -278,7 +267,7 @@ class ConsumerMembership:
             ),
             assignment=_assignmentOf(after) if isTold else None,
         )
-        return group, self.store(group), answer
+        return self.store(group), answer
 
     def advance(
         self,
@@ -457,8 +446,6 @@ class ConsumerMembership:
             self.expectHeartbeat(group, memberId)
         if found.isStored:
             group.changed(CLASSIC_KEY)
-        for each in found.leftOver:
-            group.changed(each.keyType, each.name)
 
     def replaceStatic(self, group: ConsumerGroup, old: ConsumerMember, memberId: str) -> None:
         """Another process takes the place of a static member that has gone."""
@@ -599,7 +586,7 @@ class ConsumerMembership:
         answer = ConsumerGroupHeartbeatAnswer(
             memberId=request.memberId, memberEpoch=request.memberEpoch
         )
-        return group, pending, answer
+        return pending, answer
 
     def leaveClassic(
         self, group: ConsumerGroup, leaving: Sequence[LeavingMember]
@@ -693,7 +680,7 @@ class ConsumerMembership:
         """All members speak the classic protocol."""
         made = downgraded(group, epoch, self._image(), self._table.nowMs(), self._table.totals)
         self.forgetMembers(group)
-        made.leftOver = group.takeTombstones()[0]
+        group.deleteRecords()
         return self._classic.takeOver(made, isRebalancing)
 
     def expectJoin(self, group: ConsumerGroup, member: ConsumerMember) -> None:
@@ -814,33 +801,21 @@ class ConsumerMembership:
         @param done: called with the outcome.
         """
         group.isDeleting = True
-        keys, records = group.takeTombstones()
+        group.deleteRecords()
 
         def appended(error: ErrorCode) -> None:
             group.isDeleting = False
-            if error:
-                group.notStored(keys)
-            elif self._table.has(group):
+            if not error and self._table.has(group):
                 forget()
                 self.unload(group)
             done(self._table.appendError(error))
 
-        self._table.append(group, [*deleted, *records], appended)
+        self._table.store(group, lambda key: None, appended, deleted)
 
     # -- the log
 
     def loaded(self, group: ConsumerGroup) -> None:
-        """
-        A group was read from the log: its members' sessions begin. If an append has failed, and a
-        later one has not, the log has what was to be deleted: patterns without a member, and
-        members whose place or partitions others have.
-        """
-        for pattern in list(group.patterns):
-            group.dropPattern(pattern)
-        group.repair(self._image())
-        superseded = group.supersededMembers()
-        if superseded:
-            self._remove(group, superseded)
+        """A group was read from the log: its members' sessions begin."""
         for member in group.members.values():
             self.expectHeartbeat(group, member.memberId)
             self._expectRevocation(group, None, member)

@@ -68,10 +68,10 @@ def upgraded(group: ClassicGroup, image: MetadataImage) -> ConsumerGroup:
             )
         )
         made.setTarget(member.memberId, target)
-    topics = [image.topics[name] for name in made.subscribedTopics() if name in image.topics]
     isStable = group.state is ClassicGroupState.STABLE
     if isStable and all(
-        len(assigned.get(each.topicId.bytes, ())) == each.partitionCount for each in topics
+        len(assigned.get(each.topicId.bytes, ())) == each.partitionCount
+        for each in made.existingTopics(image)
     ):
         made.metadataHash = made.hashOf(image)
     made.changed(consumerrecords.EPOCH_KEY)

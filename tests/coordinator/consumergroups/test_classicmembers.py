@@ -305,15 +305,35 @@ class UpgradeTests(MixedCase):
             owned={},
         )
         self.assertEqual((self.codeOf(syncs), answers), (REBALANCE, []))
-        first, second = self.log.waiting
-        self.log.waiting = [first]
         self.log.flush(ErrorCode.NOT_ENOUGH_REPLICAS)
         self.assertEqual(self.log.waiting, [])
-        self.log.waiting = [second]
-        self.log.flush()
-        self.assertEqual(self.codeOf(answers), 0)
+        self.assertEqual(self.codeOf(answers), ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self.assertEqual(self.types(), {self.m: 0, A: 1})
+        self.log.isHeld = False
+        self.assertEqual(self.enter(A, "t").errorCode, 0)
         self.reload()
         self.assertEqual(self.types(), {self.m: 0, A: 1})
+
+    def test_refusedBefore(self) -> None:
+        """If the change is refused, so is what waits behind it: the log still has the members."""
+        self.log.isHeld = True
+        for memberId in (A, B):
+            self.send(
+                memberId=memberId,
+                memberEpoch=0,
+                subscribedTopicNames=["t"],
+                rebalanceTimeoutMs=REBALANCE_MS,
+                owned={},
+            )
+        while self.log.waiting:
+            first, *behind = self.log.waiting
+            self.log.waiting = [first]
+            self.log.flush(ErrorCode.NOT_ENOUGH_REPLICAS)
+            self.log.waiting += behind
+            self.log.flush()
+        self.reload()
+        self.assertEqual(self.memberIds(), [self.m])
+        self.assertEqual(self.heartbeat(self.joined), 0)
 
     def test_answersWait(self) -> None:
         """No answer comes before what it tells is appended."""

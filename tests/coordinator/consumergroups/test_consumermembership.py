@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from pylogbroker.cluster.metadataimage import GROUP as CONFIGURED
 from pylogbroker.cluster.metadataimage import ConfigRecord
+from pylogbroker.coordinator import grouptable
 from pylogbroker.coordinator.consumergroups.topicregex import PATTERN_SIZE_MAX
 from pylogbroker.coordinator.groupconfigs import (
     ASSIGNMENT_INTERVAL,
@@ -31,7 +33,7 @@ from tests.coordinator.consumergroups.consumercase import (
     C,
     ConsumerCase,
 )
-from tests.coordinator.groupcase import GROUP
+from tests.coordinator.groupcase import GROUP, Log
 
 JOIN: Any = {
     "memberEpoch": 0,
@@ -601,121 +603,82 @@ class LogTests(ConsumerCase):
         self.reload()
         self.assertEqual(self.owned(), {A: {"t": [0, 1]}})
 
-    def failFirst(self) -> None:
-        """The first append that waits fails, those behind it do not."""
-        waiting = self.log.waiting
-        self.log.isHeld = False
-        self.log.waiting = waiting[:1]
-        self.log.flush(ErrorCode.NOT_ENOUGH_REPLICAS)
-        self.log.waiting = waiting[1:]
-        self.log.flush()
-
-    def test_failedAppendBefore(self) -> None:
-        """No member is told what an append holds that has failed, though a later one has not."""
+    def test_refusedBehindRefusal(self) -> None:
+        """What waits behind an append that is refused is refused, too, and appended with it."""
         self.log.isHeld = True
-        answers = [self.send(memberId=each, **JOIN) for each in (A, B)]
-        self.failFirst()
+        answers = [self.send(memberId=each, **JOIN) for each in (A, B, C)]
+        self.assertEqual(len(self.log.waiting), 1)
+        self.log.flush(ErrorCode.MESSAGE_TOO_LARGE)
+        self.assertEqual(self.log.waiting, [])
         codes = [each.errorCode for (each,) in answers]
-        self.assertEqual(codes, [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 2)
-        self.assertEqual(self.given(self.enter(A, "t")), {"t": [0, 1]})
+        behind = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self.assertEqual(codes, [ErrorCode.UNKNOWN_SERVER_ERROR, behind, behind])
         self.reload()
-        self.assertEqual(list(self.epochs()), [B, A])
+        self.assertEqual(self.coordinator._table.groups, {})
 
-    def test_instanceTwice(self) -> None:
-        """A member is in the log whose deletion failed, beside the one that has its place."""
-        self.enter(A, "t", instanceId="i")
+    def test_memberBehindRefusal(self) -> None:
+        """The log never has a member without the one before, whose append was refused."""
         self.log.isHeld = True
-        self.send(memberId=A, memberEpoch=-1, instanceId="i")
-        self.send(
-            memberId=B,
-            memberEpoch=0,
-            instanceId="i",
-            subscribedTopicNames=["t"],
-            rebalanceTimeoutMs=REBALANCE_TIMEOUT_MS,
-            owned={},
-        )
-        self.failFirst()
-        for _ in range(2):
-            self.reload()
-            self.assertEqual(list(self.epochs()), [B])
-        self.advance(SESSION_TIMEOUT_MS)
-        self.assertEqual(self.epochs(), {})
+        for each in (A, B):
+            self.send(memberId=each, **JOIN)
+        self.log.flush(ErrorCode.NOT_ENOUGH_REPLICAS)
+        self.log.isHeld = False
+        self.assertEqual(self.enter(C, "t").errorCode, 0)
+        epochs = self.epochs()
+        self.assertEqual(list(epochs), [A, B, C])
+        self.reload()
+        self.assertEqual(self.epochs(), epochs)
 
-    def test_ownerTwice(self) -> None:
-        """Of two owners of a partition in the log, only the later one is a member."""
+    def test_appendedTogether(self) -> None:
+        """What waits for the same append is one append, up to a size."""
+        size = self._sizeOfJoin()
+        for count, sizeMax in ((2, 2 * size), (1, 2 * size - 1), (1, 0)):
+            self.log = Log()
+            self.coordinator = self.make()
+            self.patch(grouptable, "APPEND_SIZE_MAX", sizeMax)
+            self.log.isHeld = True
+            answers = [self.send(memberId=each, **JOIN) for each in (A, B, C)]
+            self.log.flush()
+            self.log.flush()
+            self.assertEqual(list(map(len, answers)), [1, *[1] * count, *[0] * (2 - count)])
+            self.log.flush()
+            self.assertEqual(list(map(len, answers)), [1, 1, 1])
+            epochs = self.epochs()
+            self.reload()
+            self.assertEqual(self.epochs(), epochs)
+        self.assertEqual(self.coordinator._table._waitingSize, 0)
+
+    def _sizeOfJoin(self) -> int:
+        """Bytes of the records of a join that is not the first one."""
         self.enter(A, "t")
-        self.advance(INTERVAL_MS)
-        self.log.isHeld = True
-        self.send(memberId=A, memberEpoch=-1)
-        self.send(
-            memberId=B,
-            memberEpoch=0,
-            subscribedTopicNames=["t"],
-            rebalanceTimeoutMs=REBALANCE_TIMEOUT_MS,
-            owned={},
-        )
-        self.failFirst()
-        for _ in range(2):
-            self.reload()
-            self.assertEqual(self.owned(), {B: {"t": [0, 1]}})
-
-    def test_targetAhead(self) -> None:
-        """A target assignment is in the log, but not the epoch of the group before it."""
-        self.pair()
-        self.enter(C, "u")
-        self.advance(INTERVAL_MS)
-        self.log.isHeld = True
-        self.send(memberId=B, memberEpoch=-1)
-        self.send(memberId=C, memberEpoch=3)
-        self.failFirst()
-        self.reload()
-        self.assertEqual(self.described().assignmentEpoch, 5)
-        self.advance(INTERVAL_MS)
-        self.assertEqual(self.beat(C, 5).memberEpoch, 6)
-        self.assertEqual(self.targets()[A]["t"] + self.targets()[B]["t"], [0, 1])
-
-    def test_memberAhead(self) -> None:
-        """A member is in the log with the epoch of a target assignment that is not."""
-        self.pair()
-        self.enter(C, "u")
-        self.advance(INTERVAL_MS)
-        self.log.isHeld = True
-        self.send(memberId=A, memberEpoch=3, owned={"t": [0]})
-        self.send(memberId=B, memberEpoch=3, owned={"t": [1]})
-        self.failFirst()
-        self.assertEqual(self.epochs(), {A: 4, B: 4, C: 3})
-        self.reload()
-        self.assertEqual(self.epochs(), {A: 3, B: 4, C: 3})
-        self.assertEqual(self.beat(B, 4).memberEpoch, 5)
-
-    def test_partitionOfTwo(self) -> None:
-        """A member whose removal failed is in the log, with a target that is also another's."""
-        self.pair()
-        self.enter(C, "u")
-        self.advance(INTERVAL_MS)
-        self.log.isHeld = True
-        self.send(memberId=B, memberEpoch=-1)
-        self.send(memberId=C, memberEpoch=3, subscribedTopicNames=[])
-        self.failFirst()
-        self.reload()
-        self.assertEqual(self.targets(), {A: {"t": [0, 1]}, B: {"t": [1]}, C: {}})
-        self.assertEqual(self.described().assignmentEpoch, self.epochs()[C])
-        self.advance(INTERVAL_MS)
-        self.beat(B, 3)
-        self.assertEqual(self.targets()[A]["t"] + self.targets()[B]["t"], [0, 1])
-
-    def test_partitionOfNone(self) -> None:
-        """A member whose join failed is not in the log, nor is who else has its partitions."""
-        self.log.isHeld = True
-        self.send(memberId=A, **JOIN)
-        self.advance(INTERVAL_MS)
-        self.send(memberId=B, **JOIN)
-        self.failFirst()
-        self.reload()
-        self.assertEqual(self.targets(), {B: {"t": [1]}})
-        self.advance(INTERVAL_MS)
+        before = len(self.log.records)
         self.enter(B, "t")
-        self.assertEqual(self.targets(), {B: {"t": [0, 1]}})
+        return sum(len(key) + len(value or b"") for _, (key, value) in self.log.records[before:])
+
+    def test_waitingLimit(self) -> None:
+        """More than may wait is refused at once, and appended with what comes later."""
+        size = self._sizeOfJoin()
+        self.log = Log()
+        self.coordinator = self.make()
+        self.patch(grouptable, "WAITING_SIZE_MAX", 2 * size)
+        self.enter("first", "t")
+        self.log.isHeld = True
+        answers = [self.send(memberId=each, **JOIN) for each in (A, B, C, "D")]
+        self.assertEqual([len(each) for each in answers], [0, 0, 0, 1])
+        self.assertEqual(self.codes(answers[3]), [ErrorCode.COORDINATOR_NOT_AVAILABLE])
+        for _ in range(2):
+            self.log.flush()
+        self.assertEqual(self.codes(*answers[:3]), [0, 0, 0])
+        self.log.isHeld = False
+        self.assertEqual(self.enter("D", "t").errorCode, 0)
+        epochs = self.epochs()
+        self.assertEqual(list(epochs), ["first", A, B, C, "D"])
+        self.reload()
+        self.assertEqual(self.epochs(), epochs)
+
+    def codes(self, *answers: Sequence[Any]) -> list[int]:
+        """Error codes of answers."""
+        return [each.errorCode for (each,) in answers]
 
     def test_patternLikeMember(self) -> None:
         """A pattern without a member is deleted, though it is the id of a member."""
@@ -725,15 +688,6 @@ class LogTests(ConsumerCase):
         before = self.described()
         self.reload()
         self.assertEqual(self.described(), before)
-
-    def test_patternOfNobody(self) -> None:
-        """A pattern is in the log though no member has it: what it matched may be out of date."""
-        pattern = bytes.fromhex("0000020374310000000000000070000001a205229eb400")
-        self.log.append(0, [(b"\0\x10\0\1g\0\1t", pattern)], lambda error: None)
-        self.reload()
-        self.enter(A, subscribedTopicNames=None, subscribedTopicRegex="t")
-        self.advance(INTERVAL_MS)
-        self.assertEqual(self.given(self.beat(A, self.epochs()[A])), {"t": [0, 1]})
 
     def test_reload(self) -> None:
         """Another coordinator knows the same, at each step."""
@@ -921,8 +875,8 @@ class OffsetTests(ConsumerCase):
         self.reload()
         self.assertEqual(self.owned(), {A: {"t": [0, 1]}})
 
-    def test_deletedBehindFailure(self) -> None:
-        """A deletion also deletes the records of a member whose removal has failed before it."""
+    def test_deletedBehindRefusal(self) -> None:
+        """A deletion behind a member's removal that is refused is refused; another deletes both."""
         self.enter(A, "t")
         self.beat(A, 2, subscribedTopicRegex="u")
         self.advance(0)
@@ -930,12 +884,11 @@ class OffsetTests(ConsumerCase):
         self.send(memberId=A, memberEpoch=-1)
         answers: list[Any] = []
         self.coordinator.deleteGroups([GROUP], answers.append)
-        waiting = self.log.waiting
-        self.log.waiting = waiting[:1]
         self.log.flush(ErrorCode.NOT_ENOUGH_REPLICAS)
-        self.log.waiting = waiting[1:]
+        self.coordinator.deleteGroups([GROUP], answers.append)
         self.log.flush()
-        self.assertEqual(answers[0][0].errorCode, 0)
+        codes = [each.errorCode for (each,) in answers]
+        self.assertEqual(codes, [ErrorCode.COORDINATOR_NOT_AVAILABLE, 0])
         self.compact()
         self.assertEqual(self.log.records, [])
 

@@ -29,9 +29,10 @@ to see that nothing waits for ever and that memory and log agree:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from itertools import zip_longest
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from pylogbroker.cluster.metadataimage import MetadataImage, PartitionCountRecord, TopicRecord
@@ -78,6 +79,21 @@ TOPIC_IDS = {name: UUID(int=index + 1) for index, name in enumerate((TOPIC, *GRO
 
 
 Protocols = tuple[type[ClassicConsumer] | type[ModernConsumer], ...]
+
+
+class LoggedMember(NamedTuple):
+    """
+    A state of a member that the log had or has.
+
+    @ivar number: since when, by C{loggedNumber}.
+    @ivar epoch: or the generation; -1: it was not there.
+    """
+
+    number: int
+    epoch: int
+    places: frozenset[Place]
+
+
 PROTOCOLS: tuple[Protocols, ...] = (
     (ClassicConsumer,),
     (ModernConsumer,),
@@ -93,6 +109,7 @@ class GroupWorld(CoordinatorWorld):
     @ivar protocol: of those that come now.
     @ivar topicIds: by name.
     @ivar shadow: a coordinator that serves no client, and reads each record when it is in the log.
+    @ivar logged: by member, the states that the log had; C{loggedNumber} counts those of the group.
     """
 
     stepsMs = (1, 100, 1_000, 4_000, 9_000)
@@ -121,6 +138,8 @@ class GroupWorld(CoordinatorWorld):
         self.wasModern = False
         self.settings = self.makeSettings()
         self.ownership = Ownership(self.settings.consumerSessionTimeoutMs)
+        self.logged: dict[str, list[LoggedMember]] = {}
+        self.loggedNumber = 0
         self._coordinator, self.shadow = self.load(), self._readLog()
 
     def makeSettings(self) -> GroupSettings:
@@ -170,6 +189,8 @@ class GroupWorld(CoordinatorWorld):
     def kept(self, key: bytes, value: bytes | None) -> None:
         self.shadow.replay(key, value)
         decoded = decodeKey(key)
+        if not isinstance(decoded, OffsetCommitKey):
+            self._noteLogged()
         if decoded is None:
             return
         if not isinstance(decoded, OffsetCommitKey):
@@ -190,6 +211,48 @@ class GroupWorld(CoordinatorWorld):
             if offset < self.offsets.get(place, 0):
                 raise BrokenPromiseError(f"the position of {place} goes back to {offset}")
             self.offsets[place] = offset
+
+    def _noteLogged(self) -> None:
+        """The log has another state of the group."""
+        self.loggedNumber += 1
+        states = self.loggedStates(self.shadow._table.groups.get(GROUP))
+        for memberId in self.logged.keys() - states.keys():
+            states[memberId] = -1, frozenset()
+        for memberId, state in states.items():
+            history = self.logged.setdefault(memberId, [])
+            if not history or history[-1][1:] != state:
+                history.append(LoggedMember(self.loggedNumber, *state))
+
+    def loggedStates(self, group: Group | None) -> dict[str, tuple[int, frozenset[Place]]]:
+        """By member, epoch and partitions, as far as answers are checked by them."""
+        if not isinstance(group, ConsumerGroup):
+            return {}
+        return {
+            each.memberId: (each.epoch, self.placesOfIds(each.assigned))
+            for each in group.members.values()
+        }
+
+    def wasLogged(
+        self,
+        since: int,
+        memberId: str,
+        epoch: int,
+        given: frozenset[Place] | None,
+        topics: Collection[str] = tuple(TOPIC_IDS),
+    ) -> bool:
+        """
+        Whether the log had a state of a member at any time since a request arrived, or has it.
+
+        @param since: C{loggedNumber} when it arrived.
+        @param given: its partitions of some topics; L{None}: not looked at.
+        """
+        history = self.logged.get(memberId, ())
+        return any(
+            state.epoch == epoch
+            and (given is None or given == {each for each in state.places if each[0] in topics})
+            and (after is None or after.number > since)
+            for state, after in zip_longest(history, history[1:])
+        )
 
     def placesOf(self, assignment: ConsumerAssignment) -> frozenset[Place]:
         """What a member of KIP-848 is told."""
@@ -298,7 +361,7 @@ class GroupWorld(CoordinatorWorld):
             some = request.topicPartitions
             owned = None if some is None else self._placesOf(some)
             heartbeat = self.ownership.arrived(request, owned, self.nowMs)
-            check = partial(self._checkHeartbeat, client, heartbeat, reply)
+            check = partial(self._checkHeartbeat, client, heartbeat, self.loggedNumber, reply)
             self.coordinator.consumerGroupHeartbeat(context, request, check)
         elif isinstance(request, JoinGroup):
             self.coordinator.joinGroup(context, request, partial(self.checkJoin, request, reply))
@@ -349,6 +412,7 @@ class GroupWorld(CoordinatorWorld):
         self,
         client: ModernConsumer,
         heartbeat: ArrivedHeartbeat,
+        since: int,
         reply: Callable[[Any], None],
         answer: ConsumerGroupHeartbeatAnswer,
     ) -> None:
@@ -358,26 +422,13 @@ class GroupWorld(CoordinatorWorld):
         self.counts["unreleased"] += code == ErrorCode.UNRELEASED_INSTANCE_ID
         if not code and request.memberEpoch >= 0:
             given = None if answer.assignment is None else self.placesOf(answer.assignment)
-            self._checkStored(answer, given)
+            if not self.wasLogged(since, answer.memberId or "", answer.memberEpoch, given):
+                raise BrokenPromiseError(f"{answer} is not in the log")
             self.counts["given"] += bool(given)
             isHeard = client.isAlive and client.request is request
             timeoutMs = client.rebalanceTimeoutMs
             self.ownership.accepted(heartbeat, answer, given, timeoutMs, self.nowMs, isHeard)
         reply(answer)
-
-    def _checkStored(
-        self, answer: ConsumerGroupHeartbeatAnswer, given: frozenset[Place] | None
-    ) -> None:
-        """What a member of KIP-848 is told is what the log says."""
-        group = self.shadow._table.groups.get(GROUP)
-        member = None
-        if isinstance(group, ConsumerGroup):
-            member = group.members.get(answer.memberId or "")
-        if member is None or member.epoch != answer.memberEpoch:
-            raise BrokenPromiseError(f"{answer} is not in the log")
-        stored = self.placesOfIds(member.assigned)
-        if given is not None and given != stored:
-            raise BrokenPromiseError(f"{answer} is not in the log, which has {sorted(stored)}")
 
     def checkJoin(
         self, request: JoinGroup, reply: Callable[[Any], None], answer: JoinGroupAnswer
@@ -532,7 +583,7 @@ class GroupWorld(CoordinatorWorld):
             raise BrokenPromiseError("other offsets are in the log than in memory")
         if isinstance(group, ConsumerGroup):
             # Records that were refused are appended with the next ones.
-            isSame = group.isChanged or (
+            isSame = bool(group.log.changed) or (
                 isinstance(other, ConsumerGroup) and _modern(other) == _modern(group)
             )
         elif isinstance(group, ClassicGroup) and group.state is ClassicGroupState.STABLE:

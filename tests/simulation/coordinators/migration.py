@@ -76,7 +76,11 @@ class MigratingConsumer(ClassicConsumer):
         return _INT16.pack(self._version) + encoded
 
     def assigned(self, assignment: bytes) -> list[int]:
-        return _partitionsOf(decodeAssignment(assignment).assignedPartitions if assignment else ())
+        return _assigned(assignment)
+
+
+def _assigned(assignment: bytes) -> list[int]:
+    return _partitionsOf(decodeAssignment(assignment).assignedPartitions if assignment else ())
 
 
 def _partitionsOf(parts: Sequence[Any]) -> list[int]:
@@ -114,6 +118,14 @@ class MigrationWorld(GroupWorld):
 
     # -- the checkers
 
+    def loggedStates(self, group: Group | None) -> dict[str, tuple[int, frozenset[Place]]]:
+        if not isinstance(group, ClassicGroup):
+            return super().loggedStates(group)
+        return {
+            each.memberId: (group.generation, _placesOf(_assigned(each.assignment)))
+            for each in group.members.values()
+        }
+
     def deliver(self, client: Any, request: Any, reply: Callable[[Any], None]) -> None:
         if isinstance(request, JoinGroup | SyncGroup | Heartbeat):
             if isinstance(request, JoinGroup):
@@ -121,7 +133,8 @@ class MigrationWorld(GroupWorld):
                 number = self.ownership.joinArrived(request, _placesOf(claimed))
             else:
                 number = self.ownership.requestArrived()
-            reply = partial(self._checkClassic, client, request, number, self.nowMs, reply)
+            since = self.loggedNumber
+            reply = partial(self._checkClassic, client, request, number, since, self.nowMs, reply)
         super().deliver(client, request, reply)
 
     def _checkClassic(
@@ -129,6 +142,7 @@ class MigrationWorld(GroupWorld):
         client: MigratingConsumer,
         request: JoinGroup | SyncGroup | Heartbeat,
         number: int,
+        since: int,
         arrivedMs: int,
         reply: Callable[[Any], None],
         answer: Any,
@@ -141,35 +155,18 @@ class MigrationWorld(GroupWorld):
             timeoutMs = client.rebalanceTimeoutMs if client.version else client.sessionTimeoutMs
             made = SeenMember(client.instanceId, client.sessionTimeoutMs, timeoutMs, isClassic=True)
             if isinstance(request, SyncGroup):
-                self._checkTold(client, request, answer)
+                self._checkTold(client, request, since, answer)
             else:  # a sync need not begin a session anew
                 self.ownership.classicAccepted(made, memberId, number, arrivedMs)
         reply(answer)
 
     def _checkTold(
-        self, client: MigratingConsumer, request: SyncGroup, answer: SyncGroupAnswer
+        self, client: MigratingConsumer, request: SyncGroup, since: int, answer: SyncGroupAnswer
     ) -> None:
-        """What a member is told is what the log says, and no other member has it."""
+        """What a member is told is in the log, or was when it asked; no other member has it."""
         given = _placesOf(client.assigned(answer.assignment))
         memberId, generation = request.memberId, request.generationId
-        group = self.shadow._table.groups.get(GROUP)
-        isStored = False
-        if isinstance(group, ConsumerGroup):
-            member = group.members.get(memberId)
-            isStored = (
-                member is not None
-                and member.epoch == generation
-                and given
-                == self.placesOfIds({client.topicId: member.assigned.get(client.topicId, ())})
-            )
-        elif isinstance(group, ClassicGroup):
-            stored = group.members.get(memberId)
-            isStored = (
-                stored is not None
-                and group.generation == generation
-                and stored.assignment == answer.assignment
-            )
-        if not isStored:
+        if not self.wasLogged(since, memberId, generation, given, [TOPIC]):
             raise BrokenPromiseError(f"{sorted(given)} for {memberId} is not in the log")
         if client.isAlive and client.request is request:
             instanceId = request.groupInstanceId
