@@ -7,6 +7,10 @@ To such a member, its epoch is the generation. No member leads: the coordinator 
 what a heartbeat is to other members: it tells what the member subscribes to and owns, and takes one
 step towards the target assignment. It is answered at once, without the others. Whenever another
 step is due, a heartbeat is answered with REBALANCE_IN_PROGRESS.
+
+In one thing we are stricter than Kafka. A join that names partitions, in the name of a member that
+was removed, is refused, so that its client gives them up. Kafka admits it as a new member, which
+may then commit offsets for what is another member's.
 """
 
 from __future__ import annotations
@@ -115,6 +119,10 @@ class ClassicMembers:
             subscription = decodeSubscription(protocols[0].metadata)
         except FormatError as error:
             raise RefusedRequestError(ErrorCode.UNKNOWN_SERVER_ERROR) from error
+        owned = placesOf(subscription.ownedPartitions, self._image())
+        if before is None and owned and not isUnknown:
+            # It does not know yet that it was removed. Others may have what it has not given up.
+            raise RefusedRequestError(ErrorCode.UNKNOWN_MEMBER_ID)
         timeoutMs = rebalanceTimeoutMs(context, request)
         updated = replace(
             known,
@@ -136,7 +144,6 @@ class ClassicMembers:
         )
         if replaced is not None:
             self._consumers.replaceStatic(group, replaced, memberId)
-        owned = placesOf(subscription.ownedPartitions, self._image())
         pending: PendingAppend | None
         if isLast:
             after, pending = self._consumers.joinAsLast(context, group, known, updated, owned)

@@ -354,6 +354,15 @@ class UpgradeTests(MixedCase):
 class ClassicMemberTests(MixedCase):
     """What classic members of such a group may do."""
 
+    def test_removedButOwning(self) -> None:
+        """A member that was removed cannot join with what it has not given up."""
+        joined = self.both()
+        self.leave(LeavingMember(self.m))
+        answers = self.tell(self.m, {"t": [0]})
+        self.assertEqual(self.codeOf(answers), UNKNOWN)
+        self.assertEqual(self.heartbeat(joined), UNKNOWN)
+        self.told(self.m)
+
     def test_join(self) -> None:
         """A join is refused that does not fit, and one whose subscription cannot be read."""
         self.both()

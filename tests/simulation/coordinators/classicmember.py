@@ -273,7 +273,7 @@ class ClassicConsumer(SimulatedClient):
             self.isAlive = False
         elif code == ErrorCode.REBALANCE_IN_PROGRESS:
             self.mustRejoin = True
-        elif code == ErrorCode.UNKNOWN_MEMBER_ID:
+        elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_MAX_SIZE_REACHED):
             self.forget()
         elif code == ErrorCode.ILLEGAL_GENERATION:
             self.forget(keepsId=True)

@@ -35,6 +35,7 @@ from pylogbroker.coordinator.groupmessages import (
 )
 from pylogbroker.coordinator.grouptable import GroupSettings
 from pylogbroker.protocol.kafka import messages
+from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from tests.simulation.coordinators.classicmember import GROUP, TOPIC, ClassicConsumer
 from tests.simulation.coordinators.consumermember import ModernConsumer, Place
 from tests.simulation.coordinators.groups import TOPIC_IDS, GroupWorld
@@ -158,6 +159,12 @@ class MigrationWorld(GroupWorld):
                 self._checkTold(client, request, since, answer)
             else:  # a sync need not begin a session anew
                 self.ownership.classicAccepted(made, memberId, number, arrivedMs)
+        elif answer.errorCode == ErrorCode.GROUP_MAX_SIZE_REACHED or (
+            answer.errorCode == ErrorCode.UNKNOWN_MEMBER_ID
+            and client.isAlive
+            and client.request is request
+        ):
+            self.ownership.removed(request.memberId)  # or so it believes
         reply(answer)
 
     def _checkTold(

@@ -109,7 +109,7 @@ class Ownership:
         return ArrivedHeartbeat(request, self._number, nowMs, owned, isReplaced)
 
     def removed(self, memberId: str) -> None:
-        """An operator's request to remove a member has arrived."""
+        """A member is told that it is none, or an operator's request to remove it has arrived."""
         if memberId in self._members:
             self._number += 1
             self._members[memberId].removedNumber = self._number
