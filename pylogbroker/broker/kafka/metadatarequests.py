@@ -134,9 +134,13 @@ class MetadataRequests:
                 await self._topics.create(name, count, configs)
             except PylogbrokerError as error:
                 code = errorOf(error).code
-                # A topic of 2011 is none that such a client can use, now or later.
-                isTaken = code is ErrorCode.TOPIC_ALREADY_EXISTS
-                refused[name] = ErrorCode.INVALID_TOPIC_EXCEPTION if isTaken else code
+                if code is ErrorCode.TOPIC_ALREADY_EXISTS:
+                    # A topic of 2011 is none that such a client can use, now or later. One that is
+                    # being deleted can be created soon: the client asks again.
+                    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    if self._topics.isOf2011(name):
+                        code = ErrorCode.INVALID_TOPIC_EXCEPTION
+                refused[name] = code
 
         await gatherInBatches(create, names)
         return refused

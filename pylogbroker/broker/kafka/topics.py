@@ -260,7 +260,7 @@ class TopicManager:
         if name in image.removing.values():
             text = f"Topic '{name}' is marked for deletion."
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, text)
-        if name in self._directory.topics or self._directory.isCreating(name):
+        if self._isIn(name):
             raise KafkaError(
                 ErrorCode.TOPIC_ALREADY_EXISTS,
                 f"Topic '{name}' already exists, for clients of Kafka 0.7.",
@@ -269,6 +269,16 @@ class TopicManager:
             return {key: checkTopicConfig(key, value) for key, value in configs.items()}
         except ValueError as error:
             raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+    def isOf2011(self, name: str) -> bool:
+        """Whether a name belongs to clients of Kafka 0.7: no topic here can have it."""
+        image = self.image
+        isHere = name in image.topics or name in image.removing.values()
+        return not isHere and self._isIn(name)
+
+    def _isIn(self, name: str) -> bool:
+        """Whether the directory has a partition of a topic, of either protocol."""
+        return name in self._directory.topics or self._directory.isCreating(name)
 
     def checkSimilarNames(
         self, image: MetadataImage, name: str, together: Container[str] = ()

@@ -15,6 +15,7 @@ from pylogbroker.broker.kafka.metadatarequests import (
     MetadataRequests,
 )
 from pylogbroker.broker.kafka.topicrequests import TopicDefaults
+from pylogbroker.cluster.metadataimage import MetadataImage, Record, RemoveTopicRecord
 from pylogbroker.errors import StorageError
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
@@ -126,6 +127,23 @@ class MetadataTests(MetadataCase):
         )
         listed = self.bench.ask(METADATA, 13, messages.MetadataRequest(topics=None))
         self.assertEqual(self.codes(listed), [("new", 0)])
+
+    def test_createdWhileDeleted(self) -> None:
+        """A topic that is being deleted is unknown, and is created when its client asks again."""
+        self.bench.create("a")
+
+        def decide(image: MetadataImage) -> tuple[list[Record], None]:
+            return [RemoveTopicRecord(str(image.topics["a"].topicId))], None
+
+        removing = Deferred.fromCoroutine(self.bench.topics.change(decide))
+        self.bench.worker.perform()
+        self.assertEqual(list(self.bench.topics.image.removing.values()), ["a"])
+        waiting = self.bench.begin(METADATA, 13, wanted("a"))
+        self.assertEqual(
+            self.codes(self.bench.do(waiting)), [("a", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
+        )
+        self.bench.do(removing)
+        self.assertEqual(self.codes(self.bench.ask(METADATA, 13, wanted("a"))), [("a", 0)])
 
     def test_byId(self) -> None:
         """From version 12 on topics can be asked for by id; an unknown one has no name."""
