@@ -438,7 +438,7 @@ class ServerConnection(TwistedProtocol):
         if self._slots and (self._orphaned or self._slots[0] is slot):
             if self._advancing:
                 pass  # it sends all that are done
-            elif self._orphaned or len(self._slots) == 1:
+            elif self._orphaned or self._slots[-1].isDone:
                 self._sendReady()
             elif not self._sendingSoon:
                 # What has fired this one, a flush perhaps, fires more in this turn of the reactor.

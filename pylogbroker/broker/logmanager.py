@@ -87,6 +87,7 @@ class Partition:
     @ivar gatheredCount: those that have come when the wait was last prolonged.
     @ivar gatherPause: flushes that do not wait.
     @ivar gathering: ends the wait.
+    @ivar joinedCount: requests that wait for a flush beside the first of each wait.
     @ivar capacityWaiters: fire when this partition admits appends again, or fails.
     @ivar jobWaiters: fire when the job under way has ended.
     @ivar rollWaiters: fire when the roll has ended, however it ended.
@@ -103,6 +104,7 @@ class Partition:
     gatheredCount: int = 0
     gatherPause: int = 0
     gathering: IDelayedCall | None = None
+    joinedCount: int = 0
     capacityWaiters: Waiters[None] = field(default_factory=Waiters)
     jobWaiters: Waiters[None] = field(default_factory=Waiters)
     rollWaiters: Waiters[None] = field(default_factory=Waiters)
@@ -111,6 +113,11 @@ class Partition:
     @property
     def topicPartition(self) -> TopicPartition:
         return self.log.topicPartition
+
+    @property
+    def flushRequestCount(self) -> int:
+        """How many requests wait for a flush."""
+        return self.log.flushWaiterCount + self.joinedCount
 
     @property
     def isOverLimit(self) -> bool:
@@ -486,7 +493,7 @@ class LogManager:
         """Start the flush that requests wait for, or wait a little for further requests."""
         if partition in self._busy:
             return  # the end of its job looks again
-        count = partition.log.flushWaiterCount
+        count = partition.flushRequestCount
         if not 0 < count < partition.gatherCount:
             self.flush(partition)
         elif partition.gathering is None:
@@ -531,8 +538,8 @@ class LogManager:
             partition.gatherCount = 0
             if partition.gatherPause:
                 partition.gatherPause -= 1
-            elif log.flushWaiterCount <= GATHER_COUNT_MAX:
-                partition.gatherCount = log.flushWaiterCount
+            elif partition.flushRequestCount <= GATHER_COUNT_MAX:
+                partition.gatherCount = partition.flushRequestCount
             log.finishFlush(job, error, self.nowMs())  # fetches that waited for it are sent now
 
         file, aio = job.segment.file, self._aioFsync

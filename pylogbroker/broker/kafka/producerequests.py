@@ -65,6 +65,7 @@ from pylogbroker.records.recordbatch import (
     TRANSACTIONAL_ATTRIBUTE,
     readHeader,
 )
+from pylogbroker.storage.partitionlog import MarkKind
 from pylogbroker.types import TopicPartition
 
 ALL, NONE = -1, 0
@@ -146,6 +147,7 @@ class ProduceRequests:
         self._topics = topics
         self._logManager = logManager
         self._purgatory = purgatory
+        self._lastWait = _Acknowledgement()
 
     def produce(
         self, header: RequestHeader, request: ProduceRequest, state: ConnectionState
@@ -395,53 +397,84 @@ class ProduceRequests:
     ) -> None:
         """
         Respond when all is acknowledged, or the time is over. One write serves all requests that
-        came together: the first of these calls does it. So does one flush.
+        came together: the first of these calls does it. So does one flush, and one wait for it.
         """
-        isByAll = request.acks == ALL
-        isFlushed = isByAll and self._logManager.flushesAcksAll
-        if not isFlushed:
+        timeoutMs = min(max(request.timeoutMs, 0), TIMEOUT_MS_MAX)
+        if request.acks == ALL and self._logManager.flushesAcksAll:
+            partition = done[0].partition if len(done) == 1 else None
+            if partition is not None:
+                if not self._lastWait.join(partition, timeoutMs, (header, done, respond)):
+                    self._lastWait = _Acknowledgement((header, done, respond))
+                    self._lastWait.share(partition, timeoutMs, self._purgatory)
+                return
+            mark = MarkKind.FLUSHED
+        else:
             self._logManager.writePending()
+            mark = MarkKind.WRITTEN
         wait = None
         for at, (_, _, partition, result) in enumerate(done):
             if partition is not None and result is not None:
-                if isFlushed or result.lastOffset >= partition.log.writtenOffset:
-                    wait = wait or _Acknowledgement(header, done, respond)
-                    wait.begin(at, partition, result, isByAll)
+                offset = result.lastOffset + 1
+                if mark is MarkKind.FLUSHED or offset > partition.log.writtenOffset:
+                    wait = wait or _Acknowledgement((header, done, respond))
+                    wait.begin(at, partition, mark, offset)
         if wait is None:
             respond(_response(header, done))
         else:
-            wait.start(self._purgatory, min(max(request.timeoutMs, 0), TIMEOUT_MS_MAX))
+            wait.start(self._purgatory, timeoutMs)
+
+
+_Unanswered = tuple[RequestHeader, list[Appended], Respond]
 
 
 class _Acknowledgement:
     """
-    The wait for the acknowledgement of one request.
+    The wait for the acknowledgement of a request; or of several, all for one partition alone, that
+    came together: they wait for the flush of all that the partition has.
     """
 
-    __slots__ = ("_cancels", "_done", "_header", "_key", "_purgatory", "_respond")
+    __slots__ = ("_cancels", "_key", "_purgatory", "_requests", "_shared")
 
-    def __init__(self, header: RequestHeader, done: list[Appended], respond: Respond) -> None:
-        self._header = header
-        self._done = done
-        self._respond = respond
+    def __init__(self, *requests: _Unanswered) -> None:
+        self._requests = [*requests]
         # By the place of the partition; of those that are not acknowledged yet.
         self._cancels: dict[int, Callable[[], object] | None] = {}
         self._purgatory: Purgatory | None = None
+        self._shared: tuple[Partition, int, int] | None = None
 
-    def begin(self, at: int, partition: Partition, result: AppendResult, isByAll: bool) -> None:
+    def share(self, partition: Partition, timeoutMs: int, purgatory: Purgatory) -> None:
+        """Wait for the only partition of the requests, and let others L{join}."""
+        endOffset = partition.log.logEndOffset
+        self._shared = partition, endOffset, timeoutMs
+        self.begin(0, partition, MarkKind.FLUSHED, endOffset)
+        self.start(purgatory, timeoutMs)
+
+    def join(self, partition: Partition, timeoutMs: int, request: _Unanswered) -> bool:
+        """
+        Let a request wait for the same.
+
+        @return: L{False}: it must wait for more, or not as long, or this wait is over.
+        """
+        if self._shared != (partition, partition.log.logEndOffset, timeoutMs):
+            return False
+        self._requests.append(request)
+        partition.joinedCount += 1
+        return True
+
+    def begin(self, at: int, partition: Partition, mark: MarkKind, offset: int) -> None:
         """Wait for the partition of one outcome; perhaps it is acknowledged at once."""
         self._cancels[at] = None
-        cancel = partition.whenAcknowledged(result, isByAll, partial(self._reached, at))
+        cancel = partition.whenReached(mark, offset, partial(self._reached, at))
         if at in self._cancels:
             self._cancels[at] = cancel
 
     def start(self, purgatory: Purgatory, timeoutMs: int) -> None:
         """Respond when all are acknowledged, or the time is over."""
-        if not self._cancels:
-            self._respond(_response(self._header, self._done))
-            return
-        self._purgatory = purgatory
-        self._key = purgatory.wait(timeoutMs, self._expire)
+        if self._cancels:
+            self._purgatory = purgatory
+            self._key = purgatory.wait(timeoutMs, self._expire)
+        else:
+            self._respond()
 
     def _reached(self, at: int, error: StorageError | None) -> None:
         if error is not None:
@@ -449,18 +482,28 @@ class _Acknowledgement:
         del self._cancels[at]
         if not self._cancels and self._purgatory is not None:
             self._purgatory.cancel(self._key)
-            self._respond(_response(self._header, self._done))
+            self._respond()
 
     def _refuse(self, at: int, error: PylogbrokerError) -> None:
-        each = self._done[at]
-        self._done[at] = Appended(each.topic, _refused(each.response.index, error))
+        for _, done, _ in self._requests:
+            each = done[at]
+            done[at] = Appended(each.topic, _refused(each.response.index, error))
 
     def _expire(self) -> None:
         for at, cancel in self._cancels.items():
             assert cancel is not None
             cancel()
             self._refuse(at, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
-        self._respond(_response(self._header, self._done))
+        self._respond()
+
+    def _respond(self) -> None:
+        requests, self._requests = self._requests, []
+        if self._shared is not None:
+            self._shared[0].joinedCount -= len(requests) - 1
+            self._shared = None
+        # The last one first: a connection sends all when it has the first one's.
+        for header, done, respond in reversed(requests):
+            respond(_response(header, done))
 
 
 def _checkUnacknowledged(done: list[Appended]) -> None:

@@ -260,6 +260,58 @@ class AcknowledgementTests(AcknowledgementCase):
         codes = [answer.responses[0].partitionResponses[0].errorCode for answer in answers]
         self.assertEqual(codes, [ErrorCode.KAFKA_STORAGE_ERROR] * 2)
 
+    def sendTogether(self, *timeoutsMs: int) -> None:
+        """Requests with acks=all in one segment of TCP, which end in a batch of one record each."""
+        records = batchOf(b"a")
+        self.peer.send(
+            *(
+                frameOf(
+                    ApiKey.PRODUCE,
+                    9,
+                    self.fitted(self.request(("t", 0, records), timeoutMs=timeoutMs), 9),
+                )
+                for timeoutMs in timeoutsMs
+            )
+        )
+
+    def outcomes(self) -> list[tuple[int, int]]:
+        """Error code and base offset of each answer."""
+        answers = [decoded(ApiKey.PRODUCE, 9, frame) for frame in self.peer.frames()]
+        parts = [answer.responses[0].partitionResponses[0] for answer in answers]
+        return [(part.errorCode, part.baseOffset) for part in parts]
+
+    def test_togetherFlushed(self) -> None:
+        """
+        Requests that came together wait for one flush, which counts each of them, and are answered
+        in their order by one write.
+        """
+        partition = self.lead.partition("t")
+        self.sendTogether(1000, 1000, 1000)
+        self.assertEqual(partition.flushRequestCount, 3)
+        self.assertEqual(len(self.lead.flushWorker.jobs), 1)
+        counters = self.lead.counters.requests
+        writeCount = counters.writeCount
+        self.lead.settle()
+        self.assertEqual(self.outcomes(), [(0, 0), (0, 1), (0, 2)])
+        self.assertEqual(counters.writeCount, writeCount + 1)
+        self.assertEqual(partition.flushRequestCount, 0)
+
+    def test_togetherUnflushed(self) -> None:
+        """If the flush fails, none of the requests that wait for it is acknowledged."""
+        self.sendTogether(1000, 1000)
+        self.lead.fileSystem.fail("fsync", ".log", errno.EIO)
+        self.lead.settle()
+        self.assertEqual([code for code, _ in self.outcomes()], [ErrorCode.KAFKA_STORAGE_ERROR] * 2)
+
+    def test_togetherTimeout(self) -> None:
+        """Each waits as long as its producer does."""
+        self.sendTogether(200, 200, 500)
+        self.lead.advance(0.3)
+        self.assertEqual([code for code, _ in self.outcomes()], [ErrorCode.REQUEST_TIMED_OUT] * 2)
+        self.assertEqual(self.lead.partition("t").flushRequestCount, 1)
+        self.lead.settle()
+        self.assertEqual(self.outcomes(), [(0, 2)])
+
     def test_none(self) -> None:
         """With 0 there is no response; what is refused closes the connection."""
         self.send(batchOf(b"a"), 0)
