@@ -21,8 +21,14 @@ from typing import Any
 
 from tests.benchmarks.kafka.compaction import KEY_COUNT, compactKeys
 from tests.benchmarks.kafka.fetch import WAITING_COUNT, fetchRows, waitingFetches
-from tests.benchmarks.kafka.produce import ROWS, measureProduce
-from tests.benchmarks.kafka.servers import Apache, NativePrograms, Ours, Yardstick
+from tests.benchmarks.kafka.produce import ALL, ROWS, ProduceRow, measureProduce
+from tests.benchmarks.kafka.servers import (
+    Apache,
+    BareTwisted,
+    NativePrograms,
+    Ours,
+    Yardstick,
+)
 from tests.benchmarks.kafka.start import (
     TOPIC_COUNT,
     coldStarts,
@@ -31,7 +37,9 @@ from tests.benchmarks.kafka.start import (
 )
 from tests.benchmarks.report import table
 
-APACHE, OURS, CHECKED, YARDSTICK = SIDES = ("apache", "ours", "checked", "yardstick")
+APACHE, OURS, CHECKED, TWISTED, YARDSTICK = SIDES = (
+    "apache", "ours", "checked", "twisted", "yardstick"
+)  # fmt: skip
 WARM_UP_SHARE = 1.5
 """Of a run, for each row of Apache's, twice: 60,000 requests in all."""
 
@@ -47,10 +55,15 @@ def _produceSides(
         APACHE: Apache,
         OURS: lambda: Ours(folder / OURS, {}),
         CHECKED: lambda: Ours(folder / CHECKED, {"log.check.records": "true"}),
+        TWISTED: lambda: BareTwisted(folder),
         YARDSTICK: lambda: Yardstick(programs, "receive", "0", str(folder)),
     }
     for name in names:
         yield name, stack.enter_context(made[name]())
+
+
+def _served(name: str, rows: list[ProduceRow]) -> list[ProduceRow]:
+    return [row for row in rows if row.acks != ALL] if name == TWISTED else rows
 
 
 def produce(options: argparse.Namespace, folder: Path) -> list[str]:
@@ -62,12 +75,14 @@ def produce(options: argparse.Namespace, folder: Path) -> list[str]:
         sides = dict(_produceSides(stack, programs, folder, options.sides))
         for name, server in sides.items():
             share = WARM_UP_SHARE if name == APACHE else 0.1
-            for row in rows * (2 if name == APACHE else 1):
+            for row in _served(name, rows) * (2 if name == APACHE else 1):
                 _say(f"warming up {name}, {row.name}")
                 measureProduce(programs, server, row, folder, share * options.share)
         for number in range(options.rounds):
             for row in rows:
                 for name, server in sides.items():
+                    if row not in _served(name, rows):
+                        continue
                     one = measureProduce(programs, server, row, folder, options.share)
                     found[row.name][name].append(one)
                     _say(f"round {number + 1}: {row.name}, {name}: {one['cpuUs']:.3f} µs")
@@ -89,10 +104,12 @@ def produce(options: argparse.Namespace, folder: Path) -> list[str]:
                 f"{cpu[OURS] / cpu[APACHE]:.2f}",
                 f"{cpu[CHECKED] / cpu[APACHE]:.2f}",
                 f"{cpu[OURS] / cpu[YARDSTICK]:.2f}",
+                f"{cpu[TWISTED] / cpu[YARDSTICK]:.2f}",
                 *(f"{kernel[side]:.3f}" for side in (APACHE, OURS, YARDSTICK)),
             ]
         )
     columns = ["row", *SIDES, "ours/apache", "checked/apache", "ours/yardstick"]
+    columns += ["twisted/yardstick"]
     columns += [f"kernel, {side}" for side in (APACHE, OURS, YARDSTICK)]
     return table(columns, cells)
 

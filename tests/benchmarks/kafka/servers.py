@@ -83,6 +83,19 @@ class Yardstick(Server):
         super().__init__([programs.yardstick, *arguments], re.compile(r"^(\d+)$"))
 
 
+class BareTwisted(Server):
+    """L{tests.benchmarks.kafka.bareserver}; it has no topics, and takes C{acks=1} only."""
+
+    isBroker = False
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            [sys.executable, "-m", "tests.benchmarks.kafka.bareserver", str(folder)],
+            re.compile(r"^(\d+)$"),
+            {**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+
+
 class Ours(Server):
     """C{twistd pylogbroker} with the shipped settings, but for those given."""
 
