@@ -112,17 +112,19 @@ class BrokerStatus:
 
 
 def _partition(log: PartitionLog) -> PartitionSnapshot:
+    isCurrent = log.format.isStamped
     return PartitionSnapshot(
         *log.topicPartition,
         startOffset=log.logStartOffset,
         highWatermark=log.highWatermark,
         logEndOffset=log.logEndOffset,
-        size=log.size,
+        # as in DescribeLogDirs: where readers see the page cache, a flush may be hours away
+        size=log.size + log.unflushedSize if isCurrent else log.size,
         segmentCount=len(log.segments),
         unflushedSize=log.unflushedSize,
         appendedCount=log.appendedCount,
         failure="" if log.failure is None else str(log.failure),
-        isCurrent=log.format.isStamped,
+        isCurrent=isCurrent,
         producerCount=len(log.producers.producers) if isinstance(log, BatchLog) else 0,
     )
 

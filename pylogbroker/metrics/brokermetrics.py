@@ -22,7 +22,7 @@ class PartitionSnapshot(NamedTuple):
     @ivar highWatermark: the end for consumers (C{CurrentOffset}, which is a place in the last
         segment there).
     @ivar logEndOffset: the offset of the next append.
-    @ivar size: flushed bytes in all segments (C{Size}).
+    @ivar size: bytes in all segments (C{Size}); of a topic of Kafka 0.7, flushed ones.
     @ivar segmentCount: files (C{NumberOfSegments}).
     @ivar unflushedSize: appended bytes that are not flushed.
     @ivar appendedCount: messages since the broker's start (C{NumAppendedMessages}).
@@ -168,7 +168,7 @@ _TOPIC_FIGURES = (
     ("failed_fetch_total", "failedFetchCount", "Fetches that were answered with an error."),
 )
 _PARTITION_FIGURES = (
-    ("size_bytes", "size", "Flushed bytes in all segments."),
+    ("size_bytes", "size", "Bytes in all segments; of a topic of Kafka 0.7, flushed ones."),
     ("segments", "segmentCount", "Segment files."),
     ("start_offset", "startOffset", "The oldest offset that can be read."),
     (

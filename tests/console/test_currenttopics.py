@@ -85,6 +85,15 @@ class ConsoleTests(CurrentCase):
         [new] = [topic for topic in state["topics"] if topic["name"] == "new"]
         self.assertEqual([part["end"] for part in new["partitions"]], [0, 5])
 
+    async def test_unflushed(self) -> None:
+        """The size of a topic of today has what no flush has reached yet."""
+        await self.start(**{"log.flush.interval": "1000"})
+        state = await self.view().state()
+        [new] = [topic for topic in state["topics"] if topic["name"] == "new"]
+        sizes = [(part["size"], part["unflushed"]) for part in new["partitions"]]
+        self.assertGreater(sizes[1][1], 0)
+        self.assertEqual(sizes, [(0, 0), (sizes[1][1], sizes[1][1])])
+
     async def test_groups(self) -> None:
         """Groups that the broker coordinates, with their members, owners and lag in records."""
         await self.start()
