@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.benchmarks.kafka.compaction import KEY_COUNT, compactKeys
 from tests.benchmarks.kafka.fetch import WAITING_COUNT, fetchRows, waitingFetches
-from tests.benchmarks.kafka.produce import ALL, ROWS, ProduceRow, measureProduce
+from tests.benchmarks.kafka.produce import ROWS, measureProduce
 from tests.benchmarks.kafka.servers import (
     Apache,
     BareTwisted,
@@ -62,10 +62,6 @@ def _produceSides(
         yield name, stack.enter_context(made[name]())
 
 
-def _served(name: str, rows: list[ProduceRow]) -> list[ProduceRow]:
-    return [row for row in rows if row.acks != ALL] if name == TWISTED else rows
-
-
 def produce(options: argparse.Namespace, folder: Path) -> list[str]:
     """Measure the rows, and give them as a table."""
     programs = NativePrograms(folder)
@@ -75,14 +71,12 @@ def produce(options: argparse.Namespace, folder: Path) -> list[str]:
         sides = dict(_produceSides(stack, programs, folder, options.sides))
         for name, server in sides.items():
             share = WARM_UP_SHARE if name == APACHE else 0.1
-            for row in _served(name, rows) * (2 if name == APACHE else 1):
+            for row in rows * (2 if name == APACHE else 1):
                 _say(f"warming up {name}, {row.name}")
                 measureProduce(programs, server, row, folder, share * options.share)
         for number in range(options.rounds):
             for row in rows:
                 for name, server in sides.items():
-                    if row not in _served(name, rows):
-                        continue
                     one = measureProduce(programs, server, row, folder, options.share)
                     found[row.name][name].append(one)
                     _say(f"round {number + 1}: {row.name}, {name}: {one['cpuUs']:.3f} µs")

@@ -1,12 +1,13 @@
 """
 C{python -m tests.benchmarks.kafka.bareserver DIRECTORY}: the least that a server on Twisted can do
-with Produce requests of C{acks=1}, to know what of a broker's cost is Twisted's. A module of its
-own, since it is a program.
+with Produce requests, to know what of a broker's cost is Twisted's. A module of its own, since it
+is a program.
 
 It splits the frames, checks the CRC-32C of the batches, and writes what came together with one
-call, without stamps. It answers the same bytes, but for the correlation id. There are no topics,
-offsets, limits or errors, and no request is decoded but a connection's first. The first line of
-output is the port.
+call, without stamps. With C{acks=all} the kernel syncs the file for it. It answers the same bytes,
+but for the correlation id. There are no topics, offsets, limits or errors, and no request is
+decoded but a connection's first. It serves one connection at a time. The first line of output is
+the port.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 from crc32c import crc32c
 from twisted.internet import epollreactor
 
+from pylogbroker.net.aiofsync import AioFsync
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.produce import (
     PartitionProduceResponse,
@@ -42,11 +44,14 @@ def main(folder: str) -> None:
     reactor: Any = installed
 
     file = os.open(Path(folder) / "received", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    sync = AioFsync(reactor)
 
     class BareProtocol(Protocol):
         transport: Any
         rest = b""
         batchAt = 0
+        isFlushed = isFlushing = False
+        unanswered = b""
         answerStart = answerEnd = b""
 
         def connectionMade(self) -> None:
@@ -74,13 +79,32 @@ def main(folder: str) -> None:
             self.rest = data[at:]
             if batches:
                 os.writev(file, batches)
-                self.transport.write(b"".join(answers))
+                if self.isFlushed:
+                    self.unanswered += b"".join(answers)
+                    if not self.isFlushing:
+                        self._flush()
+                else:
+                    self.transport.write(b"".join(answers))
+
+        def _flush(self) -> None:
+            answered, self.unanswered = self.unanswered, b""
+            self.isFlushing = True
+
+            def synced(error: int) -> None:
+                self.isFlushing = False
+                self.transport.write(answered)
+                if self.unanswered:
+                    self._flush()
+
+            if not sync.fsync(file, synced):
+                raise OSError("the kernel does not sync")
 
         def _learn(self, frame: bytes) -> None:
             """Find where the batch of such frames is, and what to answer."""
             header, request = decodeRequest(frame, (ApiKey.PRODUCE,))
             (topic,) = request.topicData
             (part,) = topic.partitionData
+            self.isFlushed = request.acks < 0
             self.batchAt = len(frame) - len(part.records) - 3  # three fields without tags
             shown = TopicProduceData(topic.name, topic.topicId, [])
             response = PartitionProduceResponse(part.index, 0, 0, -1, 0)

@@ -84,7 +84,7 @@ class Yardstick(Server):
 
 
 class BareTwisted(Server):
-    """L{tests.benchmarks.kafka.bareserver}; it has no topics, and takes C{acks=1} only."""
+    """L{tests.benchmarks.kafka.bareserver}; it has no topics."""
 
     isBroker = False
 
