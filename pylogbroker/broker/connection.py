@@ -124,6 +124,7 @@ class IProtocolHandler(Protocol):
             an answer must wait for, such as the write of their records. It takes a function that it
             calls once with one of the former, now or later: a Deferred with two callbacks costs as
             much as the rest of a small request.
+            Or L{SeparateRequests}.
         @raise PylogbrokerError: the connection must be closed; from Deferred and function, too.
         """
         ...
@@ -162,6 +163,10 @@ class IProtocolHandler(Protocol):
 
 class LastAnswer(list[ResponsePart]):
     """The parts of an answer behind which the connection is closed."""
+
+
+class SeparateRequests(list[Any]):
+    """The requests in a request of several, which are to be handled one by one."""
 
 
 ChooseHandler = Callable[[Any, bytes, bool], IProtocolHandler | None]
@@ -218,6 +223,7 @@ class ServerConnection(TwistedProtocol):
         self._sender: SendfileTransport | BufferedSender | None = None  # sends the first slot
         self._advancing = self._paused = self._finishing = self._orphaned = False
         self._sendingSoon = False
+        self._separate: SeparateRequests | None = None  # taken, and to be handled next
         self._reservation: Reservation | None = None  # of the frame that is arriving
         self._greeting: bytes | None = b""  # the first bytes, until a request was understood
         self._sentBefore = -1
@@ -347,7 +353,7 @@ class ServerConnection(TwistedProtocol):
         isMore = True
         try:
             while self._slots is None or len(self._slots) < slotCountMax:
-                request = None if self._isHeldBack() else self._decoder.takeRequest()
+                request = None if self._isHeldBack() else self._takeRequest()
                 if request is None:
                     isMore = False
                     break
@@ -359,6 +365,9 @@ class ServerConnection(TwistedProtocol):
                 except Exception:  # also an unexpected one: else its reservation would leak
                     answer = Failure()
                 self._greeting = None
+                if type(answer) is SeparateRequests:
+                    self._separate, self._reservation = answer, reservation
+                    continue
                 if (
                     reservation is not None
                     and isinstance(answer, Deferred)
@@ -383,6 +392,15 @@ class ServerConnection(TwistedProtocol):
                 self._fill(slot, Failure())
         self._sendReady()
         return isMore and not self.busy
+
+    def _takeRequest(self) -> Any:
+        separate = self._separate
+        if separate is None:
+            return self._decoder.takeRequest()
+        request = separate.pop(0)
+        if not separate:
+            self._separate = None
+        return request
 
     def _isHeldBack(self) -> bool:
         """A frame that has memory reserved is taken all the same: it would keep that memory."""
@@ -637,6 +655,7 @@ class ServerConnection(TwistedProtocol):
 
     def _ignoreRest(self) -> None:
         self._decoder = self._handler.newDecoder()
+        self._separate = None
         self._finishing = True
 
     def _end(self) -> None:

@@ -57,6 +57,8 @@ INLINE_COMPRESSED_SIZE_MAX = 2 << 10
 INLINE_DECOMPRESSED_SIZE_MAX = 64 << 10
 DECOMPRESSION_COPY_COUNT = 2  # a set in pieces, and joined
 DUE_FLUSH_WAIT_MS = 5_000
+RUN_OFFSET_COUNT_MAX = 1 << 20
+"""Offsets of batches that are appended together: indexes rely on fewer than 2^24."""
 
 
 class Broker:
@@ -193,6 +195,37 @@ class Broker:
         sets: tuple[Any] = (data,)  # today's format reads a view as it reads bytes
         batches = partition.log.format.validatePlain(sets, self._payloadSizeMax)
         return None if batches is None else self._tryAppend(partition, batches, batches.size)
+
+    def tryAppendRun(
+        self, partition: Partition, batches: Sequence[Any]
+    ) -> tuple[AppendResult, Sequence[int]] | None:
+        """
+        Append a batch of each of several requests together, if that can be done at once.
+
+        @param batches: views of bytes, or bytes; copied.
+        @return: the append of all, and the base offset of each; L{None}: nothing was appended, call
+            L{tryAppend} for each.
+        """
+        log = partition.log
+        assert isinstance(log, BatchLog)
+        found = log.format.validatePlain(batches, self._payloadSizeMax)
+        if (
+            found is None
+            or log.isOffline
+            or found.size > log.bytesUntilRoll  # it may roll between two of them
+            or found.offsetCount > RUN_OFFSET_COUNT_MAX
+            or not log.producers.areNext(found.headers)
+        ):
+            return None
+        result = self._tryAppend(partition, found, found.size)
+        if result is None:
+            return None
+        offset = result.baseOffset
+        baseOffsets = []
+        for each in found.headers:
+            baseOffsets.append(offset)
+            offset += each.recordCount
+        return result, baseOffsets
 
     def _tryAppend(
         self, partition: Partition, batches: ValidatedBatches, producedSize: int

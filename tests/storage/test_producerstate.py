@@ -105,6 +105,31 @@ class SequenceTests(ProducerCase):
         self.refuse(OutOfOrderSequenceError, header(1, 3, 79, 1))
         self.assertIsNone(self.send(header(1, 3, 78, 1)))
 
+    def test_together(self) -> None:
+        """Batches of a producer may come together if they follow it and one another."""
+        self.send(header(1, 0, 0, 3))
+        nothing = header(-1, -1, -1, 2)
+        next1, next2 = header(1, 0, 3, 2), header(1, 0, 5, 1)
+        for found, expected in (
+            ([nothing, nothing], True),
+            ([next1, next2, header(1, 0, 6, 9)], True),
+            ([header(2, 7, SEQUENCE_MASK - 1, 2), header(2, 7, 0, 1)], True),
+            ([header(1, 1, 0, 1), header(1, 1, 1, 1)], True),
+            ([next2, header(1, 0, 6, 9)], False),
+            ([next1, header(1, 0, 6, 9)], False),
+            ([next1, next1], False),
+            ([next1, header(1, 1, 5, 1)], False),
+            ([next1, header(2, 0, 5, 1)], False),
+            ([next1, nothing], False),
+            ([nothing, next1], False),
+            ([header(1, 0, 0, 3), next1], False),
+            ([header(3, 0, 0, 1, isTransactional=True), header(3, 0, 1, 1)], False),
+            ([header(3, 0, 0, 1), header(3, 0, 1, 1, isTransactional=True)], False),
+        ):
+            self.assertEqual(self.state.areNext(found), expected, found)
+        self.send(header(4, 5, 0, 1))
+        self.assertFalse(self.state.areNext([header(4, 4, 1, 1), header(4, 4, 2, 1)]))
+
     def test_wrap(self) -> None:
         """Behind sequence 2^31-1 comes 0, also inside a batch, and duplicates are still known."""
         self.send(header(1, 0, SEQUENCE_MASK - 1, 2))

@@ -343,6 +343,8 @@ class KafkaBroker:
 
             handlers = authorized(handlers, self.authorizer, lambda: self.metadata.image)
         self._handlers = handlers
+        # Behind an authorizer every request is looked at by itself.
+        self._tryRun = produce.tryRun if self.authorizer is None else None
 
     def newProtocol(self, listener: Listener) -> KafkaProtocol:
         """What handles the requests of a listener's connections."""
@@ -375,6 +377,7 @@ class KafkaBroker:
             self._clock.seconds,
             self._requestLog,
             listener,
+            self._tryRun,
         )
 
     def _credential(self, user: str, mechanism: int) -> ScramCredential | None:

@@ -15,7 +15,7 @@ would see its sequences out of order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -51,8 +51,9 @@ from pylogbroker.protocol.kafka.produce import (
     TopicProduceResponse,
     encodeProduceResponse,
     frameProduceResponse,
+    frameProduceRun,
 )
-from pylogbroker.protocol.kafka.requests import RequestHeader
+from pylogbroker.protocol.kafka.requests import ProduceRun, RequestHeader
 from pylogbroker.protocol.kafka.responses import frameResponse
 from pylogbroker.records.compression import ZSTD
 from pylogbroker.records.kafkaformat import LEGACY_OVERHEAD, KafkaFormat
@@ -68,7 +69,7 @@ from pylogbroker.records.recordbatch import (
 from pylogbroker.storage.partitionlog import MarkKind
 from pylogbroker.types import TopicPartition
 
-ALL, NONE = -1, 0
+ALL, NONE, _LEADER = -1, 0, 1
 _ADMIN_CLIENT = "__admin_client"
 _ATTRIBUTES = 22
 """The lower byte of a batch's attributes."""
@@ -167,6 +168,37 @@ class ProduceRequests:
             _checkUnacknowledged(done)
             return None
         return partial(self._acknowledge, header, request, done)
+
+    def tryRun(
+        self, header: RequestHeader, run: ProduceRun, state: ConnectionState
+    ) -> Callable[[Respond], None] | None:
+        """
+        Handle the requests of a run; as L{pylogbroker.broker.kafka.protocol.TryRun}. What would be
+        refused is told when each is handled by itself.
+        """
+        request, correlationIds, records = run
+        isUsual = request.acks in (ALL, _LEADER) and request.transactionalId is None
+        if state.appending is not None or not isUsual:
+            return None
+        (topic,) = request.topicData
+        (part,) = topic.partitionData
+        try:
+            partition = self._find(header, request, topic, part, state)
+            found = self._broker.tryAppendRun(partition, records)
+        except PylogbrokerError:
+            return None
+        if found is None:
+            return None
+        result, baseOffsets = found
+        appended = self._appended(topic, part.index, partition, result)
+        records.clear()
+        _forgetRecords(request)
+
+        def finish(respond: Respond) -> None:
+            unanswered = _UnansweredRun(header, appended, correlationIds, baseOffsets, respond)
+            self._await(unanswered, request)
+
+        return finish
 
     def _produceLater(
         self,
@@ -399,12 +431,16 @@ class ProduceRequests:
         Respond when all is acknowledged, or the time is over. One write serves all requests that
         came together: the first of these calls does it. So does one flush, and one wait for it.
         """
+        self._await(_Unanswered(header, done, respond), request)
+
+    def _await(self, unanswered: _Unanswered, request: ProduceRequest) -> None:
+        done = unanswered.done
         timeoutMs = min(max(request.timeoutMs, 0), TIMEOUT_MS_MAX)
         if request.acks == ALL and self._logManager.flushesAcksAll:
             partition = done[0].partition if len(done) == 1 else None
             if partition is not None:
-                if not self._lastWait.join(partition, timeoutMs, (header, done, respond)):
-                    self._lastWait = _Acknowledgement((header, done, respond))
+                if not self._lastWait.join(partition, timeoutMs, unanswered):
+                    self._lastWait = _Acknowledgement(unanswered)
                     self._lastWait.share(partition, timeoutMs, self._purgatory)
                 return
             mark = MarkKind.FLUSHED
@@ -416,15 +452,69 @@ class ProduceRequests:
             if partition is not None and result is not None:
                 offset = result.lastOffset + 1
                 if mark is MarkKind.FLUSHED or offset > partition.log.writtenOffset:
-                    wait = wait or _Acknowledgement((header, done, respond))
+                    wait = wait or _Acknowledgement(unanswered)
                     wait.begin(at, partition, mark, offset)
         if wait is None:
-            respond(_response(header, done))
+            unanswered.answer()
         else:
             wait.start(self._purgatory, timeoutMs)
 
 
-_Unanswered = tuple[RequestHeader, list[Appended], Respond]
+class _Unanswered:
+    """
+    A request whose batches are appended.
+
+    @ivar done: what became of the batches for each partition.
+    @ivar count: of requests.
+    """
+
+    __slots__ = ("done", "header", "respond")
+    count = 1
+
+    def __init__(self, header: RequestHeader, done: list[Appended], respond: Respond) -> None:
+        self.header = header
+        self.done = done
+        self.respond = respond
+
+    def refuse(self, at: int, error: PylogbrokerError) -> None:
+        """A batch, by its place, is not acknowledged."""
+        each = self.done[at]
+        self.done[at] = Appended(each.topic, _refused(each.response.index, error))
+
+    def answer(self) -> None:
+        """Respond."""
+        self.respond(_response(self.header, self.done))
+
+
+class _UnansweredRun(_Unanswered):
+    """The requests of a run, whose batches were appended together."""
+
+    __slots__ = ("baseOffsets", "correlationIds", "count")
+
+    def __init__(
+        self,
+        header: RequestHeader,
+        appended: Appended,
+        correlationIds: Sequence[int],
+        baseOffsets: Sequence[int],
+        respond: Respond,
+    ) -> None:
+        super().__init__(header, [appended], respond)
+        self.correlationIds = correlationIds
+        self.baseOffsets = baseOffsets
+        self.count = len(baseOffsets)
+
+    def answer(self) -> None:
+        version = self.header.apiVersion
+        ((topic, response, partition, _),) = self.done
+        if partition is not None:
+            frames = frameProduceRun(
+                version, self.correlationIds, topic, response, self.baseOffsets
+            )
+            self.respond([frames])
+            return
+        headers = (self.header._replace(correlationId=each) for each in self.correlationIds)
+        self.respond([part for header in headers for part in _response(header, self.done)])
 
 
 class _Acknowledgement:
@@ -446,6 +536,7 @@ class _Acknowledgement:
         """Wait for the only partition of the requests, and let others L{join}."""
         endOffset = partition.log.logEndOffset
         self._shared = partition, endOffset, timeoutMs
+        partition.joinedCount += self._requests[0].count - 1
         self.begin(0, partition, MarkKind.FLUSHED, endOffset)
         self.start(purgatory, timeoutMs)
 
@@ -458,7 +549,7 @@ class _Acknowledgement:
         if self._shared != (partition, partition.log.logEndOffset, timeoutMs):
             return False
         self._requests.append(request)
-        partition.joinedCount += 1
+        partition.joinedCount += request.count
         return True
 
     def begin(self, at: int, partition: Partition, mark: MarkKind, offset: int) -> None:
@@ -485,9 +576,8 @@ class _Acknowledgement:
             self._respond()
 
     def _refuse(self, at: int, error: PylogbrokerError) -> None:
-        for _, done, _ in self._requests:
-            each = done[at]
-            done[at] = Appended(each.topic, _refused(each.response.index, error))
+        for each in self._requests:
+            each.refuse(at, error)
 
     def _expire(self) -> None:
         for at, cancel in self._cancels.items():
@@ -499,11 +589,11 @@ class _Acknowledgement:
     def _respond(self) -> None:
         requests, self._requests = self._requests, []
         if self._shared is not None:
-            self._shared[0].joinedCount -= len(requests) - 1
+            self._shared[0].joinedCount -= sum(each.count for each in requests) - 1
             self._shared = None
         # The last one first: a connection sends all when it has the first one's.
-        for header, done, respond in reversed(requests):
-            respond(_response(header, done))
+        for each in reversed(requests):
+            each.answer()
 
 
 def _checkUnacknowledged(done: list[Appended]) -> None:

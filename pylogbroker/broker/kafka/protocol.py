@@ -23,13 +23,19 @@ from typing import Any, Protocol
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from pylogbroker.broker.connection import SeparateRequests
 from pylogbroker.config.listenersettings import DEFAULT_RULES, MAPPING_RULES, Listener
 from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.net.listeners import distinguishedName
-from pylogbroker.protocol.framing import FrameDecoder
+from pylogbroker.protocol.framing import SIZE_FIELD_SIZE, FrameDecoder
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
-from pylogbroker.protocol.kafka.requests import RequestHeader, decodeRequest
+from pylogbroker.protocol.kafka.requests import (
+    ProduceRun,
+    RequestHeader,
+    decodeProduceRun,
+    decodeRequest,
+)
 from pylogbroker.protocol.kafka.responses import apiVersionsResponse, encodeResponse
 from pylogbroker.types import TopicPartition
 
@@ -145,6 +151,14 @@ or, for Produce, a function that takes a L{Respond}, and calls it with one of th
 """
 
 
+TryRun = Callable[[RequestHeader, ProduceRun, ConnectionState], Callable[[Respond], None] | None]
+"""
+C{tryRun(header, run, state)}: carries out all requests of a run at once, and returns a function as
+L{Handler} does, for the frames of all responses; L{None}: nothing was done, and they must be
+handled one by one.
+"""
+
+
 class RepeatLimit:
     """
     Leaves out what a request names again and again, so that a small request does not have a
@@ -163,19 +177,38 @@ class RepeatLimit:
 class KafkaRequestDecoder(FrameDecoder):
     """Bytes in, requests out."""
 
-    __slots__ = ("_keys",)
+    __slots__ = ("_keys", "_takesRuns")
 
-    def __init__(self, sizeMax: int, keys: Container[ApiKey]) -> None:
+    def __init__(self, sizeMax: int, keys: Container[ApiKey], takesRuns: bool = False) -> None:
+        """@param takesRuns: whether there is a handler of L{ProduceRun}s."""
         super().__init__(sizeMax)
         self._keys = keys
+        self._takesRuns = takesRuns
 
     def takeRequest(self) -> Request | None:
         """
         @return: L{None} while the next request is not whole.
         @raise WireError: the bytes are no request that has a handler.
         """
+        run = self._takeRun() if self._takesRuns else None
+        if run is not None:
+            return run
         frame = self.take()
         return None if frame is None else decodeRequest(frame, self._keys)
+
+    def _takeRun(self) -> Request | None:
+        if self._pieces is not None and not self._gather(self._pieces):
+            return None
+        buffer, position = self._buffer, self._position
+        size = int.from_bytes(buffer[position : position + SIZE_FIELD_SIZE], "big")
+        if len(buffer) - position <= size + 2 * SIZE_FIELD_SIZE:
+            return None  # nothing is behind the next frame
+        found = decodeProduceRun(buffer, position, self.sizeMax)
+        if found is None:
+            return None
+        header, run, behind = found
+        self._advance(behind)
+        return header, run
 
 
 class KafkaProtocol:
@@ -197,6 +230,7 @@ class KafkaProtocol:
         seconds: Callable[[], float],
         requestLog: Logger | None = None,
         listener: Listener = Listener(),  # noqa: B008
+        tryRun: TryRun | None = None,
     ) -> None:
         """
         @param handlers: of all requests but ApiVersions.
@@ -204,6 +238,7 @@ class KafkaProtocol:
         @param seconds: a clock that times requests.
         @param requestLog: logs every request; costs more than the requests do.
         @param listener: of its connections.
+        @param tryRun: for Produce requests that came together.
         @raise ConfigurationError: its rules for names of clients are none.
         """
         self._listener = listener
@@ -214,6 +249,7 @@ class KafkaProtocol:
         self._apis = {key: counters.api(key.apiName) for key in self._handlers}
         self._seconds = seconds
         self._requestLog = requestLog
+        self._tryRun = tryRun if requestLog is None else None
 
     def wrapHandlers(self, wrap: Callable[[ApiKey, Handler], Handler]) -> None:
         """
@@ -221,15 +257,18 @@ class KafkaProtocol:
         requests from now on.
         """
         self._handlers = {key: wrap(key, handler) for key, handler in self._handlers.items()}
+        self._tryRun = None
 
     def newDecoder(self) -> KafkaRequestDecoder:
-        return KafkaRequestDecoder(self._requestSizeMax, self._handlers)
+        return KafkaRequestDecoder(self._requestSizeMax, self._handlers, self._tryRun is not None)
 
     def newState(self, transport: Any) -> ConnectionState:
         return ConnectionState(transport, self._listener, self._nameOf)
 
     def handle(self, request: Request, state: ConnectionState) -> Any:
         header, body = request
+        if type(body) is ProduceRun:
+            return self._handleRun(header, body, state)
         if self._requestLog is not None:
             self._requestLog.info(
                 "{kind} v{version} of {clientId}: {body}",
@@ -254,6 +293,16 @@ class KafkaProtocol:
         if isinstance(answer, Deferred):
             return answer.addCallback(self._handled, header, started)
         return self._handled(answer, header, started)
+
+    def _handleRun(self, header: RequestHeader, run: ProduceRun, state: ConnectionState) -> Any:
+        started = self._seconds()
+        finish = None if self._tryRun is None else self._tryRun(header, run, state)
+        if finish is None:
+            return SeparateRequests(run.separated(header))
+        count = len(run.correlationIds)
+        self._apis[ApiKey.PRODUCE].count += count
+        self._counters.produceCount += count
+        return partial(self._finish, finish, header, started, self._counters.produced)
 
     def _handled(self, answer: Any, header: RequestHeader, started: float) -> Any:
         seconds = self._seconds() - started

@@ -283,6 +283,29 @@ def frameProduceResponse(
     return b"".join((_FRAME_HEAD.pack(_FRAME_SIZE + len(head), correlationId), head, end))
 
 
+def frameProduceRun(
+    version: int,
+    correlationIds: Sequence[int],
+    topic: TopicProduceData,
+    part: PartitionProduceResponse,
+    baseOffsets: Sequence[int],
+) -> bytes:
+    """
+    The frames of usual responses, as of L{frameProduceResponse}, which differ in correlation id and
+    base offset alone.
+
+    @param version: 9 or later.
+    """
+    head = _topicHead(version, topic.name, topic.topicId)
+    size, packHead, packEnd = _FRAME_SIZE + len(head), _FRAME_HEAD.pack, _FRAME_END.pack
+    timeMs, startOffset = part.logAppendTimeMs, part.logStartOffset
+    pieces: list[bytes] = []
+    for correlationId, baseOffset in zip(correlationIds, baseOffsets, strict=True):
+        end = packEnd(part.index, 0, baseOffset, timeMs, startOffset, 1)
+        pieces += (packHead(size, correlationId), head, end)
+    return b"".join(pieces)
+
+
 _FRAME_HEAD = struct.Struct(">iix")
 """Size, correlation id, no tags."""
 _FRAME_END = struct.Struct(">ihqqqB8x")

@@ -36,6 +36,10 @@ _TOPIC_ID_VERSION = 13
 _NO_TAGS = bytes(3)
 """Behind records: no tags of partition, topic and request."""
 _USUAL_HEAD_SIZE_MAX = 512
+RUN_COUNT_MAX = 16
+"""Requests of a L{ProduceRun}."""
+
+_RUN_VERSION_MIN = 9
 _new = tuple.__new__
 """Makes a named tuple at half the cost of calling its class."""
 
@@ -56,6 +60,40 @@ class RequestHeader(NamedTuple):
     def isVersionServed(self) -> bool:
         """Whether it is no ApiVersions request of an unknown version."""
         return self.apiKey.isServed(self.apiVersion)
+
+
+class ProduceRun(NamedTuple):
+    """
+    The bodies of Produce requests for one partition that came together, and differ in correlation
+    id and records alone.
+
+    @ivar request: the first.
+    @ivar records: of each; views of what was received.
+    """
+
+    request: ProduceRequest
+    correlationIds: list[int]
+    records: list[memoryview]
+
+    def separated(self, header: RequestHeader) -> list[tuple[RequestHeader, ProduceRequest]]:
+        """
+        The requests.
+
+        @param header: of the first.
+        """
+        request, correlationIds, records = self
+        (topic,) = request.topicData
+        (part,) = topic.partitionData
+        found = []
+        for correlationId, each in zip(correlationIds, records, strict=True):
+            parts = [PartitionProduceData(part.index, each)]
+            found.append(
+                (
+                    header._replace(correlationId=correlationId),
+                    request._replace(topicData=[topic._replace(partitionData=parts)]),
+                )
+            )
+        return found
 
 
 _DECODERS: dict[ApiKey, Callable[[bytes, int, int], Any]] = {
@@ -118,6 +156,68 @@ def _decodeUsualProduce(frame: bytes) -> tuple[RequestHeader, ProduceRequest] | 
     topic = _new(TopicProduceData, (name, topicId, [part]))
     header = _new(RequestHeader, (ApiKey.PRODUCE, version, correlationId, clientId))
     return header, _new(ProduceRequest, (transactionalId, acks, timeoutMs, [topic]))
+
+
+def decodeProduceRun(
+    buffer: bytes, position: int, sizeMax: int
+) -> tuple[RequestHeader, ProduceRun, int] | None:
+    """
+    Decode Produce requests that follow one another and need no look at more than the first.
+
+    @param buffer: frames, with their sizes; the first has one behind it.
+    @param position: of the first.
+    @param sizeMax: bytes of a frame.
+    @return: the header of the first, the run, and the position behind it; L{None}: there are not
+        two such requests.
+    """
+    unpack, startswith, end = _SIZED_HEAD.unpack_from, buffer.startswith, len(buffer)
+    headAt = _SIZED_HEAD.size - 2  # behind the correlation id
+    try:
+        _, number, version, correlationId, size = unpack(buffer, position)
+        if number != ApiKey.PRODUCE or version < _RUN_VERSION_MIN or size < 0:
+            return None
+        # As in _decodeUsualProduce.
+        at = position + _SIZED_HEAD.size + size + 1
+        at += (buffer[at] or 1) + _ACKS_TIMEOUT_SIZE + 1
+        at += (_UUID_SIZE if version >= _TOPIC_ID_VERSION else buffer[at]) + 1 + 4
+        head = buffer[position + headAt : at]
+        headSize = len(head)
+        usual = _usualHead(version, head) if headSize <= _USUAL_HEAD_SIZE_MAX else None
+    except (IndexError, struct.error, WireError):
+        return None
+    if usual is None:
+        return None
+    view = memoryview(buffer)
+    correlationIds: list[int] = []
+    records: list[memoryview] = []
+    while len(records) < RUN_COUNT_MAX and position + headAt + headSize < end:
+        size, number, other, correlationId, _ = unpack(buffer, position)
+        behind = position + 4 + size
+        if (
+            number != ApiKey.PRODUCE
+            or other != version
+            or not 0 < size <= sizeMax
+            or behind > end
+            or not startswith(head, position + headAt)
+        ):
+            break
+        try:
+            size, start = readUnsignedVarint(buffer, position + headAt + headSize, "records")
+        except WireError:
+            break
+        at = start + size - 1
+        if not size or at + len(_NO_TAGS) != behind or not startswith(_NO_TAGS, at):
+            break
+        correlationIds.append(correlationId)
+        records.append(view[start:at])
+        position = behind
+    if len(records) < 2:
+        return None
+    clientId, transactionalId, acks, timeoutMs, name, topicId, index = usual
+    topic = TopicProduceData(name, topicId, [PartitionProduceData(index, records[0])])
+    header = RequestHeader(ApiKey.PRODUCE, version, correlationIds[0], clientId)
+    request = ProduceRequest(transactionalId, acks, timeoutMs, [topic])
+    return header, ProduceRun(request, correlationIds, records), position
 
 
 @lru_cache(maxsize=1024)

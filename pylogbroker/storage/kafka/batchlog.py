@@ -41,6 +41,7 @@ from pylogbroker.errors import BatchSizeError, OffsetOutOfRangeError, StorageErr
 from pylogbroker.interfaces import (
     EMPTY_SLICE,
     AppendResult,
+    BatchHeader,
     IRecordFormat,
     Slice,
     ValidatedBatches,
@@ -222,8 +223,8 @@ class BatchLog(PartitionLog):
 
     def append(self, batches: ValidatedBatches, nowMs: int) -> AppendResult:
         """
-        Add batches; C{write} writes them. Several at once have no producer: a client sends one
-        batch for a partition.
+        Add batches; C{write} writes them. Several at once are of no producer, or as
+        L{pylogbroker.storage.kafka.producerstate.ProducerStateManager.areNext} wants them.
 
         @return: C{isDuplicate}: the producer had sent the batch before; nothing was added.
         @raise PartitionOfflineError: the partition has failed, is closed, or is rolling.
@@ -252,13 +253,15 @@ class BatchLog(PartitionLog):
         result = super().append(batches, nowMs)
         offset = result.baseOffset
         if hasProducer:
-            timestampMs = _timestampOf(batches, nowMs)
             place = None
             if header.isTransactional:
                 place = LogPosition(offset, self._active.baseOffset, position)
-            ended = self.producers.append(header, offset, timestampMs, batches.marker, place)
-            if ended is not None:
-                self._end(ended)
+            for each in batches.headers:
+                timestampMs = _timeOf(each.maxTimestampMs, each, nowMs)
+                ended = self.producers.append(each, offset, timestampMs, batches.marker, place)
+                offset += each.lastOffsetDelta + 1
+                if ended is not None:
+                    self._end(ended)
         return result
 
     def _end(self, ended: CompletedTransaction) -> None:
@@ -617,8 +620,11 @@ class BatchLog(PartitionLog):
 
 
 def _timestampOf(batches: ValidatedBatches, nowMs: int) -> int:
-    timestampMs = batches.timestampMaxMs
-    return nowMs if timestampMs < 0 or batches.headers[0].isLogAppendTime else timestampMs
+    return _timeOf(batches.timestampMaxMs, batches.headers[0], nowMs)
+
+
+def _timeOf(timestampMs: int, header: BatchHeader, nowMs: int) -> int:
+    return nowMs if timestampMs < 0 or header.isLogAppendTime else timestampMs
 
 
 def _endByte(segment: Segment, mark: LogPosition) -> int:

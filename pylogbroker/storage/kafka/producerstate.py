@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -38,6 +38,7 @@ from pylogbroker.errors import (
     InvalidProducerEpochError,
     InvalidTransactionStateError,
     OutOfOrderSequenceError,
+    PylogbrokerError,
 )
 from pylogbroker.interfaces import NO_PRODUCER, BatchHeader, EndMarker, IFileSystem
 from pylogbroker.storage.kafka.checkpoints import readSmallFile, replaceFile
@@ -189,6 +190,25 @@ class ProducerStateManager:
                 f"producer {header.producerId} wrote to {self._name} outside of its transaction"
             )
         return None
+
+    def areNext(self, headers: Sequence[BatchHeader]) -> bool:
+        """
+        Whether clients' batches may be appended together: they are of no transaction, and of no
+        producer, or of one, whose next ones they are.
+        """
+        first = headers[0]
+        sequence = first.baseSequence
+        for each in headers:
+            if each.producerId != first.producerId or each.isTransactional:
+                return False
+            if each.producerId >= 0:
+                if each.producerEpoch != first.producerEpoch or each.baseSequence != sequence:
+                    return False
+                sequence = (sequence + each.recordCount) & SEQUENCE_MASK
+        try:
+            return first.producerId < 0 or self.check(first) is None
+        except PylogbrokerError:
+            return False  # why is told when it is appended alone
 
     def checkMarker(self, header: BatchHeader, marker: EndMarker) -> None:
         """

@@ -8,6 +8,8 @@ from typing import Any
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.messages import MESSAGES
+from pylogbroker.storage.kafka.batchlog import BatchLog
+from pylogbroker.storage.kafka.producerstate import encodeSnapshot
 from tests.broker.kafka.kafkacase import NOW_MS, KafkaCase, batchOf, decoded, frameOf
 
 Request: Any = MESSAGES["ProduceRequest"]
@@ -364,3 +366,165 @@ class AcknowledgementTests(AcknowledgementCase):
         self.assertEqual(self.topicId(), topicId)
         (part,) = self.produce(("t", 0, batchOf(b"b")))
         self.assertEqual(part.baseOffset, 1)
+
+
+class RunTests(ProduceCase):
+    """Requests for one partition that came together have the outcome that each would have alone."""
+
+    def frames(self, *batches: bytes, acks: int = 1) -> list[bytes]:
+        """Requests for one partition, with correlation ids from 0."""
+        found = []
+        for at, records in enumerate(batches):
+            request = self.fitted(self.request(("t", 0, records), acks=acks), 11)
+            frame = frameOf(ApiKey.PRODUCE, 11, request)
+            found.append(frame[:8] + at.to_bytes(4, "big") + frame[12:])
+        return found
+
+    def outcome(self, isTogether: bool, *batches: bytes, **configs: str) -> tuple[Any, ...]:
+        """Of a new broker: the answers, the bytes of the log, and the state of its producers."""
+        self.begin()
+        if configs:
+            found = {name.replace("_", "."): value for name, value in configs.items()}
+            self.create("u", 1, found)
+        name = "u" if configs else "t"
+        frames = []
+        for acks in (1, -1):
+            frames += [
+                frame.replace(b"\2\2t\2", b"\2\2" + name.encode() + b"\2")
+                for frame in self.frames(*batches, acks=acks)
+            ]
+        if isTogether:
+            self.peer.send(*frames)
+        else:
+            for frame in frames:
+                self.peer.send(frame)
+                self.lead.settle()
+        self.lead.settle()
+        log = self.lead.log(name)
+        stored = b"".join(
+            self.lead.fileSystem.open(each.path).readAt(0, each.size) for each in log.segments
+        )
+        assert isinstance(log, BatchLog)
+        producers = encodeSnapshot(log.producers.producers.values())
+        return self.peer.frames(), stored, [each.baseOffset for each in log.segments], producers
+
+    def check(self, *batches: bytes, **configs: str) -> None:
+        alone = self.outcome(False, *batches, **configs)
+        self.assertEqual(self.outcome(True, *batches, **configs), alone)
+        self.assertEqual(len(alone[0]), 2 * len(batches))
+
+    def test_plain(self) -> None:
+        """Batches of no producer, of all sizes and codecs."""
+        self.check(
+            batchOf(b"a", b"b"),
+            batchOf(b"c", codec=1),
+            batchOf(*[b"d" * 99] * 500, timestampMs=NOW_MS - 5),
+            batchOf(b"e", timestampMs=NOW_MS - 9),
+        )
+
+    def test_producer(self) -> None:
+        """Batches of an idempotent producer; then all come again, and get the same offsets."""
+        producer: Any = {"producerId": 7, "producerEpoch": 0}
+        self.check(
+            *(
+                batchOf(b"a", b"b", baseSequence=at, timestampMs=NOW_MS - at, **producer)
+                for at in (0, 2, 4, 6)
+            )
+        )
+
+    def test_sequences(self) -> None:
+        """Sequences with a gap, a repetition, another epoch or producer."""
+
+        def one(sequence: int, epoch: int = 0, producerId: int = 7) -> bytes:
+            return batchOf(b"a", producerId=producerId, producerEpoch=epoch, baseSequence=sequence)
+
+        self.check(one(0), one(1), one(3), one(2))
+        self.check(one(0), one(0), one(1))
+        self.check(one(0), one(1), one(0, 1), one(2))
+        self.check(one(0), one(0, producerId=8), one(1), batchOf(b"b"))
+
+    def test_refused(self) -> None:
+        """What is refused among others is refused alone."""
+        good, damaged = batchOf(b"a"), bytearray(batchOf(b"b"))
+        damaged[-1] ^= 1
+        for bad in (
+            bytes(damaged),
+            b"",
+            b"garbage",
+            batchOf(b"c", isTransactional=True),
+            batchOf(b"d", isControl=True),
+            batchOf(b"e", timestampMs=NOW_MS + 10**10),
+            good + good,
+        ):
+            self.check(good, bad, good)
+
+    def test_appendTime(self) -> None:
+        """With the time of the append the answers tell it."""
+        self.check(batchOf(b"a"), batchOf(b"b"), message_timestamp_type="LogAppendTime")
+
+    def test_roll(self) -> None:
+        """A segment rolls between two requests."""
+        batches = [batchOf(bytes([at]) * 300) for at in range(8)]
+        self.check(*batches, segment_bytes="1048576", max_message_bytes="2000")
+        large = [batchOf(bytes([at]) * 300_000) for at in range(6)]
+        self.check(*large, segment_bytes="1048576")
+
+    def test_keys(self) -> None:
+        """A compacted topic opens each batch."""
+        self.check(batchOf(b"a", key=b"k"), batchOf(b"b"), cleanup_policy="compact")
+
+    def test_unknown(self) -> None:
+        """A topic that is not there is told in each answer."""
+        frames = [
+            frame.replace(b"\2\2t\2", b"\2\2x\2") for frame in self.frames(*[batchOf(b"a")] * 3)
+        ]
+        self.peer.send(*frames)
+        self.assertEqual(len(self.peer.frames()), 3)
+
+    def test_failed(self) -> None:
+        """A partition that has failed is told in each answer."""
+        self.lead.fileSystem.fail("write", ".log", errno.EIO)
+        for _ in range(2):
+            self.peer.send(*self.frames(batchOf(b"a"), batchOf(b"b")))
+            self.lead.settle()
+            codes = [int.from_bytes(each[13:15], "big") for each in self.peer.frames()]
+            self.assertEqual(codes, [ErrorCode.KAFKA_STORAGE_ERROR] * 2)
+
+    def test_counts(self) -> None:
+        """Each request of a run is counted, also while it waits for a flush."""
+        counters = self.lead.counters
+        before = counters.requests.produceCount, counters.api("Produce").count
+        self.peer.send(*self.frames(batchOf(b"a"), batchOf(b"b"), acks=-1))
+        self.assertEqual(self.lead.partition("t").flushRequestCount, 2)
+        found = counters.requests.produceCount, counters.api("Produce").count
+        self.assertEqual(found, (before[0] + 2, before[1] + 2))
+        self.assertEqual(counters.topic("t").messageCount, 2)
+
+    def test_wrapped(self) -> None:
+        """
+        What is put around handlers later, such as quotas, sees each request, though the connection
+        was there before.
+        """
+        seen = []
+
+        def wrap(key: ApiKey, handler: Any) -> Any:
+            def handle(header: Any, body: Any, state: Any) -> Any:
+                seen.append((key, header.correlationId))
+                return handler(header, body, state)
+
+            return handle
+
+        for protocol in self.lead.service.kafka.protocols:
+            protocol.wrapHandlers(wrap)
+        self.peer.send(*self.frames(batchOf(b"a"), batchOf(b"b")))
+        self.lead.settle()
+        self.assertEqual(seen, [(ApiKey.PRODUCE, 0), (ApiKey.PRODUCE, 1)])
+        self.assertEqual(len(self.peer.frames()), 2)
+
+    def test_behindWorker(self) -> None:
+        """Behind a batch that a worker checks a run waits."""
+        large = batchOf(*[bytes([at % 251]) * 5_000 for at in range(60)], codec=1)
+        self.peer.send(*self.frames(large), *self.frames(batchOf(b"a"), batchOf(b"b")))
+        self.lead.settle()
+        offsets = [int.from_bytes(each[15:23], "big") for each in self.peer.frames()]
+        self.assertEqual(offsets, [0, 60, 61])

@@ -12,7 +12,13 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.errors import UnknownRequestError, UnsupportedVersionError, WireError
 from pylogbroker.protocol.kafka import fetch, messages, produce
 from pylogbroker.protocol.kafka.apikeys import ApiKey
-from pylogbroker.protocol.kafka.requests import RequestHeader, decodeHeader, decodeRequest
+from pylogbroker.protocol.kafka.requests import (
+    RUN_COUNT_MAX,
+    RequestHeader,
+    decodeHeader,
+    decodeProduceRun,
+    decodeRequest,
+)
 from pylogbroker.protocol.kafka.schemas import ELEMENT_COUNT_MAX, packUnsignedVarint
 from tests.protocol.kafka.randommessages import randomMessage
 
@@ -278,6 +284,100 @@ class UsualProduceTests(SynchronousTestCase):
             self.check(short)
             for _ in range(20):
                 self.check(mutate(random, short))
+
+
+def sized(frame: bytes) -> bytes:
+    return struct.pack(">i", len(frame)) + frame
+
+
+class RunTests(SynchronousTestCase):
+    """Produce requests that follow one another are decoded together as they are one by one."""
+
+    SIZE_MAX = 100_000
+
+    def produceFrame(
+        self, correlationId: int, records: bytes | None = b"r", version: int = 9, **more: Any
+    ) -> bytes:
+        Request = messages.ProduceRequest
+        part = Request.PartitionProduceData(index=more.pop("index", 3), records=records)
+        topic = Request.TopicProduceData(partitionData=[part])
+        if version < 13:
+            topic.name = more.pop("name", "topic")
+        else:
+            topic.topicId = b"i" * 16
+        clientId = more.pop("clientId", b"me")
+        body = Request(acks=1, timeoutMs=9, topicData=[topic], **more).encode(version)
+        frame = requestFrame(ApiKey.PRODUCE, version, body, clientId)
+        return frame[:4] + struct.pack(">i", correlationId) + frame[8:]
+
+    def take(self, *frames: bytes, behind: bytes = b"", sizeMax: int = SIZE_MAX) -> int:
+        """How many frames are decoded together, which must be as they are alone."""
+        buffer = b"??" + b"".join(map(sized, frames)) + behind
+        found = decodeProduceRun(buffer, 2, sizeMax)
+        if found is None:
+            return 0
+        header, run, position = found
+        taken = run.separated(header)
+        count = len(taken)
+        self.assertEqual(taken, [decodeRequest(each, ALL) for each in frames[:count]])
+        self.assertEqual(position, 2 + sum(4 + len(each) for each in frames[:count]))
+        return count
+
+    def test_versions(self) -> None:
+        """From version 9 on, up to a number of them."""
+        for version in range(3, 14):
+            for count in (2, 5, RUN_COUNT_MAX, RUN_COUNT_MAX + 1):
+                frames = [self.produceFrame(at, b"r" * (1 << at), version) for at in range(count)]
+                expected = min(count, RUN_COUNT_MAX) if version >= 9 else 0
+                self.assertEqual(self.take(*frames), expected, (version, count))
+
+    def test_ends(self) -> None:
+        """A run ends before what is not whole, not of its kind, or not of its partition."""
+        one, two, more = (self.produceFrame(at) for at in range(3))
+        others = {
+            "cut": sized(more)[:-1],
+            "size alone": sized(more)[:4],
+            "nothing": b"",
+            "empty": bytes(4),
+            "negative": struct.pack(">i", -1) + more,
+            "other request": sized(requestFrame(ApiKey.HEARTBEAT, 4, b"\2g\0\0\0\0\1m\0\0")),
+            "other version": sized(self.produceFrame(2, version=10)),
+            "other partition": sized(self.produceFrame(2, index=4)),
+            "other topic": sized(self.produceFrame(2, name="topiC")),
+            "other client": sized(self.produceFrame(2, clientId=b"mE")),
+            "null records": sized(self.produceFrame(2, None)),
+            "tags": sized(more[:-1] + b"\1\0\1x"),
+            "bytes behind": sized(more + b"\0"),
+            "size without end": sized(more[:-5] + b"\xff" * 6),
+        }
+        for name, other in others.items():
+            self.assertEqual(self.take(one, two, behind=other), 2, name)
+            self.assertEqual(self.take(one, behind=other), 0, name)
+        self.assertEqual(self.take(one, two, sized(more), sizeMax=len(more)), 2)
+        self.assertEqual(self.take(one, two, sizeMax=len(more) - 1), 0)
+
+    def test_unusual(self) -> None:
+        """What one request alone does not remember begins no run."""
+        for more in ({"clientId": None}, {"name": "n" * 127}, {"name": "n" * 500}):
+            self.assertEqual(self.take(*[self.produceFrame(1, **more)] * 2), 0, more)
+        Request = messages.ProduceRequest
+        part = Request.PartitionProduceData(index=1, records=b"r")
+        topic = Request.TopicProduceData(name="t", partitionData=[part, part])
+        body = Request(acks=1, timeoutMs=9, topicData=[topic]).encode(9)
+        self.assertEqual(self.take(*[requestFrame(ApiKey.PRODUCE, 9, body)] * 2), 0)
+        whole = self.produceFrame(1)
+        for size in range(len(whole)):
+            self.assertIsNone(decodeProduceRun(sized(whole[:size]) * 2, 0, self.SIZE_MAX))
+
+    def test_mutated(self) -> None:
+        """Mutated requests behind one that is not."""
+        random = Random(8)
+        for version in (9, 12, 13):
+            whole = self.produceFrame(1, b"r" * 50, version)
+            counts = set()
+            for _ in range(1_000):
+                counts.add(self.take(whole, mutate(random, whole), mutate(random, whole)))
+            self.assertGreaterEqual(counts, {0, 2, 3})
 
 
 class MutationTests(SynchronousTestCase):

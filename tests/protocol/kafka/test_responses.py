@@ -14,9 +14,11 @@ from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.fetch import FetchResponseWriter, withLongerThrottleTime
 from pylogbroker.protocol.kafka.produce import (
     PartitionProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
     encodeProduceResponse,
     frameProduceResponse,
+    frameProduceRun,
     withThrottleTime,
 )
 from pylogbroker.protocol.kafka.requests import RequestHeader
@@ -190,6 +192,18 @@ class ProduceTests(SynchronousTestCase):
         topic = TopicProduceResponse("t", topicId, [])
         for part in (plain._replace(errorCode=3), plain._replace(index=1 << 31)):
             self.assertIsNone(frameProduceResponse(9, 7, topic, part))
+
+    def test_run(self) -> None:
+        """Frames that differ in correlation id and base offset alone are those of each."""
+        part = PartitionProduceResponse(3, 0, 5, 1_700_000_000_000, 77)
+        for version in range(9, 14):
+            topic = TopicProduceData("t", bytes(range(16)), [])
+            offsets = [5, 9, 1 << 40]
+            expected = b"".join(
+                frameProduceResponse(version, at, topic, part._replace(baseOffset=offset)) or b""
+                for at, offset in enumerate(offsets)
+            )
+            self.assertEqual(frameProduceRun(version, range(3), topic, part, offsets), expected)
 
     def test_values(self) -> None:
         """A value that does not fit is refused."""
