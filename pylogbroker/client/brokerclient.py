@@ -90,12 +90,14 @@ class _Caller:
 
     @ivar isPatient: whether its time runs only when there is no old connection to wait for.
     @ivar deadlineMs: on the clock; infinite while its time does not run.
+    @ivar isOnce: whether the first failed attempt is the last for it.
     """
 
     waiter: Deferred[ClientConnection]
     isPatient: bool
     timer: Timer
     deadlineMs: float = inf
+    isOnce: bool = False
 
 
 class _QuietFactory(Factory):
@@ -159,11 +161,15 @@ class BrokerClient:
 
     # -- requests
 
-    def connection(self, timeoutMs: float | None = None) -> Deferred[ClientConnection]:
+    def connection(
+        self, timeoutMs: float | None = None, isOnce: bool = False
+    ) -> Deferred[ClientConnection]:
         """
         The present connection, or a new one.
 
         @param timeoutMs: by default C{connectTimeoutMs}, from when an old connection is gone.
+        @param isOnce: whether to fail with the first failed attempt, for a caller that knows other
+            brokers to ask.
         @return: fails with L{BrokerConnectionError}, which names the broker and the last attempt's
             reason; with its subclass L{TimedOutError} if no attempt has ended; with L{ClosedError}
             after C{close}; with L{BackpressureError} when too many callers wait. Cancelling stops
@@ -180,7 +186,7 @@ class BrokerClient:
                 )
             )
         waiter: Deferred[ClientConnection] = Deferred(lambda _waiter: self._forget(caller))
-        caller = _Caller(waiter, timeoutMs is None, Timer(self._clock))
+        caller = _Caller(waiter, timeoutMs is None, Timer(self._clock), isOnce=isOnce)
         if timeoutMs is not None:
             self._limit(caller, timeoutMs)
         elif self._blockedBy is None:
@@ -339,7 +345,8 @@ class BrokerClient:
         self._lastError = error
         self._dueAtMs = self._nowMs() + self._backoff.failed()
         self._failCallers(
-            [caller for caller in self._callers if caller.deadlineMs < self._dueAtMs], error
+            [each for each in self._callers if each.isOnce or each.deadlineMs < self._dueAtMs],
+            error,
         )
         if self._callers:
             self._report(error)

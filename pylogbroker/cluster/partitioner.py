@@ -76,33 +76,3 @@ def defaultPartitioner(key: object, partitionCount: int) -> int:
     """
     value = javaHash(key)
     return 0 if value == _INT_MIN else abs(value) % partitionCount
-
-
-# -- today's Kafka
-
-_MULTIPLIER = 0x5BD1E995
-_SEED = 0x9747B28C
-
-
-def murmur2(data: bytes) -> int:
-    """
-    The hash by which today's clients choose the partition of a key.
-
-    @return: 0..2^32-1.
-    """
-    size = len(data)
-    value = (_SEED ^ size) & _INT_MASK
-    whole = size & ~3
-    for position in range(0, whole, 4):
-        word = int.from_bytes(data[position : position + 4], "little") * _MULTIPLIER & _INT_MASK
-        word = (word ^ word >> 24) * _MULTIPLIER & _INT_MASK
-        value = (value * _MULTIPLIER & _INT_MASK) ^ word
-    if size > whole:
-        value = (value ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _INT_MASK
-    value = (value ^ value >> 13) * _MULTIPLIER & _INT_MASK
-    return value ^ value >> 15
-
-
-def keyPartition(key: bytes, count: int) -> int:
-    """The partition of a key among C{count}, as Java's and librdkafka's producers choose it."""
-    return (murmur2(key) & 0x7FFFFFFF) % count

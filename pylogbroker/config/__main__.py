@@ -12,6 +12,7 @@ from typing import Any
 from pylogbroker.config.auditsettings import AuditedSettings, AuditorSettings
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.config.consumersettings import ConsumerSettings
+from pylogbroker.config.kafka.clientsettings import KafkaProducerSettings
 from pylogbroker.config.keys import ConfigKey, Settings
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.config.registrysettings import RegistrySettings
@@ -56,6 +57,14 @@ _ROLES: tuple[tuple[str, str, type[Settings]], ...] = (
         "Consumer",
         "Of `pylogbroker.consumer.connector.ConsumerConnector`, a member of a group.",
         ConsumerSettings,
+    ),
+    (
+        "Kafka producer",
+        (
+            "Of `pylogbroker.producer.kafka.producer.KafkaProducer`, for any Kafka of today."
+            " Keys of Java's client keep name, meaning and default."
+        ),
+        KafkaProducerSettings,
     ),
     (
         "Audited producer",

@@ -31,7 +31,7 @@ log = Logger()
 _NOT_LAZY = object()
 
 
-class _LazyDeferred(Deferred[None]):
+class _LazyDeferred(Deferred[Any]):
     """
     A Deferred that is initialised when an attribute is read that only C{Deferred.__init__} sets.
     """
@@ -59,7 +59,7 @@ class _LazyDeferred(Deferred[None]):
 
 
 class SendDeferred(_LazyDeferred):
-    """The Deferred of one message, which fires with L{None}."""
+    """The Deferred of one message, which fires with L{None} or with where the message is."""
 
     _errback: Any = None
     """The one errback that was added; C{_NOT_LAZY} once it has fired or is an ordinary Deferred."""
@@ -77,12 +77,12 @@ class SendDeferred(_LazyDeferred):
         return super().addErrback(errback, *args, **kwargs)
 
     def callback(self, result: Any) -> None:
-        if self._errback is _NOT_LAZY or result is not None:
+        if self._errback is _NOT_LAZY or isinstance(result, Deferred | Failure):
             self.ensureInitialised()
             super().callback(result)
             return
         self.called = True
-        self.result = None
+        self.result = result
         self._errback = _NOT_LAZY
 
     def errback(self, fail: Any = None) -> None:
@@ -103,7 +103,7 @@ class SucceededDeferred(_LazyDeferred):
 _END: Iterator[Any] = iter(())
 
 
-def sendResultClass() -> type[Deferred[None]]:
+def sendResultClass() -> type[Deferred[Any]]:
     """The class of messages' Deferreds: Twisted's own while its debugging is on."""
     return Deferred if getDebugging() else SendDeferred
 

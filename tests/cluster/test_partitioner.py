@@ -13,8 +13,6 @@ from pylogbroker.cluster.partitioner import (
     REMEMBERED_LENGTH_MAX,
     defaultPartitioner,
     javaHash,
-    keyPartition,
-    murmur2,
 )
 from pylogbroker.errors import InvalidKeyError
 
@@ -99,27 +97,3 @@ class PartitionerTests(SynchronousTestCase):
     def test_inRange(self, key: object, count: int) -> None:
         """Whatever the key, the partition is one of those that there are."""
         self.assertIn(defaultPartitioner(key, count), range(count))
-
-
-class KeyTests(SynchronousTestCase):
-    """The hash of today's clients."""
-
-    KNOWN: ClassVar[dict[bytes, int]] = {  # of Kafka's own documentation and tests
-        b"21": -973932308,
-        b"foobar": -790332482,
-        b"a-little-bit-long-string": -985981536,
-        b"a-little-bit-longer-string": -1486304829,
-        b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
-        b"abc": 479470107,
-    }
-
-    def test_known(self) -> None:
-        """Each known key has Kafka's hash."""
-        for key, value in self.KNOWN.items():
-            self.assertEqual(murmur2(key), value & 0xFFFFFFFF, key)
-
-    @given(st.binary(max_size=20), st.integers(1, 1000))
-    def test_partition(self, key: bytes, count: int) -> None:
-        """Every key has a partition, and the sign of its hash does not matter."""
-        self.assertEqual(keyPartition(key, count), (murmur2(key) & 0x7FFFFFFF) % count)
-        self.assertIn(keyPartition(key, count), range(count))

@@ -12,6 +12,7 @@ from pylogbroker.config.__main__ import settingsPage
 from pylogbroker.config.auditsettings import AuditedSettings, AuditorSettings
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.config.consumersettings import ConsumerSettings
+from pylogbroker.config.kafka.clientsettings import KafkaProducerSettings
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.config.registrysettings import RegistrySettings
 
@@ -47,6 +48,7 @@ class PageTests(SynchronousTestCase):
                 BrokerSettings.keys,
                 ProducerSettings.keys,
                 ConsumerSettings.keys,
+                KafkaProducerSettings.keys,
                 AuditedSettings.keys,
                 AuditorSettings.keys,
                 RegistrySettings.keys,

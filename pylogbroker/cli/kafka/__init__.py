@@ -11,8 +11,8 @@ from argparse import Namespace
 
 from pylogbroker.cli.streams import Streams, writeAtOnce
 from pylogbroker.net.endpointstrings import brokerEndpoint, endpoint
+from pylogbroker.protocol.kafka.saslclient import SaslLogin
 from pylogbroker.syncclient.kafka.cluster import KafkaCluster
-from pylogbroker.syncclient.kafka.sasl import SaslLogin
 
 
 def openCluster(options: Namespace) -> KafkaCluster:

@@ -18,7 +18,7 @@ from pylogbroker.cli import CommandError
 from pylogbroker.cli.kafka import openCluster, show
 from pylogbroker.cli.output import Progress, asJson, asJsonLine, formatBytes, payloadAsJson
 from pylogbroker.cli.streams import READ_SIZE, LineDecoder, Streams, inputSize, writeAtOnce
-from pylogbroker.cluster.partitioner import keyPartition
+from pylogbroker.cluster.kafkapartitioner import keyPartition
 from pylogbroker.errors import OffsetOutOfRangeError, PylogbrokerError
 from pylogbroker.protocol.kafka.errorcodes import ResponseError
 from pylogbroker.records.compression import crc32

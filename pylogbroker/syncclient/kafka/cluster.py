@@ -21,10 +21,10 @@ from pylogbroker.net.endpointstrings import SocketAddress
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode, ResponseError, checkCode
+from pylogbroker.protocol.kafka.saslclient import SaslLogin
 from pylogbroker.retry import Backoff
 from pylogbroker.syncclient.connection import TIMEOUT_MS, monotonic, sleep
 from pylogbroker.syncclient.kafka.connection import CLIENT_ID, KafkaConnection
-from pylogbroker.syncclient.kafka.sasl import SaslLogin
 from pylogbroker.types import TopicPartition
 
 T = TypeVar("T")

@@ -21,8 +21,8 @@ from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode, checkCode
 from pylogbroker.protocol.kafka.requests import RequestHeader, encodeRequest
 from pylogbroker.protocol.kafka.responses import decodeResponse
+from pylogbroker.protocol.kafka.saslclient import SaslLogin, saslTokens
 from pylogbroker.syncclient.connection import TIMEOUT_MS, BrokerSocket, SocketOptions
-from pylogbroker.syncclient.kafka.sasl import SaslLogin, saslTokens
 
 CLIENT_ID = "pylogbroker"
 RESPONSE_SIZE_MAX = 128 << 20

@@ -1,6 +1,5 @@
 """
-The client's side of SASL: PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512; a module of its own, since it is
-to be checked against RFC 4616, 5802 and 7677.
+The client's side of SASL: PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 4616, 5802 and 7677).
 """
 
 from __future__ import annotations
@@ -37,11 +36,14 @@ class SaslLogin(NamedTuple):
         return f"SaslLogin({self.mechanism}, {self.user!r})"
 
 
-def saslTokens(login: SaslLogin) -> Generator[bytes, bytes, None]:
+def saslTokens(
+    login: SaslLogin, iterationsMax: int = ITERATIONS_MAX
+) -> Generator[bytes, bytes, None]:
     """
     The client's tokens; it is sent the broker's answer to each. Hashing a password for SCRAM takes
-    milliseconds for each thousand iterations.
+    a millisecond for each thousand or two of iterations.
 
+    @param iterationsMax: of the hash; a broker that asks for more is refused.
     @raise WireError: an answer is none, or the broker does not know the password, either.
     """
     if login.mechanism == PLAIN:
@@ -57,7 +59,7 @@ def saslTokens(login: SaslLogin) -> Generator[bytes, bytes, None]:
         salt, iterations = b64decode(parts["s"]), int(parts["i"])
     except (KeyError, ValueError):
         raise WireError(f"{first[:100]!r} is no message of SCRAM") from None
-    if not parts.get("r", "").startswith(nonce) or not 0 < iterations <= ITERATIONS_MAX:
+    if not parts.get("r", "").startswith(nonce) or not 0 < iterations <= iterationsMax:
         raise WireError(f"{first[:100]!r} cannot be answered")
     salted = hashlib.pbkdf2_hmac(name, login.password.encode(), salt, iterations)
     clientKey = hmac.digest(salted, b"Client Key", name)

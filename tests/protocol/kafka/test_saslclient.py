@@ -8,7 +8,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import WireError
-from pylogbroker.syncclient.kafka.sasl import SaslLogin, saslTokens
+from pylogbroker.protocol.kafka.saslclient import SaslLogin, saslTokens
 
 LOGIN = SaslLogin("SCRAM-SHA-256", "u,=", "secret")
 

@@ -1,0 +1,3 @@
+"""
+The connections of today's protocol for Twisted: brokers, their versions, the cluster's metadata.
+"""

@@ -1,0 +1,346 @@
+"""
+A cluster of today's Kafka, for a producer or a consumer: a connection to each broker, and metadata
+that are refreshed when an answer says so.
+
+What must be true:
+
+  - There is at most one Metadata request at a time. Whoever asks for news meanwhile gets those of
+  the next one, which is sent after a wait that grows with each failure.
+  - The brokers asked are, one after another, those with a connection, the others that are known,
+  and those of C{bootstrap.servers}; the order within each kind is drawn.
+  - Without a caller, an unknown leader or the maximum age there is no request.
+
+A refused password or a missing version fails whoever waits for metadata. A broker that cannot be
+reached does not: the next one is asked, for as long as somebody waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import SystemRandom
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogbroker.client.brokerclient import BrokerClientPool
+from pylogbroker.client.connection import ConnectionLimits
+from pylogbroker.client.kafka.connection import KafkaBrokerClient, NegotiatedConnection
+from pylogbroker.client.kafka.errorpolicy import ErrorPolicy, policyOf
+from pylogbroker.client.kafka.metadata import MetadataCache, TopicMetadata
+from pylogbroker.config.kafka.clientsettings import KafkaClientSettings
+from pylogbroker.errors import (
+    BrokerConnectionError,
+    ClosedError,
+    PylogbrokerError,
+    TimedOutError,
+    copyForReraise,
+)
+from pylogbroker.net.deferreds import Waiters, asDeferred
+from pylogbroker.net.timer import Timer
+from pylogbroker.protocol.kafka import messages
+from pylogbroker.protocol.kafka.apikeys import ApiKey
+from pylogbroker.protocol.kafka.errorcodes import ErrorCode, ResponseError, checkCode
+from pylogbroker.protocol.kafka.saslclient import SaslLogin
+from pylogbroker.retry import Backoff, RetryDelays
+
+RESPONSE_SIZE_MAX = 128 << 20
+"""Bytes of a response: a fetch of 50 MB, and the batch behind it that had to be whole."""
+
+CREATION_VERSION = 4
+"""The first version of Metadata that says whether to create topics; before, all do."""
+
+log = Logger()
+
+
+class ClusterClient:
+    """
+    Connections to the brokers of a cluster, and its metadata.
+
+    @ivar metadata: a L{MetadataCache}.
+    @ivar settings: a L{KafkaClientSettings}.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        settings: KafkaClientSettings,
+        *,
+        isCreatingTopics: bool = True,
+        connectionPool: BrokerClientPool | None = None,
+        random: Callable[[], float] | None = None,
+    ) -> None:
+        """
+        @param isCreatingTopics: whether missing topics are created, if the broker does so.
+        @param random: numbers from 0 up to, not including, 1.
+        """
+        random = SystemRandom().random if random is None else random
+        if connectionPool is None:
+            connectionPool = BrokerClientPool(
+                reactor,
+                connectTimeoutMs=settings.socketConnectionSetupTimeoutMs,
+                limits=ConnectionLimits(
+                    responseSizeMax=RESPONSE_SIZE_MAX, stallMs=settings.requestTimeoutMs
+                ),
+                random=random,
+                template=settings.brokerEndpoint,
+            )
+        login = None
+        if settings.saslUsername:
+            login = SaslLogin(settings.saslMechanism, settings.saslUsername, settings.saslPassword)
+        self.settings = settings
+        self.metadata = MetadataCache()
+        self._clock = reactor
+        self._random = random
+        self._pool = connectionPool
+        self._newClient = partial(
+            KafkaBrokerClient,
+            clientId=settings.clientId,
+            timeoutMs=settings.requestTimeoutMs,
+            login=login,
+        )
+        self._clients: dict[str, KafkaBrokerClient] = {}
+        self._isCreatingTopics = isCreatingTopics
+        self._topics: dict[str, None] = {}  # those whose metadata are asked for
+        self._listeners: list[Callable[[], None]] = []
+        self._isStale = False
+        self._refreshing: Deferred[None] | None = None
+        self._refreshed: Waiters[None] = Waiters()
+        self._timer = Timer(reactor)  # of the next Metadata request
+        self._backoff = self.newBackoff()
+        self._lastError: PylogbrokerError | None = None
+        self._refusal: ClosedError | None = None
+
+    def __repr__(self) -> str:
+        return f"<ClusterClient {','.join(self.settings.bootstrapServers)}>"
+
+    def newBackoff(self) -> Backoff:
+        """The waits between retries, by the settings."""
+        settings = self.settings
+        longestMs = max(settings.retryBackoffMs, settings.retryBackoffMaxMs)
+        return Backoff(self._random, RetryDelays(settings.retryBackoffMs, longestMs))
+
+    # -- brokers
+
+    def broker(self, number: int) -> KafkaBrokerClient:
+        """
+        The client of a broker.
+
+        @raise BrokerConnectionError: the cluster has no such broker.
+        """
+        endpoint = self.metadata.brokers.get(number)
+        if endpoint is None:
+            raise BrokerConnectionError(f"the cluster has no broker {number}")
+        return self._client(endpoint)
+
+    def _client(self, endpoint: str) -> KafkaBrokerClient:
+        client = self._clients.get(endpoint)
+        if client is None:
+            client = self._newClient(self._clock, self._pool.get(endpoint))
+            self._clients[endpoint] = client
+        return client
+
+    def _forgetBrokers(self) -> None:
+        """Close the connections to addresses that are no broker's any more."""
+        wanted = {*self.metadata.brokers.values(), *self.settings.bootstrapServers}
+        for endpoint in self._clients.keys() - wanted:
+            self._clients.pop(endpoint).stop()
+            self._pool.forget(endpoint).addErrback(lambda _failure: None)
+
+    def _candidates(self) -> list[str]:
+        known = [*self.metadata.brokers.values(), *self.settings.bootstrapServers]
+
+        def rank(endpoint: str) -> tuple[bool, bool, float]:
+            client = self._clients.get(endpoint)
+            isConnected = client is not None and client.current is not None
+            isBroker = endpoint in self.metadata.brokers.values()
+            return not isConnected, not isBroker, self._random()
+
+        return sorted(dict.fromkeys(known), key=rank)
+
+    @asDeferred
+    async def anyConnection(self) -> NegotiatedConnection:
+        """
+        A connection to any broker that can be reached.
+
+        @return: fails with the last broker's error when none can be reached, and as
+            L{NegotiatedConnection.negotiate}.
+        """
+        problem: BrokerConnectionError | None = None
+        for endpoint in self._candidates():
+            if self._refusal is not None:
+                raise copyForReraise(self._refusal)
+            try:
+                return await self._client(endpoint).connection()
+            except BrokerConnectionError as error:
+                problem = error
+        assert problem is not None
+        raise problem
+
+    # -- metadata
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """
+        @param changed: called after each change of the metadata.
+        """
+        self._listeners.append(changed)
+
+    def topic(self, name: str) -> TopicMetadata | None:
+        """
+        What is known of a topic now. A topic that was never asked for is asked for from now on.
+        """
+        if name not in self._topics:
+            self._topics[name] = None
+            self.refreshSoon()
+        return self.metadata.topics.get(name)
+
+    @asDeferred
+    async def findTopic(self, name: str, timeoutMs: float) -> TopicMetadata:
+        """
+        Wait until a topic is known.
+
+        @return: fails with L{ResponseError} when it may not be seen or has an invalid name; with
+            L{TimedOutError}, whose text has the last reason, when it is not known in time; as
+            L{refresh}. Can be cancelled.
+        """
+        deadlineMs = self._clock.seconds() * 1000 + timeoutMs
+        while True:
+            found = self.topic(name)
+            if found is not None:
+                return found
+            code = self.metadata.errors.get(name, 0)
+            if code and ErrorPolicy.RETRY not in policyOf(code):
+                self.forgetTopic(name)
+                raise ResponseError(code, f"topic {name}")
+            leftMs = deadlineMs - self._clock.seconds() * 1000
+            if leftMs <= 0:
+                reason: object = ResponseError(code) if code else self._lastError
+                self.forgetTopic(name)
+                raise TimedOutError(
+                    f"no metadata of topic {name} within {timeoutMs:.0f} ms: {reason}"
+                )
+            news = self.refresh()
+            news.addTimeout(leftMs / 1000, self._clock, lambda _result, _seconds: None)
+            await news
+
+    def forgetTopic(self, name: str) -> None:
+        """Ask no more for a topic's metadata."""
+        self._topics.pop(name, None)
+        self.metadata.forget(name)
+        self.metadata.errors.pop(name, None)
+
+    def refresh(self) -> Deferred[None]:
+        """
+        Ask for the metadata of all topics that were asked for.
+
+        @return: fires after the next response. Fails with L{ResponseError} when the password is
+            refused, with L{pylogbroker.errors.WireError} when the broker is none of Kafka's, with
+            L{ClosedError} after C{close}. While no broker can be reached it does not fire. Can be
+            cancelled.
+        """
+        waiter = self._refreshed.wait()
+        self.refreshSoon()
+        return waiter
+
+    def refreshSoon(self) -> None:
+        """As L{refresh}, without waiting."""
+        if self._refusal is not None:
+            self._refreshed.fire(Failure(copyForReraise(self._refusal)))
+            return
+        if self._isStale:
+            return
+        self._isStale = True
+        if self._refreshing is None:
+            self._timer.start(0 if self._lastError is None else self._backoff.failed(), self._begin)
+
+    def _begin(self) -> None:
+        self._isStale = False
+        self._refreshing = Deferred.fromCoroutine(self._ask())
+        self._refreshing.addBoth(self._ended)
+
+    async def _ask(self) -> None:
+        connection = await self.anyConnection()
+        cls = messages.MetadataRequest
+        body = cls(topics=[cls.MetadataRequestTopic(name=name) for name in self._topics])
+        if connection.supports(ApiKey.METADATA, CREATION_VERSION):
+            body.allowAutoTopicCreation = self._isCreatingTopics
+        found = await connection.request(ApiKey.METADATA, body)
+        checkCode(found.errorCode, "metadata")
+        if not found.brokers:
+            raise BrokerConnectionError("the metadata name no broker")
+        self.metadata.update(found)
+        self._forgetBrokers()
+
+    def _ended(self, result: Failure | None) -> None:
+        self._refreshing = None
+        if self._refusal is not None:
+            return
+        if isinstance(result, Failure):
+            self._failed(result)
+            return
+        self._lastError = None
+        self._isStale = self._isStale or not self._isComplete()
+        if self._isStale:
+            self._timer.start(self._backoff.failed(), self._begin)
+        else:
+            self._backoff.succeeded()
+            self._timer.start(self.settings.metadataMaxAgeMs, self._begin)
+        self._refreshed.fire(None)
+        for changed in list(self._listeners):
+            changed()
+
+    def _isComplete(self) -> bool:
+        """Whether every topic that is asked for is known, with all its leaders."""
+        metadata = self.metadata
+        return all(
+            name in metadata.topics
+            and name not in metadata.errors
+            and all(each.node in metadata.brokers for each in metadata.topics[name].leaders)
+            for name in self._topics
+        )
+
+    def _failed(self, reason: Failure) -> None:
+        error = reason.value
+        isPassing = isinstance(error, BrokerConnectionError) or (
+            isinstance(error, ResponseError) and error.isRetriable
+        )
+        if isinstance(error, ResponseError) and error.code == ErrorCode.REBOOTSTRAP_REQUIRED:
+            self.metadata.brokers.clear()  # begin again with C{bootstrap.servers}
+            isPassing = True
+        if not isinstance(error, PylogbrokerError):
+            log.failure("Asking for metadata failed unexpectedly", reason)
+            error = BrokerConnectionError(f"unexpected: {error!r}")
+        self._lastError = error
+        self._isStale = True
+        self._timer.start(self._backoff.failed(), self._begin)
+        if not isPassing:
+            self._refreshed.fire(Failure(copyForReraise(error)))
+
+    # -- the end
+
+    def abort(self) -> None:
+        """Cut all connections. L{close} then takes a moment."""
+        self._stop()
+        self._pool.abort()
+
+    def _stop(self) -> None:
+        if self._refusal is None:
+            self._refusal = ClosedError("the client was closed")
+        self._timer.stop()
+        for client in self._clients.values():
+            client.stop()
+        refreshing, self._refreshing = self._refreshing, None
+        if refreshing is not None:
+            refreshing.cancel()
+        self._refreshed.fire(Failure(copyForReraise(self._refusal)))
+
+    def close(self) -> Deferred[None]:
+        """
+        Ask no more, and close all connections.
+
+        @return: as L{BrokerClientPool.close}.
+        """
+        self._stop()
+        return self._pool.close()

@@ -1,0 +1,3 @@
+"""
+The producer of today's protocol.
+"""

@@ -1,0 +1,319 @@
+"""
+The messages for one partition on their way: which batch is sent next, with which sequence number. A
+module of its own, since it is pure, and its tests try every order of answers.
+
+With idempotence the broker takes a batch only behind the one before it, by producer id, epoch and
+sequence number, and knows the last five of a partition: so a batch sent twice is stored once, and
+none is stored behind a gap. What must be true here:
+
+  - At most five batches of a partition are unacknowledged, in the order of their numbers.
+  - A batch is sent again with the numbers that it had. When one has to be sent again, those behind
+  it were refused, or are about to be: nothing leaves until all of them are answered; then all that
+  are left go again, in order.
+  - A number that was used and is not in the log is a gap: a batch was refused for good, was given
+  up, or the broker has forgotten the producer. The next epoch begins behind a gap, with 0. But a
+  batch that may be in the log must not get another number: it is sent with its old one until the
+  broker has said what became of it (a refusal for its sequence means that it is not there).
+
+Kafka's own client bumps the epoch of such a batch as well, and may store it twice.
+
+Without idempotence there are no numbers. Batches that were in flight behind one that is sent again
+may stand before it in the log.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pylogbroker.errors import PylogbrokerError
+from pylogbroker.interfaces import NO_PRODUCER
+from pylogbroker.records.batchbuilder import BatchBuilder, PackedRecords
+from pylogbroker.records.recordbatch import iterateRecords, readHeader
+
+NO_SEQUENCE = -1
+EPOCH_MAX = 0x7FFF
+_SEQUENCE_MASK = 0x7FFFFFFF
+
+
+class RecordMetadata(NamedTuple):
+    """
+    Where a message is.
+
+    @ivar offset: -1: the broker does not say (C{acks=0}; a batch that it had long before).
+    @ivar timestamp: milliseconds since the epoch; the broker's, where the topic has
+        C{LogAppendTime}.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+class ProducerBatch:
+    """
+    Messages that are stored together or not at all.
+
+    @ivar builder: takes the messages; L{None} once the batch was sent.
+    @ivar waiters: objects with C{callback} and C{errback} for the outcome of each message, or
+        L{None}.
+    @ivar timestamps: of each message.
+    @ivar memorySize: bytes that its messages have of the producer's memory.
+    @ivar deadlineMs: when it is given up, on the clock.
+    @ivar isDue: whether it need not wait for more messages.
+    @ivar isInRequest: whether it was sent, and neither answered nor lost.
+    @ivar isUncertain: whether the broker may have it.
+    @ivar isSettled: whether its waiters know the outcome.
+    """
+
+    __slots__ = (
+        "attemptCount",
+        "builder",
+        "deadlineMs",
+        "isDue",
+        "isInRequest",
+        "isSettled",
+        "isUncertain",
+        "lastError",
+        "memorySize",
+        "packed",
+        "queue",
+        "sequence",
+        "timestamps",
+        "waiters",
+    )
+
+    def __init__(self, queue: PartitionQueue, deadlineMs: float) -> None:
+        self.queue = queue
+        self.builder: BatchBuilder | None = BatchBuilder()
+        self.packed: PackedRecords | None = None
+        self.waiters: list[Any] = []
+        self.timestamps: list[int] = []
+        self.memorySize = 0
+        self.deadlineMs = deadlineMs
+        self.sequence = NO_SEQUENCE
+        self.attemptCount = 0
+        self.lastError: PylogbrokerError | None = None
+        self.isDue = self.isInRequest = self.isUncertain = self.isSettled = False
+
+    def __len__(self) -> int:
+        return len(self.waiters)
+
+    @property
+    def size(self) -> int:
+        """Bytes in a request; before it is compressed, at most about so many."""
+        if self.packed is not None:
+            return self.packed.size
+        assert self.builder is not None
+        return self.builder.size
+
+    def pack(self, codec: int) -> None:
+        """Close the batch, if it is open."""
+        if self.builder is not None:
+            self.packed = self.builder.close(codec)
+            self.builder = None
+
+    def encode(self) -> bytes:
+        """The batch, with the numbers that it has now. It must be closed."""
+        assert self.packed is not None
+        queue = self.queue
+        if self.sequence == NO_SEQUENCE:
+            return self.packed.encode()
+        return self.packed.encode(queue.producerId, queue.epoch, self.sequence)
+
+    def split(self, codec: int) -> tuple[ProducerBatch, ProducerBatch]:
+        """Two batches of half the messages, with the same numbers. It has two messages at least."""
+        data = self.encode()
+        records = list(iterateRecords(data, 0, readHeader(data)))
+        middle = len(records) // 2
+        halves = []
+        for start, end in ((0, middle), (middle, len(records))):
+            half = ProducerBatch(self.queue, self.deadlineMs)
+            assert half.builder is not None
+            for record in records[start:end]:
+                half.builder.append(record.timestampMs, record.key, record.value, record.headers)
+            half.waiters = self.waiters[start:end]
+            half.timestamps = self.timestamps[start:end]
+            half.lastError, half.isUncertain = self.lastError, self.isUncertain
+            if self.sequence != NO_SEQUENCE:
+                half.sequence = (self.sequence + start) & _SEQUENCE_MASK
+            half.pack(codec)
+            halves.append(half)
+        first, second = halves
+        first.memorySize = self.memorySize // 2
+        second.memorySize = self.memorySize - first.memorySize
+        return first, second
+
+
+class PartitionQueue:
+    """
+    The batches for one partition.
+
+    @ivar open: takes messages; L{None}: there is none.
+    @ivar full: wait to be sent for the first time.
+    @ivar unacknowledged: were sent, in the order of their numbers.
+    @ivar inRequestCount: of those, how many are in a request.
+    @ivar node: the broker that got the last one.
+    @ivar retryAtMs: after a failure nothing is sent before this time.
+    """
+
+    __slots__ = (
+        "_hasGap",
+        "_inFlightCountMax",
+        "_isRecovering",
+        "_nextSequence",
+        "epoch",
+        "full",
+        "inRequestCount",
+        "node",
+        "open",
+        "partition",
+        "producerId",
+        "retryAtMs",
+        "topic",
+        "unacknowledged",
+    )
+
+    def __init__(self, topic: str, partition: int, inFlightCountMax: int) -> None:
+        """
+        @param inFlightCountMax: batches that may be unacknowledged.
+        """
+        self.topic = topic
+        self.partition = partition
+        self.open: ProducerBatch | None = None
+        self.full: deque[ProducerBatch] = deque()
+        self.unacknowledged: deque[ProducerBatch] = deque()
+        self.inRequestCount = 0
+        self.node = -1
+        self.retryAtMs = 0.0
+        self.producerId, self.epoch = NO_PRODUCER, -1
+        self._inFlightCountMax = inFlightCountMax
+        self._nextSequence = NO_SEQUENCE
+        self._isRecovering = False
+        self._hasGap = False
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def isIdentified(self) -> bool:
+        """Whether batches are numbered."""
+        return self._nextSequence != NO_SEQUENCE
+
+    @property
+    def isExhausted(self) -> bool:
+        """Whether an epoch must begin, and there is none left."""
+        return self._hasGap and self.epoch >= EPOCH_MAX
+
+    def identify(self, producerId: int, epoch: int) -> None:
+        """Number the batches from 0 on. Called before the first is sent."""
+        self.producerId, self.epoch = producerId, epoch
+        self._nextSequence = 0
+
+    def next(self, nowMs: float, isFlushing: bool) -> ProducerBatch | None:
+        """
+        The batch to send now; L{begin} follows, or nothing.
+
+        @param isFlushing: whether an open batch waits for no more messages.
+        """
+        if self._isRecovering or self._hasGap:
+            if self.inRequestCount or nowMs < self.retryAtMs:
+                return None
+            self._isRecovering = False
+            if self._hasGap and not any(each.isUncertain for each in self.unacknowledged):
+                self._beginEpoch()
+        if len(self.unacknowledged) > self.inRequestCount:
+            return next(each for each in self.unacknowledged if not each.isInRequest)
+        if self._hasGap or len(self.unacknowledged) >= self._inFlightCountMax:
+            return None
+        if self.full:
+            return self.full[0]
+        batch = self.open
+        return batch if batch is not None and (batch.isDue or isFlushing) else None
+
+    def hasWork(self, isFlushing: bool) -> bool:
+        """Whether there is something to send, now or after an answer."""
+        return (
+            bool(self.full)
+            or len(self.unacknowledged) > self.inRequestCount
+            or (self.open is not None and (self.open.isDue or isFlushing))
+        )
+
+    def _beginEpoch(self) -> None:
+        self._hasGap = False
+        self.epoch += 1
+        self._nextSequence = 0
+        for batch in self.unacknowledged:
+            self._number(batch)
+
+    def _number(self, batch: ProducerBatch) -> None:
+        batch.sequence = self._nextSequence
+        self._nextSequence = (self._nextSequence + len(batch)) & _SEQUENCE_MASK
+
+    def begin(self, batch: ProducerBatch, node: int) -> None:
+        """A batch of L{next} is sent to a broker."""
+        if not batch.attemptCount:
+            if batch is self.open:
+                self.open = None
+            else:
+                self.full.popleft()
+            if self.isIdentified:
+                self._number(batch)
+            self.unacknowledged.append(batch)
+        batch.isInRequest = True
+        batch.attemptCount += 1
+        self.inRequestCount += 1
+        self.node = node
+
+    def _end(self, batch: ProducerBatch) -> None:
+        if batch.isInRequest:
+            batch.isInRequest = False
+            self.inRequestCount -= 1
+
+    def acknowledged(self, batch: ProducerBatch) -> None:
+        """The log has it."""
+        self._end(batch)
+        self.unacknowledged.remove(batch)
+
+    def mustRetry(self, batch: ProducerBatch, retryAtMs: float) -> None:
+        """It must be sent again."""
+        self._end(batch)
+        self._isRecovering = True
+        self.retryAtMs = max(self.retryAtMs, retryAtMs)
+
+    def refusedForSequence(self, batch: ProducerBatch, retryAtMs: float) -> None:
+        """
+        The broker lacks the batch before it. If that one is acknowledged, the broker has lost it,
+        or knows this producer no more.
+        """
+        batch.isUncertain = False
+        if self.unacknowledged[0] is batch:
+            self._hasGap = True
+        self.mustRetry(batch, retryAtMs)
+
+    def replace(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
+        """Send others in its place, which have its messages."""
+        self._end(batch)
+        index = self.unacknowledged.index(batch)
+        self.unacknowledged.remove(batch)
+        for part in reversed(parts):
+            part.attemptCount = batch.attemptCount
+            self.unacknowledged.insert(index, part)
+        self._isRecovering = True
+
+    def drop(self, batch: ProducerBatch) -> None:
+        """It will not be sent again, or at all."""
+        self._end(batch)
+        if batch is self.open:
+            self.open = None
+        elif batch in self.unacknowledged:
+            self.unacknowledged.remove(batch)
+            self._hasGap = self._hasGap or self.isIdentified
+        else:
+            self.full.remove(batch)
+
+    def batches(self) -> list[ProducerBatch]:
+        """All of them, the oldest first."""
+        return [*self.unacknowledged, *self.full, *([self.open] if self.open is not None else [])]

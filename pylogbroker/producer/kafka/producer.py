@@ -1,0 +1,554 @@
+"""
+The producer of today's protocol, for any Kafka from 0.11 on.
+
+What must be true:
+
+  - Each accepted message has one outcome. Its Deferred fires with a L{RecordMetadata}, or fails:
+  with L{UnknownOutcomeError} when it may be in the log, with any other error when it is not.
+  - Idempotence is not given up silently: a broker without it is an error.
+  - Calls for one partition keep their order, also through retries.
+  - The bytes and the number of messages in the producer are limited. Beyond, calls wait.
+
+A message passes C{producer} (acceptance, partition), L{pylogbroker.producer.inflight} (capacity),
+L{pylogbroker.records.batchbuilder} (its bytes), C{partitionqueue} (order) and C{sender} (requests,
+retries, outcome). The methods are those of L{pylogbroker.producer.producer.Producer}, which speaks
+the protocol of 2011.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from random import Random, SystemRandom
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IConsumer
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from pylogbroker.client.brokerclient import BrokerClientPool
+from pylogbroker.client.kafka.cluster import ClusterClient
+from pylogbroker.client.kafka.metadata import TopicMetadata
+from pylogbroker.cluster.kafkapartitioner import (
+    CRC32,
+    KEY_PARTITIONERS,
+    MURMUR2,
+    KeyPartitioner,
+)
+from pylogbroker.config.kafka.clientsettings import KafkaProducerSettings
+from pylogbroker.errors import (
+    ClosedError,
+    ConfigurationError,
+    InvalidPartitionError,
+    MessageTooLargeError,
+    PylogbrokerError,
+    QueueFullError,
+    TimedOutError,
+    copyForReraise,
+)
+from pylogbroker.metrics.clientmetrics import producerFamilies
+from pylogbroker.metrics.exposition import Family
+from pylogbroker.net.deferreds import Waiters
+from pylogbroker.net.timer import Timer
+from pylogbroker.producer.completion import ProducerCounters, SendGroup, sendResultClass
+from pylogbroker.producer.inflight import InFlightMessageLimiter
+from pylogbroker.producer.kafka.partitionqueue import PartitionQueue, RecordMetadata
+from pylogbroker.producer.kafka.sender import KafkaSender
+from pylogbroker.producer.lifecycle import GracefulShutdown, UpstreamFlowControl
+from pylogbroker.producer.plugins import callableOf, loadPlugin
+from pylogbroker.producer.producer import ProducerData
+from pylogbroker.records.batchbuilder import (
+    RECORD_OVERHEAD_MAX,
+    GivenHeaders,
+    recordSizeMax,
+)
+
+__all__ = ["KafkaProducer", "RecordMetadata"]
+
+TURN_COUNT_MAX = 500
+"""Messages that a loop may send before it yields to the reactor; see L{KafkaProducer.whenReady}."""
+
+log = Logger()
+
+_Call = tuple[str, bytes | None, bytes | None, GivenHeaders, int, int | None, int, Any]
+"""Topic, value, key, headers, timestamp, partition, size and waiter of a message."""
+
+
+class _TopicRoute:
+    """
+    The partitions of a topic.
+
+    @ivar queues: by the partition's number; empty while they are not known.
+    @ivar waiting: calls, in order, while the partitions are not known.
+    @ivar sticky: where messages without a key go.
+    @ivar stickySize: bytes that have gone there.
+    """
+
+    __slots__ = ("queues", "sticky", "stickySize", "topic", "waiting")
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.queues: list[PartitionQueue] = []
+        self.waiting: list[_Call] = []
+        self.sticky = 0
+        self.stickySize = 0
+
+
+@implementer(IConsumer)
+class KafkaProducer:
+    """
+    Publishes messages to the topics of a cluster; the module states its promises.
+
+    As a Twisted C{IConsumer} it takes any push or pull producer:
+    C{producer.registerProducer(source, True)}. Each C{write} is a message for the topic of the
+    C{topic} setting.
+
+    @ivar counters: a L{ProducerCounters}.
+    @ivar settings: a L{KafkaProducerSettings}.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        settings: KafkaProducerSettings | Mapping[str, str],
+        *,
+        connectionPool: BrokerClientPool | None = None,
+        partitioner: KeyPartitioner | Any = None,
+        random: Callable[[], float] | None = None,
+        isLoggingFailures: bool = True,
+    ) -> None:
+        """
+        @param settings: or properties.
+        @param partitioner: in place of C{partitioner.class}: a function of key and count, or an
+            object with C{partition}. It is asked for messages with a key.
+        @param random: numbers from 0 up to, not including, 1.
+        @param isLoggingFailures: L{False} is for a caller that handles each failure.
+        @raise ConfigurationError: the settings are wrong, or name an object that cannot be loaded.
+        """
+        if not isinstance(settings, KafkaProducerSettings):
+            settings = KafkaProducerSettings.fromProperties(settings, _logWarning)
+        if random is None:
+            random = Random(SystemRandom().getrandbits(64)).random
+        name = settings.partitionerClass or MURMUR2
+        if partitioner is None:
+            partitioner = loadPlugin("partitioner.class", name, KEY_PARTITIONERS, "partition")
+        self.settings = settings
+        self._clock = reactor
+        self._random = random
+        self._partitioner: KeyPartitioner = callableOf("partitioner", partitioner, "partition")
+        # librdkafka's "consistent_random" hashes no empty key.
+        self._hashesEmptyKeys = self._partitioner is not KEY_PARTITIONERS[CRC32]
+        self._cluster = ClusterClient(
+            reactor, settings, connectionPool=connectionPool, random=random
+        )
+        self._cluster.listen(self._onMetadata)
+        self._limiter = InFlightMessageLimiter(
+            reactor,
+            settings.queueSize,
+            settings.bufferMemory,
+            settings.maxBlockMs,
+            self._onAdmitted,
+            self._onRefused,
+        )
+        self._flowControl = UpstreamFlowControl(reactor, self._limiter.fullness)
+        self._sender = KafkaSender(
+            reactor,
+            settings,
+            self._cluster,
+            self._limiter,
+            random,
+            self._flowControl.check,
+            isLoggingFailures,
+        )
+        self.counters: ProducerCounters = self._sender.counters
+        self._isLoggingFailures = isLoggingFailures
+        self._isFullLogged = False
+        self._newResult = sendResultClass()
+        self._routes: dict[str, _TopicRoute] = {}
+        self._refusal: PylogbrokerError | None = None
+        self._turnAt = TURN_COUNT_MAX
+        self._turnTimer = Timer(reactor)
+        self._turnWaiters: Waiters[None] = Waiters()
+        self._shutdown = GracefulShutdown(
+            reactor,
+            settings.closeTimeoutMs,
+            self._beginClose,
+            self._close,
+            self._abort,
+            self._describeLosses,
+        )
+
+    def __repr__(self) -> str:
+        servers = ",".join(self.settings.bootstrapServers)
+        return f"<KafkaProducer {servers}, {self._limiter.count} messages in flight>"
+
+    # -- sending
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: GivenHeaders = (),
+        timestamp: int | None = None,
+        partition: int | None = None,
+    ) -> Deferred[RecordMetadata]:
+        """
+        Publish a message.
+
+        @param value: L{None}: a tombstone, which deletes the key from a compacted topic.
+        @param key: messages with the same key go to the same partition while the topic has as many
+            partitions; without one a partition is drawn for each C{batch.size} bytes.
+        @param headers: pairs of name and bytes.
+        @param timestamp: milliseconds since the epoch; by default now.
+        @param partition: in place of the partitioner's.
+        @return: fires with a L{RecordMetadata} when the message counts as sent by C{acks}. Fails
+            with L{pylogbroker.errors.UnknownOutcomeError} when the broker may have it. All other
+            failures mean that it is not in the log:
+            L{ResponseError<pylogbroker.protocol.kafka.errorcodes.ResponseError>} when the broker
+            refuses it; L{TimedOutError} when C{delivery.timeout.ms} is over, or C{max.block.ms} for
+            an unknown topic; L{QueueFullError} after C{max.block.ms} without room;
+            L{MessageTooLargeError}; L{InvalidPartitionError}; L{pylogbroker.errors.EncodingError}
+            for values that are no bytes; L{ClosedError} after C{close}. A loop awaits L{whenReady}
+            before each call. Cancelling stops waiting, and takes nothing back.
+        """
+        waiter: Deferred[RecordMetadata] = self._newResult()
+        self._accept(topic, value, key, headers, timestamp, partition, waiter)
+        return waiter
+
+    def sendNoWait(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: GivenHeaders = (),
+        timestamp: int | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """
+        Publish like L{send} at less cost, without a L{Deferred}. The counters and the log report
+        the outcome.
+        """
+        self._accept(topic, value, key, headers, timestamp, partition, None)
+
+    def sendMany(self, datas: Iterable[ProducerData]) -> Deferred[None]:
+        """
+        Publish messages of several topics and keys.
+
+        @param datas: (topic, values, key) of each.
+        @return: fires with L{None} when all are sent; fails with the worst failure (unknown before
+            failed).
+        """
+        calls = [(topic, value, key) for topic, values, key in datas for value in values]
+        if not calls:
+            return succeed(None)
+        group = SendGroup(len(calls))
+        for topic, value, key in calls:
+            self._accept(topic, value, key, (), None, None, group)
+        return group.waiter
+
+    def sendEach(self, datas: Iterable[ProducerData]) -> list[Deferred[RecordMetadata]]:
+        """
+        Publish messages of several topics and keys, with an outcome for each message.
+
+        @param datas: as of L{sendMany}.
+        @return: for each message, in order, as L{send}.
+        """
+        return [self.send(topic, value, key) for topic, values, key in datas for value in values]
+
+    def _accept(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: GivenHeaders,
+        timestamp: int | None,
+        partition: int | None,
+        waiter: Any,
+    ) -> None:
+        self.counters.acceptedCount += 1
+        if timestamp is None:
+            timestamp = int(self._clock.seconds() * 1000)
+        if headers or type(value) is not bytes or (key is not None and type(key) is not bytes):
+            try:
+                headers = tuple(headers)
+                size = recordSizeMax(key, value, headers)
+            except PylogbrokerError as error:
+                self._refuse(error, waiter)
+                return
+            except TypeError as error:
+                self._refuse(PylogbrokerError(f"headers: {error}"), waiter)
+                return
+        else:
+            size = RECORD_OVERHEAD_MAX + len(value) + (len(key) if key is not None else 0)
+        if size > self.settings.maxRequestSize:
+            text = f"a message for {topic} of {size} bytes; {self.settings.maxRequestSize} are"
+            self._refuse(MessageTooLargeError(f"{text} allowed by max.request.size"), waiter)
+        elif self._refusal is not None or self._sender.fatalError is not None:
+            self._refuse(self._refusal or self._sender.fatalError, waiter)
+        elif self._limiter.tryAcquire(1, size):
+            self._append(topic, value, key, headers, timestamp, partition, size, waiter)
+        else:
+            call = (topic, value, key, headers, timestamp, partition, size, waiter)
+            self._limiter.acquire(1, size, call)
+            self._sender.wake()
+
+    def _onAdmitted(self, call: _Call) -> None:
+        self._append(*call)
+
+    def _onRefused(self, call: _Call, reason: PylogbrokerError) -> None:
+        if isinstance(reason, QueueFullError):
+            self.counters.droppedCount += 1
+            if not self._isFullLogged and self._isLoggingFailures:
+                self._isFullLogged = True
+                log.error("The queue is full, messages are refused: {reason}", reason=reason)
+        self._refuse(reason, call[-1])
+
+    def _refuse(self, reason: PylogbrokerError | None, waiter: Any) -> None:
+        """A message fails that has no capacity."""
+        assert reason is not None
+        self.counters.failedCount += 1
+        if waiter is not None:
+            waiter.errback(Failure(copyForReraise(reason)))
+
+    def _discard(self, call: _Call, reason: PylogbrokerError) -> None:
+        """A message fails that has capacity, and is in no batch."""
+        self._limiter.release(1, call[-2])
+        self._refuse(reason, call[-1])
+        self._limiter.notify()
+
+    def _append(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: GivenHeaders,
+        timestamp: int,
+        partition: int | None,
+        size: int,
+        waiter: Any,
+    ) -> None:
+        """Put a message into a batch. It has capacity."""
+        route = self._routes.get(topic)
+        if route is None or not route.queues:
+            call = (topic, value, key, headers, timestamp, partition, size, waiter)
+            self._await(topic, route, call)
+            return
+        queues = route.queues
+        if partition is None:
+            if key is None or not (key or self._hashesEmptyKeys):
+                if route.stickySize + size > self.settings.batchSize:
+                    self._moveSticky(route)
+                route.stickySize += size
+                partition = route.sticky
+            else:
+                try:
+                    partition = self._partitioner(key, len(queues))
+                except Exception as error:  # the application's own
+                    failed = InvalidPartitionError(f"the partitioner failed: {error!r}")
+                    self._discardMessage(size, waiter, failed)
+                    return
+        if not 0 <= partition < len(queues):
+            text = f"partition {partition} of {topic}, which has {len(queues)}"
+            self._discardMessage(size, waiter, InvalidPartitionError(text))
+            return
+        queue = queues[partition]
+        batch = queue.open
+        if batch is None or (
+            batch.waiters and batch.builder.size + size > self.settings.batchSize  # type: ignore[union-attr]
+        ):
+            batch = self._sender.openBatch(queue)
+        batch.builder.append(timestamp, key, value, headers)  # type: ignore[union-attr]
+        batch.waiters.append(waiter)
+        batch.timestamps.append(timestamp)
+        batch.memorySize += size
+
+    def _discardMessage(self, size: int, waiter: Any, reason: PylogbrokerError) -> None:
+        self._limiter.release(1, size)
+        self._refuse(reason, waiter)
+        self._limiter.notify()
+
+    # -- topics
+
+    def _await(self, topic: str, route: _TopicRoute | None, call: _Call) -> None:
+        if route is None:
+            route = self._routes[topic] = _TopicRoute(topic)
+            route.waiting.append(call)
+            finding = self._cluster.findTopic(topic, self.settings.maxBlockMs)
+            finding.addCallbacks(self._found, self._notFound, (route,), {}, (route,))
+        else:
+            route.waiting.append(call)
+
+    def _found(self, found: TopicMetadata, route: _TopicRoute) -> None:
+        self._extend(route, found)
+        self._moveSticky(route)
+        waiting, route.waiting = route.waiting, []
+        for call in waiting:
+            self._append(*call)
+        self._sender.wake()
+
+    def _notFound(self, reason: Failure, route: _TopicRoute) -> None:
+        error = reason.value
+        if not isinstance(error, PylogbrokerError):
+            error = ClosedError(f"the search for topic {route.topic} was given up: {error!r}")
+        self._routes.pop(route.topic, None)
+        for call in route.waiting:
+            self._discard(call, error)
+
+    def _extend(self, route: _TopicRoute, found: TopicMetadata) -> None:
+        countMax = self.settings.maxInFlightRequestsPerConnection
+        for number in range(len(route.queues), len(found.partitions)):
+            route.queues.append(PartitionQueue(route.topic, number, countMax))
+
+    def _onMetadata(self) -> None:
+        for name, route in self._routes.items():
+            found = self._cluster.metadata.topics.get(name)
+            if found is not None and route.queues:
+                self._extend(route, found)
+
+    def _moveSticky(self, route: _TopicRoute) -> None:
+        """
+        Draw the partition for messages without a key, among those with a leader; the batch of the
+        one before is full.
+        """
+        before = route.queues[route.sticky].open
+        if before is not None:
+            self._sender.makeDue(before)
+        metadata, count = self._cluster.metadata, len(route.queues)
+        if count > 1:
+            led = [
+                number
+                for number in range(count)
+                if metadata.leader(route.topic, number) is not None
+            ]
+            chosen = led or range(count)
+            route.sticky = chosen[int(self._random() * len(chosen))]
+        route.stickySize = 0
+
+    def partitionsFor(self, topic: str) -> Deferred[list[int]]:
+        """
+        The numbers of a topic's partitions.
+
+        @return: fails as L{ClusterClient.findTopic} after C{max.block.ms}.
+        """
+        finding = self._cluster.findTopic(topic, self.settings.maxBlockMs)
+        return finding.addCallback(lambda found: list(found.partitions))
+
+    # -- waiting
+
+    def whenReady(self) -> Deferred[None]:
+        """
+        Wait for capacity. A loop awaits this before each L{send}.
+
+        @return: fires at once if there is capacity, otherwise when half of it is free. Every
+            TURN_COUNT_MAX messages it yields to the reactor.
+        """
+        if self.counters.acceptedCount < self._turnAt:
+            return self._limiter.whenReady()
+        if not self._turnTimer.isRunning:
+            self._turnTimer.start(0, self._onTurn)
+        return self._turnWaiters.wait().addCallback(lambda _nothing: self._limiter.whenReady())
+
+    def _onTurn(self) -> None:
+        self._turnAt = self.counters.acceptedCount + TURN_COUNT_MAX
+        self._turnWaiters.fire(None)
+
+    def flush(self) -> Deferred[None]:
+        """
+        Send collected messages at once.
+
+        @return: fires when nothing is in flight, whatever the outcomes.
+        """
+        self._sender.flush()
+        return self._limiter.whenIdle()
+
+    # -- IConsumer
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        """
+        Register the Twisted producer that writes to this one. It is paused when the queue is three
+        quarters full, and resumed at one quarter.
+
+        @raise RuntimeError: another one is registered.
+        @raise ConfigurationError: the settings have no C{topic}.
+        """
+        self.ownTopic()
+        self._flowControl.register(producer, streaming)
+
+    def unregisterProducer(self) -> None:
+        self._flowControl.unregister()
+
+    def write(self, data: bytes) -> None:
+        """
+        Publish a message of the registered Twisted producer, as L{sendNoWait}.
+
+        @raise ConfigurationError: the settings have no C{topic}.
+        """
+        self.sendNoWait(self.ownTopic(), data)
+        self._flowControl.onWrite()
+
+    def ownTopic(self) -> str:
+        """@raise ConfigurationError: the settings have no C{topic}."""
+        if self.settings.topic is None:
+            raise ConfigurationError(
+                "topic is missing: it says where bytes go that are written to a producer"
+            )
+        return self.settings.topic
+
+    def metricFamilies(self, labels: Mapping[str, str] | None = None) -> list[Family]:
+        """
+        Metrics for L{pylogbroker.console.service.MetricsService}.
+
+        @param labels: distinguish this producer from others in the process.
+        """
+        limiter = self._limiter
+        return producerFamilies(asdict(self.counters), limiter.count, limiter.size, labels)
+
+    # -- the end
+
+    def closeBeforeStop(self) -> None:
+        """Close this producer before the reactor stops, which waits for that."""
+        self._shutdown.beforeStop()
+
+    def close(self, timeoutMs: float | None = None) -> Deferred[None]:
+        """
+        Refuse further calls, send accepted messages, wait for the outcomes, and close everything.
+
+        @param timeoutMs: for all of it; by default C{close.timeout.ms}.
+        @return: fires when it is done, whatever the outcomes (see C{counters}). Fails with
+            L{TimedOutError} when it was cut short: messages in flight have failed or are unknown.
+        """
+        return self._shutdown.close(timeoutMs)
+
+    def _beginClose(self) -> None:
+        self._refusal = ClosedError("the producer was closed")
+        self._flowControl.end()
+        self._turnTimer.stop()
+        self._onTurn()
+
+    async def _close(self) -> None:
+        self._sender.flush()
+        await self._shutdown.awaitOrAbort(self._limiter.whenIdle())
+        self._sender.stop(ClosedError("the producer was closed"))
+        try:
+            await self._cluster.close()
+        except PylogbrokerError as error:  # all outcomes are known
+            log.debug("A connection did not end well: {error}", error=error)
+
+    def _abort(self, reason: TimedOutError) -> None:
+        self._limiter.refuseAll(reason)
+        self._cluster.abort()
+        self._sender.stop(reason)
+
+    def _describeLosses(self) -> str:
+        counters = self.counters
+        return (
+            f"{counters.failedCount} messages have failed and {counters.unknownCount} are unknown, "
+            "all in all"
+        )
+
+
+def _logWarning(message: str) -> None:
+    log.warn("{sentence}", sentence=message)
