@@ -459,6 +459,22 @@ class ConsumerStateError(PylogbrokerError):
     """
 
 
+class LogTruncatedError(PylogbrokerError):
+    """
+    Messages that were read are not in the log any more: a broker without them was elected leader.
+    The text names the partition.
+
+    @ivar offset: where the reader was.
+    @ivar divergingOffset: the first offset at which the log differs; L{None}: the broker does not
+        know.
+    """
+
+    def __init__(self, reason: str, offset: int, divergingOffset: int | None) -> None:
+        super().__init__(reason)
+        self.offset = offset
+        self.divergingOffset = divergingOffset
+
+
 class RebalanceFailedError(PylogbrokerError):
     """All allowed attempts failed; the text says why the last did. The consumer retries."""
 

@@ -12,7 +12,10 @@ from typing import Any
 from pylogbroker.config.auditsettings import AuditedSettings, AuditorSettings
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.config.consumersettings import ConsumerSettings
-from pylogbroker.config.kafka.clientsettings import KafkaProducerSettings
+from pylogbroker.config.kafka.clientsettings import (
+    KafkaConsumerSettings,
+    KafkaProducerSettings,
+)
 from pylogbroker.config.keys import ConfigKey, Settings
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.config.registrysettings import RegistrySettings
@@ -65,6 +68,11 @@ _ROLES: tuple[tuple[str, str, type[Settings]], ...] = (
             " Keys of Java's client keep name, meaning and default."
         ),
         KafkaProducerSettings,
+    ),
+    (
+        "Kafka consumer",
+        "Of `pylogbroker.consumer.kafka.consumer.KafkaConsumer`, for any Kafka of today.",
+        KafkaConsumerSettings,
     ),
     (
         "Audited producer",

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections import ChainMap, deque
 from collections.abc import Callable, Collection, Iterator, MutableMapping
 from itertools import dropwhile
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IPushProducer
@@ -515,11 +515,30 @@ class BatchIterator:
         return self._stream.deliver(await self._stream.nextBatch(self._countMax))
 
 
+class PipeSource(Protocol):
+    """
+    What L{PipeProducer} reads from.
+
+    @ivar isEnded: whether no more messages come.
+    """
+
+    isEnded: bool
+
+    def take(self) -> Any:
+        """The next message; L{None}: there is none now. May raise an error in its turn."""
+
+    def attach(self, wake: Callable[[], None]) -> None:
+        """Become the one reader; C{wake} is called for a message, an error or the end."""
+
+    def detach(self, wake: Callable[[], None]) -> bool:
+        """Let go, if this is the reader. Returns whether it was."""
+
+
 @implementer(IPushProducer)
 class PipeProducer:
     """Pushes a stream's messages into a receiver until the receiver pauses it."""
 
-    def __init__(self, stream: MessageStream, receiver: Any, clock: Any) -> None:
+    def __init__(self, stream: PipeSource, receiver: Any, clock: Any) -> None:
         self._stream = stream
         self._receiver = receiver
         self._isPaused = False

@@ -12,7 +12,7 @@ from pylogbroker.config.__main__ import settingsPage
 from pylogbroker.config.auditsettings import AuditedSettings, AuditorSettings
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.config.consumersettings import ConsumerSettings
-from pylogbroker.config.kafka.clientsettings import KafkaProducerSettings
+from pylogbroker.config.kafka.clientsettings import KafkaConsumerSettings, KafkaProducerSettings
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.config.registrysettings import RegistrySettings
 
@@ -49,6 +49,7 @@ class PageTests(SynchronousTestCase):
                 ProducerSettings.keys,
                 ConsumerSettings.keys,
                 KafkaProducerSettings.keys,
+                KafkaConsumerSettings.keys,
                 AuditedSettings.keys,
                 AuditorSettings.keys,
                 RegistrySettings.keys,

@@ -315,8 +315,12 @@ class KafkaConsumerSettings(KafkaClientSettings):
         "true",
         "Whether a broker that creates topics by itself may create those that are read.",
     )
-    clientRack = ConfigKey(
-        "client.rack", TEXT, "", "The client's rack, for brokers that choose a near replica."
+    defaultApiTimeoutMs = ConfigKey(
+        "default.api.timeout.ms",
+        POSITIVE,
+        "60000",
+        "How long a question about offsets or partitions may take, retries included, in "
+        "milliseconds.",
     )
     consumerTimeoutMs = ownKey(
         "consumer.timeout.ms",

@@ -6,7 +6,9 @@ With idempotence the broker takes a batch only behind the one before it, by prod
 sequence number, and knows the last five of a partition: so a batch sent twice is stored once, and
 none is stored behind a gap. What must be true here:
 
-  - At most five batches of a partition are unacknowledged, in the order of their numbers.
+  - From the oldest unacknowledged batch to the newest one that was sent there are at most five,
+  with those that are acknowledged in between. Else the broker could have forgotten the oldest one,
+  refuse it as out of order, and it would seem not to be there.
   - A batch is sent again with the numbers that it had. When one has to be sent again, those behind
   it were refused, or are about to be: nothing leaves until all of them are answered; then all that
   are left go again, in order.
@@ -63,6 +65,7 @@ class ProducerBatch:
     @ivar memorySize: bytes that its messages have of the producer's memory.
     @ivar deadlineMs: when it is given up, on the clock.
     @ivar isDue: whether it need not wait for more messages.
+    @ivar ordinal: its place among the batches that were sent.
     @ivar isInRequest: whether it was sent, and neither answered nor lost.
     @ivar isUncertain: whether the broker may have it.
     @ivar isSettled: whether its waiters know the outcome.
@@ -78,6 +81,7 @@ class ProducerBatch:
         "isUncertain",
         "lastError",
         "memorySize",
+        "ordinal",
         "packed",
         "queue",
         "sequence",
@@ -94,6 +98,7 @@ class ProducerBatch:
         self.memorySize = 0
         self.deadlineMs = deadlineMs
         self.sequence = NO_SEQUENCE
+        self.ordinal = 0
         self.attemptCount = 0
         self.lastError: PylogbrokerError | None = None
         self.isDue = self.isInRequest = self.isUncertain = self.isSettled = False
@@ -163,6 +168,7 @@ class PartitionQueue:
         "_hasGap",
         "_inFlightCountMax",
         "_isRecovering",
+        "_nextOrdinal",
         "_nextSequence",
         "epoch",
         "full",
@@ -178,7 +184,7 @@ class PartitionQueue:
 
     def __init__(self, topic: str, partition: int, inFlightCountMax: int) -> None:
         """
-        @param inFlightCountMax: batches that may be unacknowledged.
+        @param inFlightCountMax: from the oldest unacknowledged batch to the newest.
         """
         self.topic = topic
         self.partition = partition
@@ -191,6 +197,7 @@ class PartitionQueue:
         self.producerId, self.epoch = NO_PRODUCER, -1
         self._inFlightCountMax = inFlightCountMax
         self._nextSequence = NO_SEQUENCE
+        self._nextOrdinal = 0
         self._isRecovering = False
         self._hasGap = False
 
@@ -225,13 +232,18 @@ class PartitionQueue:
             if self._hasGap and not any(each.isUncertain for each in self.unacknowledged):
                 self._beginEpoch()
         if len(self.unacknowledged) > self.inRequestCount:
-            return next(each for each in self.unacknowledged if not each.isInRequest)
-        if self._hasGap or len(self.unacknowledged) >= self._inFlightCountMax:
+            batch = next(each for each in self.unacknowledged if not each.isInRequest)
+            return batch if self._isInWindow(batch.ordinal) else None
+        if self._hasGap or not self._isInWindow(self._nextOrdinal):
             return None
         if self.full:
             return self.full[0]
-        batch = self.open
-        return batch if batch is not None and (batch.isDue or isFlushing) else None
+        opened = self.open
+        return opened if opened is not None and (opened.isDue or isFlushing) else None
+
+    def _isInWindow(self, ordinal: int) -> bool:
+        first = self.unacknowledged[0].ordinal if self.unacknowledged else ordinal
+        return ordinal - first < self._inFlightCountMax
 
     def hasWork(self, isFlushing: bool) -> bool:
         """Whether there is something to send, now or after an answer."""
@@ -261,6 +273,8 @@ class PartitionQueue:
                 self.full.popleft()
             if self.isIdentified:
                 self._number(batch)
+            batch.ordinal = self._nextOrdinal
+            self._nextOrdinal += 1
             self.unacknowledged.append(batch)
         batch.isInRequest = True
         batch.attemptCount += 1
@@ -301,6 +315,12 @@ class PartitionQueue:
         for part in reversed(parts):
             part.attemptCount = batch.attemptCount
             self.unacknowledged.insert(index, part)
+        for place, part in enumerate(parts):
+            part.ordinal = batch.ordinal + place
+        moreCount = len(parts) - 1
+        for behind in list(self.unacknowledged)[index + len(parts) :]:
+            behind.ordinal += moreCount
+        self._nextOrdinal += moreCount
         self._isRecovering = True
 
     def drop(self, batch: ProducerBatch) -> None:

@@ -20,7 +20,7 @@ from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.requests import RequestHeader, decodeRequest
 from pylogbroker.protocol.kafka.responses import encodeResponse
-from pylogbroker.records.recordbatch import Record, iterateRecords, readHeader
+from pylogbroker.records.recordbatch import Record, encodeBatch, iterateRecords, readHeader
 from pylogbroker.testing.network import MemoryPeer
 
 HOST = "192.0.2.1"
@@ -80,6 +80,7 @@ class FakeKafka(Clock):
     @ivar requests: (node, header, body) of all that came.
     @ivar lines: the open connections.
     @ivar logs: batches of each partition, as bytes.
+    @ivar aborted: first offset and producer of aborted transactions.
     @ivar connectCount: attempts to connect.
     """
 
@@ -97,6 +98,8 @@ class FakeKafka(Clock):
         self.states: dict[tuple[str, int, int], tuple[int, list[tuple[int, int, int]]]] = {}
         self.connectCount = 0
         self.producerId = 0
+        self.aborted: list[tuple[int, int]] = []
+        self.line: Line | None = None  # whose request is answered
 
     @property
     def servers(self) -> str:
@@ -174,6 +177,7 @@ class FakeKafka(Clock):
             line.isSilent = True
         else:
             if answer is None:
+                self.line = line
                 answer = self.usual(header, body, line.node)
             if isinstance(answer, bytes):
                 line.peer.deliver(answer)
@@ -241,6 +245,131 @@ class FakeKafka(Clock):
     def _onInitProducerId(self, _header: RequestHeader, _body: Any, _node: int) -> Any:
         self.producerId += 1
         return messages.InitProducerIdResponse(producerId=self.producerId, producerEpoch=0)
+
+    def _onFetch(self, header: RequestHeader, body: Any, node: int) -> Any:
+        made = self.fetched(body, node)
+        isIdle = not any(
+            part.records or part.errorCode for topic in made.responses for part in topic.partitions
+        )
+        if not isIdle:
+            return made
+        line = self.line
+        assert line is not None
+
+        def late() -> None:
+            if line in self.lines and not line.isSilent and line.peer.reason is None:
+                line.peer.deliver(encodeResponse(header, self.fetched(body, node)))
+
+        self.callLater(body.maxWaitMs / 1000, late)
+        return NOTHING
+
+    def fetched(self, body: Any, node: int) -> Any:
+        """The response to a fetch."""
+        cls = messages.FetchResponse
+        made = cls()
+        for topic in body.topics:
+            name = self.topicOf(topic)
+            parts = []
+            for part in topic.partitions:
+                leader, epoch = self.leaders[name][part.partition]
+                code, records = 0, b""
+                if leader != node:
+                    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                elif -1 < part.currentLeaderEpoch < epoch:
+                    code = ErrorCode.FENCED_LEADER_EPOCH
+                elif not 0 <= part.fetchOffset <= self.end(name, part.partition):
+                    code = ErrorCode.OFFSET_OUT_OF_RANGE
+                else:
+                    records = self.read(name, part.partition, part)
+                parts.append(
+                    cls.PartitionData(
+                        partitionIndex=part.partition,
+                        errorCode=code,
+                        highWatermark=self.end(name, part.partition),
+                        abortedTransactions=[
+                            cls.AbortedTransaction(producerId=producer, firstOffset=first)
+                            for first, producer in self.aborted
+                        ]
+                        if body.isolationLevel
+                        else None,
+                        records=records,
+                    )
+                )
+            made.responses.append(
+                cls.FetchableTopicResponse(
+                    topic=name, topicId=self.topicIds[name], partitions=parts
+                )
+            )
+        return made
+
+    def read(self, topic: str, partition: int, part: Any) -> bytes:
+        """Whole batches from an offset on, as many as fit, one at least."""
+        found = b""
+        for batch in self.logs[topic, partition]:
+            if readHeader(batch).nextOffset > part.fetchOffset:
+                if found and len(found) + len(batch) > part.partitionMaxBytes:
+                    break
+                found += batch
+        return found
+
+    def _onListOffsets(self, header: RequestHeader, body: Any, node: int) -> Any:
+        cls = messages.ListOffsetsResponse
+        made = cls()
+        for topic in body.topics:
+            parts = []
+            for part in topic.partitions:
+                offset, timestamp = self.find(topic.name, part.partitionIndex, part.timestamp)
+                leader, epoch = self.leaders[topic.name][part.partitionIndex]
+                parts.append(
+                    cls.ListOffsetsPartitionResponse(
+                        partitionIndex=part.partitionIndex,
+                        errorCode=0 if leader == node else ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                        offset=offset,
+                        timestamp=timestamp,
+                        leaderEpoch=epoch if header.apiVersion >= 4 else -1,
+                    )
+                )
+            made.topics.append(cls.ListOffsetsTopicResponse(name=topic.name, partitions=parts))
+        return made
+
+    def find(self, topic: str, partition: int, time: int) -> tuple[int, int]:
+        """Offset and timestamp for a time."""
+        records = self.records(topic, partition)
+        if time == -1:
+            return self.end(topic, partition), -1
+        for record in records:
+            if record.timestampMs >= time:
+                return record.offset, record.timestampMs if time >= 0 else -1
+        return (0, -1) if time == -2 else (-1, -1)
+
+    def _onOffsetForLeaderEpoch(self, header: RequestHeader, body: Any, _node: int) -> Any:
+        cls = messages.OffsetForLeaderEpochResponse
+        made = cls()
+        for topic in body.topics:
+            parts = []
+            for part in topic.partitions:
+                log = self.logs[topic.topic, part.partition]
+                epoch, end = (part.leaderEpoch, 0) if log else (-1, -1)
+                for batch in log:
+                    head = readHeader(batch)
+                    if head.leaderEpoch <= part.leaderEpoch:
+                        epoch, end = head.leaderEpoch, head.nextOffset
+                parts.append(
+                    cls.EpochEndOffset(partition=part.partition, leaderEpoch=epoch, endOffset=end)
+                )
+            made.topics.append(cls.OffsetForLeaderTopicResult(topic=topic.topic, partitions=parts))
+        return made
+
+    def put(self, topic: str, partition: int, *values: bytes, **more: Any) -> None:
+        """Append a batch of messages, of the leader's epoch."""
+        end = self.end(topic, partition)
+        records = [
+            Record(end + index, int(self.seconds() * 1000), None, value)
+            for index, value in enumerate(values)
+        ]
+        epoch = self.leaders[topic][partition][1]
+        more = {"baseOffset": end, "leaderEpoch": epoch, **more}
+        self.logs[topic, partition].append(encodeBatch(records, **more))
 
     def topicOf(self, topic: Any) -> str:
         """The name of a topic in a request, which may have its id alone."""

@@ -108,6 +108,36 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual([self.begin(100) for _each in range(3)], [first, second, third])
         self.assertEqual((first.sequence, second.sequence, third.sequence), (0, 1, 2))
 
+    def test_window(self) -> None:
+        """
+        While the oldest batch is uncertain, no more follow it than the broker remembers, although
+        those between are acknowledged: else it would be refused as out of order, and stored twice.
+        """
+        batches = [self.add(b"%d" % number) for number in range(6)]
+        sent = [self.begin() for _batch in range(5)]
+        batches[0].isUncertain = True
+        self.queue.mustRetry(batches[0], 0)
+        for batch in sent[1:]:
+            assert batch is not None
+            self.queue.acknowledged(batch)
+        self.assertEqual([self.begin(), self.begin()], [batches[0], None])
+        self.queue.acknowledged(batches[0])
+        self.assertIs(self.begin(), batches[5])
+
+    def test_splitWindow(self) -> None:
+        """Halves count as two: the last of those behind waits for the first half."""
+        batches = [self.add(b"%d" % number, b"x") for number in range(5)]
+        for _batch in batches:
+            self.begin()
+        self.queue.replace(batches[0], batches[0].split(0))
+        for batch in batches[1:]:
+            self.queue.refusedForSequence(batch, 0)
+        sent = [self.begin() for _batch in range(6)]
+        self.assertEqual(sent[2:], [*batches[1:4], None])
+        assert sent[0] is not None
+        self.queue.acknowledged(sent[0])
+        self.assertIs(self.begin(), batches[4])
+
     def test_gap(self) -> None:
         """Behind a refused batch a new epoch begins, for all that are certain not to be there."""
         first, second, third = (self.add(each) for each in (b"a", b"b", b"c"))
@@ -195,7 +225,7 @@ class QueueTests(SynchronousTestCase):
         batches = [self.add(b"%d" % number) for number in range(data.draw(st.integers(1, 12)))]
         flying: list[ProducerBatch] = []
         outcome: dict[ProducerBatch, str] = {}
-        for _step in range(400):
+        for _step in range(1000):
             if len(outcome) == len(batches):
                 break
             nowMs += 1
@@ -205,7 +235,7 @@ class QueueTests(SynchronousTestCase):
                 continue
             batch = flying.pop(0)  # answers come in the order of the requests
             kinds = ["ok", "ok", "ok", "lost", "lostAnswer", "retriable", "refused", "gone"]
-            kind = data.draw(st.sampled_from(kinds))
+            kind, isStored = data.draw(st.sampled_from(kinds)), False
             if kind in ("ok", "lostAnswer"):
                 isStored = log.append(batch.encode())
             if kind == "ok" and isStored:

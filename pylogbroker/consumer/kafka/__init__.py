@@ -1,0 +1,3 @@
+"""
+The consumer of today's protocol.
+"""

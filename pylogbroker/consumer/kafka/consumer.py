@@ -1,0 +1,557 @@
+"""
+The consumer of today's protocol, for partitions that the application assigns.
+
+What must be true:
+
+  - A partition's messages come in the order of its log, each once, from its position on; the
+  position moves behind a message when it is handed out.
+  - A reader that does not read has a bounded queue: L{pylogbroker.consumer.kafka.fetcher}.
+  - An error of one partition is raised once, in its turn; the next call goes on with the others. A
+  partition whose position is not in the log follows C{auto.offset.reset}; one that was truncated
+  (L{LogTruncatedError}) is read on from where its log differs.
+
+The ways to read are those of L{pylogbroker.consumer.stream.MessageStream}: C{async for} over
+messages, or over lists (C{batches}), a Twisted push producer (C{pipeTo}), or C{take}. There is one
+reader at a time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from random import Random, SystemRandom
+from typing import Any, NamedTuple, Self
+
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.logger import Logger
+
+from pylogbroker.client.brokerclient import BrokerClientPool
+from pylogbroker.client.kafka.cluster import ClusterClient
+from pylogbroker.client.kafka.errorpolicy import ErrorPolicy, policyOf
+from pylogbroker.config.kafka.clientsettings import KafkaConsumerSettings
+from pylogbroker.consumer.kafka.assignedpartition import (
+    NO_EPOCH,
+    NO_OFFSET,
+    AssignedPartition,
+    ConsumerRecord,
+)
+from pylogbroker.consumer.kafka.fetcher import (
+    BEGINNING_TIME,
+    END_TIME,
+    ERROR_RETRY_MS,
+    KafkaFetcher,
+)
+from pylogbroker.consumer.stream import BATCH_COUNT_MAX, PipeProducer
+from pylogbroker.errors import (
+    BrokerConnectionError,
+    ClosedError,
+    ConsumerStateError,
+    ConsumerTimeoutError,
+    FormatError,
+    LogTruncatedError,
+    PylogbrokerError,
+    TimedOutError,
+)
+from pylogbroker.net.deferreds import asDeferred, gatherAll
+from pylogbroker.protocol.kafka.errorcodes import ResponseError
+from pylogbroker.types import TopicPartition
+
+__all__ = ["ConsumerRecord", "KafkaConsumer", "LogTruncatedError", "OffsetAndTimestamp"]
+
+log = Logger()
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """
+    The answer to a question for a time.
+
+    @ivar timestamp: of the message at that offset, milliseconds since the epoch.
+    @ivar leaderEpoch: of the leader that appended it; -1: unknown.
+    """
+
+    offset: int
+    timestamp: int
+    leaderEpoch: int
+
+
+class KafkaConsumer:
+    """
+    Reads partitions; the module states its promises.
+
+    @ivar settings: a L{KafkaConsumerSettings}.
+    @ivar isEnded: whether it was closed.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        settings: KafkaConsumerSettings | Mapping[str, str],
+        *,
+        connectionPool: BrokerClientPool | None = None,
+        random: Callable[[], float] | None = None,
+    ) -> None:
+        """
+        @param settings: or properties.
+        @param random: numbers from 0 up to, not including, 1.
+        @raise ConfigurationError: the settings are wrong.
+        """
+        if not isinstance(settings, KafkaConsumerSettings):
+            settings = KafkaConsumerSettings.fromProperties(settings, _logWarning)
+        if random is None:
+            random = Random(SystemRandom().getrandbits(64)).random
+        self.settings = settings
+        self.isEnded = False
+        self._clock = reactor
+        self._cluster = ClusterClient(
+            reactor,
+            settings,
+            isCreatingTopics=settings.allowAutoCreateTopics,
+            connectionPool=connectionPool,
+            random=random,
+        )
+        self._fetcher = KafkaFetcher(reactor, settings, self._cluster, random, self._onFetched)
+        self._partitions = self._fetcher.partitions
+        self._turns: deque[AssignedPartition] = deque()  # those with messages, in turn
+        self._unreported: PylogbrokerError | None = None  # behind messages that were handed out
+        self._topics: set[str] = set()
+        self._wakeReader: Callable[[], None] | None = None
+
+    def __repr__(self) -> str:
+        ended = ", ended" if self.isEnded else ""
+        return f"<KafkaConsumer of {len(self._partitions)} partitions{ended}>"
+
+    # -- what is read
+
+    def assign(self, partitions: Iterable[TopicPartition] | Mapping[TopicPartition, int]) -> None:
+        """
+        Read these partitions, and no others. Those that were assigned before keep their position.
+
+        @param partitions: (topic, partition) of each; a mapping gives the offsets to begin with.
+            Without one, C{auto.offset.reset} says where a partition begins.
+        @raise ConsumerStateError: after C{close}.
+        """
+        if self.isEnded:
+            raise ConsumerStateError("the consumer was closed")
+        offsets = partitions if isinstance(partitions, Mapping) else {}
+        wanted = {TopicPartition(*each): None for each in partitions}
+        for place in [each for each in self._partitions if each not in wanted]:
+            self._drop(self._partitions.pop(place))
+        for place in wanted:
+            if place not in self._partitions:
+                self._partitions[place] = AssignedPartition(place)
+            if place in offsets:
+                self.seek(place, offsets[place])
+        topics = {place.topic for place in wanted}
+        for name in self._topics - topics:
+            self._cluster.forgetTopic(name)
+        self._topics = topics
+        self._fetcher.wake()
+
+    def _drop(self, partition: AssignedPartition) -> None:
+        partition.mustReset()
+        if partition in self._turns:
+            self._turns.remove(partition)
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that are read."""
+        return list(self._partitions)
+
+    @property
+    def positions(self) -> dict[TopicPartition, int]:
+        """
+        The next offset of each partition, as far as it is known: behind the last message that was
+        handed out. To be stored by an application that keeps offsets itself.
+        """
+        return {
+            place: each.position
+            for place, each in self._partitions.items()
+            if each.position != NO_OFFSET
+        }
+
+    def _of(self, place: TopicPartition) -> AssignedPartition:
+        found = self._partitions.get(TopicPartition(*place))
+        if found is None:
+            raise ConsumerStateError(f"{TopicPartition(*place)} is not assigned")
+        return found
+
+    def _some(self, places: Iterable[TopicPartition] | None) -> list[AssignedPartition]:
+        if places is None:
+            return list(self._partitions.values())
+        return [self._of(place) for place in places]
+
+    def seek(self, partition: TopicPartition, offset: int, leaderEpoch: int = NO_EPOCH) -> None:
+        """
+        Read a partition from an offset on. What was fetched and not handed out is discarded.
+
+        @param leaderEpoch: of the message before the offset, if it is known
+            (L{ConsumerRecord.leaderEpoch}): then a log that was truncated meanwhile is noticed.
+        @raise ConsumerStateError: the partition is not assigned.
+        @raise ValueError: the offset is negative.
+        """
+        if offset < 0:
+            raise ValueError(f"offset {offset}")
+        found = self._of(partition)
+        self._drop(found)
+        found.moveTo(offset, leaderEpoch)
+        self._fetcher.wake()
+
+    def seekToBeginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """
+        Read partitions from their first message on.
+
+        @param partitions: L{None}: all that are assigned.
+        @raise ConsumerStateError: one is not assigned.
+        """
+        self._seekToTime(partitions, BEGINNING_TIME)
+
+    def seekToEnd(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """
+        Read partitions from the next message on; with C{read_committed}, from the first open
+        transaction on.
+
+        @param partitions: as of L{seekToBeginning}.
+        @raise ConsumerStateError: one is not assigned.
+        """
+        self._seekToTime(partitions, END_TIME)
+
+    def _seekToTime(self, places: Iterable[TopicPartition] | None, time: int) -> None:
+        for found in self._some(places):
+            self._drop(found)
+            found.mustReset(time)
+        self._fetcher.wake()
+
+    def pause(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """
+        Hand out nothing of partitions, and ask for nothing, until L{resume}. What was fetched
+        stays.
+
+        @param partitions: L{None}: all that are assigned.
+        @raise ConsumerStateError: one is not assigned.
+        """
+        for found in self._some(partitions):
+            found.isPaused = True
+
+    def resume(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """
+        Go on with partitions.
+
+        @param partitions: L{None}: all that are assigned.
+        @raise ConsumerStateError: one is not assigned.
+        """
+        for found in self._some(partitions):
+            if found.isPaused:
+                found.isPaused = False
+                if found.hasMessages and found not in self._turns:
+                    self._turns.append(found)
+        self._wake()
+        self._fetcher.wake()
+
+    def paused(self) -> list[TopicPartition]:
+        """The partitions that are paused."""
+        return [place for place, each in self._partitions.items() if each.isPaused]
+
+    # -- questions
+
+    def partitionsFor(self, topic: str) -> Deferred[list[TopicPartition]]:
+        """
+        A topic's partitions, in order.
+
+        @return: fails as L{ClusterClient.findTopic} after C{default.api.timeout.ms}. Can be
+            cancelled.
+        """
+        finding = self._cluster.findTopic(topic, self.settings.defaultApiTimeoutMs)
+        return finding.addCallback(
+            lambda found: [TopicPartition(topic, number) for number in found.partitions]
+        )
+
+    def beginningOffsets(
+        self, partitions: Iterable[TopicPartition]
+    ) -> Deferred[dict[TopicPartition, int]]:
+        """
+        The first offset of each partition.
+
+        @return: fails as L{offsetsForTimes}.
+        """
+        times = dict.fromkeys(partitions, BEGINNING_TIME)
+        return self._offsets(times).addCallback(_offsetsAlone)
+
+    def endOffsets(
+        self, partitions: Iterable[TopicPartition]
+    ) -> Deferred[dict[TopicPartition, int]]:
+        """
+        The offset of the next message of each partition; with C{read_committed}, where the first
+        open transaction begins.
+
+        @return: fails as L{offsetsForTimes}.
+        """
+        times = dict.fromkeys(partitions, END_TIME)
+        return self._offsets(times).addCallback(_offsetsAlone)
+
+    def offsetsForTimes(
+        self, times: Mapping[TopicPartition, int]
+    ) -> Deferred[dict[TopicPartition, OffsetAndTimestamp | None]]:
+        """
+        The first message of each partition with a timestamp, or a later one.
+
+        @param times: milliseconds since the epoch.
+        @return: L{None} for a partition without such a message. Fails with L{ResponseError} when a
+            broker refuses; with L{TimedOutError}, whose text has the last reason, after
+            C{default.api.timeout.ms}. Can be cancelled.
+        """
+        return self._offsets(times).addCallback(
+            lambda found: {
+                place: each if each.offset != NO_OFFSET else None for place, each in found.items()
+            }
+        )
+
+    @asDeferred
+    async def _offsets(
+        self, times: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        timeoutMs = self.settings.defaultApiTimeoutMs
+        deadlineMs = self._clock.seconds() * 1000 + timeoutMs
+        left = {TopicPartition(*place): time for place, time in times.items()}
+        found: dict[TopicPartition, OffsetAndTimestamp] = {}
+        failureCount = 0
+        while left:
+            reason = await self._askLeaders(left, found, deadlineMs)
+            left = {place: time for place, time in left.items() if place not in found}
+            if not left:
+                break
+            failureCount += 1
+            waitMs = self._fetcher.backoffMs(failureCount)
+            if self._clock.seconds() * 1000 + waitMs > deadlineMs:
+                raise TimedOutError(f"no offsets within {timeoutMs} ms: {reason}")
+            self._cluster.refreshSoon()
+            waiting: Deferred[None] = Deferred()
+            waiting.addTimeout(waitMs / 1000, self._clock, lambda _result, _seconds: None)
+            await waiting
+        return {place: found[place] for place in (TopicPartition(*each) for each in times)}
+
+    async def _askLeaders(
+        self,
+        times: Mapping[TopicPartition, int],
+        found: dict[TopicPartition, OffsetAndTimestamp],
+        deadlineMs: float,
+    ) -> PylogbrokerError | None:
+        """Ask each leader once. Returns why some did not answer."""
+        reasons: list[PylogbrokerError] = []
+        byNode: dict[int, dict[TopicPartition, int]] = {}
+        for place, time in times.items():
+            leftMs = max(deadlineMs - self._clock.seconds() * 1000, 1)
+            await self._cluster.findTopic(place.topic, leftMs)
+            leader = self._cluster.metadata.leader(*place)
+            if leader is None:
+                reasons.append(ResponseError(5, str(place)))
+            else:
+                byNode.setdefault(leader.node, {})[place] = time
+
+        async def ask(number: int, wanted: Mapping[TopicPartition, int]) -> None:
+            try:
+                connection = await self._cluster.broker(number).connection()
+                answers = await self._fetcher.listOffsets(connection, wanted)
+            except BrokerConnectionError as error:
+                reasons.append(error)
+                return
+            for place, (code, offset, timestamp, epoch) in answers.items():
+                if not code:
+                    found[place] = OffsetAndTimestamp(offset, timestamp, epoch)
+                    continue
+                refusal = ResponseError(code, str(place))
+                if ErrorPolicy.RETRY not in policyOf(code):
+                    raise refusal
+                reasons.append(refusal)
+
+        await gatherAll([ask(number, wanted) for number, wanted in byNode.items()])
+        return reasons[-1] if reasons else None
+
+    # -- reading
+
+    def _onFetched(self, partition: AssignedPartition) -> None:
+        if partition not in self._turns:
+            self._turns.append(partition)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._wakeReader is not None:
+            self._wakeReader()
+
+    def take(self) -> ConsumerRecord | None:
+        """
+        The next message, if there is one now. Its partition's position moves behind it.
+
+        @raise PylogbrokerError: a partition cannot be read; the next call goes on with the others.
+            L{pylogbroker.errors.OffsetOutOfRangeError} and L{LogTruncatedError}: its position is
+            not in the log, or what was read is not. L{pylogbroker.errors.FormatError}: a batch is
+            damaged; the application may seek behind it.
+            L{ResponseError<pylogbroker.protocol.kafka.errorcodes.ResponseError>}: the broker
+            refuses it.
+        """
+        error, self._unreported = self._unreported, None
+        if error is not None:
+            raise error
+        turns = self._turns
+        while turns:
+            turn = turns[0]
+            if not turn.isPaused:
+                if turn.current is None:  # a chunk is begun: there is room for another
+                    self._fetcher.wake()
+                try:
+                    record = turn.take(self.settings.checkCrcs)
+                except FormatError:
+                    turn.retryAtMs = self._clock.seconds() * 1000 + ERROR_RETRY_MS
+                    raise
+                if record is not None:
+                    return record
+            turns.popleft()
+            if turn.hasMessages:  # the others come first
+                turns.append(turn)
+        return None
+
+    def takeMany(self, countMax: int = BATCH_COUNT_MAX) -> list[ConsumerRecord]:
+        """
+        The messages that there are now, at most C{countMax}.
+
+        @raise PylogbrokerError: as L{take}; behind messages, the next call raises it.
+        """
+        found: list[ConsumerRecord] = []
+        try:
+            while len(found) < countMax and (record := self.take()) is not None:
+                found.append(record)
+        except PylogbrokerError as error:
+            if not found:
+                raise
+            self._unreported = error
+        return found
+
+    def attach(self, wake: Callable[[], None]) -> None:
+        """
+        Become the one reader of this consumer.
+
+        @param wake: called for a message, an error or the end.
+        @raise ConsumerStateError: another reader is attached.
+        """
+        if self._wakeReader is not None:
+            raise ConsumerStateError("another reader is attached to this consumer")
+        self._wakeReader = wake
+
+    def detach(self, wake: Callable[[], None]) -> bool:
+        """Let go, if this is the reader. Returns whether it was."""
+        isAttached = self._wakeReader == wake
+        if isAttached:
+            self._wakeReader = None
+        return isAttached
+
+    async def wait(self) -> None:
+        """
+        Wait for a message, an error or the end.
+
+        @raise ConsumerTimeoutError: none came within C{consumer.timeout.ms}; the reader may wait
+            again.
+        @raise ConsumerStateError: another reader is attached.
+        """
+        waiting: Deferred[None] = Deferred()
+
+        def wake() -> None:
+            self.detach(wake)
+            waiting.callback(None)
+
+        self.attach(wake)
+        timeoutMs = self.settings.consumerTimeoutMs
+        if timeoutMs >= 0:
+
+            def late(_result: object, _seconds: float) -> None:
+                raise ConsumerTimeoutError(f"no message within {timeoutMs} ms")
+
+            waiting.addTimeout(timeoutMs / 1000, self._clock, late)
+        try:
+            await waiting
+        finally:
+            self.detach(wake)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        """
+        The next message; see L{take}.
+
+        @raise StopAsyncIteration: the consumer was closed.
+        @raise ConsumerTimeoutError: none came in time; the reader may ask again.
+        """
+        while True:
+            record = self.take()
+            if record is not None:
+                return record
+            if self.isEnded:
+                raise StopAsyncIteration
+            await self.wait()
+
+    async def batches(self, countMax: int = BATCH_COUNT_MAX) -> AsyncIterator[list[ConsumerRecord]]:
+        """
+        Non-empty lists of the messages available, until the consumer is closed.
+
+        @raise PylogbrokerError: as L{take}, behind the messages before the error; then call it
+            again.
+        @raise ConsumerTimeoutError: none came in time; likewise.
+        @raise ValueError: C{countMax} is less than 1.
+        """
+        if countMax < 1:
+            raise ValueError(f"{countMax} messages at a time: at least 1 is possible")
+        while True:
+            found = self.takeMany(countMax)
+            if found:
+                yield found
+            elif self.isEnded:
+                return
+            else:
+                await self.wait()
+
+    def pipeTo(self, receiver: Any) -> Deferred[None]:
+        """
+        Push messages into a receiver.
+
+        @param receiver: a L{twisted.internet.interfaces.IConsumer} that takes L{ConsumerRecord}s
+            and may pause its producer.
+        @return: fires with L{None} when the consumer was closed, or the receiver wants no more.
+            Fails with a partition's error or what C{write} raised: it can be piped again. Fails
+            with L{ConsumerStateError} or what C{registerProducer} raised: the receiver gets
+            nothing.
+        """
+        return maybeDeferred(PipeProducer(self, receiver, self._clock).start)
+
+    # -- the end
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
+
+    @asDeferred
+    async def close(self) -> None:
+        """
+        Stop reading, and close the connections. Readers come to their end.
+
+        @return: fires with L{None} when the connections are gone.
+        """
+        self.isEnded = True
+        self._turns.clear()
+        self._unreported = None
+        self._fetcher.stop()
+        self._cluster.abort()
+        self._wake()
+        try:
+            await self._cluster.close()
+        except ClosedError:
+            pass  # requests under way were cut
+
+
+def _offsetsAlone(
+    found: Mapping[TopicPartition, OffsetAndTimestamp],
+) -> dict[TopicPartition, int]:
+    return {place: each.offset for place, each in found.items()}
+
+
+def _logWarning(message: str) -> None:
+    log.warn("{sentence}", sentence=message)
