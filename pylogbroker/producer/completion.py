@@ -77,7 +77,9 @@ class SendDeferred(_LazyDeferred):
         return super().addErrback(errback, *args, **kwargs)
 
     def callback(self, result: Any) -> None:
-        if self._errback is _NOT_LAZY or isinstance(result, Deferred | Failure):
+        # A tuple and None are values; a Failure, for instance, is not. (isinstance is slow with
+        # Deferred, an abstract base class.)
+        if self._errback is _NOT_LAZY or not (result is None or isinstance(result, tuple)):
             self.ensureInitialised()
             super().callback(result)
             return

@@ -97,21 +97,24 @@ class BatchBuilder:
         self.count = index + 1
         if timestampMs > self.maxTimestampMs:
             self.maxTimestampMs = timestampMs
-        delta = _varint(timestampMs - self._baseMs)
-        position = _varint(index)
-        size = 2 + len(delta) + len(position)  # attributes, and the number of headers
+        small = _SMALL
+        number = timestampMs - self._baseMs
+        delta = small[number] if 0 <= number < _LOOKED_UP_COUNT else encodeVarint(number)
+        position = small[index] if index < _LOOKED_UP_COUNT else encodeVarint(index)
         if value is None:
-            valueSize, value = _ABSENT, b""
+            valueSize, value, number = _ABSENT, b"", 0
         else:
-            valueSize = _varint(len(value))
-        size += len(valueSize) + len(value)
+            number = len(value)
+            valueSize = small[number] if number < _LOOKED_UP_COUNT else encodeVarint(number)
+        # Two more bytes for attributes, and the number of headers.
+        size = 2 + len(delta) + len(position) + len(valueSize) + number
         tail: bytes = b"\0"
         if headers:
             tail = _encodeHeaders(headers)
             size += len(tail) - 1
         if key is None:
             size += 1
-            head = _varint(size)
+            head = small[size] if size < _LOOKED_UP_COUNT else encodeVarint(size)
             self._pieces += (head, b"\0", delta, position, _ABSENT, valueSize, value, tail)
         else:
             keySize = _varint(len(key))

@@ -108,7 +108,7 @@ class RoundTripTests(ClientCase):
             await producer.whenReady()
             sent.append(producer.send(topic, b"%d" % number, b"k%d" % (number % 5)))
             if number % 50 == 0:
-                await deferLater(reactor, 0)  # type: ignore[arg-type]
+                await deferLater(reactor, 0)
         places = [await each for each in sent]
         found = await self.consumed(topic, count, **settings)
         self.assertEqual(sum(map(len, found.values())), count)
@@ -150,7 +150,7 @@ class RoundTripTests(ClientCase):
             sent.append(producer.send("t", b"%d" % number, b"k%d" % (number % 5)))
             if number % 100 == 0:
                 self.broker.moveLeader("t", number // 100 % 3)
-                await deferLater(reactor, 0.02)  # type: ignore[arg-type]
+                await deferLater(reactor, 0.02)
                 found += consumer.takeMany(10_000)
         for each in sent:
             await each
@@ -196,7 +196,8 @@ import sys
 import confluent_kafka
 producer = confluent_kafka.Producer({"bootstrap.servers": sys.argv[1], "transactional.id": "x"})
 producer.init_transactions(60)
-for kind, end in (("aborted", producer.abort_transaction), ("committed", producer.commit_transaction)):
+ends = {"aborted": producer.abort_transaction, "committed": producer.commit_transaction}
+for kind, end in ends.items():
     producer.begin_transaction()
     for number in range(2):
         producer.produce("t", f"{kind} {number}".encode(), partition=0)
@@ -239,7 +240,7 @@ class SecureTests(ClientCase):
         await producer.send("t", b"0")
         consumer.assign(await consumer.partitionsFor("t"))
         for number in range(1, 6):
-            await deferLater(reactor, 0.4)  # type: ignore[arg-type]
+            await deferLater(reactor, 0.4)
             await producer.send("t", b"%d" % number)
         found = []
         async for record in consumer:
@@ -259,7 +260,8 @@ class SecureTests(ClientCase):
         consumer = self.consumer(
             **{**self.secure, "broker_endpoint": endpoint}, default_api_timeout_ms="1000"
         )
-        failure = await self.assertFailure(consumer.partitionsFor("t"), TimedOutError)
+        finding: Any = consumer.partitionsFor("t")
+        failure = await self.assertFailure(finding, TimedOutError)
         self.assertIn("certificate", str(failure))
 
 

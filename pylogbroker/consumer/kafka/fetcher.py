@@ -362,7 +362,7 @@ class KafkaFetcher:
         if partition.chunks or partition.current is not None:  # they are read first
             self._retryLater(partition)
             return
-        log.warn("{text}. It is read from its {policy} offset on", text=text, policy=policy)
+        log.warn("{reason}. It is read from its {policy} offset on", reason=text, policy=policy)
         partition.mustReset(RESET_TIMES[policy])
 
     # -- offsets and epochs

@@ -1,5 +1,5 @@
 """
-The producer of today's protocol, for any Kafka from 0.11 on.
+The producer of today's protocol, for any Kafka that has at least Produce 3.
 
 What must be true:
 
@@ -41,6 +41,7 @@ from pylogbroker.config.kafka.clientsettings import KafkaProducerSettings
 from pylogbroker.errors import (
     ClosedError,
     ConfigurationError,
+    EncodingError,
     InvalidPartitionError,
     MessageTooLargeError,
     PylogbrokerError,
@@ -52,7 +53,12 @@ from pylogbroker.metrics.clientmetrics import producerFamilies
 from pylogbroker.metrics.exposition import Family
 from pylogbroker.net.deferreds import Waiters
 from pylogbroker.net.timer import Timer
-from pylogbroker.producer.completion import ProducerCounters, SendGroup, sendResultClass
+from pylogbroker.producer.completion import (
+    ProducerCounters,
+    SendGroup,
+    SucceededDeferred,
+    sendResultClass,
+)
 from pylogbroker.producer.inflight import InFlightMessageLimiter
 from pylogbroker.producer.kafka.partitionqueue import PartitionQueue, RecordMetadata
 from pylogbroker.producer.kafka.sender import KafkaSender
@@ -67,13 +73,13 @@ from pylogbroker.records.batchbuilder import (
 
 __all__ = ["KafkaProducer", "RecordMetadata"]
 
-TURN_COUNT_MAX = 500
+TURN_COUNT_MAX = 200
 """Messages that a loop may send before it yields to the reactor; see L{KafkaProducer.whenReady}."""
 
 log = Logger()
 
-_Call = tuple[str, bytes | None, bytes | None, GivenHeaders, int, int | None, int, Any]
-"""Topic, value, key, headers, timestamp, partition, size and waiter of a message."""
+_Call = tuple[str, bytes | None, bytes | None, GivenHeaders, int, int | None, Any, int]
+"""Topic, value, key, headers, timestamp, partition, waiter and size of a message."""
 
 
 class _TopicRoute:
@@ -135,6 +141,8 @@ class KafkaProducer:
         if partitioner is None:
             partitioner = loadPlugin("partitioner.class", name, KEY_PARTITIONERS, "partition")
         self.settings = settings
+        self._messageSizeMax = settings.maxRequestSize
+        self._batchSize = settings.batchSize
         self._clock = reactor
         self._random = random
         self._partitioner: KeyPartitioner = callableOf("partitioner", partitioner, "partition")
@@ -159,7 +167,7 @@ class KafkaProducer:
             self._cluster,
             self._limiter,
             random,
-            self._flowControl.check,
+            self._onSettled,
             isLoggingFailures,
         )
         self.counters: ProducerCounters = self._sender.counters
@@ -167,7 +175,7 @@ class KafkaProducer:
         self._isFullLogged = False
         self._newResult = sendResultClass()
         self._routes: dict[str, _TopicRoute] = {}
-        self._refusal: PylogbrokerError | None = None
+        self._isClosed = False  # or it cannot go on
         self._turnAt = TURN_COUNT_MAX
         self._turnTimer = Timer(reactor)
         self._turnWaiters: Waiters[None] = Waiters()
@@ -267,79 +275,48 @@ class KafkaProducer:
         timestamp: int | None,
         partition: int | None,
         waiter: Any,
+        size: int = 0,
     ) -> None:
-        self.counters.acceptedCount += 1
-        if timestamp is None:
-            timestamp = int(self._clock.seconds() * 1000)
-        if headers or type(value) is not bytes or (key is not None and type(key) is not bytes):
-            try:
-                headers = tuple(headers)
-                size = recordSizeMax(key, value, headers)
-            except PylogbrokerError as error:
-                self._refuse(error, waiter)
+        """
+        Put a message into a batch, once there is capacity. This is one function, since it is most
+        of what a message costs.
+
+        @param size: bytes that it has of the capacity; 0: none yet.
+        """
+        if not size:
+            self.counters.acceptedCount += 1
+            if timestamp is None:
+                timestamp = int(self._clock.seconds() * 1000)
+            if headers or type(value) is not bytes or (key is not None and type(key) is not bytes):
+                try:
+                    headers = tuple(headers)
+                    size = recordSizeMax(key, value, headers)
+                except TypeError as error:
+                    self._refuse(EncodingError(f"headers: {error}"), waiter)
+                    return
+                except PylogbrokerError as error:
+                    self._refuse(error, waiter)
+                    return
+            else:
+                size = RECORD_OVERHEAD_MAX + len(value) + (len(key) if key is not None else 0)
+            if size > self._messageSizeMax or self._isClosed:
+                self._refuse(self._refusalOf(topic, size), waiter)
                 return
-            except TypeError as error:
-                self._refuse(PylogbrokerError(f"headers: {error}"), waiter)
+            if not self._limiter.tryAcquire(1, size):
+                call = (topic, value, key, headers, timestamp, partition, waiter, size)
+                self._limiter.acquire(1, size, call)
+                self._sender.wake()
                 return
-        else:
-            size = RECORD_OVERHEAD_MAX + len(value) + (len(key) if key is not None else 0)
-        if size > self.settings.maxRequestSize:
-            text = f"a message for {topic} of {size} bytes; {self.settings.maxRequestSize} are"
-            self._refuse(MessageTooLargeError(f"{text} allowed by max.request.size"), waiter)
-        elif self._refusal is not None or self._sender.fatalError is not None:
-            self._refuse(self._refusal or self._sender.fatalError, waiter)
-        elif self._limiter.tryAcquire(1, size):
-            self._append(topic, value, key, headers, timestamp, partition, size, waiter)
-        else:
-            call = (topic, value, key, headers, timestamp, partition, size, waiter)
-            self._limiter.acquire(1, size, call)
-            self._sender.wake()
-
-    def _onAdmitted(self, call: _Call) -> None:
-        self._append(*call)
-
-    def _onRefused(self, call: _Call, reason: PylogbrokerError) -> None:
-        if isinstance(reason, QueueFullError):
-            self.counters.droppedCount += 1
-            if not self._isFullLogged and self._isLoggingFailures:
-                self._isFullLogged = True
-                log.error("The queue is full, messages are refused: {reason}", reason=reason)
-        self._refuse(reason, call[-1])
-
-    def _refuse(self, reason: PylogbrokerError | None, waiter: Any) -> None:
-        """A message fails that has no capacity."""
-        assert reason is not None
-        self.counters.failedCount += 1
-        if waiter is not None:
-            waiter.errback(Failure(copyForReraise(reason)))
-
-    def _discard(self, call: _Call, reason: PylogbrokerError) -> None:
-        """A message fails that has capacity, and is in no batch."""
-        self._limiter.release(1, call[-2])
-        self._refuse(reason, call[-1])
-        self._limiter.notify()
-
-    def _append(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        headers: GivenHeaders,
-        timestamp: int,
-        partition: int | None,
-        size: int,
-        waiter: Any,
-    ) -> None:
-        """Put a message into a batch. It has capacity."""
         route = self._routes.get(topic)
         if route is None or not route.queues:
-            call = (topic, value, key, headers, timestamp, partition, size, waiter)
+            assert timestamp is not None
+            call = (topic, value, key, headers, timestamp, partition, waiter, size)
             self._await(topic, route, call)
             return
         queues = route.queues
         if partition is None:
             if key is None or not (key or self._hashesEmptyKeys):
-                if route.stickySize + size > self.settings.batchSize:
+                if route.stickySize + size > self._batchSize:
                     self._moveSticky(route)
                 route.stickySize += size
                 partition = route.sticky
@@ -348,27 +325,56 @@ class KafkaProducer:
                     partition = self._partitioner(key, len(queues))
                 except Exception as error:  # the application's own
                     failed = InvalidPartitionError(f"the partitioner failed: {error!r}")
-                    self._discardMessage(size, waiter, failed)
+                    self._discard(size, waiter, failed)
                     return
         if not 0 <= partition < len(queues):
             text = f"partition {partition} of {topic}, which has {len(queues)}"
-            self._discardMessage(size, waiter, InvalidPartitionError(text))
+            self._discard(size, waiter, InvalidPartitionError(text))
             return
-        queue = queues[partition]
-        batch = queue.open
+        batch = queues[partition].open
         if batch is None or (
-            batch.waiters and batch.builder.size + size > self.settings.batchSize  # type: ignore[union-attr]
+            batch.waiters and batch.builder.size + size > self._batchSize  # type: ignore[union-attr]
         ):
-            batch = self._sender.openBatch(queue)
-        batch.builder.append(timestamp, key, value, headers)  # type: ignore[union-attr]
+            batch = self._sender.openBatch(queues[partition])
+        batch.builder.append(timestamp, key, value, headers)  # type: ignore[union-attr,arg-type]
         batch.waiters.append(waiter)
-        batch.timestamps.append(timestamp)
+        batch.timestamps.append(timestamp)  # type: ignore[arg-type]
         batch.memorySize += size
 
-    def _discardMessage(self, size: int, waiter: Any, reason: PylogbrokerError) -> None:
+    def _refusalOf(self, topic: str, size: int) -> PylogbrokerError:
+        if size > self._messageSizeMax:
+            return MessageTooLargeError(
+                f"a message for {topic} of {size} bytes; {self._messageSizeMax} are allowed by "
+                "max.request.size"
+            )
+        return self._sender.fatalError or ClosedError("the producer was closed")
+
+    def _onAdmitted(self, call: _Call) -> None:
+        self._accept(*call)
+
+    def _onRefused(self, call: _Call, reason: PylogbrokerError) -> None:
+        if isinstance(reason, QueueFullError):
+            self.counters.droppedCount += 1
+            if not self._isFullLogged and self._isLoggingFailures:
+                self._isFullLogged = True
+                log.error("The queue is full, messages are refused: {reason}", reason=reason)
+        self._refuse(reason, call[-2])
+
+    def _refuse(self, reason: PylogbrokerError, waiter: Any) -> None:
+        """A message fails that has no capacity."""
+        self.counters.failedCount += 1
+        if waiter is not None:
+            waiter.errback(Failure(copyForReraise(reason)))
+
+    def _discard(self, size: int, waiter: Any, reason: PylogbrokerError) -> None:
+        """A message fails that has capacity, and is in no batch."""
         self._limiter.release(1, size)
         self._refuse(reason, waiter)
         self._limiter.notify()
+
+    def _onSettled(self) -> None:
+        self._isClosed = self._isClosed or self._sender.fatalError is not None
+        self._flowControl.check()
 
     # -- topics
 
@@ -386,7 +392,7 @@ class KafkaProducer:
         self._moveSticky(route)
         waiting, route.waiting = route.waiting, []
         for call in waiting:
-            self._append(*call)
+            self._accept(*call)
         self._sender.wake()
 
     def _notFound(self, reason: Failure, route: _TopicRoute) -> None:
@@ -395,7 +401,7 @@ class KafkaProducer:
             error = ClosedError(f"the search for topic {route.topic} was given up: {error!r}")
         self._routes.pop(route.topic, None)
         for call in route.waiting:
-            self._discard(call, error)
+            self._discard(call[-1], call[-2], error)
 
     def _extend(self, route: _TopicRoute, found: TopicMetadata) -> None:
         countMax = self.settings.maxInFlightRequestsPerConnection
@@ -446,7 +452,7 @@ class KafkaProducer:
             TURN_COUNT_MAX messages it yields to the reactor.
         """
         if self.counters.acceptedCount < self._turnAt:
-            return self._limiter.whenReady()
+            return SucceededDeferred() if self._limiter.isReady else self._limiter.whenReady()
         if not self._turnTimer.isRunning:
             self._turnTimer.start(0, self._onTurn)
         return self._turnWaiters.wait().addCallback(lambda _nothing: self._limiter.whenReady())
@@ -523,7 +529,7 @@ class KafkaProducer:
         return self._shutdown.close(timeoutMs)
 
     def _beginClose(self) -> None:
-        self._refusal = ClosedError("the producer was closed")
+        self._isClosed = True
         self._flowControl.end()
         self._turnTimer.stop()
         self._onTurn()

@@ -329,7 +329,7 @@ class KafkaSender:
 
     def _ended(self, result: Failure | None, node: _Node) -> None:
         if isinstance(result, Failure):
-            log.failure("Messages may be unaccounted for: an answer was not understood", result)
+            log.failure("Messages may be unaccounted for: handling an answer failed unexpectedly", result)
         node.inFlightCount -= 1
         self.wake()
 
