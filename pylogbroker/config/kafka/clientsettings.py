@@ -181,7 +181,7 @@ class KafkaProducerSettings(KafkaClientSettings):
     queueSize = ownKey(
         "queue.size",
         POSITIVE,
-        "100000",
+        "50000",
         "The largest number of messages in the producer; a call beyond it waits, too.",
     )
     maxBlockMs = ConfigKey(

@@ -329,7 +329,9 @@ class KafkaSender:
 
     def _ended(self, result: Failure | None, node: _Node) -> None:
         if isinstance(result, Failure):
-            log.failure("Messages may be unaccounted for: handling an answer failed unexpectedly", result)
+            log.failure(
+                "Messages may be unaccounted for: handling an answer failed unexpectedly", result
+            )
         node.inFlightCount -= 1
         self.wake()
 
