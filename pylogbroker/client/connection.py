@@ -243,6 +243,11 @@ class ClientConnection(Protocol):
             exchange.timer.start(timeoutMs, self._expire, exchange, timeoutMs)
         return waiter
 
+    @property
+    def inFlightCount(self) -> int:
+        """Requests that were written and are not answered."""
+        return len(self._inFlight)
+
     def canTake(self, size: int) -> bool:
         limits = self.limits
         return not self._waiting or (

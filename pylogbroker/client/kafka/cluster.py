@@ -6,8 +6,8 @@ What must be true:
 
   - There is at most one Metadata request at a time. Whoever asks for news meanwhile gets those of
   the next one, which is sent after a wait that grows with each failure.
-  - The brokers asked are, one after another, those with a connection, the others that are known,
-  and those of C{bootstrap.servers}; the order within each kind is drawn.
+  - The brokers asked are, one after another, those with a connection, the least busy first, the
+  others that are known, and those of C{bootstrap.servers}; else the order is drawn.
   - Without a caller, an unknown leader or the maximum age there is no request.
 
 A refused password or a missing version fails whoever waits for metadata. A broker that cannot be
@@ -152,11 +152,12 @@ class ClusterClient:
     def _candidates(self) -> list[str]:
         known = [*self.metadata.brokers.values(), *self.settings.bootstrapServers]
 
-        def rank(endpoint: str) -> tuple[bool, bool, float]:
+        def rank(endpoint: str) -> tuple[bool, int, bool, float]:
             client = self._clients.get(endpoint)
-            isConnected = client is not None and client.current is not None
+            current = None if client is None else client.current
+            inFlightCount = 0 if current is None else current.raw.inFlightCount
             isBroker = endpoint in self.metadata.brokers.values()
-            return not isConnected, not isBroker, self._random()
+            return current is None, inFlightCount, not isBroker, self._random()
 
         return sorted(dict.fromkeys(known), key=rank)
 

@@ -36,7 +36,7 @@ from pylogbroker.errors import (
     WireError,
     copyForReraise,
 )
-from pylogbroker.net.deferreds import Waiters, asDeferred
+from pylogbroker.net.deferreds import Waiters
 from pylogbroker.net.timer import Timer
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
@@ -328,15 +328,3 @@ class KafkaBrokerClient:
         """Authenticate no more. The connections are closed by their own client."""
         if self._current is not None:
             self._current.stop()
-
-    @asDeferred
-    async def request(
-        self, key: ApiKey, body: Any, waitMs: float = 0, versionMax: int = VERSION_MAX
-    ) -> Any:
-        """
-        Connect if need be, and send a request.
-
-        @return: as of L{connection} and of L{NegotiatedConnection.request}.
-        """
-        connection = self.current or await self.connection()
-        return await connection.request(key, body, waitMs, versionMax)

@@ -422,6 +422,23 @@ class MetadataTests(ClusterCase):
         self.kafka.run()
         return found
 
+    def test_leastBusy(self) -> None:
+        """Of the brokers with a connection the one with the fewest open requests is asked."""
+        cluster = self.connect()
+        self.found(cluster, "t")
+        [first] = {line.node for line in self.kafka.lines}
+        other = cluster.broker(first % 3 + 1).connection()
+        self.kafka.run()
+        self.successResultOf(other)
+        self.kafka.answers[ApiKey.HEARTBEAT].append(SILENCE)
+        busy = cluster.broker(first).connection()
+        beating = self.successResultOf(busy).request(ApiKey.HEARTBEAT, HEARTBEAT)
+        refreshed = cluster.refresh()
+        self.kafka.run()
+        self.successResultOf(refreshed)
+        self.assertNoResult(beating)
+        beating.addErrback(lambda _failure: None)
+
     def test_goneBroker(self) -> None:
         """The connection to a broker that has left the cluster is closed."""
         servers = "192.0.2.1:9001"

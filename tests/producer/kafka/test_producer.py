@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.client.kafka.metadata import PartitionLeader
 from pylogbroker.cluster.kafkapartitioner import keyPartition
 from pylogbroker.errors import (
     ClosedError,
@@ -514,7 +515,8 @@ class RetryTests(ProducerCase):
         first = producer.send("t", b"1")
         self.kafka.run()
         self.kafka.leaders["t"] = [(2, 6)]
-        self.later(1)
+        moved = producer._cluster.metadata.moveLeader("t", 0, PartitionLeader(2, 6), [])
+        self.assertTrue(moved)
         second = producer.send("t", b"2")
         self.later(1)
         self.assertEqual(self.kafka.values("t"), [b"first"])
@@ -576,6 +578,16 @@ class RetryTests(ProducerCase):
         self.later(2)
         self.assertEqual(self.successResultOf(behind).offset, 2)
         self.assertEqual(self.kafka.values("t"), [b"first", b"held", b"behind"])
+
+    def test_cancelled(self) -> None:
+        """Cancelling stops waiting, and takes nothing back."""
+        producer = self.make()
+        waiter = producer.send("t", b"x")
+        waiter.cancel()
+        self.failureResultOf(waiter, CancelledError)
+        self.later(1)
+        self.assertEqual(self.kafka.values("t"), [b"x"])
+        self.assertEqual(producer.counters.writtenCount, 1)
 
     def test_retries(self) -> None:
         """No more retries than are allowed."""
