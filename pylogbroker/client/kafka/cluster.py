@@ -16,6 +16,7 @@ reached does not: the next one is asked, for as long as somebody waits.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from random import SystemRandom
@@ -34,6 +35,7 @@ from pylogbroker.config.kafka.clientsettings import KafkaClientSettings
 from pylogbroker.errors import (
     BrokerConnectionError,
     ClosedError,
+    InvalidTopicError,
     PylogbrokerError,
     TimedOutError,
     copyForReraise,
@@ -52,7 +54,19 @@ RESPONSE_SIZE_MAX = 128 << 20
 CREATION_VERSION = 4
 """The first version of Metadata that says whether to create topics; before, all do."""
 
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
 log = Logger()
+
+
+def checkTopic(name: Any) -> None:
+    """
+    Refuse what cannot be asked for: it would spoil the request for all topics.
+
+    @raise InvalidTopicError: no topic can have this name.
+    """
+    if not isinstance(name, str) or not _TOPIC.fullmatch(name) or name in (".", ".."):
+        raise InvalidTopicError(f"no topic can be named {name!r}")
 
 
 class ClusterClient:
@@ -191,8 +205,11 @@ class ClusterClient:
     def topic(self, name: str) -> TopicMetadata | None:
         """
         What is known of a topic now. A topic that was never asked for is asked for from now on.
+
+        @raise InvalidTopicError: no topic can have this name.
         """
         if name not in self._topics:
+            checkTopic(name)
             self._topics[name] = None
             self.refreshSoon()
         return self.metadata.topics.get(name)
@@ -202,9 +219,9 @@ class ClusterClient:
         """
         Wait until a topic is known.
 
-        @return: fails with L{ResponseError} when it may not be seen or has an invalid name; with
-            L{TimedOutError}, whose text has the last reason, when it is not known in time; as
-            L{refresh}. Can be cancelled.
+        @return: fails with L{InvalidTopicError} when no topic can have this name; with
+            L{ResponseError} when it may not be seen; with L{TimedOutError}, whose text has the last
+            reason, when it is not known in time; as L{refresh}. Can be cancelled.
         """
         deadlineMs = self._clock.seconds() * 1000 + timeoutMs
         while True:

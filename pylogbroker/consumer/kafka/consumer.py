@@ -26,7 +26,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.logger import Logger
 
 from pylogbroker.client.brokerclient import BrokerClientPool
-from pylogbroker.client.kafka.cluster import ClusterClient
+from pylogbroker.client.kafka.cluster import ClusterClient, checkTopic
 from pylogbroker.client.kafka.errorpolicy import ErrorPolicy, policyOf
 from pylogbroker.config.kafka.clientsettings import KafkaConsumerSettings
 from pylogbroker.consumer.kafka.assignedpartition import (
@@ -129,11 +129,14 @@ class KafkaConsumer:
         @param partitions: (topic, partition) of each; a mapping gives the offsets to begin with.
             Without one, C{auto.offset.reset} says where a partition begins.
         @raise ConsumerStateError: after C{close}.
+        @raise InvalidTopicError: no topic can have one of the names.
         """
         if self.isEnded:
             raise ConsumerStateError("the consumer was closed")
         offsets = partitions if isinstance(partitions, Mapping) else {}
         wanted = {TopicPartition(*each): None for each in partitions}
+        for place in wanted:
+            checkTopic(place.topic)
         for place in [each for each in self._partitions if each not in wanted]:
             self._drop(self._partitions.pop(place))
         for place in wanted:

@@ -76,6 +76,8 @@ __all__ = ["KafkaProducer", "RecordMetadata"]
 TURN_COUNT_MAX = 200
 """Messages that a loop may send before it yields to the reactor; see L{KafkaProducer.whenReady}."""
 
+_TIMESTAMP_MAX = 0x7FFFFFFFFFFFFFFF
+
 log = Logger()
 
 _Call = tuple[str, bytes | None, bytes | None, GivenHeaders, int, int | None, Any, int]
@@ -218,9 +220,10 @@ class KafkaProducer:
             L{ResponseError<pylogbroker.protocol.kafka.errorcodes.ResponseError>} when the broker
             refuses it; L{TimedOutError} when C{delivery.timeout.ms} is over, or C{max.block.ms} for
             an unknown topic; L{QueueFullError} after C{max.block.ms} without room;
-            L{MessageTooLargeError}; L{InvalidPartitionError}; L{pylogbroker.errors.EncodingError}
-            for values that are no bytes; L{ClosedError} after C{close}. A loop awaits L{whenReady}
-            before each call. Cancelling stops waiting, and takes nothing back.
+            L{MessageTooLargeError}; L{InvalidPartitionError};
+            L{pylogbroker.errors.InvalidTopicError}; L{EncodingError} for values that are no bytes,
+            and the like; L{ClosedError} after C{close}. A loop awaits L{whenReady} before each
+            call. Cancelling stops waiting, and takes nothing back.
         """
         waiter: Deferred[RecordMetadata] = self._newResult()
         self._accept(topic, value, key, headers, timestamp, partition, waiter)
@@ -272,8 +275,8 @@ class KafkaProducer:
         value: bytes | None,
         key: bytes | None,
         headers: GivenHeaders,
-        timestamp: int | None,
-        partition: int | None,
+        timestamp: Any,
+        partition: Any,
         waiter: Any,
         size: int = 0,
     ) -> None:
@@ -287,6 +290,10 @@ class KafkaProducer:
             self.counters.acceptedCount += 1
             if timestamp is None:
                 timestamp = int(self._clock.seconds() * 1000)
+            elif not (isinstance(timestamp, int) and 0 <= timestamp <= _TIMESTAMP_MAX):
+                text = f"timestamp {timestamp!r} is no number of milliseconds since the epoch"
+                self._refuse(EncodingError(text), waiter)
+                return
             if headers or type(value) is not bytes or (key is not None and type(key) is not bytes):
                 try:
                     headers = tuple(headers)
@@ -309,7 +316,6 @@ class KafkaProducer:
                 return
         route = self._routes.get(topic)
         if route is None or not route.queues:
-            assert timestamp is not None
             call = (topic, value, key, headers, timestamp, partition, waiter, size)
             self._await(topic, route, call)
             return
@@ -327,8 +333,8 @@ class KafkaProducer:
                     failed = InvalidPartitionError(f"the partitioner failed: {error!r}")
                     self._discard(size, waiter, failed)
                     return
-        if not 0 <= partition < len(queues):
-            text = f"partition {partition} of {topic}, which has {len(queues)}"
+        if not (isinstance(partition, int) and 0 <= partition < len(queues)):
+            text = f"partition {partition!r} of {topic}, which has {len(queues)}"
             self._discard(size, waiter, InvalidPartitionError(text))
             return
         batch = queues[partition].open
@@ -336,9 +342,9 @@ class KafkaProducer:
             batch.waiters and batch.builder.size + size > self._batchSize  # type: ignore[union-attr]
         ):
             batch = self._sender.openBatch(queues[partition])
-        batch.builder.append(timestamp, key, value, headers)  # type: ignore[union-attr,arg-type]
+        batch.builder.append(timestamp, key, value, headers)  # type: ignore[union-attr]
         batch.waiters.append(waiter)
-        batch.timestamps.append(timestamp)  # type: ignore[arg-type]
+        batch.timestamps.append(timestamp)
         batch.memorySize += size
 
     def _refusalOf(self, topic: str, size: int) -> PylogbrokerError:

@@ -19,6 +19,7 @@ from pylogbroker.errors import (
     ConsumerTimeoutError,
     FormatError,
     InvalidChecksumError,
+    InvalidTopicError,
     LogTruncatedError,
     MessageTooLargeError,
     OffsetOutOfRangeError,
@@ -159,6 +160,8 @@ class ReadTests(ConsumerCase):
         self.kafka.put("t", 0, b"d")
         self.assertEqual(self.read(consumer), [b"d"])
         self.assertRaises(ConsumerStateError, consumer.seek, T1, 0)
+        for name in ("bad topic", "", ".", "x" * 250, 7):
+            self.assertRaises(InvalidTopicError, consumer.assign, [(name, 0)])
         self.assertRaises(ValueError, consumer.seek, T0, -1)
 
     def test_seekMeanwhile(self) -> None:

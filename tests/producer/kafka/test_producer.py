@@ -18,6 +18,7 @@ from pylogbroker.errors import (
     ConfigurationError,
     EncodingError,
     InvalidPartitionError,
+    InvalidTopicError,
     MessageTooLargeError,
     PylogbrokerError,
     QueueFullError,
@@ -290,10 +291,17 @@ class RefusedTests(ProducerCase):
             (producer.send("t", b"", headers=[("a", 1)]), EncodingError),  # type: ignore[list-item]
             (producer.send("t", b"", headers=7), PylogbrokerError),  # type: ignore[arg-type]
             (producer.send("t", b"x" * 1000), MessageTooLargeError),
+            (producer.send("t", b"", timestamp=-1), EncodingError),
+            (producer.send("t", b"", timestamp=2**63), EncodingError),
+            (producer.send("t", b"", timestamp=1.5), EncodingError),  # type: ignore[arg-type]
+            (producer.send("bad topic", b""), InvalidTopicError),
+            (producer.send(b"t", b""), InvalidTopicError),  # type: ignore[arg-type]
         ]
         for waiter, kind in refused:
             self.failureResultOf(waiter, kind)
-        self.assertEqual(producer.counters.failedCount, 4)
+        self.assertEqual(producer.counters.failedCount, 9)
+        wrong: Any = "0"
+        self.failed(producer.send("t", b"", partition=wrong), InvalidPartitionError)
         closing = producer.close()
         self.failureResultOf(producer.send("t", b""), ClosedError)
         self.kafka.run()
