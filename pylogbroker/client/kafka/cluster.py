@@ -46,10 +46,11 @@ from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode, ResponseError, checkCode
 from pylogbroker.protocol.kafka.saslclient import SaslLogin
-from pylogbroker.retry import Backoff, RetryDelays
 
 RESPONSE_SIZE_MAX = 128 << 20
 """Bytes of a response: a fetch of 50 MB, and the batch behind it that had to be whole."""
+
+_DOUBLINGS_MAX = 30
 
 CREATION_VERSION = 4
 """The first version of Metadata that says whether to create topics; before, all do."""
@@ -119,22 +120,24 @@ class ClusterClient:
         self._isCreatingTopics = isCreatingTopics
         self._topics: dict[str, None] = {}  # those whose metadata are asked for
         self._listeners: list[Callable[[], None]] = []
+        self._errorListeners: list[Callable[[PylogbrokerError], None]] = []
         self._isStale = False
         self._refreshing: Deferred[None] | None = None
         self._refreshed: Waiters[None] = Waiters()
         self._timer = Timer(reactor)  # of the next Metadata request
-        self._backoff = self.newBackoff()
+        self._failureCount = 0  # in a row; an incomplete answer is one
         self._lastError: PylogbrokerError | None = None
         self._refusal: ClosedError | None = None
 
     def __repr__(self) -> str:
         return f"<ClusterClient {','.join(self.settings.bootstrapServers)}>"
 
-    def newBackoff(self) -> Backoff:
-        """The waits between retries, by the settings."""
+    def backoffMs(self, failureCount: int) -> float:
+        """How long to wait after so many failures in a row, 1 at least; drawn by the settings."""
         settings = self.settings
+        delayMs = settings.retryBackoffMs * 2.0 ** min(failureCount - 1, _DOUBLINGS_MAX)
         longestMs = max(settings.retryBackoffMs, settings.retryBackoffMaxMs)
-        return Backoff(self._random, RetryDelays(settings.retryBackoffMs, longestMs))
+        return min(delayMs, longestMs) * (1 - self._random() / 2)
 
     # -- brokers
 
@@ -201,6 +204,12 @@ class ClusterClient:
         @param changed: called after each change of the metadata.
         """
         self._listeners.append(changed)
+
+    def listenErrors(self, failed: Callable[[PylogbrokerError], None]) -> None:
+        """
+        @param failed: called with each error for which L{refresh} fails, but for C{close}.
+        """
+        self._errorListeners.append(failed)
 
     def topic(self, name: str) -> TopicMetadata | None:
         """
@@ -271,7 +280,7 @@ class ClusterClient:
             return
         self._isStale = True
         if self._refreshing is None:
-            self._timer.start(0 if self._lastError is None else self._backoff.failed(), self._begin)
+            self._timer.start(0 if self._lastError is None else self._nextWaitMs(), self._begin)
 
     def _begin(self) -> None:
         self._isStale = False
@@ -301,9 +310,9 @@ class ClusterClient:
         self._lastError = None
         self._isStale = self._isStale or not self._isComplete()
         if self._isStale:
-            self._timer.start(self._backoff.failed(), self._begin)
+            self._timer.start(self._nextWaitMs(), self._begin)
         else:
-            self._backoff.succeeded()
+            self._failureCount = 0
             self._timer.start(self.settings.metadataMaxAgeMs, self._begin)
         self._refreshed.fire(None)
         for changed in list(self._listeners):
@@ -332,9 +341,15 @@ class ClusterClient:
             error = BrokerConnectionError(f"unexpected: {error!r}")
         self._lastError = error
         self._isStale = True
-        self._timer.start(self._backoff.failed(), self._begin)
+        self._timer.start(self._nextWaitMs(), self._begin)
         if not isPassing:
             self._refreshed.fire(Failure(copyForReraise(error)))
+            for failed in list(self._errorListeners):
+                failed(error)
+
+    def _nextWaitMs(self) -> float:
+        self._failureCount += 1
+        return self.backoffMs(self._failureCount)
 
     # -- the end
 

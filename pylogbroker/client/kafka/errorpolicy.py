@@ -20,9 +20,7 @@ class ErrorPolicy(Flag):
     C{RETRY}: the same request may succeed later. C{REFRESH}: the metadata are not (or no more) what
     the broker knows. C{FIND_COORDINATOR}: another broker coordinates. C{UNCERTAIN}: the request may
     have been carried out. C{FATAL}: the producer cannot go on. C{OUT_OF_SEQUENCE}: the broker lacks
-    the batch before, or knows nothing of the producer. C{NEW_SESSION}: fetches begin a new session.
-    C{RESET}: the position is not in the log. C{TRUNCATED}: the leader epoch of the client is not
-    the broker's.
+    the batch before, or knows nothing of the producer. C{RESET}: the position is not in the log.
     """
 
     NONE = 0
@@ -32,9 +30,7 @@ class ErrorPolicy(Flag):
     UNCERTAIN = auto()
     FATAL = auto()
     OUT_OF_SEQUENCE = auto()
-    NEW_SESSION = auto()
     RESET = auto()
-    TRUNCATED = auto()
 
 
 _P, _E = ErrorPolicy, ErrorCode
@@ -79,13 +75,7 @@ _FOLLOWS = {
         _E.UNKNOWN_PRODUCER_ID,
         _E.INVALID_PRODUCER_EPOCH,
     ),
-    _P.NEW_SESSION: (
-        _E.FETCH_SESSION_ID_NOT_FOUND,
-        _E.INVALID_FETCH_SESSION_EPOCH,
-        _E.FETCH_SESSION_TOPIC_ID_ERROR,
-    ),
     _P.RESET: (_E.OFFSET_OUT_OF_RANGE,),
-    _P.TRUNCATED: (_E.FENCED_LEADER_EPOCH, _E.UNKNOWN_LEADER_EPOCH),
 }
 
 

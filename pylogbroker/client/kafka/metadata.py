@@ -65,8 +65,6 @@ class MetadataCache:
         self.topics: dict[str, TopicMetadata] = {}
         self.errors: dict[str, int] = {}
         self.names: dict[bytes, str] = {}
-        self.clusterId: str | None = None
-        self.controller = -1
         self.version = 0
 
     def update(self, response: Any) -> None:
@@ -74,7 +72,6 @@ class MetadataCache:
         @param response: a C{MetadataResponse}.
         """
         self.version += 1
-        self.clusterId, self.controller = response.clusterId, response.controllerId
         self.brokers = {each.nodeId: address(each.host, each.port) for each in response.brokers}
         for topic in response.topics:
             name = topic.name if topic.name is not None else self.names.get(topic.topicId)

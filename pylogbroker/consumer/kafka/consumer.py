@@ -109,10 +109,14 @@ class KafkaConsumer:
             connectionPool=connectionPool,
             random=random,
         )
-        self._fetcher = KafkaFetcher(reactor, settings, self._cluster, random, self._onFetched)
+        self._fetcher = KafkaFetcher(
+            reactor, settings, self._cluster, self._onFetched, self._onError
+        )
+        self._cluster.listenErrors(self._onError)
         self._partitions = self._fetcher.partitions
         self._turns: deque[AssignedPartition] = deque()  # those with messages, in turn
-        self._unreported: PylogbrokerError | None = None  # behind messages that were handed out
+        # Raised by the next call: behind messages that were handed out, or of the whole cluster.
+        self._unreported: PylogbrokerError | None = None
         self._topics: set[str] = set()
         self._wakeReader: Callable[[], None] | None = None
 
@@ -322,7 +326,7 @@ class KafkaConsumer:
             if not left:
                 break
             failureCount += 1
-            waitMs = self._fetcher.backoffMs(failureCount)
+            waitMs = self._cluster.backoffMs(failureCount)
             if self._clock.seconds() * 1000 + waitMs > deadlineMs:
                 raise TimedOutError(f"no offsets within {timeoutMs} ms: {reason}")
             self._cluster.refreshSoon()
@@ -375,6 +379,12 @@ class KafkaConsumer:
             self._turns.append(partition)
         self._wake()
 
+    def _onError(self, error: PylogbrokerError) -> None:
+        """An error that concerns no single partition: a password that is refused."""
+        if self._partitions and not self.isEnded:
+            self._unreported = self._unreported or error
+            self._wake()
+
     def _wake(self) -> None:
         if self._wakeReader is not None:
             self._wakeReader()
@@ -388,7 +398,7 @@ class KafkaConsumer:
             not in the log, or what was read is not. L{pylogbroker.errors.FormatError}: a batch is
             damaged; the application may seek behind it.
             L{ResponseError<pylogbroker.protocol.kafka.errorcodes.ResponseError>}: the broker
-            refuses it.
+            refuses it, or the password.
         """
         error, self._unreported = self._unreported, None
         if error is not None:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -47,6 +47,7 @@ from pylogbroker.consumer.kafka.assignedpartition import (
     FetchedChunk,
 )
 from pylogbroker.errors import (
+    BrokerConnectionError,
     FormatError,
     LogTruncatedError,
     OffsetOutOfRangeError,
@@ -74,7 +75,6 @@ ERROR_RETRY_MS = 1_000
 BEGINNING_TIME, END_TIME = -2, -1
 RESET_TIMES: Mapping[str, int] = {EARLIEST: BEGINNING_TIME, LATEST: END_TIME}
 CONSUMER_REPLICA = -1
-_DOUBLINGS_MAX = 30
 
 log = Logger()
 
@@ -106,18 +106,18 @@ class KafkaFetcher:
         clock: IReactorTime,
         settings: KafkaConsumerSettings,
         cluster: ClusterClient,
-        random: Callable[[], float],
         onFetched: Callable[[AssignedPartition], None],
+        onError: Callable[[PylogbrokerError], None],
     ) -> None:
         """
-        @param random: numbers from 0 up to, not including, 1.
         @param onFetched: called with a partition that has more messages, or an error.
+        @param onError: called with an error of a broker that does not pass by itself.
         """
         self.partitions: dict[TopicPartition, AssignedPartition] = {}
         self._clock = clock
         self._settings = settings
         self._cluster = cluster
-        self._random = random
+        self._onError = onError
         self._onFetched = onFetched
         self._nodes: dict[int, _Node] = {}
         self._pumpTimer = Timer(clock)
@@ -141,13 +141,6 @@ class KafkaFetcher:
 
     def _nowMs(self) -> float:
         return self._clock.seconds() * 1000
-
-    def backoffMs(self, failureCount: int) -> float:
-        """How long to wait after so many failures in a row."""
-        settings = self._settings
-        delayMs = settings.retryBackoffMs * 2.0 ** min(failureCount - 1, _DOUBLINGS_MAX)
-        longestMs = max(settings.retryBackoffMs, settings.retryBackoffMaxMs)
-        return min(delayMs, longestMs) * (1 - self._random() / 2)
 
     # -- who is asked
 
@@ -223,12 +216,15 @@ class KafkaFetcher:
         if not isinstance(result, Failure):
             node.failureCount = 0
         else:
-            if not isinstance(result.value, PylogbrokerError | CancelledError):
+            error = result.value
+            if not isinstance(error, PylogbrokerError):
                 log.failure("Asking a broker failed unexpectedly", result)
-            else:
-                log.debug("A fetch failed: {reason}", reason=result.value)
+            elif not isinstance(error, BrokerConnectionError) and not getattr(
+                error, "isRetriable", False
+            ):
+                self._onError(error)
             node.failureCount += 1
-            node.retryAtMs = self._nowMs() + self.backoffMs(node.failureCount)
+            node.retryAtMs = self._nowMs() + self._cluster.backoffMs(node.failureCount)
             self._cluster.refreshSoon()
         self.wake()
 
@@ -347,7 +343,7 @@ class KafkaFetcher:
 
     def _retryLater(self, partition: AssignedPartition) -> None:
         partition.failureCount += 1
-        partition.retryAtMs = self._nowMs() + self.backoffMs(partition.failureCount)
+        partition.retryAtMs = self._nowMs() + self._cluster.backoffMs(partition.failureCount)
 
     def _fail(self, partition: AssignedPartition, error: PylogbrokerError) -> None:
         partition.retryAtMs = self._nowMs() + ERROR_RETRY_MS

@@ -333,7 +333,3 @@ class PartitionQueue:
             self._hasGap = self._hasGap or self.isIdentified
         else:
             self.full.remove(batch)
-
-    def batches(self) -> list[ProducerBatch]:
-        """All of them, the oldest first."""
-        return [*self.unacknowledged, *self.full, *([self.open] if self.open is not None else [])]

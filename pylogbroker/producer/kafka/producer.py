@@ -168,7 +168,6 @@ class KafkaProducer:
             settings,
             self._cluster,
             self._limiter,
-            random,
             self._onSettled,
             isLoggingFailures,
         )

@@ -60,7 +60,6 @@ NAMED_VERSION = 12
 NO_OFFSET = -1
 _NO_TIME = -1
 _TRANSACTION_TIMEOUT_MAX_MS = 0x7FFFFFFF
-_DOUBLINGS_MAX = 30
 
 log = Logger()
 
@@ -95,12 +94,10 @@ class KafkaSender:
         settings: KafkaProducerSettings,
         cluster: ClusterClient,
         limiter: InFlightMessageLimiter,
-        random: Callable[[], float],
         onSettled: Callable[[], None],
         isLoggingFailures: bool = True,
     ) -> None:
         """
-        @param random: numbers from 0 up to, not including, 1.
         @param onSettled: called when messages have their outcomes.
         @param isLoggingFailures: whether messages that were not sent are logged.
         """
@@ -110,7 +107,6 @@ class KafkaSender:
         self._settings = settings
         self._cluster = cluster
         self._limiter = limiter
-        self._random = random
         self._onSettled = onSettled
         self._isLoggingFailures = isLoggingFailures
         self._inFlightCountMax = settings.maxInFlightRequestsPerConnection
@@ -284,15 +280,9 @@ class KafkaSender:
             return
         self._lastError = _asError(reason)
         node.failureCount += 1
-        node.retryAtMs = self.nowMs() + self._backoffMs(node.failureCount)
+        node.retryAtMs = self.nowMs() + self._cluster.backoffMs(node.failureCount)
         self._cluster.refreshSoon()
         self.wake()
-
-    def _backoffMs(self, failureCount: int) -> float:
-        settings = self._settings
-        delayMs = settings.retryBackoffMs * 2.0 ** min(failureCount - 1, _DOUBLINGS_MAX)
-        longestMs = max(settings.retryBackoffMs, settings.retryBackoffMaxMs)
-        return min(delayMs, longestMs) * (1 - self._random() / 2)
 
     def _request(
         self, connection: NegotiatedConnection, node: _Node, batches: list[ProducerBatch]
@@ -426,7 +416,7 @@ class KafkaSender:
         self.counters.retriedCount += len(batch)
         if batch.isUncertain and not queue.isIdentified:
             self.counters.repeatedCount += len(batch)
-        retryAtMs = self.nowMs() + self._backoffMs(batch.attemptCount)
+        retryAtMs = self.nowMs() + self._cluster.backoffMs(batch.attemptCount)
         if isForSequence:
             queue.refusedForSequence(batch, retryAtMs)
         else:
@@ -543,7 +533,9 @@ class KafkaSender:
         isPassing = isinstance(error, BrokerConnectionError) or getattr(error, "isRetriable", False)
         if isPassing:
             self._identityFailureCount += 1
-            self._identityTimer.start(self._backoffMs(self._identityFailureCount), self._pump)
+            self._identityTimer.start(
+                self._cluster.backoffMs(self._identityFailureCount), self._pump
+            )
         else:
             self.fail(error)
 

@@ -556,6 +556,25 @@ class TroubleTests(ConsumerCase):
         self.assertEqual(self.read(consumer), [])
         self.kafka.answers[ApiKey.METADATA].clear()
 
+    def test_password(self) -> None:
+        """A password that is refused is told to the reader, by any broker, and may be mended."""
+        self.kafka.put("t", 0, b"a")
+        no = messages.SaslHandshakeResponse(errorCode=33)
+        yes = messages.SaslHandshakeResponse()
+        for answers in ([no], [yes, no]):
+            self.kafka.answers[ApiKey.SASL_HANDSHAKE] += [*answers, yes, yes]
+            done = messages.SaslAuthenticateResponse()
+            self.kafka.answers[ApiKey.SASL_AUTHENTICATE] += [done] * 3
+            consumer = self.make(
+                sasl_mechanism="PLAIN",
+                sasl_username="u",
+                sasl_password="p",
+                bootstrap_servers="192.0.2.1:9002",
+            )
+            consumer.assign([T0])
+            self.error(consumer, ResponseError, 0.05)
+            self.assertEqual(self.read(consumer, 3), [b"a"])
+
     def test_lateTopic(self) -> None:
         """A topic that is created later is read then."""
         consumer = self.make()
