@@ -64,7 +64,13 @@ from pylogbroker.producer.kafka.partitionqueue import PartitionQueue, RecordMeta
 from pylogbroker.producer.kafka.sender import KafkaSender
 from pylogbroker.producer.lifecycle import GracefulShutdown, UpstreamFlowControl
 from pylogbroker.producer.plugins import callableOf, loadPlugin
-from pylogbroker.producer.producer import ProducerData
+from pylogbroker.producer.producer import (
+    PAUSE_COUNT_MAX,
+    PAUSE_FROM_COUNT,
+    PAUSE_MS,
+    TURN_COUNT_MAX,
+    ProducerData,
+)
 from pylogbroker.records.batchbuilder import (
     RECORD_OVERHEAD_MAX,
     GivenHeaders,
@@ -72,9 +78,6 @@ from pylogbroker.records.batchbuilder import (
 )
 
 __all__ = ["KafkaProducer", "RecordMetadata"]
-
-TURN_COUNT_MAX = 200
-"""Messages that a loop may send before it yields to the reactor; see L{KafkaProducer.whenReady}."""
 
 _TIMESTAMP_MAX = 0x7FFFFFFFFFFFFFFF
 
@@ -459,10 +462,13 @@ class KafkaProducer:
         if self.counters.acceptedCount < self._turnAt:
             return SucceededDeferred() if self._limiter.isReady else self._limiter.whenReady()
         if not self._turnTimer.isRunning:
-            self._turnTimer.start(0, self._onTurn)
+            self._turnTimer.start(0, self._onTurn, PAUSE_COUNT_MAX)
         return self._turnWaiters.wait().addCallback(lambda _nothing: self._limiter.whenReady())
 
-    def _onTurn(self) -> None:
+    def _onTurn(self, pausesLeft: int) -> None:
+        if pausesLeft and self._limiter.count > PAUSE_FROM_COUNT:
+            self._turnTimer.start(PAUSE_MS, self._onTurn, pausesLeft - 1)
+            return
         self._turnAt = self.counters.acceptedCount + TURN_COUNT_MAX
         self._turnWaiters.fire(None)
 
@@ -537,7 +543,7 @@ class KafkaProducer:
         self._isClosed = True
         self._flowControl.end()
         self._turnTimer.stop()
-        self._onTurn()
+        self._onTurn(0)
 
     async def _close(self) -> None:
         self._sender.flush()

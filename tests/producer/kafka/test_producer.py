@@ -26,8 +26,8 @@ from pylogbroker.errors import (
     UnknownOutcomeError,
     UnsupportedVersionError,
 )
-from pylogbroker.producer.kafka.producer import TURN_COUNT_MAX, KafkaProducer, RecordMetadata
-from pylogbroker.producer.producer import ProducerData
+from pylogbroker.producer.kafka.producer import KafkaProducer, RecordMetadata
+from pylogbroker.producer.producer import TURN_COUNT_MAX, ProducerData
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode, ResponseError
