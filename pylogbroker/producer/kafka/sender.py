@@ -205,7 +205,9 @@ class KafkaSender:
                 retryAtMs = min(retryAtMs, queue.retryAtMs)
                 continue
             leader = metadata.leader(queue.topic, queue.partition)
-            if leader is not None:  # or else the cluster's client asks until there is one
+            if leader is None:
+                self._cluster.topic(queue.topic)  # which is asked for until there is one
+            else:
                 byNode.setdefault(leader.node, []).append(queue)
         for number, queues in byNode.items():
             node = self._nodes.setdefault(number, _Node())

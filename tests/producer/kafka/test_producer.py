@@ -597,6 +597,21 @@ class RetryTests(ProducerCase):
         self.assertEqual(self.kafka.values("t"), [b"x"])
         self.assertEqual(producer.counters.writtenCount, 1)
 
+    def test_forgottenTopic(self) -> None:
+        """A topic that nobody asked for any more, since it was gone, is asked for again."""
+        producer, _waiters = self.values(0)
+        leaders = self.kafka.leaders.pop("t")
+        asking = producer.partitionsFor("t")
+        self.successResultOf(asking)
+        refreshed = producer._cluster.refresh()
+        self.later(1)
+        self.successResultOf(refreshed)
+        producer._cluster.forgetTopic("t")
+        waiter = producer.send("t", b"x")
+        self.later(1)
+        self.kafka.leaders["t"] = leaders
+        self.assertEqual(self.sent(waiter).offset, 1)
+
     def test_retries(self) -> None:
         """No more retries than are allowed."""
         producer = self.make(retries="2")
