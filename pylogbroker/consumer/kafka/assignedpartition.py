@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from pylogbroker.errors import FormatError, MessageTooLargeError, PylogbrokerError
 from pylogbroker.interfaces import BatchHeader
+from pylogbroker.metrics.counters import ConsumerTopicCounters
 from pylogbroker.records.recordbatch import (
     BATCH_OVERHEAD,
     Headers,
@@ -105,6 +106,7 @@ class FetchedChunk:
         topic, number = partition.place
         begins = self._aborted
         producers = set[int]()  # in an aborted transaction at this place
+        count = 0
         for at, header in self._batches:
             try:
                 if isChecking:
@@ -121,12 +123,16 @@ class FetchedChunk:
                         offset = record[0]
                         if offset >= start:
                             partition.position = offset + 1
+                            count += 1
                             yield make(ConsumerRecord, (topic, number, *record, epoch, kind))
             except FormatError as error:
                 raise type(error)(
                     f"{partition.place}, batch at offset {header.baseOffset}: {error.reason}",
                     error.position,
                 ) from error
+            finally:
+                partition.counters.messageCount += count
+                count = 0
             if header.nextOffset > partition.position:
                 partition.position = header.nextOffset
 
@@ -136,6 +142,8 @@ class AssignedPartition:
     A partition, and how far it was read.
 
     @ivar place: topic and number.
+    @ivar counters: of the topic; messages are counted when the last one of a batch is taken, or the
+        rest is dropped.
     @ivar position: the next offset to hand out; L{NO_OFFSET}: it must be found, see C{resetTime}.
     @ivar resetTime: the time whose offset is to be found (-2: the beginning, -1: the end);
         L{None}: the policy says.
@@ -155,6 +163,7 @@ class AssignedPartition:
     __slots__ = (
         "checkedEpoch",
         "chunks",
+        "counters",
         "current",
         "failureCount",
         "fetchEpoch",
@@ -169,8 +178,9 @@ class AssignedPartition:
         "retryAtMs",
     )
 
-    def __init__(self, place: TopicPartition) -> None:
+    def __init__(self, place: TopicPartition, counters: ConsumerTopicCounters) -> None:
         self.place = place
+        self.counters = counters
         self.position = self.fetchOffset = NO_OFFSET
         self.resetTime: int | None = None
         self.fetchEpoch = self.checkedEpoch = NO_EPOCH

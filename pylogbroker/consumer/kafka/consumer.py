@@ -52,6 +52,9 @@ from pylogbroker.errors import (
     PylogbrokerError,
     TimedOutError,
 )
+from pylogbroker.metrics.clientmetrics import consumerFamilies
+from pylogbroker.metrics.counters import ConsumerCounters
+from pylogbroker.metrics.exposition import Family
 from pylogbroker.net.deferreds import asDeferred, gatherAll
 from pylogbroker.protocol.kafka.errorcodes import ResponseError
 from pylogbroker.types import TopicPartition
@@ -80,6 +83,7 @@ class KafkaConsumer:
 
     @ivar settings: a L{KafkaConsumerSettings}.
     @ivar isEnded: whether it was closed.
+    @ivar counters: a L{ConsumerCounters}.
     """
 
     def __init__(
@@ -114,6 +118,7 @@ class KafkaConsumer:
         )
         self._cluster.listenErrors(self._onError)
         self._partitions = self._fetcher.partitions
+        self.counters: ConsumerCounters = self._fetcher.counters
         self._turns: deque[AssignedPartition] = deque()  # those with messages, in turn
         # Raised by the next call: behind messages that were handed out, or of the whole cluster.
         self._unreported: PylogbrokerError | None = None
@@ -145,7 +150,8 @@ class KafkaConsumer:
             self._drop(self._partitions.pop(place))
         for place in wanted:
             if place not in self._partitions:
-                self._partitions[place] = AssignedPartition(place)
+                counters = self.counters.topic(place.topic)
+                self._partitions[place] = AssignedPartition(place, counters)
             if place in offsets:
                 self.seek(place, offsets[place])
         topics = {place.topic for place in wanted}
@@ -532,6 +538,14 @@ class KafkaConsumer:
             nothing.
         """
         return maybeDeferred(PipeProducer(self, receiver, self._clock).start)
+
+    def metricFamilies(self, labels: Mapping[str, str] | None = None) -> list[Family]:
+        """
+        Metrics for L{pylogbroker.console.service.MetricsService}.
+
+        @param labels: distinguish this consumer from others in the process.
+        """
+        return consumerFamilies(self.counters, len(self._partitions), labels)
 
     # -- the end
 

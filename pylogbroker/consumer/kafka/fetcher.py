@@ -54,6 +54,7 @@ from pylogbroker.errors import (
     PylogbrokerError,
     UnknownPartitionError,
 )
+from pylogbroker.metrics.counters import ConsumerCounters
 from pylogbroker.net.timer import Timer
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
@@ -99,6 +100,7 @@ class KafkaFetcher:
     Keeps the partitions of a consumer supplied.
 
     @ivar partitions: those that are assigned.
+    @ivar counters: of fetches and topics.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class KafkaFetcher:
         @param onError: called with an error of a broker that does not pass by itself.
         """
         self.partitions: dict[TopicPartition, AssignedPartition] = {}
+        self.counters = ConsumerCounters()
         self._clock = clock
         self._settings = settings
         self._cluster = cluster
@@ -223,6 +226,7 @@ class KafkaFetcher:
                 error, "isRetriable", False
             ):
                 self._onError(error)
+            self.counters.fetches.failedCount += 1
             node.failureCount += 1
             node.retryAtMs = self._nowMs() + self._cluster.backoffMs(node.failureCount)
             self._cluster.refreshSoon()
@@ -259,6 +263,7 @@ class KafkaFetcher:
             each.isAsked = True
         try:
             connection = await self._connection(number)
+            startedAt = self._clock.seconds()
             body, names = self._fetchRequest(wanted, isPartial)
             isNamed = any(topic.topicId == ZERO_UUID for topic in body.topics)
             response = await connection.request(
@@ -272,6 +277,7 @@ class KafkaFetcher:
                 each.isAsked = False
         if response.errorCode:
             raise ResponseError(response.errorCode, f"fetch from {connection.name}")
+        self.counters.fetches.fetched(self._clock.seconds() - startedAt)
         for topic in response.responses:
             name = topic.topic or names.get(topic.topicId, "")
             for part in topic.partitions:
@@ -324,6 +330,7 @@ class KafkaFetcher:
             self._fail(partition, type(error)(f"{partition.place}: {error.reason}", error.position))
             return
         partition.put(chunk)
+        partition.counters.fetchedSize += chunk.size
         if chunk.size:
             self._onFetched(partition)
 

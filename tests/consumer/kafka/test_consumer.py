@@ -767,6 +767,22 @@ class WayTests(ConsumerCase):
         self.successResultOf(piping)
         self.assertIsNone(receiver.producer)
 
+    def test_counters(self) -> None:
+        """Fetches, messages and bytes are counted, and can be exported."""
+        self.kafka.put("t", 0, b"a", b"b")
+        self.kafka.put("t", 0, b"c")
+        self.kafka.answers[ApiKey.FETCH].append(CUT)
+        consumer = self.make()
+        consumer.assign([T0])
+        self.assertEqual(len(self.read(consumer)), 3)
+        counters = consumer.counters
+        self.assertEqual(counters.topic("t").messageCount, 3)
+        size = sum(map(len, self.kafka.logs["t", 0]))
+        self.assertEqual(counters.topic("t").fetchedSize, size)
+        self.assertEqual(counters.fetches.failedCount, 1)
+        self.assertGreater(counters.fetches.fetchCount, 0)
+        self.assertTrue(consumer.metricFamilies({"name": "c"}))
+
     def test_settings(self) -> None:
         """Unknown keys are named."""
         with capturedLogs() as events:
