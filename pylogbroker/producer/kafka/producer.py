@@ -316,6 +316,9 @@ class KafkaProducer:
                 self._limiter.acquire(1, size, call)
                 self._sender.wake()
                 return
+        elif self._sender.fatalError is not None:
+            self._discard(size, waiter, self._sender.fatalError)
+            return
         route = self._routes.get(topic)
         if route is None or not route.queues:
             call = (topic, value, key, headers, timestamp, partition, waiter, size)

@@ -548,6 +548,7 @@ class KafkaSender:
         if self.fatalError is None:
             self.fatalError = error
             log.error("The producer cannot go on: {error}", error=error)
+        self._onSettled()  # from now on, before any message knows its outcome
         self.stop(error)
 
     def stop(self, error: PylogbrokerError) -> None:

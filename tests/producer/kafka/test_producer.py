@@ -665,6 +665,24 @@ class RetryTests(ProducerCase):
         producer = self.make()
         self.assertIn("CLUSTER_AUTHORIZATION", self.failed(producer.send("t", b"x"), ResponseError))
 
+    def test_fatal(self) -> None:
+        """A producer that ends fails all messages: those that wait for room or a topic, too."""
+        self.kafka.answers[ApiKey.INIT_PRODUCER_ID].append(
+            messages.InitProducerIdResponse(errorCode=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        )
+        producer = self.make(buffer_memory="1000")
+        waiters = [producer.send("new", b"x")]
+        waiters += [producer.send("t", b"x" * 300) for _message in range(5)]
+        again: list[Deferred[RecordMetadata]] = []
+        waiters[1].addErrback(lambda _failure: again.append(producer.send("t", b"again")))
+        self.later(0.1)
+        self.kafka.addTopic("new", 1)
+        self.later(3)
+        for waiter in [*again, waiters[0], *waiters[2:]]:
+            self.failureResultOf(waiter, ResponseError)
+        self.assertEqual(producer.counters.failedCount, 7)
+        self.successResultOf(producer.flush())
+
     def test_missingPart(self) -> None:
         """A response that lacks the partition proves nothing: it is sent again."""
         self.kafka.answers[ApiKey.PRODUCE].append(messages.ProduceResponse())
