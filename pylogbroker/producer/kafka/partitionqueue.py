@@ -15,7 +15,8 @@ none is stored behind a gap. What must be true here:
   - A number that was used and is not in the log is a gap: a batch was refused for good, was given
   up, or the broker has forgotten the producer. The next epoch begins behind a gap, with 0. But a
   batch that may be in the log must not get another number: it is sent with its old one until the
-  broker has said what became of it (a refusal for its sequence means that it is not there).
+  broker has said what became of it (a refusal for its sequence means that it is not there). Where
+  the oldest unacknowledged batch is not there, none behind it is.
 
 Kafka's own client bumps the epoch of such a batch as well, and may store it twice.
 
@@ -229,7 +230,7 @@ class PartitionQueue:
             if self.inRequestCount or nowMs < self.retryAtMs:
                 return None
             self._isRecovering = False
-            if self._hasGap and not any(each.isUncertain for each in self.unacknowledged):
+            if self._hasGap and not (self.unacknowledged and self.unacknowledged[0].isUncertain):
                 self._beginEpoch()
         if len(self.unacknowledged) > self.inRequestCount:
             batch = next(each for each in self.unacknowledged if not each.isInRequest)
@@ -258,6 +259,7 @@ class PartitionQueue:
         self.epoch += 1
         self._nextSequence = 0
         for batch in self.unacknowledged:
+            batch.isUncertain = False  # the oldest is not in the log, so none behind it is
             self._number(batch)
 
     def _number(self, batch: ProducerBatch) -> None:

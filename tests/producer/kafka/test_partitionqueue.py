@@ -153,6 +153,22 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual([self.begin(), self.begin()], [second, third])
         self.assertEqual((self.queue.epoch, second.sequence, third.sequence), (1, 0, 1))
 
+    def test_gapBeforeUncertain(self) -> None:
+        """
+        Where the oldest batch behind a gap is certainly not there, those behind it are not, either:
+        a new epoch begins at once, although the answer for one of them was lost.
+        """
+        first, second, third = (self.add(each) for each in (b"a", b"b", b"c"))
+        for _batch in range(3):
+            self.begin()
+        self.queue.drop(first)
+        self.queue.refusedForSequence(second, 0)
+        third.isUncertain = True
+        self.queue.mustRetry(third, 0)
+        self.assertEqual([self.begin(), self.begin()], [second, third])
+        self.assertEqual((self.queue.epoch, second.sequence, third.sequence), (1, 0, 1))
+        self.assertFalse(third.isUncertain)
+
     def test_lostState(self) -> None:
         """A broker that refuses the next batch has forgotten the ones before: a new epoch."""
         first, second = self.add(b"a"), self.add(b"b")
