@@ -230,8 +230,10 @@ class ClusterClient:
 
         @return: fails with L{InvalidTopicError} when no topic can have this name; with
             L{ResponseError} when it may not be seen; with L{TimedOutError}, whose text has the last
-            reason, when it is not known in time; as L{refresh}. Can be cancelled.
+            reason, when it is not known in time; as L{refresh}. Can be cancelled. A topic that was
+            asked for before is asked for still.
         """
+        isNew = name not in self._topics
         deadlineMs = self._clock.seconds() * 1000 + timeoutMs
         while True:
             found = self.topic(name)
@@ -239,12 +241,14 @@ class ClusterClient:
                 return found
             code = self.metadata.errors.get(name, 0)
             if code and ErrorPolicy.RETRY not in policyOf(code):
-                self.forgetTopic(name)
+                if isNew:
+                    self.forgetTopic(name)
                 raise ResponseError(code, f"topic {name}")
             leftMs = deadlineMs - self._clock.seconds() * 1000
             if leftMs <= 0:
                 reason: object = ResponseError(code) if code else self._lastError
-                self.forgetTopic(name)
+                if isNew:
+                    self.forgetTopic(name)
                 raise TimedOutError(
                     f"no metadata of topic {name} within {timeoutMs:.0f} ms: {reason}"
                 )

@@ -283,6 +283,16 @@ class SendTests(ProducerCase):
 class RefusedTests(ProducerCase):
     """What fails at once, and says so."""
 
+    def test_forgottenTopic(self) -> None:
+        """A question for the partitions of a topic that is gone does not stop later messages."""
+        producer = self.make(max_block_ms="500", metadata_max_age_ms="1000")
+        self.sent(producer.send("t", b"x"))
+        leaders = self.kafka.leaders.pop("t")
+        self.later(2)
+        self.failed(producer.partitionsFor("t"), TimedOutError, seconds=2)
+        self.kafka.leaders["t"] = leaders
+        self.assertEqual(self.sent(producer.send("t", b"y")).offset, 1)
+
     def test_values(self) -> None:
         """What is no bytes, too large, or for a closed producer."""
         producer = self.make(max_request_size="1000")
