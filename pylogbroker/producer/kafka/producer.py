@@ -423,7 +423,16 @@ class KafkaProducer:
         for name, route in self._routes.items():
             found = self._cluster.metadata.topics.get(name)
             if found is not None and route.queues:
+                if 0 < len(found.partitions) < len(route.queues):  # the topic was made again
+                    self._shrink(route, len(found.partitions))
                 self._extend(route, found)
+
+    def _shrink(self, route: _TopicRoute, count: int) -> None:
+        """Put no more messages into partitions that are gone. Those in them wait for their end."""
+        del route.queues[count:]
+        if route.sticky >= count:
+            route.sticky = 0
+            self._moveSticky(route)
 
     def _moveSticky(self, route: _TopicRoute) -> None:
         """

@@ -283,6 +283,20 @@ class SendTests(ProducerCase):
 class RefusedTests(ProducerCase):
     """What fails at once, and says so."""
 
+    def test_shrunkTopic(self) -> None:
+        """A topic that is made again with fewer partitions gets its messages there."""
+        self.kafka.addTopic("many", 1, 1, 1, 1)
+        producer = self.make(metadata_max_age_ms="1000")
+        self.assertEqual(self.sent(producer.send("many", b"x", b"foobar")).partition, 2)
+        self.assertEqual(self.sent(producer.send("many", b"x")).partition, 2)
+        self.kafka.addTopic("many", 1, 1)
+        self.kafka.topicIds["many"] = b"again".ljust(16, b"-")
+        for key in ("many", 2), ("many", 3):
+            self.kafka.logs.pop(key, None)
+        self.later(2)
+        self.assertEqual(self.sent(producer.send("many", b"x", b"foobar")).partition, 0)
+        self.assertEqual(self.sent(producer.send("many", b"x")).partition, 1)
+
     def test_forgottenTopic(self) -> None:
         """A question for the partitions of a topic that is gone does not stop later messages."""
         producer = self.make(max_block_ms="500", metadata_max_age_ms="1000")
