@@ -22,7 +22,7 @@ from functools import partial
 from random import SystemRandom
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -254,7 +254,12 @@ class ClusterClient:
                 )
             news = self.refresh()
             news.addTimeout(leftMs / 1000, self._clock, lambda _result, _seconds: None)
-            await news
+            try:
+                await news
+            except CancelledError:
+                if isNew:
+                    self.forgetTopic(name)
+                raise
 
     def forgetTopic(self, name: str) -> None:
         """Ask no more for a topic's metadata."""

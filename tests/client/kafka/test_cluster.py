@@ -335,6 +335,17 @@ class MetadataTests(ClusterCase):
         self.successResultOf(late)
         self.assertLess(len(self.kafka.asked(ApiKey.METADATA)), 10)
 
+    def test_cancelledTopic(self) -> None:
+        """A topic whose only caller has gone is asked for no more."""
+        cluster = self.connect()
+        asked = cluster.findTopic("new", 3000)
+        self.kafka.run()
+        asked.cancel()
+        self.failureResultOf(asked, CancelledError)
+        for _step in range(20):
+            self.kafka.run(0.5)
+        self.assertLess(len(self.kafka.asked(ApiKey.METADATA)), 4)
+
     def test_forbiddenTopic(self) -> None:
         """A topic that may not be seen is refused at once, and asked for no more."""
         cls = messages.MetadataResponse
