@@ -243,6 +243,7 @@ class KafkaConsumer:
         """
         for found in self._some(partitions):
             found.isPaused = True
+        self._fetcher.wake()  # the others may have room now
 
     def resume(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """

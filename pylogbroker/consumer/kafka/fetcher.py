@@ -8,7 +8,8 @@ What must be true:
   - A broker has one request of a consumer at a time: what the client does not know yet comes first
   (the offset of a time, whether a new leader has what was read), then the fetch.
   - Only partitions with room are asked for: at most two chunks of a partition wait, and
-  C{queued.max.bytes} in all. So a reader that is slow, or away, slows the brokers down.
+  C{queued.max.bytes} in all, and one more where only paused partitions have any. So a reader that
+  is slow, or away, slows the brokers down.
   - A fetch waits at the broker for C{fetch.max.wait.ms}. While a partition of the same broker is
   left out for lack of room, it waits for L{FULL_WAIT_MS} only, since that partition may have room
   soon.
@@ -245,7 +246,12 @@ class KafkaFetcher:
             each.queuedSize + (settings.maxPartitionFetchBytes if each.isAsked else 0)
             for each in self.partitions.values()
         )
-        isEmpty = leftSize == settings.queuedMaxBytes
+        # What waits for paused partitions is not read soon: the others get one chunk in any case.
+        isEmpty = not any(
+            each.isAsked or each.queuedSize
+            for each in self.partitions.values()
+            if not each.isPaused
+        )
         chosen: list[AssignedPartition] = []
         for each in sorted(wanted, key=lambda each: len(each.chunks)):
             if len(each.chunks) < CHUNK_COUNT_MAX and (

@@ -204,6 +204,19 @@ class ReadTests(ConsumerCase):
         consumer.resume([T0])
         self.assertEqual(self.read(consumer), [b"b", b"later"])
 
+    def test_pausedAndFull(self) -> None:
+        """What waits for a paused partition does not keep the others from being read."""
+        for _batch in range(3):
+            self.kafka.put("t", 0, b"x" * 600)
+        consumer = self.make(queued_max_bytes="1000", max_partition_fetch_bytes="500")
+        consumer.assign([T0, T1])
+        self.later(1)
+        consumer.pause([T0])
+        self.kafka.put("t", 1, b"a")
+        self.assertEqual(self.read(consumer), [b"a"])
+        consumer.resume()
+        self.assertEqual(len(self.read(consumer)), 3)
+
     def test_fair(self) -> None:
         """A partition that never ends leaves turns to the others."""
         for number in range(20):
