@@ -69,6 +69,12 @@ NAMED_VERSION = 12
 ISOLATION_VERSION = 2
 """The first version of ListOffsets that knows of transactions."""
 
+EPOCH_VERSION = 3
+"""
+The first version of OffsetForLeaderEpoch that brokers answer to whoever may read the topic; before,
+only to other brokers.
+"""
+
 CHUNK_COUNT_MAX = 2
 FULL_WAIT_MS = 20
 ERROR_RETRY_MS = 1_000
@@ -479,7 +485,7 @@ class KafkaFetcher:
         metadata = self._cluster.metadata
         leaders = {each.place: metadata.leader(*each.place) for each in partitions}
         generations = {each.place: (each, each.generation) for each in partitions}
-        if not connection.supports(ApiKey.OFFSET_FOR_LEADER_EPOCH):
+        if not connection.supports(ApiKey.OFFSET_FOR_LEADER_EPOCH, EPOCH_VERSION):
             for each in partitions:
                 each.fetchEpoch = NO_EPOCH  # an old broker: nothing can be found out
             return

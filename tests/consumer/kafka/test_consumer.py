@@ -467,6 +467,20 @@ class TroubleTests(ConsumerCase):
         consumer.seek(T0, 2, leaderEpoch=6)
         self.assertEqual(self.read(consumer), [b"c"])
 
+    def test_epochForbidden(self) -> None:
+        """
+        Brokers before 2.3 tell the end of an epoch to nobody but brokers: they are not asked.
+        """
+        self.kafka.versions[ApiKey.OFFSET_FOR_LEADER_EPOCH] = (0, 2)
+        self.kafka.put("t", 0, b"a")
+        consumer = self.make()
+        consumer.assign([T0])
+        self.assertEqual(self.read(consumer), [b"a"])
+        self.kafka.leaders["t"][0] = (2, 6)
+        self.kafka.put("t", 0, b"b")
+        self.assertEqual(self.read(consumer, 3), [b"b"])
+        self.assertEqual(self.kafka.asked(ApiKey.OFFSET_FOR_LEADER_EPOCH), [])
+
     def test_epochRefused(self) -> None:
         """Errors of OffsetForLeaderEpoch: one that passes is tried again, another is raised."""
         for code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.TOPIC_AUTHORIZATION_FAILED):
