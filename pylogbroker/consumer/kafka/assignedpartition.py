@@ -73,7 +73,7 @@ class FetchedChunk:
     def __init__(self, data: bytes, aborted: Sequence[tuple[int, int]] = ()) -> None:
         """
         @param aborted: first offset and producer of transactions that were aborted.
-        @raise FormatError: a header cannot be read.
+        @raise FormatError: the first header cannot be read.
         @raise MessageTooLargeError: not even the first batch is whole.
         """
         self._data = data
@@ -83,7 +83,12 @@ class FetchedChunk:
         self.end, self.epoch = NO_OFFSET, NO_EPOCH
         at = 0
         while len(data) - at >= BATCH_OVERHEAD:
-            header = readHeader(data, at)
+            try:
+                header = readHeader(data, at)
+            except FormatError:
+                if not self._batches:
+                    raise
+                break  # the next response begins with it
             if header.size > len(data) - at:
                 break
             self._batches.append((at, header))

@@ -546,6 +546,26 @@ class TroubleTests(ConsumerCase):
         consumer.assign([T0])
         self.assertEqual(len(self.read(consumer)), 3)
 
+    def test_damagedHeader(self) -> None:
+        """What stands before a batch whose header cannot be read is handed out before the error."""
+        self.kafka.put("t", 0, b"a", b"b")
+        whole = self.kafka.logs["t", 0][0]
+
+        def damaged(kafka: FakeKafka, header: Any, body: Any) -> Any:
+            made = kafka.fetched(body, 1)
+            part = made.responses[0].partitions[0]
+            part.records = (whole if body.topics[0].partitions[0].fetchOffset < 2 else b"") + bytes(
+                100
+            )
+            return made
+
+        self.kafka.answers[ApiKey.FETCH] += [damaged] * 3
+        consumer = self.make()
+        consumer.assign([T0])
+        self.later(1)
+        self.assertEqual([each.value for each in consumer.takeMany()], [b"a", b"b"])
+        self.error(consumer, FormatError)
+
     def test_noBatch(self) -> None:
         """Bytes that are no batch, and a batch that does not fit, are errors of the partition."""
         whole = FetchedChunk
