@@ -461,8 +461,8 @@ class ConsumerStateError(PylogbrokerError):
 
 class LogTruncatedError(PylogbrokerError):
     """
-    Messages that were read are not in the log any more: a broker without them was elected leader.
-    The text names the partition.
+    Messages that were read are not in the log any more: a broker without them was elected leader,
+    or the topic was deleted and made again. The text names the partition.
 
     @ivar offset: where the reader was.
     @ivar divergingOffset: the first offset at which the log differs; L{None}: the broker does not

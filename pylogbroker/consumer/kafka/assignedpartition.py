@@ -22,6 +22,7 @@ from typing import NamedTuple
 from pylogbroker.errors import FormatError, MessageTooLargeError, PylogbrokerError
 from pylogbroker.interfaces import BatchHeader
 from pylogbroker.metrics.counters import ConsumerTopicCounters
+from pylogbroker.protocol.kafka.schemas import ZERO_UUID
 from pylogbroker.records.recordbatch import (
     BATCH_OVERHEAD,
     Headers,
@@ -156,6 +157,7 @@ class AssignedPartition:
     @ivar fetchEpoch: of the leader that appended the last batch before it.
     @ivar checkedEpoch: of the leader that is known to have what was read.
     @ivar generation: grows when the position moves by itself.
+    @ivar topicId: of the topic that was read; zeros: unknown.
     @ivar chunks: fetched, and not read; an error is raised in its turn.
     @ivar current: the messages of the chunk that is read.
     @ivar isPaused: whether nothing of it is handed out or asked for.
@@ -181,6 +183,7 @@ class AssignedPartition:
         "reportedCode",
         "resetTime",
         "retryAtMs",
+        "topicId",
     )
 
     def __init__(self, place: TopicPartition, counters: ConsumerTopicCounters) -> None:
@@ -189,6 +192,7 @@ class AssignedPartition:
         self.position = self.fetchOffset = NO_OFFSET
         self.resetTime: int | None = None
         self.fetchEpoch = self.checkedEpoch = NO_EPOCH
+        self.topicId = ZERO_UUID
         self.generation = 0
         self.chunks: deque[FetchedChunk | PylogbrokerError] = deque()
         self.current: Iterator[ConsumerRecord] | None = None
@@ -212,6 +216,7 @@ class AssignedPartition:
         self.position = self.fetchOffset = offset
         self.resetTime = None
         self.fetchEpoch, self.checkedEpoch = epoch, NO_EPOCH
+        self.topicId = ZERO_UUID
 
     def locate(self, offset: int, epoch: int, checkedEpoch: int) -> None:
         """

@@ -15,7 +15,7 @@ What must be true:
   soon.
   - Before a partition is read from a leader of another epoch, the leader is asked where the epoch
   of what was read last ends (KIP-320). If that is before the position, messages that were read are
-  lost, and the reader is told.
+  lost, and the reader is told; also where the topic has another id, thus was made again.
 
 Fetches are sent without sessions: for a hundred partitions, the request has some kilobytes.
 """
@@ -161,6 +161,7 @@ class KafkaFetcher:
             leader = self._leader(partition)
             if leader is None or partition.isPaused or partition.isAsked:
                 continue
+            self._checkTopic(partition)
             if nowMs < partition.retryAtMs:
                 retryAtMs = min(retryAtMs, partition.retryAtMs)
             elif self._isKnown(partition):
@@ -194,6 +195,19 @@ class KafkaFetcher:
     def _tell(self, partition: AssignedPartition, error: PylogbrokerError) -> None:
         partition.fail(error)
         self._onFetched(partition)
+
+    def _checkTopic(self, partition: AssignedPartition) -> None:
+        """Begin with the first message where the topic is another one than that which was read."""
+        known = self._cluster.metadata.topics[partition.place.topic].topicId
+        before, position = partition.topicId, partition.position
+        if ZERO_UUID in (known, before) or known == before:
+            return
+        partition.moveTo(0)
+        if position > 0:
+            text = (
+                f"{partition.place} was read up to offset {position}, and its topic was made again"
+            )
+            self._tell(partition, LogTruncatedError(text, position, 0))
 
     def _isKnown(self, partition: AssignedPartition) -> bool:
         """Whether there is a position, or a way to find one."""
@@ -310,6 +324,7 @@ class KafkaFetcher:
                 known = metadata.topics.get(name)
                 topicId = ZERO_UUID if known is None else known.topicId
                 topic = topics[name] = cls.FetchTopic(topic=name, topicId=topicId)
+            each.topicId = topic.topicId
             leader = metadata.leader(name, number)
             topic.partitions.append(
                 cls.FetchPartition(

@@ -455,6 +455,21 @@ class TroubleTests(ConsumerCase):
         self.assertIsNone(error.divergingOffset)
         self.assertEqual(self.read(consumer), [b"new"])
 
+    def test_newTopic(self) -> None:
+        """A topic that was made again is read from its first message on, and the reader is told."""
+        self.kafka.versions[ApiKey.FETCH] = (0, 12)
+        self.kafka.put("t", 1, b"a", b"b")
+        consumer = self.make("latest", metadata_max_age_ms="1000")
+        consumer.assign({T1: 0})
+        self.assertEqual(self.read(consumer), [b"a", b"b"])
+        self.kafka.topicIds["t"] = b"again".ljust(16, b"-")
+        self.kafka.logs["t", 1].clear()
+        self.kafka.put("t", 1, b"c", b"d", b"e")
+        error = self.error(consumer, LogTruncatedError, 2)
+        self.assertEqual((error.offset, error.divergingOffset), (2, 0))
+        self.assertIn("t-1 was read up to offset 2, and its topic was made again", str(error))
+        self.assertEqual(self.read(consumer), [b"c", b"d", b"e"])
+
     def test_truncatedWhileAway(self) -> None:
         """An application that stores offset and epoch learns of a truncation meanwhile."""
         self.kafka.put("t", 0, b"a")
