@@ -13,10 +13,11 @@ none is stored behind a gap. What must be true here:
   it were refused, or are about to be: nothing leaves until all of them are answered; then all that
   are left go again, in order.
   - A number that was used and is not in the log is a gap: a batch was refused for good, was given
-  up, or the broker has forgotten the producer. The next epoch begins behind a gap, with 0. But a
-  batch that may be in the log must not get another number: it is sent with its old one until the
-  broker has said what became of it (a refusal for its sequence means that it is not there). Where
-  the oldest unacknowledged batch is not there, none behind it is.
+  up, or the broker has forgotten the producer. The next epoch begins behind a gap, with 0; where
+  there is none left, the producer gets another id. But a batch that may be in the log must not get
+  another number: it is sent with its old one until the broker has said what became of it (a refusal
+  for its sequence means that it is not there). Where the oldest unacknowledged batch is not there,
+  none behind it is.
 
 Kafka's own client bumps the epoch of such a batch as well, and may store it twice.
 
@@ -212,13 +213,24 @@ class PartitionQueue:
 
     @property
     def isExhausted(self) -> bool:
-        """Whether an epoch must begin, and there is none left."""
-        return self._hasGap and self.epoch >= EPOCH_MAX
+        """Whether an epoch must begin now, and there is none left: another id is needed."""
+        return self._hasGap and self.epoch >= EPOCH_MAX and self._isCertain
+
+    @property
+    def _isCertain(self) -> bool:
+        """Whether no unacknowledged batch can be in the log, since the oldest is not."""
+        return not self.inRequestCount and not (
+            self.unacknowledged and self.unacknowledged[0].isUncertain
+        )
 
     def identify(self, producerId: int, epoch: int) -> None:
-        """Number the batches from 0 on. Called before the first is sent."""
+        """Number the batches from 0 on. Called before the first is sent, and when exhausted."""
         self.producerId, self.epoch = producerId, epoch
+        self._hasGap = False
         self._nextSequence = 0
+        for batch in self.unacknowledged:
+            batch.isUncertain = False
+            self._number(batch)
 
     def next(self, nowMs: float, isFlushing: bool) -> ProducerBatch | None:
         """
@@ -230,8 +242,10 @@ class PartitionQueue:
             if self.inRequestCount or nowMs < self.retryAtMs:
                 return None
             self._isRecovering = False
-            if self._hasGap and not (self.unacknowledged and self.unacknowledged[0].isUncertain):
-                self._beginEpoch()
+            if self._hasGap and self._isCertain:
+                if self.isExhausted:
+                    return None
+                self.identify(self.producerId, self.epoch + 1)
         if len(self.unacknowledged) > self.inRequestCount:
             batch = next(each for each in self.unacknowledged if not each.isInRequest)
             return batch if self._isInWindow(batch.ordinal) else None
@@ -253,14 +267,6 @@ class PartitionQueue:
             or len(self.unacknowledged) > self.inRequestCount
             or (self.open is not None and (self.open.isDue or isFlushing))
         )
-
-    def _beginEpoch(self) -> None:
-        self._hasGap = False
-        self.epoch += 1
-        self._nextSequence = 0
-        for batch in self.unacknowledged:
-            batch.isUncertain = False  # the oldest is not in the log, so none behind it is
-            self._number(batch)
 
     def _number(self, batch: ProducerBatch) -> None:
         batch.sequence = self._nextSequence

@@ -204,6 +204,12 @@ class KafkaSender:
             if nowMs < queue.retryAtMs:
                 retryAtMs = min(retryAtMs, queue.retryAtMs)
                 continue
+            if queue.isExhausted and self._producer is not None:
+                if queue.producerId == self._producer[0]:
+                    self._producer = None
+                    self._identify()
+                    return
+                queue.identify(*self._producer)
             leader = metadata.leader(queue.topic, queue.partition)
             if leader is None:
                 self._cluster.topic(queue.topic)  # which is asked for until there is one
@@ -246,9 +252,6 @@ class KafkaSender:
         selected: list[ProducerBatch] = []
         sizeLeft = self._settings.maxRequestSize
         for queue in queues:
-            if queue.isExhausted:
-                self.fail(PylogbrokerError(f"{queue} has used up the epochs of this producer"))
-                return []
             if not queue.isIdentified and self._producer is not None:
                 queue.identify(*self._producer)
             if queue.inRequestCount and queue.node != number:

@@ -180,13 +180,25 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual((self.queue.epoch, second.sequence), (1, 0))
 
     def test_exhausted(self) -> None:
-        """The last epoch has no next one."""
+        """The last epoch has no next one: another producer's id is needed, once all is certain."""
         self.queue.identify(7, 0x7FFF)
-        batch = self.add(b"a")
+        first, second, third = (self.add(each) for each in (b"a", b"b", b"c"))
+        self.begin()
         self.begin()
         self.assertFalse(self.queue.isExhausted)
-        self.queue.drop(batch)
+        self.queue.drop(first)
+        self.assertFalse(self.queue.isExhausted)
+        second.isUncertain = True
+        self.queue.mustRetry(second, 0)
+        self.assertFalse(self.queue.isExhausted)
+        self.assertIs(self.begin(), second)
+        self.queue.refusedForSequence(second, 0)
         self.assertTrue(self.queue.isExhausted)
+        self.assertIsNone(self.begin())
+        self.queue.identify(8, 0)
+        self.assertEqual([self.begin(), self.begin()], [second, third])
+        self.assertEqual((self.queue.producerId, self.queue.epoch), (8, 0))
+        self.assertEqual((second.sequence, third.sequence), (0, 1))
 
     def test_split(self) -> None:
         """The halves have the messages, their numbers and their memory."""

@@ -672,13 +672,20 @@ class RetryTests(ProducerCase):
         self.assertEqual((header.producerEpoch, header.baseSequence), (1, 0))
 
     def test_epochs(self) -> None:
-        """A producer whose epochs are used up ends."""
+        """Where the epochs of the producer's id are used up, another id is asked for."""
         self.kafka.answers[ApiKey.INIT_PRODUCER_ID].append(
             messages.InitProducerIdResponse(producerId=7, producerEpoch=0x7FFF)
         )
         producer, _waiters = self.values(0)
         self.kafka.answers[ApiKey.PRODUCE].append(refuse(ErrorCode.UNKNOWN_PRODUCER_ID))
-        self.assertIn("epochs", self.failed(producer.send("t", b"x"), PylogbrokerError))
+        self.assertEqual(self.sent(producer.send("t", b"x")).offset, 1)
+        self.kafka.answers[ApiKey.PRODUCE].append(refuse(ErrorCode.UNKNOWN_PRODUCER_ID))
+        self.assertEqual(self.sent(producer.send("t", b"x")).offset, 2)
+        headers = [readHeader(batch) for batch in self.kafka.logs["t", 0]]
+        self.assertEqual(
+            [(each.producerId, each.producerEpoch, each.baseSequence) for each in headers],
+            [(7, 0x7FFF, 0), (1, 0, 0), (1, 1, 0)],
+        )
 
     def test_producerId(self) -> None:
         """The producer's id is asked for until it is there."""
