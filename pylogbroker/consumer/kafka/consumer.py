@@ -310,7 +310,7 @@ class KafkaConsumer:
         @param times: milliseconds since the epoch.
         @return: L{None} for a partition without such a message. Fails with L{ResponseError} when a
             broker refuses; with L{TimedOutError}, whose text has the last reason, after
-            C{default.api.timeout.ms}. Can be cancelled.
+            C{default.api.timeout.ms}; with L{ClosedError} soon after C{close}. Can be cancelled.
         """
         return self._offsets(times).addCallback(
             lambda found: {
@@ -328,6 +328,8 @@ class KafkaConsumer:
         found: dict[TopicPartition, OffsetAndTimestamp] = {}
         failureCount = 0
         while left:
+            if self.isEnded:
+                raise ClosedError("the consumer was closed")
             reason = await self._askLeaders(left, found, deadlineMs)
             left = {place: time for place, time in left.items() if place not in found}
             if not left:

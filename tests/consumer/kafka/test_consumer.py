@@ -15,6 +15,7 @@ from zope.interface import implementer
 from pylogbroker.consumer.kafka.assignedpartition import LOG_APPEND_TIME, FetchedChunk
 from pylogbroker.consumer.kafka.consumer import ConsumerRecord, KafkaConsumer
 from pylogbroker.errors import (
+    ClosedError,
     ConsumerStateError,
     ConsumerTimeoutError,
     FormatError,
@@ -713,6 +714,23 @@ class QuestionTests(ConsumerCase):
         asking = consumer.endOffsets([T1])
         self.later(2)
         self.failureResultOf(asking, ResponseError)
+
+    def test_closed(self) -> None:
+        """A question that waits for a broker fails when its consumer is closed."""
+        consumer = self.make()
+        self.ask(consumer.partitionsFor("t"))
+        self.kafka.up.remove(2)
+        self.kafka.cut()
+        asking = consumer.endOffsets([T1])
+        self.later(1)
+        self.assertNoResult(asking)
+        closing = consumer.close()
+        self.later(1)
+        self.successResultOf(closing)
+        self.failureResultOf(asking, ClosedError)
+        late = consumer.endOffsets([T1])
+        self.later(1)
+        self.failureResultOf(late, ClosedError)
 
     def test_cancelled(self) -> None:
         """A question can be given up."""
