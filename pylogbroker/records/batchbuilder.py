@@ -55,6 +55,8 @@ def recordSizeMax(key: Any, value: Any, headers: GivenHeaders) -> int:
     if headers:
         try:
             for name, content in headers:
+                if not isinstance(content, bytes | None):
+                    raise TypeError(f"{name!r} has no bytes but {type(content).__name__}")
                 size += len(name.encode()) + len(content or b"") + _HEADER_OVERHEAD_MAX
         except (AttributeError, TypeError, ValueError) as error:
             raise EncodingError(f"headers are pairs of text and bytes: {error}") from error

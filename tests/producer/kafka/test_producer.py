@@ -313,6 +313,7 @@ class RefusedTests(ProducerCase):
         refused: list[Any] = [
             (producer.send("t", "text"), EncodingError),  # type: ignore[arg-type]
             (producer.send("t", b"", headers=[("a", 1)]), EncodingError),  # type: ignore[list-item]
+            (producer.send("t", b"", headers=[("a", "b")]), EncodingError),  # type: ignore[list-item]
             (producer.send("t", b"", headers=7), PylogbrokerError),  # type: ignore[arg-type]
             (producer.send("t", b"x" * 1000), MessageTooLargeError),
             (producer.send("t", b"", timestamp=-1), EncodingError),
@@ -323,9 +324,10 @@ class RefusedTests(ProducerCase):
         ]
         for waiter, kind in refused:
             self.failureResultOf(waiter, kind)
-        self.assertEqual(producer.counters.failedCount, 9)
+        self.assertEqual(producer.counters.failedCount, 10)
         wrong: Any = "0"
         self.failed(producer.send("t", b"", partition=wrong), InvalidPartitionError)
+        self.assertEqual(self.sent(producer.send("t", b"x")).offset, 0)
         closing = producer.close()
         self.failureResultOf(producer.send("t", b""), ClosedError)
         self.kafka.run()
