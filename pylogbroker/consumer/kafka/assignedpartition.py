@@ -162,6 +162,7 @@ class AssignedPartition:
     @ivar current: the messages of the chunk that is read.
     @ivar isPaused: whether nothing of it is handed out or asked for.
     @ivar isAsked: whether a request for it is under way.
+    @ivar turn: when it was asked for last, counted.
     @ivar retryAtMs: nothing is asked before this time.
     @ivar failureCount: failures in a row.
     @ivar reportedCode: of an error that the reader knows.
@@ -184,6 +185,7 @@ class AssignedPartition:
         "resetTime",
         "retryAtMs",
         "topicId",
+        "turn",
     )
 
     def __init__(self, place: TopicPartition, counters: ConsumerTopicCounters) -> None:
@@ -197,6 +199,7 @@ class AssignedPartition:
         self.chunks: deque[FetchedChunk | PylogbrokerError] = deque()
         self.current: Iterator[ConsumerRecord] | None = None
         self.isPaused = self.isAsked = False
+        self.turn = 0
         self.retryAtMs = 0.0
         self.failureCount = 0
         self.reportedCode = 0

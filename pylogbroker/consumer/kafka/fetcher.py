@@ -10,9 +10,9 @@ What must be true:
   - Only partitions with room are asked for: at most two chunks of a partition wait, and
   C{queued.max.bytes} in all, and one more where only paused partitions have any. So a reader that
   is slow, or away, slows the brokers down.
-  - A fetch waits at the broker for C{fetch.max.wait.ms}. While a partition of the same broker is
-  left out for lack of room, it waits for L{FULL_WAIT_MS} only, since that partition may have room
-  soon.
+  - Where there is no room for all, partitions and brokers have their turns.
+  - A fetch waits at the broker for C{fetch.max.wait.ms}. While a partition is left out for lack of
+  room, or a fetch leaves none for other brokers, it waits for L{FULL_WAIT_MS} only.
   - Before a partition is read from a leader of another epoch, the leader is asked where the epoch
   of what was read last ends (KIP-320). If that is before the position, messages that were read are
   lost, and the reader is told; also where the topic has another id, thus was made again.
@@ -132,6 +132,7 @@ class KafkaFetcher:
         self._nodes: dict[int, _Node] = {}
         self._pumpTimer = Timer(clock)
         self._retryTimer = Timer(clock)
+        self._turnCount = 0
         self._isStopped = False
         cluster.listen(self.wake)
 
@@ -166,7 +167,7 @@ class KafkaFetcher:
                 retryAtMs = min(retryAtMs, partition.retryAtMs)
             elif self._isKnown(partition):
                 byNode.setdefault(leader.node, []).append(partition)
-        for number, wanted in byNode.items():
+        for number, wanted in sorted(byNode.items(), key=lambda each: _earliestTurn(each[1])):
             node = self._nodes.setdefault(number, _Node())
             if nowMs < node.retryAtMs:
                 retryAtMs = min(retryAtMs, node.retryAtMs)
@@ -260,7 +261,7 @@ class KafkaFetcher:
     # -- messages
 
     def _select(self, wanted: Sequence[AssignedPartition]) -> tuple[list[AssignedPartition], bool]:
-        """The partitions with room, and whether one was left out."""
+        """The partitions with room, in turn, and whether room is wanted by others."""
         settings = self._settings
         leftSize = settings.queuedMaxBytes - sum(
             each.queuedSize + (settings.maxPartitionFetchBytes if each.isAsked else 0)
@@ -273,13 +274,15 @@ class KafkaFetcher:
             if not each.isPaused
         )
         chosen: list[AssignedPartition] = []
-        for each in sorted(wanted, key=lambda each: len(each.chunks)):
+        for each in sorted(wanted, key=lambda each: (len(each.chunks), each.turn)):
             if len(each.chunks) < CHUNK_COUNT_MAX and (
                 leftSize >= settings.maxPartitionFetchBytes or (isEmpty and not chosen)
             ):
                 leftSize -= settings.maxPartitionFetchBytes
+                self._turnCount += 1
+                each.turn = self._turnCount
                 chosen.append(each)
-        return chosen, len(chosen) < len(wanted)
+        return chosen, len(chosen) < len(wanted) or leftSize < settings.maxPartitionFetchBytes
 
     async def _fetch(
         self, number: int, wanted: Sequence[AssignedPartition], isPartial: bool
@@ -552,3 +555,7 @@ class KafkaFetcher:
         text = f"{partition.place} was read up to offset {position}, and its log differs {where}"
         diverging = None if end == NO_OFFSET else end
         self._tell(partition, LogTruncatedError(text, position, diverging))
+
+
+def _earliestTurn(partitions: Sequence[AssignedPartition]) -> int:
+    return min(each.turn for each in partitions)

@@ -243,6 +243,18 @@ class ReadTests(ConsumerCase):
         self.assertLessEqual(sum(each.queuedSize for each in consumer._partitions.values()), 250)
         self.assertEqual(len(self.read(consumer, 10)), 100)
 
+    def test_manyPartitions(self) -> None:
+        """Where there is room for some partitions at a time, all have their turns."""
+        self.kafka.addTopic("m", *[1] * 5, *[2] * 5)
+        consumer = self.make(max_partition_fetch_bytes="100", queued_max_bytes="250")
+        consumer.assign([TopicPartition("m", number) for number in range(10)])
+        for _round in range(2):
+            for number in range(10):
+                self.kafka.put("m", number, b"%d" % number)
+            self.assertEqual(
+                sorted(self.read(consumer, 5)), [b"%d" % number for number in range(10)]
+            )
+
     def test_fullPartition(self) -> None:
         """While a partition has no room, fetches of the others of its broker wait only briefly."""
         self.kafka.addTopic("t", 1, 1)
