@@ -9,6 +9,8 @@ none is stored behind a gap. What must be true here:
   - From the oldest unacknowledged batch to the newest one that was sent there are at most five,
   with those that are acknowledged in between. Else the broker could have forgotten the oldest one,
   refuse it as out of order, and it would seem not to be there.
+  - A broker without any batch of a producer takes one with any number. So the first leaves alone:
+  else it could be refused, and the second be stored before it.
   - A batch is sent again with the numbers that it had. When one has to be sent again, those behind
   it were refused, or are about to be: nothing leaves until all of them are answered; then all that
   are left go again, in order.
@@ -168,6 +170,7 @@ class PartitionQueue:
 
     __slots__ = (
         "_hasGap",
+        "_hasStored",
         "_inFlightCountMax",
         "_isRecovering",
         "_nextOrdinal",
@@ -202,6 +205,7 @@ class PartitionQueue:
         self._nextOrdinal = 0
         self._isRecovering = False
         self._hasGap = False
+        self._hasStored = False  # a batch of this producer's id
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -225,6 +229,7 @@ class PartitionQueue:
 
     def identify(self, producerId: int, epoch: int) -> None:
         """Number the batches from 0 on. Called before the first is sent, and when exhausted."""
+        self._hasStored = self._hasStored and producerId == self.producerId
         self.producerId, self.epoch = producerId, epoch
         self._hasGap = False
         self._nextSequence = 0
@@ -258,7 +263,8 @@ class PartitionQueue:
 
     def _isInWindow(self, ordinal: int) -> bool:
         first = self.unacknowledged[0].ordinal if self.unacknowledged else ordinal
-        return ordinal - first < self._inFlightCountMax
+        isFirst = self.isIdentified and not self._hasStored
+        return ordinal - first < (1 if isFirst else self._inFlightCountMax)
 
     def hasWork(self, isFlushing: bool) -> bool:
         """Whether there is something to send, now or after an answer."""
@@ -296,6 +302,7 @@ class PartitionQueue:
 
     def acknowledged(self, batch: ProducerBatch) -> None:
         """The log has it."""
+        self._hasStored = True
         self._end(batch)
         self.unacknowledged.remove(batch)
 

@@ -27,11 +27,12 @@ class Log:
         header = readHeader(data)
         first, last = header.baseSequence, header.baseSequence + header.recordCount - 1
         known = self.known if header.producerEpoch == self.epoch else []
-        if header.producerEpoch < self.epoch or (header.producerEpoch > self.epoch and first):
+        isNewEpoch = header.producerEpoch > self.epoch
+        if header.producerEpoch < self.epoch or (isNewEpoch and first and self.known):
             return False
         if (first, last) in known[-5:]:
             return True
-        if (known and known[-1][1] + 1 != first) or (not known and first):
+        if known and known[-1][1] + 1 != first:  # without any batch, each number will do
             return False
         self.epoch, self.known = header.producerEpoch, [*known, (first, last)]
         self.values += [each.value for each in iterateRecords(data, 0, header)]
@@ -44,6 +45,13 @@ class QueueTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.queue = PartitionQueue("t", 0, 5)
         self.queue.identify(7, 0)
+
+    def store(self) -> None:
+        """The log has a batch of the producer."""
+        first = self.add(b"")
+        self.begin()
+        self.queue.acknowledged(first)
+        self.queue.identify(7, self.queue.epoch)
 
     def add(self, *values: bytes) -> ProducerBatch:
         """A full batch."""
@@ -67,6 +75,7 @@ class QueueTests(SynchronousTestCase):
 
     def test_numbers(self) -> None:
         """Batches are numbered in their order; five may be unacknowledged."""
+        self.store()
         batches = [self.add(b"a", b"b") for _batch in range(6)]
         sent = [self.begin() for _batch in range(6)]
         self.assertEqual(sent, [*batches[:5], None])
@@ -75,8 +84,18 @@ class QueueTests(SynchronousTestCase):
         self.assertIs(self.begin(), batches[5])
         self.assertEqual(str(self.queue), "t-0")
 
+    def test_first(self) -> None:
+        """The first batch of a producer leaves alone: a broker would take the second before it."""
+        first, second, third = (self.add(each) for each in (b"a", b"b", b"c"))
+        self.assertEqual([self.begin(), self.begin()], [first, None])
+        self.queue.mustRetry(first, 0)
+        self.assertEqual([self.begin(), self.begin()], [first, None])
+        self.queue.acknowledged(first)
+        self.assertEqual([self.begin(), self.begin()], [second, third])
+
     def test_wrap(self) -> None:
         """Sequence numbers begin anew behind the largest."""
+        self.store()
         self.queue._nextSequence = 2**31 - 1
         first, second = self.add(b"a", b"b"), self.add(b"c")
         self.begin()
@@ -97,6 +116,7 @@ class QueueTests(SynchronousTestCase):
 
     def test_retry(self) -> None:
         """Behind a failure nothing leaves until all are answered and the time has come."""
+        self.store()
         first, second, third = (self.add(each) for each in (b"a", b"b", b"c"))
         self.begin()
         self.begin()
@@ -113,6 +133,7 @@ class QueueTests(SynchronousTestCase):
         While the oldest batch is uncertain, no more follow it than the broker remembers, although
         those between are acknowledged: else it would be refused as out of order, and stored twice.
         """
+        self.store()
         batches = [self.add(b"%d" % number) for number in range(6)]
         sent = [self.begin() for _batch in range(5)]
         batches[0].isUncertain = True
@@ -126,6 +147,7 @@ class QueueTests(SynchronousTestCase):
 
     def test_splitWindow(self) -> None:
         """Halves count as two: the last of those behind waits for the first half."""
+        self.store()
         batches = [self.add(b"%d" % number, b"x") for number in range(5)]
         for _batch in batches:
             self.begin()
@@ -140,6 +162,7 @@ class QueueTests(SynchronousTestCase):
 
     def test_gap(self) -> None:
         """Behind a refused batch a new epoch begins, for all that are certain not to be there."""
+        self.store()
         first, second, third = (self.add(each) for each in (b"a", b"b", b"c"))
         self.begin()
         self.begin()
@@ -158,6 +181,7 @@ class QueueTests(SynchronousTestCase):
         Where the oldest batch behind a gap is certainly not there, those behind it are not, either:
         a new epoch begins at once, although the answer for one of them was lost.
         """
+        self.store()
         first, second, third = (self.add(each) for each in (b"a", b"b", b"c"))
         for _batch in range(3):
             self.begin()
@@ -182,6 +206,7 @@ class QueueTests(SynchronousTestCase):
     def test_exhausted(self) -> None:
         """The last epoch has no next one: another producer's id is needed, once all is certain."""
         self.queue.identify(7, 0x7FFF)
+        self.store()
         first, second, third = (self.add(each) for each in (b"a", b"b", b"c"))
         self.begin()
         self.begin()
@@ -196,12 +221,15 @@ class QueueTests(SynchronousTestCase):
         self.assertTrue(self.queue.isExhausted)
         self.assertIsNone(self.begin())
         self.queue.identify(8, 0)
-        self.assertEqual([self.begin(), self.begin()], [second, third])
+        self.assertEqual([self.begin(), self.begin()], [second, None])
+        self.queue.acknowledged(second)
+        self.assertIs(self.begin(), third)
         self.assertEqual((self.queue.producerId, self.queue.epoch), (8, 0))
         self.assertEqual((second.sequence, third.sequence), (0, 1))
 
     def test_split(self) -> None:
         """The halves have the messages, their numbers and their memory."""
+        self.store()
         batch, behind = self.add(b"a", b"b", b"c"), self.add(b"d")
         self.begin()
         self.begin()
