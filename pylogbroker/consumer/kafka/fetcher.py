@@ -421,10 +421,13 @@ class KafkaFetcher:
             each.isAsked = True
         try:
             connection = await self._connection(number)
-            if resets:
-                await self._reset(connection, resets)
-            if checks:
-                await self._check(connection, checks)
+            # Those that were moved meanwhile have another question now, or none.
+            places = {each for each, generation in asked if each.generation == generation}
+            if places.intersection(resets):
+                await self._reset(connection, [each for each in resets if each in places])
+            places = {each for each, generation in asked if each.generation == generation}
+            if places.intersection(checks):
+                await self._check(connection, [each for each in checks if each in places])
         finally:
             for each, _generation in asked:
                 each.isAsked = False

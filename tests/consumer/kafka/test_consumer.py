@@ -179,6 +179,24 @@ class ReadTests(ConsumerCase):
         consumer.seekToEnd()
         self.assertEqual(self.read(consumer), [b"a", b"b"])
 
+    def test_seekWhileConnecting(self) -> None:
+        """A seek counts, although a question for another place waits for its connection."""
+        self.kafka.put("t", 1, b"a", b"b")
+        for leaderEpoch in (-1, 4):
+            consumer = self.make("latest")
+
+            def late(
+                kafka: FakeKafka, header: Any, body: Any, reader: KafkaConsumer = consumer
+            ) -> None:
+                reader.seek(T1, 1)
+
+            self.kafka.answers[ApiKey.API_VERSIONS] += [None, late]
+            consumer.assign([T1])
+            if leaderEpoch >= 0:
+                consumer.seek(T1, 2, leaderEpoch)
+            self.assertEqual(self.read(consumer), [b"b"])
+            self.end(consumer)
+
     def test_pause(self) -> None:
         """A paused partition hands out nothing; what was fetched is there when it goes on."""
         self.kafka.put("t", 0, b"a", b"b")
