@@ -151,6 +151,7 @@ class AssignedPartition:
     @ivar counters: of the topic; messages are counted when the last one of a batch is taken, or the
         rest is dropped.
     @ivar position: the next offset to hand out; L{NO_OFFSET}: it must be found, see C{resetTime}.
+    @ivar foundAt: the position that was found for C{resetTime}; L{NO_OFFSET}: it was given.
     @ivar resetTime: the time whose offset is to be found (-2: the beginning, -1: the end);
         L{None}: the policy says.
     @ivar fetchOffset: the next offset to ask for.
@@ -176,6 +177,7 @@ class AssignedPartition:
         "failureCount",
         "fetchEpoch",
         "fetchOffset",
+        "foundAt",
         "generation",
         "isAsked",
         "isPaused",
@@ -191,7 +193,7 @@ class AssignedPartition:
     def __init__(self, place: TopicPartition, counters: ConsumerTopicCounters) -> None:
         self.place = place
         self.counters = counters
-        self.position = self.fetchOffset = NO_OFFSET
+        self.position = self.fetchOffset = self.foundAt = NO_OFFSET
         self.resetTime: int | None = None
         self.fetchEpoch = self.checkedEpoch = NO_EPOCH
         self.topicId = ZERO_UUID
@@ -217,6 +219,7 @@ class AssignedPartition:
         """
         self._discard()
         self.position = self.fetchOffset = offset
+        self.foundAt = NO_OFFSET
         self.resetTime = None
         self.fetchEpoch, self.checkedEpoch = epoch, NO_EPOCH
         self.topicId = ZERO_UUID
@@ -228,7 +231,7 @@ class AssignedPartition:
         @param epoch: as of L{moveTo}.
         @param checkedEpoch: of the leader that said so.
         """
-        self.position = self.fetchOffset = offset
+        self.position = self.fetchOffset = self.foundAt = offset
         self.resetTime = None
         self.fetchEpoch, self.checkedEpoch = epoch, checkedEpoch
 
@@ -286,6 +289,11 @@ class AssignedPartition:
             raise
         self.current = None
         return None
+
+    @property
+    def isUnread(self) -> bool:
+        """Whether no message before the position was read."""
+        return self.position in (0, self.foundAt)
 
     @property
     def hasMessages(self) -> bool:

@@ -539,8 +539,19 @@ class KafkaFetcher:
     def _compare(
         self, partition: AssignedPartition, leader: PartitionLeader, epoch: int, end: int
     ) -> None:
-        """Compare what was fetched with where the leader's log of that epoch ends."""
+        """
+        Compare what was fetched with where the leader's log of that epoch ends.
+
+        @param epoch: the last one of the leader's that is not later; L{NO_EPOCH}: it has none.
+        @param end: where that epoch ends; L{NO_OFFSET}: nowhere.
+        """
         partition.checkedEpoch = leader.epoch
+        if epoch == NO_EPOCH:
+            end = NO_OFFSET
+        if end == NO_OFFSET and partition.isUnread:  # no message that was read can be lost
+            partition.readAgain()
+            partition.fetchEpoch = NO_EPOCH
+            return
         if end != NO_OFFSET and end >= partition.fetchOffset:
             return
         position = partition.position

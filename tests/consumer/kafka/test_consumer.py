@@ -486,6 +486,38 @@ class TroubleTests(ConsumerCase):
         self.assertIsNone(error.divergingOffset)
         self.assertEqual(self.read(consumer), [b"new"])
 
+    def test_unknownEpoch(self) -> None:
+        """
+        A leader that does not know the epoch has lost nothing where nothing was read: reading goes
+        on where it was. What was fetched is fetched again.
+        """
+        cls = messages.OffsetForLeaderEpochResponse
+        for stored, reset, found in (
+            ([], "latest", 0),
+            ([b"a"], "latest", 1),
+            ([b"a"], "earliest", 0),
+        ):
+            for unknown in (cls.EpochEndOffset(), cls.EpochEndOffset(leaderEpoch=5)):
+                unknown.partition = 0
+                self.kafka.logs["t", 0].clear()
+                self.kafka.leaders["t"][0] = (1, 5)
+                if stored:
+                    self.kafka.put("t", 0, *stored)
+                consumer = self.make(reset)
+                consumer.assign([T0])
+                self.later(1)
+                self.assertEqual(consumer.positions, {T0: found})
+                self.kafka.leaders["t"][0] = (2, 6)
+                self.kafka.logs["t", 0].clear()
+                self.kafka.put("t", 0, b"b", b"c")
+                self.kafka.answers[ApiKey.OFFSET_FOR_LEADER_EPOCH].append(
+                    cls(topics=[cls.OffsetForLeaderTopicResult(topic="t", partitions=[unknown])])
+                )
+                self.later(2)
+                self.assertEqual(self.read(consumer), [b"b", b"c"][found:])
+                self.assertFalse(self.kafka.answers[ApiKey.OFFSET_FOR_LEADER_EPOCH])
+                self.end(consumer)
+
     def test_newTopic(self) -> None:
         """A topic that was made again is read from its first message on, and the reader is told."""
         self.kafka.versions[ApiKey.FETCH] = (0, 12)
