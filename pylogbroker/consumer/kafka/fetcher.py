@@ -59,7 +59,7 @@ from pylogbroker.metrics.counters import ConsumerCounters
 from pylogbroker.net.timer import Timer
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
-from pylogbroker.protocol.kafka.errorcodes import ResponseError
+from pylogbroker.protocol.kafka.errorcodes import ErrorCode, ResponseError
 from pylogbroker.protocol.kafka.schemas import ZERO_UUID
 from pylogbroker.types import TopicPartition
 
@@ -368,6 +368,10 @@ class KafkaFetcher:
         policy = policyOf(part.errorCode)
         if ErrorPolicy.RESET in policy:
             self._onOutOfRange(partition)
+            return
+        if part.errorCode == ErrorCode.CORRUPT_MESSAGE:  # on the broker's disk: it does not pass
+            text = f"{partition.place}, batch at offset {partition.fetchOffset}"
+            self._fail(partition, FormatError(f"{text}: the broker says that it is damaged"))
             return
         if ErrorPolicy.REFRESH in policy:
             leader = PartitionLeader(part.currentLeader.leaderId, part.currentLeader.leaderEpoch)

@@ -344,7 +344,7 @@ class TroubleTests(ConsumerCase):
         """After each error that passes all is read, once."""
         self.kafka.put("t", 0, b"a", b"b")
         for code in ErrorCode:
-            if not code.isRetriable:
+            if not code.isRetriable or code is ErrorCode.CORRUPT_MESSAGE:
                 continue
             self.kafka.answers[ApiKey.FETCH].append(refuse(code))
             consumer = self.make()
@@ -623,6 +623,27 @@ class TroubleTests(ConsumerCase):
         consumer = self.make(check_crcs="false")
         consumer.assign([T0])
         self.assertEqual(len(self.read(consumer)), 3)
+
+    def test_damagedAtBroker(self) -> None:
+        """
+        A batch that the broker itself finds damaged is an error with its place, behind what stands
+        before it; the application may seek behind it.
+        """
+        self.kafka.put("t", 0, b"a", b"b")
+        self.kafka.answers[ApiKey.FETCH] += [None, *[refuse(ErrorCode.CORRUPT_MESSAGE)] * 9]
+        consumer = self.make()
+        consumer.assign([T0])
+        self.later(1)
+        self.assertEqual([each.value for each in consumer.takeMany()], [b"a", b"b"])
+        text = str(self.assertRaises(FormatError, consumer.take))
+        self.assertIn("t-0, batch at offset 2", text)
+        self.error(consumer, FormatError, 2)
+        self.assertLess(len(self.kafka.asked(ApiKey.FETCH)), 6)
+        self.kafka.answers[ApiKey.FETCH].clear()
+        self.kafka.put("t", 0, b"bad")
+        self.kafka.put("t", 0, b"c")
+        consumer.seek(T0, 3)
+        self.assertEqual(self.read(consumer), [b"c"])
 
     def test_damagedHeader(self) -> None:
         """What stands before a batch whose header cannot be read is handed out before the error."""
