@@ -310,9 +310,10 @@ class KafkaFetcher:
         for topic in response.responses:
             name = topic.topic or names.get(topic.topicId, "")
             for part in topic.partitions:
-                found = generations.get(TopicPartition(name, part.partitionIndex))
+                found = generations.pop(TopicPartition(name, part.partitionIndex), None)
                 if found is not None and found[0].generation == found[1]:
                     self._onPart(found[0], part, response.nodeEndpoints)
+        self._onMissing(generations.values())
 
     def _fetchRequest(
         self, wanted: Iterable[AssignedPartition], isPartial: bool
@@ -386,6 +387,16 @@ class KafkaFetcher:
         partition.failureCount += 1
         partition.retryAtMs = self._nowMs() + self._cluster.backoffMs(partition.failureCount)
 
+    def _onMissing(self, asked: Iterable[tuple[AssignedPartition, int]]) -> None:
+        """
+        A response lacks partitions that were asked for.
+
+        @param asked: each with its generation.
+        """
+        for partition, generation in asked:
+            if partition.generation == generation:
+                self._retryLater(partition)
+
     def _fail(self, partition: AssignedPartition, error: PylogbrokerError) -> None:
         partition.retryAtMs = self._nowMs() + ERROR_RETRY_MS
         self._tell(partition, error)
@@ -444,14 +455,15 @@ class KafkaFetcher:
         for place, (code, offset, _timestamp, epoch) in (
             await self.listOffsets(connection, times)
         ).items():
-            partition, generation = generations[place]
-            if partition.generation != generation:
+            found = generations.pop(place, None)
+            if found is None or found[0].generation != found[1]:
                 continue
             if code:
-                self._refused(partition, code)
+                self._refused(found[0], code)
             else:
                 leader = self._cluster.metadata.leader(*place)
-                partition.locate(offset, epoch, NO_EPOCH if leader is None else leader.epoch)
+                found[0].locate(offset, epoch, NO_EPOCH if leader is None else leader.epoch)
+        self._onMissing(generations.values())
 
     def _refused(self, partition: AssignedPartition, code: int) -> None:
         policy = policyOf(code)
@@ -532,13 +544,14 @@ class KafkaFetcher:
         for topic in response.topics:
             for part in topic.partitions:
                 place = TopicPartition(topic.topic, part.partition)
-                found, leader = generations.get(place), leaders.get(place)
+                found, leader = generations.pop(place, None), leaders.get(place)
                 if found is None or leader is None or found[0].generation != found[1]:
                     continue
                 if part.errorCode:
                     self._refused(found[0], part.errorCode)
                 else:
                     self._compare(found[0], leader, part.leaderEpoch, part.endOffset)
+        self._onMissing(generations.values())
 
     def _compare(
         self, partition: AssignedPartition, leader: PartitionLeader, epoch: int, end: int

@@ -402,6 +402,25 @@ class TroubleTests(ConsumerCase):
         self.assertRaises(ResponseError, consumer.takeMany)
         self.assertEqual(self.read(consumer), [b"b"])
 
+    def test_missingPart(self) -> None:
+        """A partition that a response lacks is asked for again after a wait."""
+        self.kafka.put("t", 0, b"a")
+        for key, lacking in (
+            (ApiKey.FETCH, messages.FetchResponse()),
+            (ApiKey.LIST_OFFSETS, messages.ListOffsetsResponse()),
+            (ApiKey.OFFSET_FOR_LEADER_EPOCH, messages.OffsetForLeaderEpochResponse()),
+        ):
+            self.kafka.requests.clear()
+            self.kafka.answers[key] += [lacking] * 3
+            consumer = self.make()
+            consumer.assign([T0])
+            if key is ApiKey.OFFSET_FOR_LEADER_EPOCH:
+                consumer.seek(T0, 0, leaderEpoch=4)
+            self.kafka.run()
+            self.assertEqual(len(self.kafka.asked(key)), 1)
+            self.assertEqual(self.read(consumer, 3), [b"a"])
+            self.end(consumer)
+
     def test_movedLeader(self) -> None:
         """A partition is read on from its new leader, which is asked if it has what was read."""
         self.kafka.put("t", 0, b"a")
