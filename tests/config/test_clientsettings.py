@@ -7,6 +7,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.config.kafka.clientsettings import (
+    RESPONSE_SIZE_MAX,
     KafkaClientSettings,
     KafkaConsumerSettings,
     KafkaProducerSettings,
@@ -60,6 +61,14 @@ class SettingsTests(SynchronousTestCase):
     def test_times(self) -> None:
         """A message has the time of one request, at least."""
         self.assertIn("30005", self.refused(KafkaProducerSettings, delivery_timeout_ms="30004"))
+
+    def test_fetchSize(self) -> None:
+        """A response that the client could not take is not asked for."""
+        key = "fetch.max.bytes"
+        made = KafkaConsumerSettings.fromProperties({**SERVERS, key: str(127 << 20)})
+        self.assertLess(made.fetchMaxBytes, RESPONSE_SIZE_MAX)
+        for size in ((127 << 20) + 1, 128 << 20, 2**31 - 1):
+            self.assertIn(f"{key}={size}", self.refused(KafkaConsumerSettings, **{key: str(size)}))
 
     def test_password(self) -> None:
         """Name and password need each other, and the password is not shown."""

@@ -31,7 +31,7 @@ from pylogbroker.client.connection import ConnectionLimits
 from pylogbroker.client.kafka.connection import KafkaBrokerClient, NegotiatedConnection
 from pylogbroker.client.kafka.errorpolicy import ErrorPolicy, policyOf
 from pylogbroker.client.kafka.metadata import MetadataCache, TopicMetadata
-from pylogbroker.config.kafka.clientsettings import KafkaClientSettings
+from pylogbroker.config.kafka.clientsettings import RESPONSE_SIZE_MAX, KafkaClientSettings
 from pylogbroker.errors import (
     BrokerConnectionError,
     ClosedError,
@@ -46,9 +46,6 @@ from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode, ResponseError, checkCode
 from pylogbroker.protocol.kafka.saslclient import SaslLogin
-
-RESPONSE_SIZE_MAX = 128 << 20
-"""Bytes of a response: a fetch of 50 MB, and the batch behind it that had to be whole."""
 
 _DOUBLINGS_MAX = 30
 

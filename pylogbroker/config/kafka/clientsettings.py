@@ -42,6 +42,12 @@ Requests in flight on a connection with idempotence: a broker remembers so many 
 producer and partition.
 """
 
+RESPONSE_SIZE_MAX = 128 << 20
+"""Bytes of a response: a fetch of 50 MB, and the batch behind it that had to be whole."""
+
+FETCH_SIZE_MAX = RESPONSE_SIZE_MAX - (1 << 20)
+"""C{fetch.max.bytes} counts batches; the rest is for what a response says about them."""
+
 
 class BootstrapServers(PropertyType[tuple[str, ...]]):
     """C{host:port,host:port}; IPv6 addresses stand in brackets. White space is dropped."""
@@ -283,7 +289,7 @@ class KafkaConsumerSettings(KafkaClientSettings):
     )
     fetchMaxBytes = ConfigKey(
         "fetch.max.bytes",
-        POSITIVE,
+        Integer(1, FETCH_SIZE_MAX),
         "52428800",
         "The bytes of a response; a larger first batch comes whole.",
     )
