@@ -176,7 +176,8 @@ class KafkaProducerSettings(KafkaClientSettings):
         "max.request.size",
         SIZE,
         "1048576",
-        "The bytes of a request, and of a message before compression; a larger message fails.",
+        "The bytes of a request, and of a message in a batch of its own before compression; a "
+        "larger message fails.",
     )
     bufferMemory = ConfigKey(
         "buffer.memory",

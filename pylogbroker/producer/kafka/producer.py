@@ -76,6 +76,7 @@ from pylogbroker.records.batchbuilder import (
     GivenHeaders,
     recordSizeMax,
 )
+from pylogbroker.records.recordbatch import BATCH_OVERHEAD
 
 __all__ = ["KafkaProducer", "RecordMetadata"]
 
@@ -146,7 +147,7 @@ class KafkaProducer:
         if partitioner is None:
             partitioner = loadPlugin("partitioner.class", name, KEY_PARTITIONERS, "partition")
         self.settings = settings
-        self._messageSizeMax = settings.maxRequestSize
+        self._messageSizeMax = settings.maxRequestSize - BATCH_OVERHEAD
         self._batchSize = settings.batchSize
         self._clock = reactor
         self._random = random
@@ -355,8 +356,8 @@ class KafkaProducer:
     def _refusalOf(self, topic: str, size: int) -> PylogbrokerError:
         if size > self._messageSizeMax:
             return MessageTooLargeError(
-                f"a message for {topic} of {size} bytes; {self._messageSizeMax} are allowed by "
-                "max.request.size"
+                f"a message for {topic} of {size + BATCH_OVERHEAD} bytes with its batch; "
+                f"{self.settings.maxRequestSize} are allowed by max.request.size"
             )
         return self._sender.fatalError or ClosedError("the producer was closed")
 

@@ -31,7 +31,8 @@ from pylogbroker.producer.producer import TURN_COUNT_MAX, ProducerData
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode, ResponseError
-from pylogbroker.records.recordbatch import readHeader
+from pylogbroker.records.batchbuilder import RECORD_OVERHEAD_MAX
+from pylogbroker.records.recordbatch import BATCH_OVERHEAD, readHeader
 from tests.client.kafka.fakekafka import (
     CUT,
     SILENCE,
@@ -333,6 +334,15 @@ class RefusedTests(ProducerCase):
         self.kafka.run()
         self.successResultOf(closing)
         self.successResultOf(producer.close())
+
+    def test_messageSize(self) -> None:
+        """A message of max.request.size counts with its batch, as a broker counts it."""
+        producer = self.make(max_request_size="1000", batch_size="1")
+        size = 1000 - BATCH_OVERHEAD - RECORD_OVERHEAD_MAX
+        text = self.failed(producer.send("t", b"x" * (size + 1)), MessageTooLargeError)
+        self.assertIn("of 1001 bytes with its batch; 1000 are allowed by max.request.size", text)
+        self.sent(producer.send("t", b"x" * size))
+        self.assertLessEqual(len(self.kafka.logs["t", 0][0]), 1000)
 
     def test_settings(self) -> None:
         """Wrong settings are refused; unknown keys are named."""
