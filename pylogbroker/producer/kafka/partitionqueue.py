@@ -133,7 +133,10 @@ class ProducerBatch:
         return self.packed.encode(queue.producerId, queue.epoch, self.sequence)
 
     def split(self, codec: int) -> tuple[ProducerBatch, ProducerBatch]:
-        """Two batches of half the messages, with the same numbers. It has two messages at least."""
+        """
+        Two batches of half the messages, with the same numbers. It has two messages at least, and
+        is not in the log.
+        """
         data = self.encode()
         records = list(iterateRecords(data, 0, readHeader(data)))
         middle = len(records) // 2
@@ -145,7 +148,7 @@ class ProducerBatch:
                 half.builder.append(record.timestampMs, record.key, record.value, record.headers)
             half.waiters = self.waiters[start:end]
             half.timestamps = self.timestamps[start:end]
-            half.lastError, half.isUncertain = self.lastError, self.isUncertain
+            half.lastError = self.lastError
             if self.sequence != NO_SEQUENCE:
                 half.sequence = (self.sequence + start) & _SEQUENCE_MASK
             half.pack(codec)

@@ -371,7 +371,7 @@ class KafkaSender:
             batch.isUncertain = True
         if ErrorPolicy.REFRESH in policy:
             self._findLeader(queue, part.currentLeader, response.nodeEndpoints)
-        if code == ErrorCode.MESSAGE_TOO_LARGE and len(batch) > 1 and not batch.isSettled:
+        if code == ErrorCode.MESSAGE_TOO_LARGE and self._canSplit(batch):
             self._split(batch)
         elif ErrorPolicy.FATAL in policy:
             self._giveUp(batch, error)
@@ -387,6 +387,13 @@ class KafkaSender:
         news = PartitionLeader(leader.leaderId, leader.leaderEpoch)
         if not self._cluster.metadata.moveLeader(queue.topic, queue.partition, news, endpoints):
             self._cluster.refreshSoon()
+
+    def _canSplit(self, batch: ProducerBatch) -> bool:
+        """
+        Whether halves may be sent in a batch's place. A broker that has the whole of it would take
+        the halves for new ones.
+        """
+        return len(batch) > 1 and not batch.isSettled and not batch.isUncertain
 
     def _split(self, batch: ProducerBatch) -> None:
         queue = batch.queue

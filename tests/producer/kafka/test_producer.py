@@ -675,6 +675,21 @@ class RetryTests(ProducerCase):
         self.kafka.answers[ApiKey.PRODUCE].append(refuse(10))
         self.assertIn("MESSAGE_TOO_LARGE", self.failed(producer.send("t", b"x"), ResponseError))
 
+    def test_tooLargeAndUncertain(self) -> None:
+        """
+        A batch that may be stored, and is then found too large (the limit was lowered meanwhile),
+        is not halved: the halves would be stored again.
+        """
+        for settings in ({}, {"enable_idempotence": "false"}):
+            self.kafka.logs["t", 0].clear()
+            self.kafka.answers[ApiKey.PRODUCE] += [carryOutAndCut, refuse(10)]
+            producer = self.make(**settings)
+            waiters = [producer.send("t", b"%d" % number) for number in range(2)]
+            for waiter in waiters:
+                self.assertIn("MESSAGE_TOO_LARGE", self.failed(waiter, UnknownOutcomeError))
+            self.assertEqual(self.sent(producer.send("t", b"2")).offset, 2)
+            self.assertEqual(self.kafka.values("t"), [b"0", b"1", b"2"])
+
     def test_forgottenProducer(self) -> None:
         """A broker that knows the producer no more gets a new epoch, which begins with 0."""
         producer, _waiters = self.values(0)
