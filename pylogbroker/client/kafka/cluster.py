@@ -4,10 +4,13 @@ that are refreshed when an answer says so.
 
 What must be true:
 
-  - There is at most one Metadata request at a time. Whoever asks for news meanwhile gets those of
+  - There is at most one Metadata request at a time, or one for topics that may be created, and then
+  one for the others. Whoever asks for news meanwhile gets those of
   the next one, which is sent after a wait that grows with each failure.
   - The brokers asked are, one after another, those with a connection, the least busy first, the
   others that are known, and those of C{bootstrap.servers}; else the order is drawn.
+  - A missing topic may be created only while somebody wants it: each call of L{ClusterClient.topic}
+  lets one answer create it. So a topic that was deleted does not come back by itself.
   - Without a caller, an unknown leader or the maximum age there is no request.
 
 A refused password or a missing version fails whoever waits for metadata. A broker that cannot be
@@ -17,7 +20,7 @@ reached does not: the next one is asked, for as long as somebody waits.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import SystemRandom
 from typing import Any
@@ -116,6 +119,7 @@ class ClusterClient:
         self._clients: dict[str, KafkaBrokerClient] = {}
         self._isCreatingTopics = isCreatingTopics
         self._topics: dict[str, None] = {}  # those whose metadata are asked for
+        self._missing: set[str] = set()  # of those, the ones that the next request may create
         self._listeners: list[Callable[[], None]] = []
         self._errorListeners: list[Callable[[PylogbrokerError], None]] = []
         self._isStale = False
@@ -210,7 +214,8 @@ class ClusterClient:
 
     def topic(self, name: str) -> TopicMetadata | None:
         """
-        What is known of a topic now. A topic that was never asked for is asked for from now on.
+        What is known of a topic now. A topic that was never asked for is asked for from now on. One
+        that is not known may be created at the next request.
 
         @raise InvalidTopicError: no topic can have this name.
         """
@@ -218,7 +223,10 @@ class ClusterClient:
             checkTopic(name)
             self._topics[name] = None
             self.refreshSoon()
-        return self.metadata.topics.get(name)
+        found = self.metadata.topics.get(name)
+        if found is None and self._isCreatingTopics:
+            self._missing.add(name)
+        return found
 
     @asDeferred
     async def findTopic(self, name: str, timeoutMs: float) -> TopicMetadata:
@@ -261,6 +269,7 @@ class ClusterClient:
     def forgetTopic(self, name: str) -> None:
         """Ask no more for a topic's metadata."""
         self._topics.pop(name, None)
+        self._missing.discard(name)
         self.metadata.forget(name)
         self.metadata.errors.pop(name, None)
 
@@ -295,16 +304,27 @@ class ClusterClient:
 
     async def _ask(self) -> None:
         connection = await self.anyConnection()
+        missing = [name for name in self._topics if name in self._missing]
+        others = [name for name in self._topics if name not in self._missing]
+        if missing:
+            await self._askFor(connection, missing, True)
+            self._missing.difference_update(missing)
+        if others or not missing:
+            await self._askFor(connection, others, False)
+        self._forgetBrokers()
+
+    async def _askFor(
+        self, connection: NegotiatedConnection, names: Sequence[str], isCreating: bool
+    ) -> None:
         cls = messages.MetadataRequest
-        body = cls(topics=[cls.MetadataRequestTopic(name=name) for name in self._topics])
+        body = cls(topics=[cls.MetadataRequestTopic(name=name) for name in names])
         if connection.supports(ApiKey.METADATA, CREATION_VERSION):
-            body.allowAutoTopicCreation = self._isCreatingTopics
+            body.allowAutoTopicCreation = isCreating
         found = await connection.request(ApiKey.METADATA, body)
         checkCode(found.errorCode, "metadata")
         if not found.brokers:
             raise BrokerConnectionError("the metadata name no broker")
         self.metadata.update(found)
-        self._forgetBrokers()
 
     def _ended(self, result: Failure | None) -> None:
         self._refreshing = None

@@ -315,7 +315,10 @@ class MetadataTests(ClusterCase):
         self.kafka.run()
         self.assertEqual(self.successResultOf(other).partitions, {0: (3, 5)})
         self.assertIsNotNone(cluster.topic("t"))
-        self.assertEqual([len(each.topics) for each in self.kafka.asked(ApiKey.METADATA)], [1, 2])
+        asked = [
+            [topic.name for topic in body.topics] for body in self.kafka.asked(ApiKey.METADATA)
+        ]
+        self.assertEqual(asked, [["t"], ["u"], ["t"]])
         self.assertEqual(cluster.broker(3).name, "192.0.2.1:9003")
         self.assertRaises(BrokerConnectionError, cluster.broker, 9)
         self.assertIn("9001", repr(cluster))
@@ -375,6 +378,28 @@ class MetadataTests(ClusterCase):
                 self.kafka.run()
                 [asked] = self.kafka.asked(ApiKey.METADATA)
                 self.assertEqual(asked.allowAutoTopicCreation, isCreating or version < 4)
+
+    def test_creationOfOne(self) -> None:
+        """
+        A topic may be created while a caller waits for it. Others, which are asked for still, are
+        not created with it.
+        """
+        cluster = self.connect()
+        self.found(cluster, "t")
+        del self.kafka.leaders["t"]
+        self.kafka.requests.clear()
+        waiting = cluster.findTopic("new", 3000)
+        for _step in range(20):
+            self.kafka.run(0.1)
+        asked = {
+            (topic.name, body.allowAutoTopicCreation)
+            for body in self.kafka.asked(ApiKey.METADATA)
+            for topic in body.topics
+        }
+        self.assertEqual(asked, {("new", True), ("t", False)})
+        self.kafka.addTopic("new", 1)
+        self.kafka.run(1)
+        self.successResultOf(waiting)
 
     def test_otherBroker(self) -> None:
         """If a broker cannot be reached, the next one is asked; all are tried until one can."""

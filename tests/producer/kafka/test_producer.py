@@ -648,6 +648,25 @@ class RetryTests(ProducerCase):
         self.kafka.leaders["t"] = leaders
         self.assertEqual(self.sent(waiter).offset, 1)
 
+    def test_deletedTopic(self) -> None:
+        """
+        A topic that was deleted may be created again when a message waits for it, and not before.
+        """
+        producer = self.make(metadata_max_age_ms="500")
+        self.sent(producer.send("t", b"x"))
+        leaders = self.kafka.leaders.pop("t")
+        asked = self.kafka.asked(ApiKey.METADATA)
+        self.later(3)
+        later = self.kafka.asked(ApiKey.METADATA)[len(asked) :]
+        self.assertEqual({each.allowAutoTopicCreation for each in later}, {False})
+
+        def create(kafka: FakeKafka, header: Any, body: Any) -> None:
+            if body.allowAutoTopicCreation:
+                kafka.leaders["t"] = leaders
+
+        self.kafka.answers[ApiKey.METADATA] += [create] * 9
+        self.assertEqual(self.sent(producer.send("t", b"y")).offset, 1)
+
     def test_retries(self) -> None:
         """No more retries than are allowed."""
         producer = self.make(retries="2")
