@@ -4,9 +4,10 @@ that are refreshed when an answer says so.
 
 What must be true:
 
-  - There is at most one Metadata request at a time, or one for topics that may be created, and then
-  one for the others. Whoever asks for news meanwhile gets those of
-  the next one, which is sent after a wait that grows with each failure.
+  - There is at most one Metadata request at a time; if topics may be created, one for those, and
+  then one for the others. Whoever asks for news meanwhile gets those of the next one, which is sent
+  after a wait that grows with each failure. Without a failure it waits for C{retry.backoff.ms}
+  behind the last answer, unless it is the first for a topic.
   - The brokers asked are, one after another, those with a connection, the least busy first, the
   others that are known, and those of C{bootstrap.servers}; else the order is drawn.
   - A missing topic may be created only while somebody wants it: each call of L{ClusterClient.topic}
@@ -127,6 +128,7 @@ class ClusterClient:
         self._refreshed: Waiters[None] = Waiters()
         self._timer = Timer(reactor)  # of the next Metadata request
         self._failureCount = 0  # in a row; an incomplete answer is one
+        self._nextAtMs = 0.0  # no request before this time
         self._lastError: PylogbrokerError | None = None
         self._refusal: ClosedError | None = None
 
@@ -222,6 +224,7 @@ class ClusterClient:
         if name not in self._topics:
             checkTopic(name)
             self._topics[name] = None
+            self._nextAtMs = 0
             self.refreshSoon()
         found = self.metadata.topics.get(name)
         if found is None and self._isCreatingTopics:
@@ -295,7 +298,10 @@ class ClusterClient:
             return
         self._isStale = True
         if self._refreshing is None:
-            self._timer.start(0 if self._lastError is None else self._nextWaitMs(), self._begin)
+            leftMs = self._nextAtMs - self._clock.seconds() * 1000
+            self._timer.start(
+                leftMs if self._lastError is None else self._nextWaitMs(), self._begin
+            )
 
     def _begin(self) -> None:
         self._isStale = False
@@ -334,6 +340,7 @@ class ClusterClient:
             self._failed(result)
             return
         self._lastError = None
+        self._nextAtMs = self._clock.seconds() * 1000 + self.settings.retryBackoffMs
         self._isStale = self._isStale or not self._isComplete()
         if self._isStale:
             self._timer.start(self._nextWaitMs(), self._begin)

@@ -436,6 +436,21 @@ class MetadataTests(ClusterCase):
         self.kafka.run(0.1)
         self.assertEqual(cluster.metadata.leader("t", 0), (3, 6))
 
+    def test_interval(self) -> None:
+        """However often news are wanted, an answer is followed by a pause; a new topic has none."""
+        cluster = self.connect(retry_backoff_ms="200")
+        cluster.listen(cluster.refreshSoon)
+        self.found(cluster, "t")
+        self.kafka.run(0.15)
+        self.assertEqual(len(self.kafka.asked(ApiKey.METADATA)), 1)
+        for _step in range(20):
+            self.kafka.run(0.05)
+        self.assertEqual(len(self.kafka.asked(ApiKey.METADATA)), 6)
+        cluster = self.connect(retry_backoff_ms="200")
+        self.kafka.addTopic("u", 1)
+        self.found(cluster, "t")
+        self.successResultOf(self.found(cluster, "u"))
+
     def test_noLeader(self) -> None:
         """While a partition has no leader, the metadata are asked for, less and less often."""
         self.kafka.leaders["t"][0] = (-1, 6)
@@ -470,7 +485,7 @@ class MetadataTests(ClusterCase):
         busy = cluster.broker(first).connection()
         beating = self.successResultOf(busy).request(ApiKey.HEARTBEAT, HEARTBEAT)
         refreshed = cluster.refresh()
-        self.kafka.run()
+        self.kafka.run(0.1)
         self.successResultOf(refreshed)
         self.assertNoResult(beating)
         beating.addErrback(lambda _failure: None)
@@ -485,7 +500,7 @@ class MetadataTests(ClusterCase):
         self.assertEqual(sorted(line.node for line in self.kafka.lines), [1, 3])
         self.kafka.up = {1, 2}
         refreshed = cluster.refresh()
-        self.kafka.run()
+        self.kafka.run(0.1)
         self.successResultOf(refreshed)
         self.assertEqual([line.node for line in self.kafka.lines], [1])
 
