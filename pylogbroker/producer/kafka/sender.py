@@ -69,14 +69,16 @@ class _Node:
     A broker that leads partitions.
 
     @ivar retryAtMs: no attempt to connect before this time.
+    @ivar lastError: of the last attempt to connect; L{None}: it succeeded.
     """
 
-    __slots__ = ("failureCount", "inFlightCount", "isConnecting", "retryAtMs")
+    __slots__ = ("failureCount", "inFlightCount", "isConnecting", "lastError", "retryAtMs")
 
     def __init__(self) -> None:
         self.inFlightCount = 0
         self.failureCount = 0
         self.isConnecting = False
+        self.lastError: PylogbrokerError | None = None
         self.retryAtMs = 0.0
 
 
@@ -123,7 +125,7 @@ class KafkaSender:
         self._isIdentifying = False
         self._identityTimer = Timer(clock)
         self._identityFailureCount = 0
-        self._lastError: PylogbrokerError | None = None
+        self._identityError: PylogbrokerError | None = None  # of the last attempt
         self._isFlushing = False
         self._isStopped = False
         cluster.listen(self.wake)
@@ -277,13 +279,14 @@ class KafkaSender:
     def _connected(self, _connection: NegotiatedConnection, node: _Node) -> None:
         node.isConnecting = False
         node.failureCount = 0
+        node.lastError = None
         self.wake()
 
     def _notConnected(self, reason: Failure, node: _Node) -> None:
         node.isConnecting = False
         if self._isStopped:
             return
-        self._lastError = _asError(reason)
+        node.lastError = _asError(reason)
         node.failureCount += 1
         node.retryAtMs = self.nowMs() + self._cluster.backoffMs(node.failureCount)
         self._cluster.refreshSoon()
@@ -507,16 +510,27 @@ class KafkaSender:
             self._expire(batch)
 
     def _expire(self, batch: ProducerBatch) -> None:
-        reason = batch.lastError or self._lastError
+        reason = self._lateReason(batch)
         error = TimedOutError(
             f"not sent to {batch.queue} within {self._settings.deliveryTimeoutMs} ms"
-            + (f"; the last attempt: {reason}" if reason is not None else "")
+            + (f"; the last attempt: {reason}" if reason else "")
         )
         if batch.isInRequest:  # its answer still counts for the order of those behind it
             batch.isUncertain = True
             self._fail(batch, error)
         else:
             self._giveUp(batch, error)
+
+    def _lateReason(self, batch: ProducerBatch) -> object:
+        """What keeps a batch from being sent; L{None}: nothing is known."""
+        error = batch.lastError or self._identityError
+        if error is not None:
+            return error
+        leader = self._cluster.metadata.leader(batch.queue.topic, batch.queue.partition)
+        if leader is None:
+            return "the partition has no leader"
+        node = self._nodes.get(leader.node)
+        return None if node is None else node.lastError
 
     # -- the producer's id
 
@@ -534,6 +548,7 @@ class KafkaSender:
         found = await connection.request(ApiKey.INIT_PRODUCER_ID, body)
         checkCode(found.errorCode, "the producer's id")
         self._producer = found.producerId, found.producerEpoch
+        self._identityError = None
         self._isIdentifying = False
         self.wake()
 
@@ -541,7 +556,7 @@ class KafkaSender:
         self._isIdentifying = False
         if self._isStopped:
             return
-        error = self._lastError = _asError(reason)
+        error = self._identityError = _asError(reason)
         isPassing = isinstance(error, BrokerConnectionError) or getattr(error, "isRetriable", False)
         if isPassing:
             self._identityFailureCount += 1

@@ -35,6 +35,7 @@ from pylogbroker.records.batchbuilder import RECORD_OVERHEAD_MAX
 from pylogbroker.records.recordbatch import BATCH_OVERHEAD, readHeader
 from tests.client.kafka.fakekafka import (
     CUT,
+    HOST,
     SILENCE,
     FakeKafka,
     carryOutAndCut,
@@ -601,6 +602,27 @@ class RetryTests(ProducerCase):
         self.kafka.leaders["t"] = [(1, 7)]
         self.assertEqual(self.sent(producer.send("t", b"next")).offset, 1)
         self.assertEqual(readHeader(self.kafka.logs["t", 0][1]).producerEpoch, 1)
+
+    def test_deadlineReason(self) -> None:
+        """A time-out names what keeps the message now, no error that has passed."""
+
+        def withAll(kafka: FakeKafka, header: Any, body: Any) -> Any:
+            made = kafka.usual(header, body)
+            cls = messages.MetadataResponse.MetadataResponseBroker
+            made.brokers = [cls(nodeId=node, host=HOST, port=9000 + node) for node in (1, 2)]
+            return made
+
+        producer, _waiters = self.values(0, delivery_timeout_ms="3000", request_timeout_ms="2500")
+        self.kafka.answers[ApiKey.METADATA] += [withAll] * 99
+        self.kafka.up = {2}
+        self.kafka.cut(1)
+        self.assertIn("9001", self.failed(producer.send("t", b"x"), TimedOutError, seconds=3.1))
+        self.kafka.up = {1, 2}
+        self.sent(producer.send("t", b"y"))
+        self.kafka.addTopic("u", -1)
+        text = self.failed(producer.send("u", b"x"), TimedOutError, seconds=4)
+        self.assertIn("the partition has no leader", text)
+        self.assertNotIn("9001", text)
 
     def test_deadlineInFlight(self) -> None:
         """A message that is given up in flight may be stored; those behind it are in order."""
