@@ -249,14 +249,12 @@ class ClusterClient:
                 return found
             code = self.metadata.errors.get(name, 0)
             if code and ErrorPolicy.RETRY not in policyOf(code):
-                if isNew:
-                    self.forgetTopic(name)
+                self._giveUp(name, isNew)
                 raise ResponseError(code, f"topic {name}")
             leftMs = deadlineMs - self._clock.seconds() * 1000
             if leftMs <= 0:
                 reason: object = ResponseError(code) if code else self._lastError
-                if isNew:
-                    self.forgetTopic(name)
+                self._giveUp(name, isNew)
                 raise TimedOutError(
                     f"no metadata of topic {name} within {timeoutMs:.0f} ms: {reason}"
                 )
@@ -265,9 +263,13 @@ class ClusterClient:
             try:
                 await news
             except CancelledError:
-                if isNew:
-                    self.forgetTopic(name)
+                self._giveUp(name, isNew)
                 raise
+
+    def _giveUp(self, name: str, isNew: bool) -> None:
+        if isNew:
+            self.forgetTopic(name)
+        self._missing.discard(name)  # others who wait for it say so again after each answer
 
     def forgetTopic(self, name: str) -> None:
         """Ask no more for a topic's metadata."""

@@ -401,6 +401,27 @@ class MetadataTests(ClusterCase):
         self.kafka.run(1)
         self.successResultOf(waiting)
 
+    def test_creationGivenUp(self) -> None:
+        """A topic is not created for a caller that waits no more."""
+        cluster = self.connect()
+        self.found(cluster, "t")
+        del self.kafka.leaders["t"]
+        refreshed = cluster.refresh()
+        self.kafka.run(0.1)
+        self.successResultOf(refreshed)
+        late, cancelled = cluster.findTopic("t", 500), cluster.findTopic("t", 9000)
+        for _step in range(30):
+            self.kafka.run(0.1)
+        self.failureResultOf(late, TimedOutError)
+        self.assertTrue(self.kafka.asked(ApiKey.METADATA)[-1].allowAutoTopicCreation)
+        cancelled.cancel()
+        self.failureResultOf(cancelled, CancelledError)
+        self.kafka.requests.clear()
+        for _step in range(20):
+            self.kafka.run(0.1)
+        asked = self.kafka.asked(ApiKey.METADATA)
+        self.assertEqual({each.allowAutoTopicCreation for each in asked}, {False})
+
     def test_otherBroker(self) -> None:
         """If a broker cannot be reached, the next one is asked; all are tried until one can."""
         servers = self.kafka.servers
