@@ -2,12 +2,13 @@
 The connections of a broker: decode requests, have them handled, send the answers.
 
 What must be true: requests are handled, and their answers leave, in the order of arrival. At most
-C{slotCountMax} requests of a connection are in progress or have an unsent answer, so a client that
-does not read cannot fill our memory. The decoder holds later requests up to a bound; beyond it the
-connection is not read, and TCP tells the client. "Connect, send, close" keeps the data: complete
-requests are handled though the client is gone. A client that exceeded a quota is I{held back}: no
-request of it is taken, and its connection is not read, but for the rest of a frame that has memory
-reserved already. So it keeps what the decoder may hold, and no more, for however long it lasts.
+C{slotCountMax} requests of a connection are in progress or have an unsent answer (what a decoder
+takes together is one), so a client that does not read cannot fill our memory. The decoder holds
+later requests up to a bound; beyond it the connection is not read, and TCP tells the client.
+"Connect, send, close" keeps the data: complete requests are handled though the client is gone. A
+client that exceeded a quota is I{held back}: no request of it is taken, and its connection is not
+read, but for the rest of a frame that has memory reserved already. So it keeps what the decoder may
+hold, and no more, for however long it lasts.
 
 The phases of a connection, and the effect of each event:
 
@@ -124,7 +125,7 @@ class IProtocolHandler(Protocol):
             an answer must wait for, such as the write of their records. It takes a function that it
             calls once with one of the former, now or later: a Deferred with two callbacks costs as
             much as the rest of a small request.
-            Or L{SeparateRequests}.
+            Or L{SeparateRequests}, of which nothing is done: they are handled instead.
         @raise PylogbrokerError: the connection must be closed; from Deferred and function, too.
         """
         ...
@@ -166,7 +167,7 @@ class LastAnswer(list[ResponsePart]):
 
 
 class SeparateRequests(list[Any]):
-    """The requests in a request of several, which are to be handled one by one."""
+    """The requests that a decoder took together, which are to be handled one by one."""
 
 
 ChooseHandler = Callable[[Any, bytes, bool], IProtocolHandler | None]
