@@ -21,18 +21,20 @@ reached does not: the next one is asked, for as long as somebody waits.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from random import SystemRandom
-from typing import Any
+from typing import Any, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.client.brokerclient import BrokerClientPool
 from pylogbroker.client.connection import ConnectionLimits
 from pylogbroker.client.kafka.connection import KafkaBrokerClient, NegotiatedConnection
+from pylogbroker.client.kafka.coordinators import Coordinators
 from pylogbroker.client.kafka.errorpolicy import ErrorPolicy, policyOf
 from pylogbroker.client.kafka.metadata import MetadataCache, TopicMetadata
 from pylogbroker.config.kafka.clientsettings import RESPONSE_SIZE_MAX, KafkaClientSettings
@@ -56,6 +58,8 @@ _DOUBLINGS_MAX = 30
 CREATION_VERSION = 4
 """The first version of Metadata that says whether to create topics; before, all do."""
 
+T = TypeVar("T")
+
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 log = Logger()
@@ -77,6 +81,7 @@ class ClusterClient:
 
     @ivar metadata: a L{MetadataCache}.
     @ivar settings: a L{KafkaClientSettings}.
+    @ivar coordinators: a L{Coordinators}.
     """
 
     def __init__(
@@ -118,6 +123,7 @@ class ClusterClient:
             login=login,
         )
         self._clients: dict[str, KafkaBrokerClient] = {}
+        self.coordinators = Coordinators(self.anyConnection, self._client)
         self._isCreatingTopics = isCreatingTopics
         self._topics: dict[str, None] = {}  # those whose metadata are asked for
         self._missing: set[str] = set()  # of those, the ones that the next request may create
@@ -126,6 +132,7 @@ class ClusterClient:
         self._isStale = False
         self._refreshing: Deferred[None] | None = None
         self._refreshed: Waiters[None] = Waiters()
+        self._pauses: Waiters[None] = Waiters()  # between attempts
         self._timer = Timer(reactor)  # of the next Metadata request
         self._failureCount = 0  # in a row; an incomplete answer is one
         self._nextAtMs = 0.0  # no request before this time
@@ -164,7 +171,11 @@ class ClusterClient:
 
     def _forgetBrokers(self) -> None:
         """Close the connections to addresses that are no broker's any more."""
-        wanted = {*self.metadata.brokers.values(), *self.settings.bootstrapServers}
+        wanted = {
+            *self.metadata.brokers.values(),
+            *self.settings.bootstrapServers,
+            *self.coordinators.endpoints.values(),
+        }
         for endpoint in self._clients.keys() - wanted:
             self._clients.pop(endpoint).stop()
             self._pool.forget(endpoint).addErrback(lambda _failure: None)
@@ -199,6 +210,56 @@ class ClusterClient:
                 problem = error
         assert problem is not None
         raise problem
+
+    @asDeferred
+    async def attempt(
+        self, action: Callable[[], Coroutine[Any, Any, T]], timeoutMs: float, what: str
+    ) -> T:
+        """
+        Try something until it succeeds, with waits that grow. Metadata are refreshed when the
+        broker says that they are old.
+
+        @param action: raises L{ResponseError} for the code of its response. It must be safe to
+            repeat, also when a connection was lost and the broker may have carried it out.
+        @param what: for the text of the time-out.
+        @return: fires with the action's result. Fails with L{TimedOutError}, whose text has the
+            last reason, after C{timeoutMs}; with L{ResponseError} for a code that is not to be retried;
+            with L{ClosedError} after C{close}; with any other error of the action at once. Can be
+            cancelled.
+        """
+        deadlineMs = self._clock.seconds() * 1000 + timeoutMs
+        failureCount = 0
+        reason: PylogbrokerError | None = None
+        while True:
+            if self._refusal is not None:
+                raise copyForReraise(self._refusal)
+            leftMs = deadlineMs - self._clock.seconds() * 1000
+            trying = Deferred.fromCoroutine(action())
+            trying.addTimeout(max(leftMs, 0) / 1000, self._clock)
+            try:
+                return await trying
+            except BrokerConnectionError as error:
+                reason = error
+            except ResponseError as error:
+                policy = policyOf(error.code)
+                if ErrorPolicy.RETRY not in policy:
+                    raise
+                if ErrorPolicy.REFRESH in policy:
+                    self.refreshSoon()
+                reason = error
+            except DeferredTimeoutError:
+                raise self._late(what, timeoutMs, reason) from None
+            failureCount += 1
+            waitMs = self.backoffMs(failureCount)
+            if self._clock.seconds() * 1000 + waitMs >= deadlineMs:
+                raise self._late(what, timeoutMs, reason)
+            pause = self._pauses.wait()
+            pause.addTimeout(waitMs / 1000, self._clock, lambda _result, _seconds: None)
+            await pause
+
+    def _late(self, what: str, timeoutMs: float, reason: PylogbrokerError | None) -> TimedOutError:
+        text = "" if reason is None else f": {reason}"
+        return TimedOutError(f"{what}: not done within {timeoutMs:.0f} ms{text}")
 
     # -- metadata
 
@@ -403,6 +464,7 @@ class ClusterClient:
         if refreshing is not None:
             refreshing.cancel()
         self._refreshed.fire(Failure(copyForReraise(self._refusal)))
+        self._pauses.fire(None)
 
     def close(self) -> Deferred[None]:
         """

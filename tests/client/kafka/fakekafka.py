@@ -82,6 +82,7 @@ class FakeKafka(Clock):
     @ivar logs: batches of each partition, as bytes.
     @ivar aborted: first offset and producer of aborted transactions.
     @ivar connectCount: attempts to connect.
+    @ivar coordinator: the broker that coordinates all groups and transactions.
     """
 
     def __init__(self, *nodes: int) -> None:
@@ -97,6 +98,7 @@ class FakeKafka(Clock):
         self.logs: dict[tuple[str, int], list[bytes]] = defaultdict(list)
         self.states: dict[tuple[str, int, int], tuple[int, list[tuple[int, int, int]]]] = {}
         self.connectCount = 0
+        self.coordinator = min(self.up)
         self.producerId = 0
         self.aborted: list[tuple[int, int]] = []
         self.line: Line | None = None  # whose request is answered
@@ -241,6 +243,13 @@ class FakeKafka(Clock):
             controllerId=1,
             topics=topics,
         )
+
+    def _onFindCoordinator(self, header: RequestHeader, body: Any, _node: int) -> Any:
+        place = {"nodeId": self.coordinator, "host": HOST, "port": 9000 + self.coordinator}
+        cls = messages.FindCoordinatorResponse
+        if header.apiVersion < 4:
+            return cls(**place)
+        return cls(coordinators=[cls.Coordinator(key=key, **place) for key in body.coordinatorKeys])
 
     def _onInitProducerId(self, _header: RequestHeader, _body: Any, _node: int) -> Any:
         self.producerId += 1
