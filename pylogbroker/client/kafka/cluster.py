@@ -223,9 +223,9 @@ class ClusterClient:
             repeat, also when a connection was lost and the broker may have carried it out.
         @param what: for the text of the time-out.
         @return: fires with the action's result. Fails with L{TimedOutError}, whose text has the
-            last reason, after C{timeoutMs}; with L{ResponseError} for a code that is not to be retried;
-            with L{ClosedError} after C{close}; with any other error of the action at once. Can be
-            cancelled.
+            last reason, after C{timeoutMs}; with L{ResponseError} for a code that is not to be
+            retried; with L{ClosedError} after C{close}; with any other error of the action at once.
+            Can be cancelled.
         """
         deadlineMs = self._clock.seconds() * 1000 + timeoutMs
         failureCount = 0
