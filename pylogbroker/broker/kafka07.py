@@ -49,6 +49,7 @@ from pylogbroker.protocol.kafka07.requests import (
     MultiProduce,
     Offsets,
     Produce,
+    ProduceRuns,
     Request,
     RequestDecoder,
 )
@@ -210,14 +211,12 @@ class Kafka07Protocol:
             self._logRequest(self._requestLog, request)
         counters = self._counters.requests
         started = self._seconds()
-        if isinstance(request, Produce):
-            counters.produceCount += len(request.sets)
-            if not self._produceNow(request, unacked):
-                return self._timed(
-                    Deferred.fromCoroutine(self._produceEach(request, unacked)),
-                    started,
-                    counters.produced,
-                )
+        if isinstance(request, Produce | ProduceRuns):
+            later = self._produceRuns(
+                (request,) if isinstance(request, Produce) else request.produces, unacked
+            )
+            if later is not None:
+                return self._timed(later, started, counters.produced)
             took = self._seconds() - started  # as C{produced} does, without another call
             counters.produceSeconds += took
             if took > counters.longestProduceSeconds:
@@ -318,6 +317,45 @@ class Kafka07Protocol:
         self._report(
             "A produce request was dropped, as 0.7 does without telling the producer", error
         )
+
+    def _produceRuns(
+        self, produces: Sequence[Produce], unacked: UnconfirmedPartitions
+    ) -> Deferred[None] | None:
+        """
+        Produce to several partitions, if that can be done at once. A refusal of one does not keep
+        the sets of the others from the log: they may have been sent before the refused one.
+
+        @return: L{None}: it is done; else when it is.
+        @raise PylogbrokerError: the first refusal; from the Deferred, too.
+        """
+        later: list[Produce] = []
+        refusal: PylogbrokerError | None = None
+        for produce in produces:
+            self._counters.requests.produceCount += len(produce.sets)
+            try:
+                if not self._produceNow(produce, unacked):
+                    later.append(produce)
+            except PylogbrokerError as error:
+                refusal = refusal or error
+        if later:
+            return Deferred.fromCoroutine(self._produceLater(later, refusal, unacked))
+        if refusal is not None:
+            raise refusal
+        return None
+
+    async def _produceLater(
+        self,
+        produces: Sequence[Produce],
+        refusal: PylogbrokerError | None,
+        unacked: UnconfirmedPartitions,
+    ) -> None:
+        for produce in produces:
+            try:
+                await self._produceEach(produce, unacked)
+            except PylogbrokerError as error:
+                refusal = refusal or error
+        if refusal is not None:
+            raise refusal
 
     async def _multiProduce(self, request: MultiProduce, unacked: UnconfirmedPartitions) -> None:
         for produce in request.produces:
@@ -420,7 +458,7 @@ async def offsetsBefore(broker: Broker, request: Offsets) -> list[int]:
 
 
 def _parts(request: Request) -> tuple[str, Sequence[Produce | Fetch | Offsets]]:
-    if isinstance(request, MultiProduce):
+    if isinstance(request, MultiProduce | ProduceRuns):
         return "produce", request.produces
     if isinstance(request, MultiFetch):
         return "fetch", request.fetches

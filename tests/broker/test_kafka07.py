@@ -509,6 +509,38 @@ class ProduceTests(DialectTestCase):
         self.assertEqual(small.contents(), A + B)
         self.assertEqual(small.counters.topic("t").snapshot()["failedProduceCount"], 2)
 
+    def test_severalPartitions(self) -> None:
+        """
+        Requests that came together for several partitions, known and new ones, are all appended, in
+        order in each; each request is counted. One that is refused, at once or after a wait, closes
+        the connection, and costs only what is behind it in its own partition.
+        """
+        topics = ("t", "u", "v")
+        self.ask(*(encodeProduce(topic, 0, A) for topic in topics))
+        frames = [encodeProduce(topic, 0, data) for data in (B, C) for topic in topics]
+        self.assertEqual(self.ask(*frames, encodeProduce("new", 0, C)), (b"", False))
+        self.assertEqual([self.stored(topic) for topic in topics], [A + B + C] * 3)
+        self.assertEqual(self.stored("new"), C)
+        self.assertEqual(self.lead.counters.requests.produceCount, 10)
+        for wrong in (encodeProduce("u", 9, A), encodeProduce("u", 0, BAD)):
+            before = {topic: self.stored(topic) for topic in topics}
+            frames = [
+                *(encodeProduce(topic, 0, A) for topic in topics),
+                wrong,
+                *(encodeProduce(topic, 0, B) for topic in ("t", "v")),
+            ]
+            self.assertEqual(self.ask(*frames), (b"", True))
+            for topic, more in (("t", A + B), ("u", A), ("v", A + B)):
+                self.assertEqual(self.stored(topic), (before[topic] or b"") + more)
+
+    def test_refusedTogether(self) -> None:
+        """Of several refusals the first one closes the connection, and is logged."""
+        self.ask(*(encodeProduce(topic, 0, A) for topic in ("t", "u")))
+        lines = capture(self)
+        self.ask(encodeProduce("x", 0, BAD), encodeProduce("u", 0, A), encodeProduce("t", 9, A))
+        self.assertEqual(self.stored("u"), A + A)
+        self.assertTrue(any("checksum" in line for line in lines()), lines())
+
     def test_randomPartition(self) -> None:
         """-1 lets the broker pick, one partition for a set (row 7)."""
         for _ in range(40):

@@ -49,6 +49,7 @@ from pylogbroker.protocol.kafka07.requests import (
     MultiFetch,
     MultiProduce,
     Produce,
+    ProduceRuns,
     Request,
     RequestDecoder,
     decodeRequest,
@@ -105,6 +106,8 @@ def encode(request: Request) -> bytes:
         return b"".join(
             encodeProduce(request.topic, request.partition, data) for data in request.sets
         )
+    if isinstance(request, ProduceRuns):
+        return b"".join(map(encode, request.produces))
     if isinstance(request, MultiProduce):
         return encodeMultiProduce(
             (each.topic, each.partition, each.sets[0]) for each in request.produces
@@ -117,13 +120,28 @@ def encode(request: Request) -> bytes:
 
 
 def single(requests: Iterable[Request]) -> Iterator[Request]:
-    """Runs of PRODUCE requests taken apart."""
+    """
+    Runs of PRODUCE requests taken apart. Those that follow each other are sorted by partition: a
+    decoder keeps the order of each partition only.
+    """
+    produces: list[Produce] = []
     for request in requests:
-        if isinstance(request, Produce):
-            for data in request.sets:
-                yield Produce(request.topic, request.partition, [data])
-        else:
-            yield request
+        if isinstance(request, Produce | ProduceRuns):
+            runs = (request,) if isinstance(request, Produce) else request.produces
+            produces += (
+                Produce(topic, partition, [data])
+                for topic, partition, sets in runs
+                for data in sets
+            )
+            continue
+        yield from sorted(produces, key=_partition)
+        produces.clear()
+        yield request
+    yield from sorted(produces, key=_partition)
+
+
+def _partition(produce: Produce) -> tuple[str, int]:
+    return produce.topic, produce.partition
 
 
 def readWhole(
@@ -138,15 +156,15 @@ def readWhole(
     while len(stream) - at >= 4:
         size = int.from_bytes(stream[at : at + 4], "big", signed=True)
         if not 0 < size <= frameSizeMax:
-            return requests, FrameSizeError
+            return list(single(requests)), FrameSizeError
         if size > len(stream) - at - 4:
             break
         try:
             requests.append(decodeRequest(stream[at + 4 : at + 4 + size]))
         except WireError as error:
-            return requests, type(error)
+            return list(single(requests)), type(error)
         at += 4 + size
-    return requests, None
+    return list(single(requests)), None
 
 
 def readPieces(

@@ -1,11 +1,13 @@
 """
 Requests of Kafka 0.7 (spec-0.7 wire-protocol §3), as values, encoded and decoded.
 
-A producer that sends one message a request sends them one behind the other, to the same partition.
-Decoding each costs several times what its bytes are worth, so L{RequestDecoder.takeRequest} gives
-such a *run* as one L{Produce} with many sets. Request type, topic and partition are the same bytes
-in each request of a run: one comparison replaces their decoding, and a small table keeps what they
-decode to. The requests of a run are still handled one by one, in order.
+A producer that sends one message a request sends them one behind the other, to a few partitions.
+Decoding and appending each costs several times what its bytes are worth, so
+L{RequestDecoder.takeRequest} gives the requests for one partition as one L{Produce} with many sets,
+and those for several partitions as L{ProduceRuns}. Request type, topic and partition are the same
+bytes in each request for a partition: one comparison replaces their decoding, and a small table
+keeps what they decode to. The sets of a partition keep their order. Those of different partitions
+do not, which no client can see: PRODUCE has no answer.
 """
 
 from __future__ import annotations
@@ -54,6 +56,14 @@ class MultiProduce(NamedTuple):
     produces: list[Produce]
 
 
+class ProduceRuns(NamedTuple):
+    """
+    PRODUCE requests in a row for several partitions, one L{Produce} for each partition.
+    """
+
+    produces: list[Produce]
+
+
 class Fetch(NamedTuple):
     """
     FETCH.
@@ -87,7 +97,7 @@ class Offsets(NamedTuple):
     countMax: int
 
 
-Request = Produce | MultiProduce | Fetch | MultiFetch | Offsets
+Request = Produce | ProduceRuns | MultiProduce | Fetch | MultiFetch | Offsets
 
 
 # -- encoding
@@ -253,61 +263,61 @@ class RequestDecoder(FrameDecoder):
 
     def takeRequest(self) -> Request | None:
         """
-        The next request, or the next run of PRODUCE requests for one partition.
+        The next request, or the PRODUCE requests that follow each other, by partition.
 
         @return: L{None} while it is not whole.
         @raise WireError: see L{decodeRequest} and L{FrameDecoder.take}.
         """
         if self._pieces is not None and not self._gather(self._pieces):
             return None
-        run = self._takeRun()
-        if run is not None:
-            return run
+        runs = self._takeRuns()
+        if len(runs) > 1:
+            return ProduceRuns(runs)
+        if runs:
+            return runs[0]
         body = self.take()
         return None if body is None else decodeRequest(body)
 
-    def _takeRun(self) -> Produce | None:
+    def _takeRuns(self) -> list[Produce]:
         """
         The hot loop: whole and regular PRODUCE requests only; L{decodeRequest} decodes all others.
         """
         buffer, position = self._buffer, self._position
-        end = len(buffer)
-        if end - position < _RUN_HEAD.size:
-            return None
-        _, kind, topicSize = _RUN_HEAD.unpack_from(buffer, position)
-        if kind != PRODUCE or not 0 <= topicSize <= _RUN_TOPIC_SIZE_MAX:
-            return None
-        keySize = 8 + topicSize  # type, size of topic, topic, partition
-        key = buffer[position + 4 : position + 4 + keySize]
-        if len(key) < keySize:
-            return None
-        known = self._runs.get(key)
-        if known is None:
-            known = self._learn(key)
-        topic, partition, layout = known
-        unpack, startswith, headSize = layout.unpack_from, buffer.startswith, 8 + keySize
-        sizeMax = self.sizeMax
-        sets: list[bytes] = []
-        while position + headSize <= end:
+        end, sizeMax = len(buffer), self.sizeMax
+        startswith, known = buffer.startswith, self._runs
+        found: dict[bytes, Produce] = {}
+        key, headSize, unpack = b"", 0, _RUN_HEAD.unpack_from
+        sets: list[bytes] | None = None
+        while True:
+            if sets is None or not startswith(key, position + 4):  # of another partition
+                if end - position < _RUN_HEAD.size:
+                    break
+                _, kind, topicSize = _RUN_HEAD.unpack_from(buffer, position)
+                if kind != PRODUCE or not 0 <= topicSize <= _RUN_TOPIC_SIZE_MAX:
+                    break
+                key = buffer[position + 4 : position + 12 + topicSize]
+                if position + 12 + topicSize > end:
+                    break
+                topic, partition, layout = known.get(key) or self._learn(key)
+                unpack = layout.unpack_from
+                headSize = 16 + topicSize  # two sizes, type, size of topic, topic, partition
+                run = found.get(key)
+                if run is None:
+                    # Half the cost of calling the class.
+                    run = found[key] = tuple.__new__(Produce, (topic, partition, []))
+                sets = run[2]
+            start = position + headSize
+            if start > end:
+                break
             frameSize, setSize = unpack(buffer, position)
             behind = position + 4 + frameSize
-            start = position + headSize
-            if (
-                start + setSize != behind
-                or setSize < 0
-                or behind > end
-                or frameSize > sizeMax
-                or not startswith(key, position + 4)
-            ):
+            if start + setSize != behind or setSize < 0 or behind > end or frameSize > sizeMax:
                 break
             sets.append(buffer[start:behind])
             position = behind
-        if not sets:
-            return None
-        self._advance(position)
-        return tuple.__new__(
-            Produce, (topic, partition, sets)
-        )  # half the cost of calling the class
+        if position > self._position:
+            self._advance(position)
+        return [run for run in found.values() if run[2]]
 
     def _learn(self, key: bytes) -> tuple[str, int, struct.Struct]:
         if len(self._runs) >= _RUN_KEY_COUNT_MAX:

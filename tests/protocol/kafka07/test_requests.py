@@ -21,6 +21,7 @@ from pylogbroker.protocol.kafka07.requests import (
     MultiProduce,
     Offsets,
     Produce,
+    ProduceRuns,
     Request,
     RequestDecoder,
     decodeRequest,
@@ -327,8 +328,9 @@ class DecoderTests(SynchronousTestCase):
         """
         stream = b"".join(map(encode, requests))
         pieces = cut(stream, positions)
-        self.assertEqual(readPieces(pieces), (requests, None))
-        self.assertEqual(readPieces(pieces, patient=True), (requests, None))
+        expected = list(single(requests))
+        self.assertEqual(readPieces(pieces), (expected, None))
+        self.assertEqual(readPieces(pieces, patient=True), (expected, None))
 
     def test_everyCutOfTheVectors(self) -> None:
         """
@@ -336,7 +338,7 @@ class DecoderTests(SynchronousTestCase):
         requests.
         """
         stream = b"".join(bytes.fromhex(text) for text, _, _ in VECTORS.values())
-        expected = [request for _, _, request in VECTORS.values()], None
+        expected = list(single(request for _, _, request in VECTORS.values())), None
         for at in range(len(stream)):
             self.assertEqual(readPieces(cut(stream, [at])), expected)
         self.assertEqual(readPieces(cut(stream, range(len(stream)))), expected)
@@ -361,7 +363,10 @@ class DecoderTests(SynchronousTestCase):
         self.assertEqual(decoder.heldSize, 0)
 
     def test_runEnds(self) -> None:
-        """A run ends at another topic, another partition, another request."""
+        """
+        PRODUCE requests in a row come together, by partition in the order of the first of each; the
+        run ends at another request.
+        """
         frames = [
             encodeProduce("t", 0, HELLO),
             encodeProduce("t", 1, HELLO),
@@ -378,7 +383,20 @@ class DecoderTests(SynchronousTestCase):
         found = []
         while (request := decoder.takeRequest()) is not None:
             found.append(request)
-        self.assertEqual(found, [decodeRequest(frame[4:]) for frame in frames])
+        self.assertEqual(
+            found,
+            [
+                ProduceRuns(
+                    [
+                        Produce("t", 0, [HELLO]),
+                        Produce("t", 1, [HELLO]),
+                        Produce("u", 1, [HELLO, HELLO]),
+                        Produce("uu", 1, [HELLO]),
+                    ]
+                ),
+                *(decodeRequest(frame[4:]) for frame in frames[5:]),
+            ],
+        )
 
     def test_irregularAmongRegular(self) -> None:
         """
