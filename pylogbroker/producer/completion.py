@@ -6,7 +6,8 @@ L{pylogbroker.producer.inflight}.
 
 A L{SendDeferred} is the Deferred of one message. Most applications only add one errback to each. A
 plain Deferred keeps a list and three tuples for that, and walks them on success: 40 % of the cost
-of C{send}. A L{SendDeferred} is initialised only for further use. It relies on one property of
+of C{send}. A L{SendDeferred} is initialised only for further use, and its result is made only when
+an application reads it. It relies on one property of
 C{Deferred}: methods that it does not override read what C{__init__} sets as attributes. A contract
 test compares it with Twisted's own.
 """
@@ -64,6 +65,18 @@ class SendDeferred(_LazyDeferred):
     _errback: Any = None
     """The one errback that was added; C{_NOT_LAZY} once it has fired or is an ordinary Deferred."""
 
+    _results: Callable[[int], Any] | None = None
+    """Makes the result from C{_index} when it is read."""
+
+    _index: int
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "result" and self._results is not None:
+            result = self.result = self._results(self._index)
+            self._results = None
+            return result
+        return super().__getattr__(name)
+
     def initialise(self) -> None:
         errback, self._errback = self._errback, _NOT_LAZY
         super().initialise()
@@ -85,6 +98,21 @@ class SendDeferred(_LazyDeferred):
             return
         self.called = True
         self.result = result
+        self._errback = _NOT_LAZY
+
+    def callbackLazily(self, results: Callable[[int], Any], index: int) -> None:
+        """
+        As C{callback(results(index))}, but the result is made when it is read. Most never are, and
+        each would be an object that the garbage collector examines.
+
+        @param results: gives a tuple or L{None}; must not fail.
+        """
+        if self._errback is _NOT_LAZY:
+            self.callback(results(index))
+            return
+        self.called = True
+        self._results = results
+        self._index = index
         self._errback = _NOT_LAZY
 
     def errback(self, fail: Any = None) -> None:

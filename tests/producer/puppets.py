@@ -16,6 +16,7 @@ from pylogbroker.protocol.kafka07.requests import (
     MultiProduce,
     Offsets,
     Produce,
+    ProduceRuns,
     Request,
     RequestDecoder,
 )
@@ -86,6 +87,10 @@ class PuppetBroker:
         return isBusy
 
     def _carryOut(self, line: MemoryPeer, request: Request) -> None:
+        if isinstance(request, ProduceRuns):
+            for each in request.produces:
+                self._carryOut(line, each)
+            return
         self.kinds.append(type(request).__name__)
         if isinstance(request, Offsets):
             if self.isAnswering and line.reason is None:

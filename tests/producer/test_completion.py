@@ -208,6 +208,14 @@ class Application:
             deferred.unpause()
 
 
+def fireLazily(deferred: Deferred[Any]) -> None:
+    """Fire with a tuple, which a L{SendDeferred} makes when it is read."""
+    if isinstance(deferred, SendDeferred):
+        deferred.callbackLazily(lambda index: (index, "made"), 3)
+    else:
+        deferred.callback((3, "made"))
+
+
 STEPS: dict[str, Callable[[Application, Deferred[Any]], object]] = {
     "errback": lambda application, deferred: deferred.addErrback(application.bad),
     "another errback": lambda application, deferred: deferred.addErrback(application.passing),
@@ -222,6 +230,7 @@ STEPS: dict[str, Callable[[Application, Deferred[Any]], object]] = {
     "cancel": lambda application, deferred: deferred.cancel(),
     "fire": lambda application, deferred: deferred.callback(None),
     "fire with a value": lambda application, deferred: deferred.callback(7),
+    "fire lazily": lambda application, deferred: fireLazily(deferred),
     "fail": lambda application, deferred: deferred.errback(ValueError("failed")),
 }
 
@@ -353,6 +362,23 @@ class SendResultTests(SynchronousTestCase):
         self.assertIsNone(self.successResultOf(Deferred.fromCoroutine(wait(fired[1]))))
         self.assertRaises(AlreadyCalledError, fired[2].callback, None)
         self.assertRaises(AlreadyCalledError, fired[3].errback, ValueError())
+
+    def test_lazily(self) -> None:
+        """A result that is made when it is read is made once, and not without a reader."""
+        made: list[int] = []
+
+        def make(index: int) -> tuple[int]:
+            made.append(index)
+            return (index,)
+
+        results = [SendDeferred() for _ in range(3)]
+        for index, each in enumerate(results):
+            each.addErrback(Application().bad)
+            each.callbackLazily(make, index)
+        self.assertEqual(made, [])
+        self.assertEqual(self.successResultOf(results[2]), (2,))
+        self.assertEqual([results[1].result for _ in range(2)], [(1,), (1,)])
+        self.assertEqual(made, [2, 1])
 
     def test_debugging(self) -> None:
         """With Twisted's debugging, which records where each is made, Twisted's own is used."""

@@ -18,6 +18,7 @@ from pylogbroker.protocol.kafka07.requests import (
     MultiProduce,
     Offsets,
     Produce,
+    ProduceRuns,
     Request,
     RequestDecoder,
 )
@@ -145,7 +146,7 @@ class LogBroker:
         if isinstance(request, Produce):
             self._append(request)
             return b""
-        if isinstance(request, MultiProduce):
+        if isinstance(request, MultiProduce | ProduceRuns):
             for part in request.produces:
                 self._append(part)
             return b""

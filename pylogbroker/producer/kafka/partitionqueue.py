@@ -43,6 +43,11 @@ EPOCH_MAX = 0x7FFF
 _SEQUENCE_MASK = 0x7FFFFFFF
 
 
+NO_OFFSET = -1
+NO_TIME = -1
+"""In a response: the messages have the timestamps that they came with."""
+
+
 class RecordMetadata(NamedTuple):
     """
     Where a message is.
@@ -56,6 +61,33 @@ class RecordMetadata(NamedTuple):
     partition: int
     offset: int
     timestamp: int
+
+
+class BatchMetadata:
+    """
+    Where the messages of a batch are.
+
+    @ivar baseOffset: of the first one; L{NO_OFFSET}: the broker does not say.
+    @ivar timestamps: of each message.
+    @ivar timeMs: of all, where the broker has set it; L{NO_TIME}: their own count.
+    """
+
+    __slots__ = ("baseOffset", "partition", "timeMs", "timestamps", "topic")
+
+    def __init__(
+        self, topic: str, partition: int, baseOffset: int, timestamps: list[int], timeMs: int
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.baseOffset = baseOffset
+        self.timestamps = timestamps
+        self.timeMs = timeMs
+
+    def of(self, index: int) -> RecordMetadata:
+        """Where a message is, by its place in the batch."""
+        offset = NO_OFFSET if self.baseOffset == NO_OFFSET else self.baseOffset + index
+        timestamp = self.timestamps[index] if self.timeMs == NO_TIME else self.timeMs
+        return RecordMetadata(self.topic, self.partition, offset, timestamp)
 
 
 class ProducerBatch:

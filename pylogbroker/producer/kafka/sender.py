@@ -42,12 +42,14 @@ from pylogbroker.errors import (
     WireError,
 )
 from pylogbroker.net.timer import Timer
-from pylogbroker.producer.completion import ProducerCounters
+from pylogbroker.producer.completion import ProducerCounters, SendDeferred
 from pylogbroker.producer.inflight import InFlightMessageLimiter
 from pylogbroker.producer.kafka.partitionqueue import (
+    NO_OFFSET,
+    NO_TIME,
+    BatchMetadata,
     PartitionQueue,
     ProducerBatch,
-    RecordMetadata,
 )
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
@@ -57,8 +59,6 @@ from pylogbroker.protocol.kafka.schemas import ZERO_UUID
 NAMED_VERSION = 12
 """The last version of Produce that names topics instead of giving their ids."""
 
-NO_OFFSET = -1
-_NO_TIME = -1
 _TRANSACTION_TIMEOUT_MAX_MS = 0x7FFFFFFF
 
 log = Logger()
@@ -338,7 +338,7 @@ class KafkaSender:
     def _answered(self, response: Any, batches: list[ProducerBatch], body: Any) -> None:
         if response is None:  # acks=0
             for batch in batches:
-                self._acknowledge(batch, NO_OFFSET, _NO_TIME)
+                self._acknowledge(batch, NO_OFFSET, NO_TIME)
             return
         names = {topic.topicId: topic.name for topic in body.topicData}
         found: dict[tuple[Any, int], Any] = {}
@@ -356,7 +356,7 @@ class KafkaSender:
             elif not part.errorCode:
                 self._acknowledge(batch, part.baseOffset, part.logAppendTimeMs)
             elif part.errorCode == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-                self._acknowledge(batch, NO_OFFSET, _NO_TIME)
+                self._acknowledge(batch, NO_OFFSET, NO_TIME)
             else:
                 self._onError(batch, part, response)
 
@@ -453,16 +453,14 @@ class KafkaSender:
             return
         self.counters.writtenCount += len(batch)
         self._settle(batch)
-        topic, partition = batch.queue.topic, batch.queue.partition
-        make, step = tuple.__new__, 1
-        offset = baseOffset
-        if baseOffset == NO_OFFSET:
-            step = 0
-        for waiter, timestamp in zip(batch.waiters, batch.timestamps, strict=True):
-            if waiter is not None:
-                shown = timestamp if timeMs == _NO_TIME else timeMs
-                waiter.callback(make(RecordMetadata, (topic, partition, offset, shown)))
-            offset += step
+        queue = batch.queue
+        results = BatchMetadata(queue.topic, queue.partition, baseOffset, batch.timestamps, timeMs)
+        resultOf = results.of
+        for index, waiter in enumerate(batch.waiters):
+            if type(waiter) is SendDeferred:
+                waiter.callbackLazily(resultOf, index)
+            elif waiter is not None:
+                waiter.callback(resultOf(index))
         self._finish(batch)
 
     def _fail(self, batch: ProducerBatch, error: PylogbrokerError) -> None:
