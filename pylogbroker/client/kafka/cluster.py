@@ -46,7 +46,7 @@ from pylogbroker.errors import (
     TimedOutError,
     copyForReraise,
 )
-from pylogbroker.net.deferreds import Waiters, asDeferred
+from pylogbroker.net.deferreds import Waiters, asDeferred, gatherAll
 from pylogbroker.net.timer import Timer
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
@@ -90,7 +90,6 @@ class ClusterClient:
         settings: KafkaClientSettings,
         *,
         isCreatingTopics: bool = True,
-        connectionPool: BrokerClientPool | None = None,
         random: Callable[[], float] | None = None,
     ) -> None:
         """
@@ -98,16 +97,16 @@ class ClusterClient:
         @param random: numbers from 0 up to, not including, 1.
         """
         random = SystemRandom().random if random is None else random
-        if connectionPool is None:
-            connectionPool = BrokerClientPool(
-                reactor,
-                connectTimeoutMs=settings.socketConnectionSetupTimeoutMs,
-                limits=ConnectionLimits(
-                    responseSizeMax=RESPONSE_SIZE_MAX, stallMs=settings.requestTimeoutMs
-                ),
-                random=random,
-                template=settings.brokerEndpoint,
-            )
+        newPool = partial(
+            BrokerClientPool,
+            reactor,
+            connectTimeoutMs=settings.socketConnectionSetupTimeoutMs,
+            limits=ConnectionLimits(
+                responseSizeMax=RESPONSE_SIZE_MAX, stallMs=settings.requestTimeoutMs
+            ),
+            random=random,
+            template=settings.brokerEndpoint,
+        )
         login = None
         if settings.saslUsername:
             login = SaslLogin(settings.saslMechanism, settings.saslUsername, settings.saslPassword)
@@ -115,15 +114,16 @@ class ClusterClient:
         self.metadata = MetadataCache()
         self._clock = reactor
         self._random = random
-        self._pool = connectionPool
+        self._pool = newPool()
         self._newClient = partial(
             KafkaBrokerClient,
+            reactor,
             clientId=settings.clientId,
             timeoutMs=settings.requestTimeoutMs,
             login=login,
         )
         self._clients: dict[str, KafkaBrokerClient] = {}
-        self.coordinators = Coordinators(self.anyConnection, self._client)
+        self.coordinators = Coordinators(self.anyConnection, newPool(), self._newClient)
         self._isCreatingTopics = isCreatingTopics
         self._topics: dict[str, None] = {}  # those whose metadata are asked for
         self._missing: set[str] = set()  # of those, the ones that the next request may create
@@ -165,17 +165,13 @@ class ClusterClient:
     def _client(self, endpoint: str) -> KafkaBrokerClient:
         client = self._clients.get(endpoint)
         if client is None:
-            client = self._newClient(self._clock, self._pool.get(endpoint))
+            client = self._newClient(self._pool.get(endpoint))
             self._clients[endpoint] = client
         return client
 
     def _forgetBrokers(self) -> None:
         """Close the connections to addresses that are no broker's any more."""
-        wanted = {
-            *self.metadata.brokers.values(),
-            *self.settings.bootstrapServers,
-            *self.coordinators.endpoints.values(),
-        }
+        wanted = {*self.metadata.brokers.values(), *self.settings.bootstrapServers}
         for endpoint in self._clients.keys() - wanted:
             self._clients.pop(endpoint).stop()
             self._pool.forget(endpoint).addErrback(lambda _failure: None)
@@ -453,6 +449,7 @@ class ClusterClient:
         """Cut all connections. L{close} then takes a moment."""
         self._stop()
         self._pool.abort()
+        self.coordinators.abort()
 
     def _stop(self) -> None:
         if self._refusal is None:
@@ -473,4 +470,7 @@ class ClusterClient:
         @return: as L{BrokerClientPool.close}.
         """
         self._stop()
-        return self._pool.close()
+        return Deferred.fromCoroutine(self._close())
+
+    async def _close(self) -> None:
+        await gatherAll([self._pool.close(), self.coordinators.close()])

@@ -1,6 +1,8 @@
 """
-The coordinators of groups and transactions, as a cluster's brokers name them. A module of its own,
-since the metadata of topics do not name coordinators.
+The coordinators of groups and transactions, as a cluster's brokers name them.
+
+A coordinator is asked on a connection of its own: an answer may wait for all members of a group,
+and answers on a connection come in order.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ from typing import TypeVar
 
 from twisted.internet.defer import Deferred
 
+from pylogbroker.client.brokerclient import BrokerClient, BrokerClientPool
 from pylogbroker.client.kafka.connection import KafkaBrokerClient, NegotiatedConnection
 from pylogbroker.client.kafka.errorpolicy import ErrorPolicy, policyOf
+from pylogbroker.client.kafka.metadata import address
 from pylogbroker.errors import BrokerConnectionError, UnsupportedVersionError
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
@@ -44,15 +48,19 @@ class Coordinators:
     def __init__(
         self,
         anyConnection: Callable[[], Deferred[NegotiatedConnection]],
-        clientAt: Callable[[str], KafkaBrokerClient],
+        pool: BrokerClientPool,
+        newClient: Callable[[BrokerClient], KafkaBrokerClient],
     ) -> None:
         """
         @param anyConnection: gives a connection to any broker.
-        @param clientAt: gives the client of a C{host:port}.
+        @param pool: of connections to coordinators only.
+        @param newClient: makes the client of a broker.
         """
         self.endpoints: dict[tuple[CoordinatorKind, str], str] = {}
         self._anyConnection = anyConnection
-        self._clientAt = clientAt
+        self._pool = pool
+        self._newClient = newClient
+        self._clients: dict[str, KafkaBrokerClient] = {}
 
     async def connection(self, kind: CoordinatorKind, key: str) -> NegotiatedConnection:
         """
@@ -70,8 +78,11 @@ class Coordinators:
             while len(self.endpoints) >= COORDINATOR_COUNT_MAX:
                 del self.endpoints[next(iter(self.endpoints))]
             self.endpoints[kind, key] = endpoint
+        client = self._clients.get(endpoint)
+        if client is None:
+            client = self._clients[endpoint] = self._newClient(self._pool.get(endpoint))
         try:
-            return await self._clientAt(endpoint).connection()
+            return await client.connection()
         except BrokerConnectionError:
             self.forget(kind, key)
             raise
@@ -90,7 +101,25 @@ class Coordinators:
         answer = await connection.request(ApiKey.FIND_COORDINATOR, body)
         [found] = answer.coordinators or [answer]
         checkCode(found.errorCode, f"coordinator of {kind.name.lower()} {key}", found.errorMessage)
-        return f"{found.host}:{found.port}"
+        return address(found.host, found.port)
+
+    def abort(self) -> None:
+        """Cut all connections. L{close} then takes a moment."""
+        self._stop()
+        self._pool.abort()
+
+    def close(self) -> Deferred[None]:
+        """
+        Close all connections.
+
+        @return: as L{BrokerClientPool.close}.
+        """
+        self._stop()
+        return self._pool.close()
+
+    def _stop(self) -> None:
+        for client in self._clients.values():
+            client.stop()
 
     def forget(self, kind: CoordinatorKind, key: str) -> None:
         """Ask for a coordinator anew, the next time it is needed."""

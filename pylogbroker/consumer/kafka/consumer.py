@@ -25,7 +25,6 @@ from typing import Any, NamedTuple, Self
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.logger import Logger
 
-from pylogbroker.client.brokerclient import BrokerClientPool
 from pylogbroker.client.kafka.cluster import ClusterClient, checkTopic
 from pylogbroker.client.kafka.errorpolicy import ErrorPolicy, policyOf
 from pylogbroker.config.kafka.clientsettings import KafkaConsumerSettings
@@ -91,7 +90,6 @@ class KafkaConsumer:
         reactor: Any,
         settings: KafkaConsumerSettings | Mapping[str, str],
         *,
-        connectionPool: BrokerClientPool | None = None,
         random: Callable[[], float] | None = None,
     ) -> None:
         """
@@ -110,7 +108,6 @@ class KafkaConsumer:
             reactor,
             settings,
             isCreatingTopics=settings.allowAutoCreateTopics,
-            connectionPool=connectionPool,
             random=random,
         )
         self._fetcher = KafkaFetcher(

@@ -28,7 +28,6 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pylogbroker.client.brokerclient import BrokerClientPool
 from pylogbroker.client.kafka.cluster import ClusterClient
 from pylogbroker.client.kafka.metadata import TopicMetadata
 from pylogbroker.cluster.kafkapartitioner import (
@@ -126,7 +125,6 @@ class KafkaProducer:
         reactor: Any,
         settings: KafkaProducerSettings | Mapping[str, str],
         *,
-        connectionPool: BrokerClientPool | None = None,
         partitioner: KeyPartitioner | Any = None,
         random: Callable[[], float] | None = None,
         isLoggingFailures: bool = True,
@@ -154,9 +152,7 @@ class KafkaProducer:
         self._partitioner: KeyPartitioner = callableOf("partitioner", partitioner, "partition")
         # librdkafka's "consistent_random" hashes no empty key.
         self._hashesEmptyKeys = self._partitioner is not KEY_PARTITIONERS[CRC32]
-        self._cluster = ClusterClient(
-            reactor, settings, connectionPool=connectionPool, random=random
-        )
+        self._cluster = ClusterClient(reactor, settings, random=random)
         self._cluster.listen(self._onMetadata)
         self._limiter = InFlightMessageLimiter(
             reactor,

@@ -102,17 +102,17 @@ class CoordinatorTests(ClusterCase):
             self.successResultOf(self.find(cluster, key))
         self.assertEqual([key for _kind, key in cluster.coordinators.endpoints], ["b", "c"])
 
-    def test_kept(self) -> None:
-        """The connection to a coordinator that the metadata do not name stays."""
+    def test_ownConnection(self) -> None:
+        """A coordinator is asked on a connection of its own, since its answers may wait."""
         cluster = self.connect()
-        self.kafka.coordinator = 3
-        connection = self.successResultOf(self.find(cluster))
-        self.kafka.leaders = {"t": [(1, 5)]}
-        refreshed = cluster.refresh()
+        coordinator = self.successResultOf(self.find(cluster))
+        found = cluster.findTopic("t", 5000)
         self.kafka.run(1)
-        self.successResultOf(refreshed)
-        self.assertIs(self.successResultOf(self.find(cluster)), connection)
-        self.assertIsNone(connection.raw.refusal)
+        self.successResultOf(found)
+        other = cluster.broker(1).connection()
+        self.kafka.run()
+        self.assertIsNot(self.successResultOf(other), coordinator)
+        self.assertEqual(coordinator.name, "192.0.2.1:9001")
 
     def test_moved(self) -> None:
         """A coordinator that does not coordinate any more, or is lost, is asked for anew."""
