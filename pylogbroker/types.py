@@ -5,7 +5,7 @@ Values that all floors share: messages, partitions, offsets, constants of the 20
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
@@ -96,6 +96,53 @@ def byTopic(values: Mapping[PartitionId, T]) -> dict[str, dict[str, T]]:
     for (topic, partition), value in sorted(values.items()):
         found.setdefault(topic, {})[str(partition)] = value
     return found
+
+
+class OffsetAndMetadata(NamedTuple):
+    """
+    A position of a group in a partition, as its members commit it.
+
+    @ivar offset: of the next message.
+    @ivar leaderEpoch: of the leader that appended the message before it; -1: unknown.
+    @ivar metadata: the application's own text.
+    """
+
+    offset: int
+    leaderEpoch: int = -1
+    metadata: str = ""
+
+
+class ConsumerGroupMetadata(NamedTuple):
+    """
+    A member of a consumer group, by which the coordinator knows its commits.
+
+    @ivar generationId: of the group, or the member's epoch; -1: none.
+    @ivar memberId: empty: none.
+    @ivar groupInstanceId: of a static member.
+    """
+
+    groupId: str
+    generationId: int = -1
+    memberId: str = ""
+    groupInstanceId: str | None = None
+
+
+class MemberSubscription(NamedTuple):
+    """
+    What a member of a consumer group tells the member that assigns the partitions.
+
+    @ivar groupInstanceId: of a static member.
+    @ivar ownedPartitions: those that it has had.
+    @ivar generation: of the group when it got them; -1: unknown.
+    """
+
+    memberId: str
+    topics: Sequence[str]
+    ownedPartitions: Sequence[TopicPartition] = ()
+    generation: int = -1
+    groupInstanceId: str | None = None
+    rackId: str | None = None
+    userData: bytes | None = None
 
 
 class PartialBatchOffset(int):

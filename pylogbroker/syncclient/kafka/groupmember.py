@@ -13,21 +13,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pylogbroker.cluster.kafka.assignors import assignorOf
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
+from pylogbroker.protocol.kafka.consumerprotocol import (
+    PROTOCOL_TYPE,
+    byTopic,
+    decodeAssignment,
+    decodeSubscription,
+    encodeAssignment,
+    encodeSubscription,
+)
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode, ResponseError, checkCode
 from pylogbroker.syncclient.connection import monotonic
 from pylogbroker.syncclient.kafka.cluster import KafkaCluster
-from pylogbroker.types import TopicPartition
+from pylogbroker.types import MemberSubscription, TopicPartition
 
 HEARTBEAT_MS = 3_000
 SESSION_MS = 45_000
 REBALANCE_MS = 60_000
 
-_ASSIGNOR = "range"
-_CONSUMER = "consumer"
-_VERSION = b"\0\0"
-_VERSION_SIZE = len(_VERSION)
+_ASSIGNOR = assignorOf("range")
 _REJOIN = frozenset(
     (
         ErrorCode.REBALANCE_IN_PROGRESS,
@@ -90,9 +96,9 @@ class KafkaGroupMember:
 
     def _joined(self) -> Any:
         cls = messages.JoinGroupRequest
-        subscription = messages.ConsumerProtocolSubscription(topics=self._topics)
         protocol = cls.JoinGroupRequestProtocol(
-            name=_ASSIGNOR, metadata=_VERSION + subscription.encode(0)
+            name=_ASSIGNOR.name,
+            metadata=encodeSubscription(MemberSubscription("", self._topics)),
         )
         while True:
             body = cls(
@@ -100,7 +106,7 @@ class KafkaGroupMember:
                 sessionTimeoutMs=SESSION_MS,
                 rebalanceTimeoutMs=REBALANCE_MS,
                 memberId=self.memberId,
-                protocolType=_CONSUMER,
+                protocolType=PROTOCOL_TYPE,
                 protocols=[protocol],
             )
             found = self._ask(ApiKey.JOIN_GROUP, body, REBALANCE_MS)
@@ -116,42 +122,32 @@ class KafkaGroupMember:
         assignments = []
         if joined.leader == self.memberId:
             assignments = [
-                cls.SyncGroupRequestAssignment(memberId=member, assignment=_encoded(partitions))
+                cls.SyncGroupRequestAssignment(
+                    memberId=member, assignment=encodeAssignment(partitions)
+                )
                 for member, partitions in self._assign(joined.members).items()
             ]
         body = cls(
             groupId=self._group,
             generationId=self._generation,
             memberId=self.memberId,
-            protocolType=_CONSUMER,
-            protocolName=_ASSIGNOR,
+            protocolType=PROTOCOL_TYPE,
+            protocolName=_ASSIGNOR.name,
             assignments=assignments,
         )
         found = self._ask(ApiKey.SYNC_GROUP, body, REBALANCE_MS)
         checkCode(found.errorCode, f"group {self._group}")
-        if len(found.assignment) < _VERSION_SIZE:
-            return []
-        assignment, _ = messages.ConsumerProtocolAssignment.decode(
-            found.assignment, 0, _VERSION_SIZE
-        )
-        return [
-            TopicPartition(each.topic, index)
-            for each in assignment.assignedPartitions
-            for index in each.partitions
-        ]
+        return decodeAssignment(found.assignment)
 
     def _assign(self, members: Sequence[Any]) -> dict[str, list[TopicPartition]]:
-        subscriptions = {}
-        for each in members:
-            found, _ = messages.ConsumerProtocolSubscription.decode(each.metadata, 0, _VERSION_SIZE)
-            subscriptions[each.memberId] = set(found.topics)
-        topics = sorted(set().union(*subscriptions.values()))
+        subscriptions = [decodeSubscription(each.metadata, each.memberId) for each in members]
+        topics = sorted({topic for each in subscriptions for topic in each.topics})
         counts = {
             topic.name: len(topic.partitions)
             for topic in self._cluster.metadata(topics).topics
             if not topic.errorCode
         }
-        return assignRange(subscriptions, counts)
+        return _ASSIGNOR.assign(counts, subscriptions)
 
     # -- while it reads
 
@@ -179,7 +175,7 @@ class KafkaGroupMember:
         cls = messages.OffsetFetchRequest
         topics = [
             cls.OffsetFetchRequestTopic(name=name, partitionIndexes=indexes)
-            for name, indexes in _byTopic(self.partitions).items()
+            for name, indexes in byTopic(self.partitions).items()
         ]
         body = cls(groupId=self._group, topics=topics)
 
@@ -217,7 +213,7 @@ class KafkaGroupMember:
                     for index in indexes
                 ],
             )
-            for name, indexes in _byTopic(offsets).items()
+            for name, indexes in byTopic(offsets).items()
         ]
         body = cls(
             groupId=self._group,
@@ -247,44 +243,3 @@ class KafkaGroupMember:
 
     def _ask(self, key: ApiKey, body: Any, waitMs: float = 0, **more: Any) -> Any:
         return self._cluster.coordinator(self._group).request(key, body, waitMs, **more)
-
-
-def _byTopic(places: Any) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for where in places:
-        topics.setdefault(where.topic, []).append(where.partition)
-    return topics
-
-
-def _encoded(partitions: Sequence[TopicPartition]) -> bytes:
-    cls = messages.ConsumerProtocolAssignment
-    assigned = [
-        cls.TopicPartition(topic=name, partitions=indexes)
-        for name, indexes in _byTopic(partitions).items()
-    ]
-    made: bytes = cls(assignedPartitions=assigned).encode(0)
-    return _VERSION + made
-
-
-def assignRange(
-    subscriptions: Mapping[str, set[str]], partitionCounts: Mapping[str, int]
-) -> dict[str, list[TopicPartition]]:
-    """
-    Kafka's assignor C{range}: of each topic, each of its members gets neighbouring partitions; the
-    first members get one more where they do not come out even.
-
-    @param subscriptions: topics by member id.
-    @param partitionCounts: of the topics that exist.
-    """
-    made: dict[str, list[TopicPartition]] = {member: [] for member in subscriptions}
-    for topic, count in sorted(partitionCounts.items()):
-        members = sorted(member for member, topics in subscriptions.items() if topic in topics)
-        if not members:
-            continue
-        share, more = divmod(count, len(members))
-        start = 0
-        for place, member in enumerate(members):
-            end = start + share + (place < more)
-            made[member] += [TopicPartition(topic, index) for index in range(start, end)]
-            start = end
-    return made

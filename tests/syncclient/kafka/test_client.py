@@ -30,7 +30,7 @@ from pylogbroker.records.compression import LZ4
 from pylogbroker.records.recordbatch import Record, encodeBatch
 from pylogbroker.syncclient.kafka.cluster import EARLIEST, LATEST, KafkaCluster
 from pylogbroker.syncclient.kafka.connection import KafkaConnection
-from pylogbroker.syncclient.kafka.groupmember import KafkaGroupMember, assignRange
+from pylogbroker.syncclient.kafka.groupmember import KafkaGroupMember
 from pylogbroker.syncclient.kafka.recordreader import RecordReader
 from pylogbroker.syncclient.kafka.recordwriter import RecordWriter
 from pylogbroker.testing.backgroundbroker import BackgroundBroker
@@ -397,14 +397,3 @@ class MemberTests(ClusterCase):
         self.assertRaises(ResponseError, member.heartbeat)
         self.broker.injectError("SyncGroup", "REBALANCE_IN_PROGRESS")
         self.assertEqual(member.join(), [T0, T1])
-
-    def test_range(self) -> None:
-        """The first members get one more; who does not want a topic gets none of it."""
-        found = assignRange(
-            {"a": {"t", "u"}, "b": {"t"}, "c": {"t"}, "d": set()}, {"t": 5, "u": 2, "v": 1}
-        )
-        texts = {member: [*map(str, places)] for member, places in found.items()}
-        self.assertEqual(
-            texts,
-            {"a": ["t-0", "t-1", "u-0", "u-1"], "b": ["t-2", "t-3"], "c": ["t-4"], "d": []},
-        )

@@ -1,0 +1,3 @@
+"""
+What clusters of today's Kafka decide by arithmetic.
+"""
