@@ -7,20 +7,25 @@ says that packages lie beside this file, which makes C{pip install -e .} put thi
 C{sys.path}; an editable install by an import finder would hide the plugin, because Twisted looks
 for plugins in the folders of C{sys.path}. And C{etc/broker.properties}, of which there is one copy,
 is put beside L{pylogbroker.config.brokersettings} in a wheel.
+
+The C speed-up is built when the environment says C{PYLOGBROKER_SPEEDUPS=1}, and only then: so what
+an installation runs does not depend on whether its machine has a compiler. Without one, that fails.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).resolve().parent
 SAMPLE = "etc/broker.properties"
 SAMPLE_PACKAGE = "pylogbroker.config"
+SPEEDUPS = "pylogbroker/_speedups.c"
 
 
 def version() -> str:
@@ -56,7 +61,7 @@ class BuildWithSample(build_py):
             self.copy_file(str(HERE / SAMPLE), target, preserve_mode=False)
 
     def get_source_files(self) -> list[str]:
-        return [*super().get_source_files(), SAMPLE]
+        return [*super().get_source_files(), SAMPLE, SPEEDUPS]
 
     def get_outputs(self, include_bytecode: bool = True) -> list[str]:
         outputs = list(super().get_outputs(include_bytecode))
@@ -101,6 +106,11 @@ setup(
     packages=[*find_packages(include=["pylogbroker", "pylogbroker.*"]), "twisted.plugins"],
     py_modules=["pyspark_pylogbroker"],
     package_data={"pylogbroker": ["py.typed", "console/page/*"]},
+    ext_modules=(
+        [Extension("pylogbroker._speedups", [SPEEDUPS])]
+        if os.environ.get("PYLOGBROKER_SPEEDUPS") == "1"
+        else []
+    ),
     zip_safe=False,
     cmdclass={"build_py": BuildWithSample},
     entry_points={

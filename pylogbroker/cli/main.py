@@ -25,7 +25,7 @@ from twisted.internet.task import react
 from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, globalLogBeginner
 from zope.interface import directlyProvides
 
-from pylogbroker import __version__
+from pylogbroker import __version__, speedups
 from pylogbroker.cli.arguments import Command, isCurrent, loadAccess
 from pylogbroker.cli.streams import Streams, keepStandardDescriptors
 from pylogbroker.errors import PylogbrokerError
@@ -231,7 +231,9 @@ def buildParser() -> ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    parser.add_argument(
+        "--version", action="version", version=f"{PROGRAM} {__version__} ({speedups.description})"
+    )
     subparsers = {"": parser.add_subparsers(metavar="COMMAND", required=True)}
     for entry in COMMANDS:
         noun, _, verb = entry.name.rpartition(" ")

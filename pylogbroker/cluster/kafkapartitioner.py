@@ -3,7 +3,7 @@ The partition of a key by the rules of today's clients, so that keys go where Ja
 librdkafka's, sends them.
 
 Both hash the key's bytes. Hashing is slow in Python, and keys repeat: the hashes of the last
-L{REMEMBERED_COUNT_MAX} short keys are cached.
+L{REMEMBERED_COUNT_MAX} short keys are cached. In C it takes no longer than to look them up.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import struct
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from zlib import crc32
+
+from pylogbroker.speedups import chosen, native
 
 MURMUR2, CRC32 = "murmur2", "crc32"
 
@@ -27,7 +29,7 @@ _SEED = 0x9747B28C
 _FACTOR = 0x5BD1E995
 
 
-def murmur2(key: bytes) -> int:
+def pureMurmur2(key: bytes) -> int:
     """
     The hash of Java's client.
 
@@ -47,7 +49,8 @@ def murmur2(key: bytes) -> int:
     return number ^ number >> 15
 
 
-_rememberedMurmur2 = lru_cache(REMEMBERED_COUNT_MAX)(murmur2)
+murmur2 = chosen("murmur2", pureMurmur2)
+_rememberedMurmur2 = murmur2 if native is not None else lru_cache(REMEMBERED_COUNT_MAX)(murmur2)
 
 
 def keyPartition(key: bytes, count: int) -> int:

@@ -12,7 +12,7 @@ The bytes are those of L{pylogbroker.records.recordbatch.encodeBatch}, which tes
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pylogbroker.errors import EncodingError
 from pylogbroker.interfaces import NO_PRODUCER, BatchHeader
@@ -24,6 +24,7 @@ from pylogbroker.records.recordbatch import (
     assembleBatch,
     encodeVarint,
 )
+from pylogbroker.speedups import chosen
 
 RECORD_OVERHEAD_MAX = 21
 """Bytes of a record besides key, value and headers: Kafka's own upper bound."""
@@ -63,22 +64,23 @@ def recordSizeMax(key: Any, value: Any, headers: GivenHeaders) -> int:
     return size
 
 
-class BatchBuilder:
+class PureRecordEncoder:
     """
-    Records for one batch.
+    Encodes records one behind the other, for one batch.
 
     @ivar count: of records.
     @ivar size: bytes of the batch so far, before compression.
     @ivar maxTimestampMs: the largest timestamp.
+    @ivar baseMs: the first one.
     """
 
-    __slots__ = ("_baseMs", "_pieces", "count", "maxTimestampMs", "size")
+    __slots__ = ("_pieces", "baseMs", "count", "maxTimestampMs", "size")
 
     def __init__(self) -> None:
         self.count = 0
         self.size = BATCH_OVERHEAD
         self.maxTimestampMs = -1
-        self._baseMs = 0
+        self.baseMs = 0
         self._pieces: list[bytes] = []
 
     def append(
@@ -95,12 +97,12 @@ class BatchBuilder:
         """
         index = self.count
         if not index:
-            self._baseMs = timestampMs
+            self.baseMs = timestampMs
         self.count = index + 1
         if timestampMs > self.maxTimestampMs:
             self.maxTimestampMs = timestampMs
         small = _SMALL
-        number = timestampMs - self._baseMs
+        number = timestampMs - self.baseMs
         delta = small[number] if 0 <= number < _LOOKED_UP_COUNT else encodeVarint(number)
         position = small[index] if index < _LOOKED_UP_COUNT else encodeVarint(index)
         if value is None:
@@ -125,17 +127,34 @@ class BatchBuilder:
             self._pieces += (head, b"\0", delta, position, keySize, key, valueSize, value, tail)
         self.size += len(head) + size
 
+    def take(self) -> bytes:
+        """The bytes of the records, which are here no longer."""
+        body = b"".join(self._pieces)
+        self._pieces = []
+        return body
+
+
+if TYPE_CHECKING:
+    _RecordEncoder = PureRecordEncoder
+else:
+    _RecordEncoder = chosen("RecordEncoder", PureRecordEncoder)
+
+
+class BatchBuilder(_RecordEncoder):
+    """
+    Records for one batch.
+    """
+
+    __slots__ = ()
+
     def close(self, codec: int = NONE) -> PackedRecords:
         """
         The records, compressed. The builder must not be used after it.
 
         @raise UnknownCodecError: an unknown codec.
         """
-        body = b"".join(self._pieces)
-        self._pieces = []
-        return PackedRecords(
-            compress(codec, body), codec, self.count, self._baseMs, self.maxTimestampMs
-        )
+        body = compress(codec, self.take())
+        return PackedRecords(body, codec, self.count, self.baseMs, self.maxTimestampMs)
 
 
 class PackedRecords:

@@ -29,6 +29,7 @@ from pylogbroker.records.messageset import (
     decompressedPayloads,
     readEntry,
 )
+from pylogbroker.speedups import native
 
 
 class ColumnBatch(NamedTuple):
@@ -78,6 +79,9 @@ def columnBatches(
 
 
 def _plainColumns(data: bytes, position: int, baseOffset: int) -> tuple[ColumnBatch, int]:
+    if native is not None:
+        payloads, offsets, position = native.plainColumns(data, position, baseOffset)
+        return ColumnBatch(payloads, offsets[:-1], offsets[1:], offsets[-1]), position
     edges, checksums = [position], list[int]()
     unpack, end, add, addChecksum = PLAIN.unpack_from, len(data), edges.append, checksums.append
     try:

@@ -24,6 +24,7 @@ from pylogbroker.records.messageset import (
     readEntry,
 )
 from pylogbroker.records.scanwindow import ScanWindow
+from pylogbroker.speedups import chosen
 from pylogbroker.types import Message
 
 HEADER_SIZES = {0: HEADER_SIZE_0, 1: HEADER_SIZE_1}
@@ -214,7 +215,7 @@ class SegmentScan:
 # -- validation
 
 
-def validatePlain(sets: Sequence[bytes], payloadSizeMax: int) -> tuple[int, int]:
+def pureValidatePlain(sets: Sequence[bytes], payloadSizeMax: int) -> tuple[int, int]:
     """
     The hot loop of producing: how far a run of sets is plain, whole and valid. An empty set ends
     it.
@@ -247,6 +248,9 @@ def validatePlain(sets: Sequence[bytes], payloadSizeMax: int) -> tuple[int, int]
     except struct.error:  # fewer bytes than a header
         pass
     return done, count
+
+
+validatePlain = chosen("validatePlain", pureValidatePlain)
 
 
 def validateSet(data: bytes, limits: CheckLimits) -> tuple[int, int]:

@@ -30,6 +30,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.interfaces import CheckLimits
 from pylogbroker.records.compression import CODEC_NAMES, NONE, compress, crc32, decompress
+from pylogbroker.speedups import native
 from pylogbroker.types import Message, MessageAndOffset, PartialBatchOffset
 
 SIZE_FIELD_SIZE = 4
@@ -46,6 +47,9 @@ PLAIN = struct.Struct(">iHI")
 PLAIN_HEAD = 0x0100  # magic 1, no attributes
 
 DEFAULT_LIMITS = CheckLimits()
+
+_PAIR_COUNT = 500
+"""Messages that the C speed-up decodes at a time."""
 
 
 # -- writing
@@ -98,6 +102,10 @@ def encodeSet(payloads: Iterable[bytes], codec: int = NONE, magic: int = 1) -> b
             codec, b"".join([encodeMessage(payload, magic) for payload in payloads])
         )
     payloads = list(payloads)
+    if native is not None:
+        encoded = native.encodePlainSet(payloads)
+        if encoded is not None:
+            return wrapCompressed(codec, encoded)
     pieces: list[bytes] = [b""] * (2 * len(payloads))
     try:  # in loops of C, one for each column
         pieces[::2] = map(
@@ -441,7 +449,12 @@ class MessageSet:
         end = len(data)
         unpack, crc = PLAIN.unpack_from, crc32
         while True:
-            if position + 10 <= end:
+            if native is not None:
+                pairs, position = native.plainPairs(data, position, base, _PAIR_COUNT)
+                if pairs:
+                    yield from pairs
+                    continue
+            elif position + 10 <= end:
                 size, head, checksum = unpack(data, position)
                 behind = position + 4 + size
                 if (

@@ -1,6 +1,6 @@
 """
 The check of a batch's records without making them. It is a module of its own, since this loop is
-most of the cost of a topic whose records are checked, and so a candidate for C.
+most of the cost of a topic whose records are checked.
 
 Numbers of one and two bytes are read in place. It says yes, or does not know: then the slow way
 finds the fault, and tells which record has it.
@@ -9,12 +9,13 @@ finds the fault, and tells which record has it.
 from __future__ import annotations
 
 from pylogbroker.records.recordbatch import readUnsignedVarint
+from pylogbroker.speedups import chosen
 
 DELTA_MAX_MS = 1 << 80
 """Beyond what a number of L{readUnsignedVarint} can be."""
 
 
-def areOrdinary(
+def pureAreOrdinary(
     body: bytes,
     recordCount: int,
     isKeyed: bool,
@@ -100,6 +101,9 @@ def areOrdinary(
     except (IndexError, ValueError):  # cut; a number without end
         return False
     return at == end and deltaLargestMs in (None, largest)
+
+
+areOrdinary = chosen("areOrdinary", pureAreOrdinary)
 
 
 def _skipHeaders(body: bytes, at: int) -> int:

@@ -15,7 +15,7 @@ from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger, LogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker import __version__
+from pylogbroker import __version__, speedups
 from pylogbroker.cli.main import logObserver, main, parse, prepare
 from pylogbroker.cli.streams import Streams
 from pylogbroker.records.messageset import encodeMessage
@@ -54,8 +54,9 @@ class ParserTests(SynchronousTestCase):
                 self.assertIn(verb, output)
 
     def test_version(self) -> None:
-        """The version can be asked for."""
-        self.assertEqual(self.exit("--version"), (0, f"pylogbroker {__version__}\n", ""))
+        """The version can be asked for, and whether the C speed-up runs."""
+        shown = f"pylogbroker {__version__} ({speedups.description})\n"
+        self.assertEqual(self.exit("--version"), (0, shown, ""))
 
     def test_wrong(self) -> None:
         """Wrong arguments exit with 2 and say what is wrong."""

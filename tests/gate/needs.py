@@ -15,6 +15,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sysconfig
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -76,6 +77,11 @@ NEEDS: Mapping[str, Need] = {
         "a C compiler and zlib's headers, for the yardstick of the benchmarks",
         ("gcc", "libc6-dev", "zlib1g-dev"),
         _compiles,
+    ),
+    "pythonheaders": Need(
+        "the headers of Python, for the C speed-up",
+        ("python3-dev",),
+        lambda: Path(sysconfig.get_path("include"), "Python.h").exists(),
     ),
     "java": Need(
         "Java, for ZooKeeper, Spark, and Kafka's tools",

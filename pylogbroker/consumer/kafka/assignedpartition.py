@@ -27,7 +27,7 @@ from pylogbroker.records.recordbatch import (
     BATCH_OVERHEAD,
     Headers,
     checkCrc,
-    iterateRecords,
+    iterateRows,
     readHeader,
 )
 from pylogbroker.types import TopicPartition
@@ -108,8 +108,7 @@ class FetchedChunk:
         @param isChecking: whether checksums are compared.
         @raise FormatError: a batch is damaged; the text names partition and offset.
         """
-        data, make = self._data, tuple.__new__
-        topic, number = partition.place
+        data, place = self._data, partition.place
         begins = self._aborted
         producers = set[int]()  # in an aborted transaction at this place
         count = 0
@@ -124,13 +123,12 @@ class FetchedChunk:
                 elif not (header.isTransactional and header.producerId in producers):
                     epoch = header.leaderEpoch
                     kind = LOG_APPEND_TIME if header.isLogAppendTime else CREATE_TIME
-                    start = partition.position
-                    for record in iterateRecords(data, at, header):
-                        offset = record[0]
-                        if offset >= start:
-                            partition.position = offset + 1
-                            count += 1
-                            yield make(ConsumerRecord, (topic, number, *record, epoch, kind))
+                    for record in iterateRows(
+                        ConsumerRecord, place, (epoch, kind), partition.position, data, at, header
+                    ):
+                        partition.position = record[2] + 1
+                        count += 1
+                        yield record
             except FormatError as error:
                 raise type(error)(
                     f"{partition.place}, batch at offset {header.baseOffset}: {error.reason}",

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from pylogbroker.errors import UnknownRequestError, WireError
 from pylogbroker.protocol.framing import FrameDecoder
+from pylogbroker.speedups import native
 
 PRODUCE = 0
 FETCH = 1
@@ -283,6 +284,15 @@ class RequestDecoder(FrameDecoder):
         The hot loop: whole and regular PRODUCE requests only; L{decodeRequest} decodes all others.
         """
         buffer, position = self._buffer, self._position
+        if native is not None:
+            taken, position = native.takeRuns(buffer, position, self.sizeMax)
+            if not taken:
+                return []
+            self._advance(position)
+            return [
+                tuple.__new__(Produce, (*(self._runs.get(name) or self._learn(name))[:2], each))
+                for name, each in taken.items()
+            ]
         end, sizeMax = len(buffer), self.sizeMax
         startswith, known = buffer.startswith, self._runs
         found: dict[bytes, Produce] = {}

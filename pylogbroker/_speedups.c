@@ -1,0 +1,1296 @@
+/*
+ * The hot loops of pylogbroker in C: the optional module pylogbroker._speedups, which
+ * pylogbroker/speedups.py chooses at import.
+ *
+ * What must be true:
+ *
+ *   - A function accepts only what its twin in Python accepts, and gives the same result. Where a
+ *     loop meets anything unusual (a fault, a number of more than 64 bits), it stops and says how
+ *     far it came; the twin goes on from there, and raises the error. So no text of an error stands
+ *     here, and both raise the same ones.
+ *   - A length is compared with the bytes that are there before anything is read or allocated.
+ *   - Nothing is kept between calls but the tables of the checksums, which never change.
+ *   - Bytes that are read belong to immutable objects (bytes), or to a buffer that is held.
+ *   - No recursion, and the interpreter lock is not released.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#define HAS_FOLDING 1
+#include <immintrin.h>
+#else
+#define HAS_FOLDING 0
+#endif
+
+typedef unsigned char byte;
+
+/* -- numbers in bytes ------------------------------------------------------------------------- */
+
+static inline uint32_t
+readBig32(const byte *at)
+{
+    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+}
+
+static inline void
+writeBig32(byte *at, uint32_t number)
+{
+    at[0] = (byte)(number >> 24);
+    at[1] = (byte)(number >> 16);
+    at[2] = (byte)(number >> 8);
+    at[3] = (byte)number;
+}
+
+static inline uint32_t
+readLittle32(const byte *at)
+{
+    return (uint32_t)at[3] << 24 | (uint32_t)at[2] << 16 | (uint32_t)at[1] << 8 | at[0];
+}
+
+/* -- checksums -------------------------------------------------------------------------------- */
+
+#define FOLDED_SIZE_MIN 64
+
+/*
+ * A CRC of 32 bits with reflected input and output. `tables` take eight bytes at a time. The powers
+ * of x, modulo the polynomial, fold 64 or 16 bytes onto the following ones by carry-less products.
+ */
+typedef struct {
+    uint32_t tables[8][256];
+    uint64_t by64[2];
+    uint64_t by16[2];
+} Checksum;
+
+static Checksum ieee;       /* CRC-32 of the 2011 format */
+static Checksum castagnoli; /* CRC-32C of record batches */
+static int canFold = 0;
+
+/* x^exponent modulo the polynomial, reflected, and shifted as carry-less products need it. */
+static uint64_t
+powerOfX(uint32_t polynomial, int exponent)
+{
+    uint32_t power = 0x80000000u;
+    while (exponent-- > 0) {
+        power = power & 1 ? power >> 1 ^ polynomial : power >> 1;
+    }
+    return (uint64_t)power << 1;
+}
+
+static void
+prepareChecksum(Checksum *checksum, uint32_t polynomial)
+{
+    for (uint32_t number = 0; number < 256; number++) {
+        uint32_t found = number;
+        for (int bit = 0; bit < 8; bit++) {
+            found = found & 1 ? found >> 1 ^ polynomial : found >> 1;
+        }
+        checksum->tables[0][number] = found;
+    }
+    for (int table = 1; table < 8; table++) {
+        for (int number = 0; number < 256; number++) {
+            uint32_t before = checksum->tables[table - 1][number];
+            checksum->tables[table][number] = before >> 8 ^ checksum->tables[0][before & 255];
+        }
+    }
+    checksum->by64[0] = powerOfX(polynomial, 512 + 32);
+    checksum->by64[1] = powerOfX(polynomial, 512 - 32);
+    checksum->by16[0] = powerOfX(polynomial, 128 + 32);
+    checksum->by16[1] = powerOfX(polynomial, 128 - 32);
+}
+
+static uint32_t
+tableChecksum(const Checksum *checksum, uint32_t state, const byte *at, size_t size)
+{
+    const uint32_t(*tables)[256] = checksum->tables;
+    while (size >= 8) {
+        uint32_t low = state ^ readLittle32(at), high = readLittle32(at + 4);
+        state = tables[7][low & 255] ^ tables[6][low >> 8 & 255] ^ tables[5][low >> 16 & 255]
+                ^ tables[4][low >> 24] ^ tables[3][high & 255] ^ tables[2][high >> 8 & 255]
+                ^ tables[1][high >> 16 & 255] ^ tables[0][high >> 24];
+        at += 8;
+        size -= 8;
+    }
+    while (size--) {
+        state = state >> 8 ^ tables[0][(state ^ *at++) & 255];
+    }
+    return state;
+}
+
+#if HAS_FOLDING
+__attribute__((target("pclmul,sse2"))) static inline __m128i
+fold(__m128i folded, __m128i powers, const byte *onto)
+{
+    __m128i low = _mm_clmulepi64_si128(folded, powers, 0x00);
+    __m128i high = _mm_clmulepi64_si128(folded, powers, 0x11);
+    return _mm_xor_si128(_mm_xor_si128(low, high), _mm_loadu_si128((const __m128i *)onto));
+}
+
+/* As tableChecksum, for 64 bytes and more. */
+__attribute__((target("pclmul,sse2"))) static uint32_t
+foldedChecksum(const Checksum *checksum, uint32_t state, const byte *at, size_t size)
+{
+    __m128i powers = _mm_loadu_si128((const __m128i *)checksum->by64);
+    __m128i lane0 = _mm_loadu_si128((const __m128i *)at);
+    __m128i lane1 = _mm_loadu_si128((const __m128i *)(at + 16));
+    __m128i lane2 = _mm_loadu_si128((const __m128i *)(at + 32));
+    __m128i lane3 = _mm_loadu_si128((const __m128i *)(at + 48));
+    byte rest[16];
+    lane0 = _mm_xor_si128(lane0, _mm_cvtsi32_si128((int)state));
+    at += 64;
+    size -= 64;
+    while (size >= 64) {
+        lane0 = fold(lane0, powers, at);
+        lane1 = fold(lane1, powers, at + 16);
+        lane2 = fold(lane2, powers, at + 32);
+        lane3 = fold(lane3, powers, at + 48);
+        at += 64;
+        size -= 64;
+    }
+    powers = _mm_loadu_si128((const __m128i *)checksum->by16);
+    _mm_storeu_si128((__m128i *)rest, lane1);
+    lane0 = fold(lane0, powers, rest);
+    _mm_storeu_si128((__m128i *)rest, lane2);
+    lane0 = fold(lane0, powers, rest);
+    _mm_storeu_si128((__m128i *)rest, lane3);
+    lane0 = fold(lane0, powers, rest);
+    while (size >= 16) {
+        lane0 = fold(lane0, powers, at);
+        at += 16;
+        size -= 16;
+    }
+    _mm_storeu_si128((__m128i *)rest, lane0);
+    return tableChecksum(checksum, tableChecksum(checksum, 0, rest, 16), at, size);
+}
+#endif
+
+/* The checksum of bytes behind others, whose checksum is `before` (0: there are none). */
+static uint32_t
+checksumOf(const Checksum *checksum, const byte *at, size_t size, uint32_t before)
+{
+#if HAS_FOLDING
+    if (canFold && size >= FOLDED_SIZE_MIN) {
+        return ~foldedChecksum(checksum, ~before, at, size);
+    }
+#endif
+    return ~tableChecksum(checksum, ~before, at, size);
+}
+
+static PyObject *
+checksumCall(const Checksum *checksum, PyObject *const *given, Py_ssize_t count)
+{
+    Py_buffer data;
+    unsigned long before = 0;
+    uint32_t found;
+    if (count < 1 || count > 2) {
+        PyErr_SetString(PyExc_TypeError, "one or two arguments are needed: data, and a checksum");
+        return NULL;
+    }
+    if (count == 2) {
+        before = PyLong_AsUnsignedLongMask(given[1]);
+        if (before == (unsigned long)-1 && PyErr_Occurred()) {
+            return NULL;
+        }
+    }
+    if (PyObject_GetBuffer(given[0], &data, PyBUF_SIMPLE) < 0) {
+        return NULL;
+    }
+    found = checksumOf(checksum, data.buf, (size_t)data.len, (uint32_t)before);
+    PyBuffer_Release(&data);
+    return PyLong_FromUnsignedLong(found);
+}
+
+static PyObject *
+crc32(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
+{
+    return checksumCall(&ieee, given, count);
+}
+
+static PyObject *
+crc32c(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
+{
+    return checksumCall(&castagnoli, given, count);
+}
+
+/* -- partitions ------------------------------------------------------------------------------- */
+
+static uint32_t
+murmur2Of(const byte *at, size_t size)
+{
+    const uint32_t factor = 0x5bd1e995u;
+    uint32_t number = 0x9747b28cu ^ (uint32_t)size;
+    for (; size >= 4; at += 4, size -= 4) {
+        uint32_t word = readLittle32(at) * factor;
+        word ^= word >> 24;
+        number = number * factor ^ word * factor;
+    }
+    if (size) {
+        uint32_t word = 0;
+        while (size--) {
+            word = word << 8 | at[size];
+        }
+        number = (number ^ word) * factor;
+    }
+    number ^= number >> 13;
+    number *= factor;
+    return number ^ number >> 15;
+}
+
+static PyObject *
+murmur2(PyObject *Py_UNUSED(module), PyObject *key)
+{
+    Py_buffer data;
+    uint32_t found;
+    if (PyObject_GetBuffer(key, &data, PyBUF_SIMPLE) < 0) {
+        return NULL;
+    }
+    found = murmur2Of(data.buf, (size_t)data.len);
+    PyBuffer_Release(&data);
+    return PyLong_FromUnsignedLong(found);
+}
+
+/* -- varints ---------------------------------------------------------------------------------- */
+
+#define VARINT_SIZE_MAX 10
+
+static inline uint64_t
+zigzag(int64_t number)
+{
+    return (uint64_t)number << 1 ^ (uint64_t)(number >> 63);
+}
+
+static inline int64_t
+unzigzag(uint64_t number)
+{
+    return (int64_t)(number >> 1 ^ (0 - (number & 1)));
+}
+
+static inline size_t
+varintSize(uint64_t number)
+{
+    size_t size = 1;
+    while (number > 127) {
+        number >>= 7;
+        size++;
+    }
+    return size;
+}
+
+static inline byte *
+writeVarint(byte *at, uint64_t number)
+{
+    while (number > 127) {
+        *at++ = (byte)(number | 128);
+        number >>= 7;
+    }
+    *at++ = (byte)number;
+    return at;
+}
+
+/* A window on bytes that moves forward. */
+typedef struct {
+    const byte *at;
+    const byte *end;
+} Window;
+
+/* Whether there was a whole number of at most 64 bits. */
+static inline int
+readVarint(Window *window, uint64_t *number)
+{
+    const byte *at = window->at;
+    uint64_t found = 0;
+    if (at < window->end && *at < 128) {
+        *number = *at;
+        window->at = at + 1;
+        return 1;
+    }
+    for (int place = 0; place < VARINT_SIZE_MAX && at < window->end; place++) {
+        byte next = *at++;
+        if (place == VARINT_SIZE_MAX - 1 && next > 1) {
+            return 0;
+        }
+        found |= (uint64_t)(next & 127) << 7 * place;
+        if (next < 128) {
+            *number = found;
+            window->at = at;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/*
+ * The bytes of a field behind their size. `found` is NULL for none: the size is negative, whatever
+ * it is. Whether the field was whole.
+ */
+static inline int
+readSized(Window *window, const byte **found, size_t *size)
+{
+    uint64_t number;
+    if (!readVarint(window, &number)) {
+        return 0;
+    }
+    if (number & 1) {
+        *found = NULL;
+        *size = 0;
+        return 1;
+    }
+    number >>= 1;
+    if (number > (uint64_t)(window->end - window->at)) {
+        return 0;
+    }
+    *found = window->at;
+    *size = (size_t)number;
+    window->at += number;
+    return 1;
+}
+
+/* -- one record ------------------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t deltaMs;
+    int64_t offsetDelta;
+    const byte *key;
+    size_t keySize;
+    const byte *value;
+    size_t valueSize;
+    uint64_t headerCount;
+    Window headers; /* from the first header to the end of the body */
+} RecordFields;
+
+/* Go past the headers; whether each was whole, and had a name. */
+static int
+skipHeaders(Window *window, uint64_t count)
+{
+    const byte *found;
+    size_t size;
+    while (count--) {
+        if (!readSized(window, &found, &size) || found == NULL
+            || !readSized(window, &found, &size)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Read a record, and go past it. Whether it was whole, and ended where its size says. */
+static inline int
+readRecord(Window *window, RecordFields *record)
+{
+    uint64_t number;
+    const byte *behind;
+    if (!readVarint(window, &number) || number & 1
+        || number >> 1 > (uint64_t)(window->end - window->at)) {
+        return 0;
+    }
+    behind = window->at + (number >> 1);
+    if (window->at == window->end) {
+        return 0;
+    }
+    window->at++; /* attributes, which are not used */
+    if (!readVarint(window, &number)) {
+        return 0;
+    }
+    record->deltaMs = unzigzag(number);
+    if (!readVarint(window, &number)) {
+        return 0;
+    }
+    record->offsetDelta = unzigzag(number);
+    if (!readSized(window, &record->key, &record->keySize)
+        || !readSized(window, &record->value, &record->valueSize)
+        || !readVarint(window, &number)) {
+        return 0;
+    }
+    record->headerCount = number >> 1;
+    record->headers = *window;
+    if (number) {
+        if (number & 1 || number >> 1 > (uint64_t)(window->end - window->at)
+            || !skipHeaders(window, number >> 1)) {
+            return 0;
+        }
+    }
+    return window->at == behind;
+}
+
+/* -- decoding records ------------------------------------------------------------------------- */
+
+static PyObject *emptyTuple;
+
+static inline PyObject *
+bytesOrNone(const byte *at, size_t size)
+{
+    if (at == NULL) {
+        return Py_NewRef(Py_None);
+    }
+    return PyBytes_FromStringAndSize((const char *)at, (Py_ssize_t)size);
+}
+
+/* A tuple of pairs. What it holds has no references: the garbage collector need not know it. */
+static PyObject *
+makeHeaders(Window window, uint64_t count)
+{
+    const byte *at = NULL;
+    size_t size = 0;
+    PyObject *headers;
+    if (!count) {
+        return Py_NewRef(emptyTuple);
+    }
+    headers = PyTuple_New((Py_ssize_t)count);
+    if (headers == NULL) {
+        return NULL;
+    }
+    for (Py_ssize_t index = 0; index < (Py_ssize_t)count; index++) {
+        PyObject *pair = PyTuple_New(2), *part;
+        if (pair == NULL) {
+            Py_DECREF(headers);
+            return NULL;
+        }
+        PyTuple_SET_ITEM(headers, index, pair);
+        /* readRecord has been here: both fields are whole. */
+        if (!readSized(&window, &at, &size)) {
+            at = NULL;
+        }
+        part = PyUnicode_DecodeUTF8((const char *)at, (Py_ssize_t)size, "replace");
+        if (part == NULL) {
+            Py_DECREF(headers);
+            return NULL;
+        }
+        PyTuple_SET_ITEM(pair, 0, part);
+        if (!readSized(&window, &at, &size)) {
+            at = NULL;
+        }
+        part = bytesOrNone(at, size);
+        if (part == NULL) {
+            Py_DECREF(headers);
+            return NULL;
+        }
+        PyTuple_SET_ITEM(pair, 1, part);
+        PyObject_GC_UnTrack(pair);
+    }
+    PyObject_GC_UnTrack(headers);
+    return headers;
+}
+
+static int
+holdsNoReferences(PyObject *tuple)
+{
+    for (Py_ssize_t index = 0; index < PyTuple_GET_SIZE(tuple); index++) {
+        if (PyObject_IS_GC(PyTuple_GET_ITEM(tuple, index))) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+typedef struct {
+    PyTypeObject *cls;
+    PyObject *before;
+    PyObject *behind;
+    PyObject *appendMs;
+    int64_t baseOffset;
+    int64_t baseMs;
+    int isTracked;
+} RowMaker;
+
+/* An instance of the class: what stands before, the five fields of a record, what stands behind. */
+static PyObject *
+makeRow(const RowMaker *maker, const RecordFields *record, int64_t offset, int64_t timestampMs)
+{
+    Py_ssize_t beforeCount = PyTuple_GET_SIZE(maker->before);
+    Py_ssize_t behindCount = PyTuple_GET_SIZE(maker->behind);
+    PyObject *row = maker->cls->tp_alloc(maker->cls, beforeCount + 5 + behindCount);
+    PyObject **items, *made[5];
+    if (row == NULL) {
+        return NULL;
+    }
+    items = ((PyTupleObject *)row)->ob_item;
+    for (Py_ssize_t index = 0; index < beforeCount; index++) {
+        *items++ = Py_NewRef(PyTuple_GET_ITEM(maker->before, index));
+    }
+    made[0] = PyLong_FromLongLong(offset);
+    made[1] = maker->appendMs == Py_None ? PyLong_FromLongLong(timestampMs)
+                                         : Py_NewRef(maker->appendMs);
+    made[2] = bytesOrNone(record->key, record->keySize);
+    made[3] = bytesOrNone(record->value, record->valueSize);
+    made[4] = makeHeaders(record->headers, record->headerCount);
+    for (int index = 0; index < 5; index++) {
+        *items++ = made[index];
+    }
+    for (Py_ssize_t index = 0; index < behindCount; index++) {
+        *items++ = Py_NewRef(PyTuple_GET_ITEM(maker->behind, index));
+    }
+    if (!(made[0] && made[1] && made[2] && made[3] && made[4])) {
+        Py_DECREF(row); /* a tuple may have empty places when it goes */
+        return NULL;
+    }
+    if (!maker->isTracked) {
+        PyObject_GC_UnTrack(row);
+    }
+    return row;
+}
+
+static int
+isPlainTupleClass(PyObject *cls)
+{
+    return PyType_Check(cls) && PyType_IsSubtype((PyTypeObject *)cls, &PyTuple_Type)
+           && ((PyTypeObject *)cls)->tp_basicsize == PyTuple_Type.tp_basicsize
+           && ((PyTypeObject *)cls)->tp_itemsize == PyTuple_Type.tp_itemsize
+           && ((PyTypeObject *)cls)->tp_dictoffset == 0;
+}
+
+/*
+ * decodeRecords(cls, before, behind, body, at, count, baseOffset, baseMs, appendMs, start)
+ *
+ * Rows of at most `count` records from byte `at` on, without those of offsets below `start`.
+ * Returns (rows, the byte behind them, the number of records that were read): fewer than `count`
+ * where the next one is unusual.
+ */
+static PyObject *
+decodeRecords(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    PyObject *cls, *body, *rows;
+    RowMaker maker;
+    Py_ssize_t position, count, done = 0;
+    long long baseOffset, baseMs, start;
+    const byte *begin;
+    Window window;
+    if (!PyArg_ParseTuple(arguments, "OO!O!O!nnLLOL", &cls, &PyTuple_Type, &maker.before,
+                          &PyTuple_Type, &maker.behind, &PyBytes_Type, &body, &position, &count,
+                          &baseOffset, &baseMs, &maker.appendMs, &start)) {
+        return NULL;
+    }
+    if (!isPlainTupleClass(cls)) {
+        PyErr_SetString(PyExc_TypeError, "the class of the rows is no plain tuple");
+        return NULL;
+    }
+    if (position < 0 || position > PyBytes_GET_SIZE(body)) {
+        PyErr_SetString(PyExc_ValueError, "the position is not in the body");
+        return NULL;
+    }
+    maker.cls = (PyTypeObject *)cls;
+    maker.baseOffset = baseOffset;
+    maker.baseMs = baseMs;
+    maker.isTracked = !holdsNoReferences(maker.before) || !holdsNoReferences(maker.behind);
+    begin = (const byte *)PyBytes_AS_STRING(body);
+    window.at = begin + position;
+    window.end = begin + PyBytes_GET_SIZE(body);
+    rows = PyList_New(0);
+    if (rows == NULL) {
+        return NULL;
+    }
+    for (; done < count; done++) {
+        Window ahead = window;
+        RecordFields record;
+        int64_t offset, timestampMs;
+        if (!readRecord(&ahead, &record)
+            || __builtin_add_overflow(maker.baseOffset, record.offsetDelta, &offset)
+            || __builtin_add_overflow(maker.baseMs, record.deltaMs, &timestampMs)) {
+            break;
+        }
+        if (offset >= start) {
+            PyObject *row = makeRow(&maker, &record, offset, timestampMs);
+            if (row == NULL || PyList_Append(rows, row) < 0) {
+                Py_XDECREF(row);
+                Py_DECREF(rows);
+                return NULL;
+            }
+            Py_DECREF(row);
+        }
+        window = ahead;
+    }
+    return Py_BuildValue("Nnn", rows, (Py_ssize_t)(window.at - begin), done);
+}
+
+/* A number of any size, brought into 64 bits; -1 with an error set: it is none. */
+static int64_t
+saturated(PyObject *number)
+{
+    int overflow;
+    int64_t found = PyLong_AsLongLongAndOverflow(number, &overflow);
+    return overflow > 0 ? INT64_MAX : overflow < 0 ? INT64_MIN : found;
+}
+
+/* areOrdinary(body, recordCount, isKeyed, deltaMinMs, deltaMaxMs, deltaLargestMs=None) */
+static PyObject *
+areOrdinary(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    PyObject *body, *least, *most, *wanted = Py_None;
+    int isKeyed, overflow = 0;
+    Py_ssize_t count;
+    int64_t deltaMinMs, deltaMaxMs, largest = INT64_MIN;
+    Window window;
+    if (!PyArg_ParseTuple(arguments, "O!npO!O!|O", &PyBytes_Type, &body, &count, &isKeyed,
+                          &PyLong_Type, &least, &PyLong_Type, &most, &wanted)) {
+        return NULL;
+    }
+    deltaMinMs = saturated(least);
+    deltaMaxMs = saturated(most);
+    window.at = (const byte *)PyBytes_AS_STRING(body);
+    window.end = window.at + PyBytes_GET_SIZE(body);
+    for (Py_ssize_t index = 0; index < count; index++) {
+        RecordFields record;
+        if (!readRecord(&window, &record) || record.offsetDelta != index
+            || record.deltaMs < deltaMinMs || record.deltaMs > deltaMaxMs
+            || (isKeyed && record.key == NULL)) {
+            Py_RETURN_FALSE;
+        }
+        if (record.deltaMs > largest) {
+            largest = record.deltaMs;
+        }
+    }
+    if (window.at != window.end) {
+        Py_RETURN_FALSE;
+    }
+    if (wanted != Py_None) {
+        int64_t number = PyLong_AsLongLongAndOverflow(wanted, &overflow);
+        if (number == -1 && !overflow && PyErr_Occurred()) {
+            return NULL;
+        }
+        if (overflow || count <= 0 || number != largest) {
+            Py_RETURN_FALSE;
+        }
+    }
+    Py_RETURN_TRUE;
+}
+
+/* -- encoding records ------------------------------------------------------------------------- */
+
+#define BATCH_OVERHEAD 61
+#define BUFFER_SIZE_MIN 1024
+
+typedef struct {
+    PyObject_HEAD
+    byte *data;
+    size_t used;
+    size_t capacity;
+    Py_ssize_t count;
+    Py_ssize_t size;
+    long long baseMs;
+    long long maxTimestampMs;
+} RecordEncoder;
+
+static PyObject *
+RecordEncoder_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(named))
+{
+    RecordEncoder *self = (RecordEncoder *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        self->size = BATCH_OVERHEAD;
+        self->maxTimestampMs = -1;
+    }
+    return (PyObject *)self;
+}
+
+static void
+RecordEncoder_dealloc(RecordEncoder *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyMem_Free(self->data);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+/* Room for `more` bytes. Grows by half, so that the cost of a byte is bounded. */
+static int
+RecordEncoder_reserve(RecordEncoder *self, size_t more)
+{
+    size_t wanted, capacity;
+    byte *data;
+    if (more <= self->capacity - self->used) {
+        return 0;
+    }
+    wanted = self->used + more; /* both are sizes of objects that are there: no overflow */
+    capacity = self->capacity + self->capacity / 2;
+    if (capacity < BUFFER_SIZE_MIN) {
+        capacity = BUFFER_SIZE_MIN;
+    }
+    if (capacity < wanted) {
+        capacity = wanted;
+    }
+    data = PyMem_Realloc(self->data, capacity);
+    if (data == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    self->data = data;
+    self->capacity = capacity;
+    return 0;
+}
+
+/* The bytes of a field; -1 with an error set: it is neither bytes nor None. */
+static int
+fieldOf(PyObject *object, const byte **at, size_t *size)
+{
+    if (object == Py_None) {
+        *at = NULL;
+        *size = 0;
+        return 0;
+    }
+    if (!PyBytes_Check(object)) {
+        PyErr_Format(PyExc_TypeError, "keys and values are bytes or None, not %.200s",
+                     Py_TYPE(object)->tp_name);
+        return -1;
+    }
+    *at = (const byte *)PyBytes_AS_STRING(object);
+    *size = (size_t)PyBytes_GET_SIZE(object);
+    return 0;
+}
+
+static inline size_t
+sizedSize(const byte *at, size_t size)
+{
+    return at == NULL ? 1 : varintSize(zigzag((int64_t)size)) + size;
+}
+
+static inline byte *
+writeSized(byte *target, const byte *at, size_t size)
+{
+    if (at == NULL) {
+        *target++ = 1; /* the size -1 */
+        return target;
+    }
+    target = writeVarint(target, zigzag((int64_t)size));
+    memcpy(target, at, size);
+    return target + size;
+}
+
+/* Names and values, one behind the other, which the list keeps alive. */
+static PyObject *
+flatHeaders(PyObject *headers)
+{
+    PyObject *each, *pair, *flat = PyList_New(0), *iterator = PyObject_GetIter(headers);
+    if (flat == NULL || iterator == NULL) {
+        goto failed;
+    }
+    while ((each = PyIter_Next(iterator)) != NULL) {
+        pair = PySequence_Tuple(each);
+        Py_DECREF(each);
+        if (pair == NULL) {
+            goto failed;
+        }
+        if (PyTuple_GET_SIZE(pair) != 2 || !PyUnicode_Check(PyTuple_GET_ITEM(pair, 0))) {
+            Py_DECREF(pair);
+            PyErr_SetString(PyExc_TypeError, "headers are pairs of text and bytes");
+            goto failed;
+        }
+        if (PyList_Append(flat, PyTuple_GET_ITEM(pair, 0)) < 0
+            || PyList_Append(flat, PyTuple_GET_ITEM(pair, 1)) < 0) {
+            Py_DECREF(pair);
+            goto failed;
+        }
+        Py_DECREF(pair);
+    }
+    if (PyErr_Occurred()) {
+        goto failed;
+    }
+    Py_DECREF(iterator);
+    return flat;
+failed:
+    Py_XDECREF(flat);
+    Py_XDECREF(iterator);
+    return NULL;
+}
+
+/* Name or value of a header. */
+static int
+headerField(PyObject *flat, Py_ssize_t index, const byte **at, size_t *size)
+{
+    PyObject *object = PyList_GET_ITEM(flat, index);
+    Py_ssize_t found;
+    if (index % 2) {
+        return fieldOf(object, at, size);
+    }
+    *at = (const byte *)PyUnicode_AsUTF8AndSize(object, &found);
+    *size = (size_t)found;
+    return *at == NULL ? -1 : 0;
+}
+
+/* Append a record. */
+static int
+RecordEncoder_write(RecordEncoder *self, int64_t deltaMs, int64_t offsetDelta, PyObject *key,
+                    PyObject *value, PyObject *headers)
+{
+    const byte *keyAt, *valueAt, *at;
+    size_t keySize, valueSize, size, total;
+    PyObject *flat = NULL;
+    Py_ssize_t headerCount = 0;
+    byte *target;
+    if (fieldOf(key, &keyAt, &keySize) < 0 || fieldOf(value, &valueAt, &valueSize) < 0) {
+        return -1;
+    }
+    total = 1 + varintSize(zigzag(deltaMs)) + varintSize(zigzag(offsetDelta))
+            + sizedSize(keyAt, keySize) + sizedSize(valueAt, valueSize);
+    if (headers != NULL && headers != emptyTuple) {
+        flat = flatHeaders(headers);
+        if (flat == NULL) {
+            return -1;
+        }
+        headerCount = PyList_GET_SIZE(flat);
+        for (Py_ssize_t index = 0; index < headerCount; index++) {
+            if (headerField(flat, index, &at, &size) < 0) {
+                goto failed;
+            }
+            total += sizedSize(at, size);
+        }
+    }
+    total += varintSize(zigzag(headerCount / 2));
+    if (RecordEncoder_reserve(self, VARINT_SIZE_MAX + total) < 0) {
+        goto failed;
+    }
+    target = writeVarint(self->data + self->used, zigzag((int64_t)total));
+    *target++ = 0;
+    target = writeVarint(target, zigzag(deltaMs));
+    target = writeVarint(target, zigzag(offsetDelta));
+    target = writeSized(target, keyAt, keySize);
+    target = writeSized(target, valueAt, valueSize);
+    target = writeVarint(target, zigzag(headerCount / 2));
+    for (Py_ssize_t index = 0; index < headerCount; index++) {
+        if (headerField(flat, index, &at, &size) < 0) {
+            goto failed; /* nothing counts yet */
+        }
+        target = writeSized(target, at, size);
+    }
+    Py_XDECREF(flat);
+    self->used = (size_t)(target - self->data);
+    self->size = BATCH_OVERHEAD + (Py_ssize_t)self->used;
+    self->count++;
+    return 0;
+failed:
+    Py_XDECREF(flat);
+    return -1;
+}
+
+static PyObject *
+RecordEncoder_append(RecordEncoder *self, PyObject *const *given, Py_ssize_t count)
+{
+    long long timestampMs;
+    int64_t deltaMs = 0;
+    if (count < 3 || count > 4) {
+        PyErr_SetString(PyExc_TypeError, "timestamp, key, value, and perhaps headers are needed");
+        return NULL;
+    }
+    timestampMs = PyLong_AsLongLong(given[0]);
+    if (timestampMs == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (self->count && __builtin_sub_overflow(timestampMs, self->baseMs, &deltaMs)) {
+        PyErr_SetString(PyExc_OverflowError, "timestamps too far from each other");
+        return NULL;
+    }
+    if (RecordEncoder_write(self, deltaMs, self->count, given[1], given[2],
+                            count > 3 ? given[3] : NULL)
+        < 0) {
+        return NULL;
+    }
+    if (self->count == 1) {
+        self->baseMs = timestampMs;
+    }
+    if (timestampMs > self->maxTimestampMs) {
+        self->maxTimestampMs = timestampMs;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+RecordEncoder_take(RecordEncoder *self, PyObject *Py_UNUSED(nothing))
+{
+    PyObject *body = PyBytes_FromStringAndSize((const char *)self->data, (Py_ssize_t)self->used);
+    if (body != NULL) {
+        PyMem_Free(self->data);
+        self->data = NULL;
+        self->used = self->capacity = 0;
+    }
+    return body;
+}
+
+static PyMethodDef RecordEncoder_methods[] = {
+    {"append", (PyCFunction)(void (*)(void))RecordEncoder_append, METH_FASTCALL,
+     PyDoc_STR("append(timestampMs, key, value, headers=())")},
+    {"take", (PyCFunction)RecordEncoder_take, METH_NOARGS,
+     PyDoc_STR("The bytes of the records, which are here no longer.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef RecordEncoder_members[] = {
+    {"count", T_PYSSIZET, offsetof(RecordEncoder, count), READONLY, NULL},
+    {"size", T_PYSSIZET, offsetof(RecordEncoder, size), READONLY, NULL},
+    {"baseMs", T_LONGLONG, offsetof(RecordEncoder, baseMs), READONLY, NULL},
+    {"maxTimestampMs", T_LONGLONG, offsetof(RecordEncoder, maxTimestampMs), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot RecordEncoder_slots[] = {
+    {Py_tp_new, RecordEncoder_new},
+    {Py_tp_dealloc, RecordEncoder_dealloc},
+    {Py_tp_methods, RecordEncoder_methods},
+    {Py_tp_members, RecordEncoder_members},
+    {Py_tp_doc, (void *)PyDoc_STR("Encodes records one behind the other, for one batch.")},
+    {0, NULL},
+};
+
+static PyType_Spec RecordEncoder_spec = {
+    .name = "pylogbroker._speedups.RecordEncoder",
+    .basicsize = sizeof(RecordEncoder),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = RecordEncoder_slots,
+};
+
+/* -- message sets of 2011 --------------------------------------------------------------------- */
+
+#define ENTRY_OVERHEAD 10 /* size field, magic 1, attributes, checksum */
+#define ENTRY_HEADER 6    /* of those, what the size field counts */
+
+/*
+ * The size of a plain entry: magic 1, no attributes, whole, with its checksum. 0: there is none.
+ */
+static inline size_t
+plainEntrySize(const byte *at, size_t left, size_t payloadSizeMax)
+{
+    size_t size;
+    if (left < ENTRY_OVERHEAD || at[4] != 1 || at[5] != 0) {
+        return 0;
+    }
+    size = readBig32(at);
+    if (size < ENTRY_HEADER || size > INT32_MAX || size - ENTRY_HEADER > payloadSizeMax
+        || size + 4 > left
+        || checksumOf(&ieee, at + ENTRY_OVERHEAD, size - ENTRY_HEADER, 0) != readBig32(at + 6)) {
+        return 0;
+    }
+    return size + 4;
+}
+
+/* validatePlain(sets, payloadSizeMax): sets that are plain from the first on, messages in them. */
+static PyObject *
+validatePlain(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t argumentCount)
+{
+    PyObject *sets;
+    Py_ssize_t done = 0, count = 0, payloadSizeMax;
+    if (argumentCount != 2) {
+        PyErr_SetString(PyExc_TypeError, "sets and a size are needed");
+        return NULL;
+    }
+    payloadSizeMax = PyLong_AsSsize_t(given[1]);
+    if (payloadSizeMax < 0) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_ValueError, "the size is negative");
+        }
+        return NULL;
+    }
+    sets = PySequence_Fast(given[0], "sets are a sequence");
+    if (sets == NULL) {
+        return NULL;
+    }
+    for (; done < PySequence_Fast_GET_SIZE(sets); done++) {
+        Py_buffer data;
+        size_t position = 0, size = 0;
+        Py_ssize_t found = 0;
+        if (PyObject_GetBuffer(PySequence_Fast_GET_ITEM(sets, done), &data, PyBUF_SIMPLE) < 0) {
+            Py_DECREF(sets);
+            return NULL;
+        }
+        do {
+            size = plainEntrySize((const byte *)data.buf + position, (size_t)data.len - position,
+                                  (size_t)payloadSizeMax);
+            position += size;
+            found++;
+        } while (size && position < (size_t)data.len);
+        PyBuffer_Release(&data);
+        if (!size) {
+            break;
+        }
+        count += found;
+    }
+    Py_DECREF(sets);
+    return Py_BuildValue("nn", done, count);
+}
+
+/* encodePlainSet(payloads): the entries of a list of bytes; None: something is unusual. */
+static PyObject *
+encodePlainSet(PyObject *Py_UNUSED(module), PyObject *payloads)
+{
+    PyObject *set;
+    byte *target;
+    size_t total = 0;
+    if (!PyList_CheckExact(payloads)) {
+        PyErr_SetString(PyExc_TypeError, "payloads are a list");
+        return NULL;
+    }
+    for (Py_ssize_t index = 0; index < PyList_GET_SIZE(payloads); index++) {
+        PyObject *payload = PyList_GET_ITEM(payloads, index);
+        if (!PyBytes_CheckExact(payload)
+            || PyBytes_GET_SIZE(payload) > INT32_MAX - ENTRY_HEADER
+            || total > (size_t)PY_SSIZE_T_MAX / 2) {
+            Py_RETURN_NONE;
+        }
+        total += ENTRY_OVERHEAD + (size_t)PyBytes_GET_SIZE(payload);
+    }
+    set = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
+    if (set == NULL) {
+        return NULL;
+    }
+    target = (byte *)PyBytes_AS_STRING(set);
+    for (Py_ssize_t index = 0; index < PyList_GET_SIZE(payloads); index++) {
+        PyObject *payload = PyList_GET_ITEM(payloads, index);
+        size_t size = (size_t)PyBytes_GET_SIZE(payload);
+        const byte *at = (const byte *)PyBytes_AS_STRING(payload);
+        writeBig32(target, (uint32_t)(size + ENTRY_HEADER));
+        target[4] = 1;
+        target[5] = 0;
+        writeBig32(target + 6, checksumOf(&ieee, at, size, 0));
+        memcpy(target + ENTRY_OVERHEAD, at, size);
+        target += ENTRY_OVERHEAD + size;
+    }
+    return set;
+}
+
+/*
+ * Walk plain entries of a message set: their payloads, and the offsets behind them. With `pairs`
+ * these stand beside each other in one list, else in two.
+ */
+static PyObject *
+readEntries(PyObject *arguments, int pairs)
+{
+    PyObject *data, *payloads, *offsets = NULL;
+    Py_ssize_t position, countMax = PY_SSIZE_T_MAX;
+    long long baseOffset;
+    const byte *begin;
+    size_t end, size;
+    if (!PyArg_ParseTuple(arguments, pairs ? "O!nLn" : "O!nL", &PyBytes_Type, &data, &position,
+                          &baseOffset, &countMax)) {
+        return NULL;
+    }
+    end = (size_t)PyBytes_GET_SIZE(data);
+    if (position < 0 || (size_t)position > end || baseOffset > INT64_MAX - (long long)end) {
+        PyErr_SetString(PyExc_ValueError, "the position is not in the data");
+        return NULL;
+    }
+    begin = (const byte *)PyBytes_AS_STRING(data);
+    payloads = PyList_New(0);
+    if (payloads == NULL) {
+        return NULL;
+    }
+    if (!pairs) {
+        offsets = Py_BuildValue("[L]", baseOffset + position);
+        if (offsets == NULL) {
+            goto failed;
+        }
+    }
+    for (; countMax > 0; countMax--) {
+        const byte *at = begin + position;
+        PyObject *payload, *offset;
+        int isAdded;
+        size = plainEntrySize(at, end - (size_t)position, INT32_MAX);
+        if (!size) {
+            break;
+        }
+        payload = PyBytes_FromStringAndSize((const char *)at + ENTRY_OVERHEAD,
+                                            (Py_ssize_t)size - ENTRY_OVERHEAD);
+        offset = PyLong_FromLongLong(baseOffset + position + (Py_ssize_t)size);
+        isAdded = payload != NULL && offset != NULL;
+        if (isAdded && pairs) {
+            PyObject *pair = PyTuple_Pack(2, payload, offset);
+            isAdded = pair != NULL && PyList_Append(payloads, pair) == 0;
+            if (pair != NULL) {
+                PyObject_GC_UnTrack(pair); /* it holds no references */
+                Py_DECREF(pair);
+            }
+        }
+        else if (isAdded) {
+            isAdded = PyList_Append(payloads, payload) == 0 && PyList_Append(offsets, offset) == 0;
+        }
+        Py_XDECREF(payload);
+        Py_XDECREF(offset);
+        if (!isAdded) {
+            goto failed;
+        }
+        position += (Py_ssize_t)size;
+    }
+    return pairs ? Py_BuildValue("Nn", payloads, position)
+                 : Py_BuildValue("NNn", payloads, offsets, position);
+failed:
+    Py_DECREF(payloads);
+    Py_XDECREF(offsets);
+    return NULL;
+}
+
+/* plainPairs(data, position, baseOffset, countMax): pairs, and the byte behind the last entry. */
+static PyObject *
+plainPairs(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    return readEntries(arguments, 1);
+}
+
+/* plainColumns(data, position, baseOffset): payloads, offsets, the byte behind the last entry. */
+static PyObject *
+plainColumns(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    return readEntries(arguments, 0);
+}
+
+/* -- frames of 2011 --------------------------------------------------------------------------- */
+
+#define RUN_HEAD 8 /* frame size, request type, size of the topic */
+#define RUN_TOPIC_SIZE_MAX 1024
+
+/*
+ * takeRuns(buffer, position, sizeMax): a dictionary, and the byte behind the last request.
+ *
+ * Goes over whole and regular PRODUCE requests. For each request's type, topic and partition, as
+ * bytes, the dictionary has the list of its sets.
+ */
+static PyObject *
+takeRuns(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    PyObject *buffer, *runs, *sets = NULL;
+    Py_ssize_t position, sizeMax;
+    const byte *begin, *key = NULL;
+    size_t end, keySize = 0;
+    if (!PyArg_ParseTuple(arguments, "O!nn", &PyBytes_Type, &buffer, &position, &sizeMax)) {
+        return NULL;
+    }
+    if (position < 0 || position > PyBytes_GET_SIZE(buffer)) {
+        PyErr_SetString(PyExc_ValueError, "the position is not in the buffer");
+        return NULL;
+    }
+    runs = PyDict_New();
+    if (runs == NULL) {
+        return NULL;
+    }
+    begin = (const byte *)PyBytes_AS_STRING(buffer);
+    end = (size_t)PyBytes_GET_SIZE(buffer);
+    for (;;) {
+        const byte *at = begin + position;
+        size_t left = end - (size_t)position, headSize, frameSize;
+        uint32_t setSize;
+        PyObject *set;
+        int isAdded;
+        if (left < RUN_HEAD) {
+            break;
+        }
+        headSize = ((size_t)at[6] << 8 | at[7]) + 16;
+        if (at[4] || at[5] || headSize > RUN_TOPIC_SIZE_MAX + 16 || headSize > left) {
+            break;
+        }
+        frameSize = readBig32(at);
+        setSize = readBig32(at + headSize - 4);
+        if (frameSize > INT32_MAX || setSize > INT32_MAX || frameSize > (size_t)sizeMax
+            || sizeMax < 0 || headSize + setSize != frameSize + 4 || frameSize + 4 > left) {
+            break;
+        }
+        if (sets == NULL || keySize != headSize - 8 || memcmp(key, at + 4, keySize) != 0) {
+            PyObject *name;
+            key = at + 4;
+            keySize = headSize - 8;
+            name = PyBytes_FromStringAndSize((const char *)key, (Py_ssize_t)keySize);
+            if (name == NULL) {
+                goto failed;
+            }
+            sets = PyDict_GetItemWithError(runs, name); /* borrowed: the dictionary keeps it */
+            if (sets == NULL) {
+                PyObject *made = PyErr_Occurred() ? NULL : PyList_New(0);
+                if (made == NULL || PyDict_SetItem(runs, name, made) < 0) {
+                    Py_XDECREF(made);
+                    Py_DECREF(name);
+                    goto failed;
+                }
+                sets = made;
+                Py_DECREF(made);
+            }
+            Py_DECREF(name);
+        }
+        set = PyBytes_FromStringAndSize((const char *)at + headSize, (Py_ssize_t)setSize);
+        isAdded = set != NULL && PyList_Append(sets, set) == 0;
+        Py_XDECREF(set);
+        if (!isAdded) {
+            goto failed;
+        }
+        position += (Py_ssize_t)frameSize + 4;
+    }
+    return Py_BuildValue("Nn", runs, position);
+failed:
+    Py_DECREF(runs);
+    return NULL;
+}
+
+/* -- the module ------------------------------------------------------------------------------- */
+
+static PyMethodDef functions[] = {
+    {"crc32", (PyCFunction)(void (*)(void))crc32, METH_FASTCALL,
+     PyDoc_STR("crc32(data, before=0): the checksum of the 2011 format.")},
+    {"crc32c", (PyCFunction)(void (*)(void))crc32c, METH_FASTCALL,
+     PyDoc_STR("crc32c(data, before=0): the checksum of record batches.")},
+    {"murmur2", murmur2, METH_O, PyDoc_STR("murmur2(key): the hash of Java's client.")},
+    {"decodeRecords", decodeRecords, METH_VARARGS,
+     PyDoc_STR("decodeRecords(cls, before, behind, body, at, count, baseOffset, baseMs, appendMs,"
+               " start): rows, the byte behind them, and the number of records that were read.")},
+    {"areOrdinary", areOrdinary, METH_VARARGS,
+     PyDoc_STR("areOrdinary(body, recordCount, isKeyed, deltaMinMs, deltaMaxMs,"
+               " deltaLargestMs=None)")},
+    {"validatePlain", (PyCFunction)(void (*)(void))validatePlain, METH_FASTCALL,
+     PyDoc_STR("validatePlain(sets, payloadSizeMax): how many sets from the first on are plain and"
+               " valid, and the messages in them.")},
+    {"encodePlainSet", encodePlainSet, METH_O,
+     PyDoc_STR("encodePlainSet(payloads): a message set; None: a payload is unusual.")},
+    {"plainPairs", plainPairs, METH_VARARGS,
+     PyDoc_STR("plainPairs(data, position, baseOffset, countMax): payloads with the offsets behind"
+               " them, and the byte behind the last.")},
+    {"plainColumns", plainColumns, METH_VARARGS,
+     PyDoc_STR("plainColumns(data, position, baseOffset): payloads, the offsets before, between and"
+               " behind them, and the byte behind the last.")},
+    {"takeRuns", takeRuns, METH_VARARGS,
+     PyDoc_STR("takeRuns(buffer, position, sizeMax): the sets of PRODUCE requests, by type, topic"
+               " and partition, and the byte behind the last request.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static int
+prepareModule(PyObject *module)
+{
+    PyObject *type;
+    if (emptyTuple == NULL) {
+        prepareChecksum(&ieee, 0xedb88320u);
+        prepareChecksum(&castagnoli, 0x82f63b78u);
+#if HAS_FOLDING
+        __builtin_cpu_init();
+        canFold = __builtin_cpu_supports("pclmul") != 0;
+#endif
+        emptyTuple = PyTuple_New(0);
+        if (emptyTuple == NULL) {
+            return -1;
+        }
+    }
+    type = PyType_FromSpec(&RecordEncoder_spec);
+    if (type == NULL) {
+        return -1;
+    }
+    if (PyModule_AddObjectRef(module, "RecordEncoder", type) < 0) {
+        Py_DECREF(type);
+        return -1;
+    }
+    Py_DECREF(type);
+    return 0;
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, prepareModule},
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "pylogbroker._speedups",
+    .m_doc = PyDoc_STR("The hot loops of pylogbroker in C; see pylogbroker.speedups."),
+    .m_size = 0,
+    .m_methods = functions,
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC
+PyInit__speedups(void)
+{
+    return PyModuleDef_Init(&definition);
+}
