@@ -4,6 +4,10 @@ Tests of L{pylogbroker.cluster.kafkapartitioner}.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from hashlib import sha256
+from itertools import cycle
+from struct import Struct
 from typing import ClassVar
 from zlib import crc32
 
@@ -30,6 +34,24 @@ RECORDED = (
 Of keys of 0 to 39 random bytes, in hexadecimal: their hash, and their partition of 7 and of 1000,
 as kafka-clients 4.3.1 gives them (C{Utils.murmur2}, C{BuiltInPartitioner.partitionForKey}).
 """
+
+KEY_COUNT = 1_000_000
+PARTITION_COUNTS = (1, 2, 3, 7, 12, 50, 1000)
+PARTITIONS_DIGEST = "bf0b166476f976fcdc1e1071b988a9fbfb5402b173625ab3e5bd4d514dbd1eb1"
+"""Of the partitions of L{randomKeys}, by C{tests/golden/kafka43/KeyPartitions.java}."""
+
+
+def randomKeys() -> Iterator[bytes]:
+    """A million keys of 0 to 200 bytes, mostly fewer than 50, the same ones every time."""
+    counter = Struct(">II")
+    for number in range(KEY_COUNT):
+        found = sha256(counter.pack(number, 0)).digest()
+        end = 4 + ((int.from_bytes(found[:4], "big") & 0x7FFFFFFF) % 201 >> number % 4)
+        part = 0
+        while len(found) < end:
+            part += 1
+            found += sha256(counter.pack(number, part)).digest()
+        yield found[4:end]
 
 
 class KeyTests(SynchronousTestCase):
@@ -59,6 +81,14 @@ class KeyTests(SynchronousTestCase):
                 self.assertEqual(keyPartition(key, 1000), ofThousand, text)
             for number in range(REMEMBERED_COUNT_MAX):
                 keyPartition(b"other %d" % number, 7)
+
+    def test_million(self) -> None:
+        """A million random keys go where Java's client sends them, of several partition counts."""
+        digest = sha256()
+        partition = Struct(">i")
+        for key, count in zip(randomKeys(), cycle(PARTITION_COUNTS), strict=False):
+            digest.update(partition.pack(keyPartition(key, count)))
+        self.assertEqual(digest.hexdigest(), PARTITIONS_DIGEST)
 
     def test_long(self) -> None:
         """A key that is too long to be remembered has its place, too."""

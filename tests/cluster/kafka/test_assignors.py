@@ -4,6 +4,9 @@ Tests of L{pylogbroker.cluster.kafka.assignors}.
 
 from __future__ import annotations
 
+import gzip
+import json
+from collections import Counter
 from collections.abc import Sequence
 
 from hypothesis import given
@@ -13,9 +16,16 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.cluster.kafka.assignors import Assignments, IPartitionAssignor, assignorOf
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.types import MemberSubscription, TopicPartition
+from tests.goldenfiles import GOLDEN
 
 NAMES = ("range", "roundrobin", "cooperative-sticky")
 TOPICS = "abc"
+
+
+def places(names: Sequence[str]) -> tuple[TopicPartition, ...]:
+    """C{topic-partition}, as in the recordings."""
+    pairs = (name.rsplit("-", 1) for name in names)
+    return tuple(TopicPartition(topic, int(number)) for topic, number in pairs)
 
 
 def shown(found: Assignments) -> dict[str, str]:
@@ -122,6 +132,30 @@ class AssignorTests(SynchronousTestCase):
         self.assertIn("roundrobin", str(error))
 
 
+class RecordedTests(SynchronousTestCase):
+    """What Java's client gives groups (C{tests/golden/kafka43/Assignors.java})."""
+
+    def test_recorded(self) -> None:
+        """Random groups, also with missing topics and claims by several, are assigned as there."""
+        seen: Counter[str] = Counter()
+        with gzip.open(GOLDEN / "kafka43" / "assignors.json.gz", "rt", encoding="ascii") as lines:
+            for line in lines:
+                case = json.loads(line)
+                members = [
+                    MemberSubscription(name, topics, places(owned), generation, instanceId)
+                    for name, (instanceId, topics, owned, generation) in case["members"].items()
+                ]
+                counts = {topic: count for topic, count in case["counts"].items() if count}
+                found = assignorOf(case["assignor"]).assign(counts, members)
+                expected = {name: list(places(owned)) for name, owned in case["found"].items()}
+                if case["assignor"] == "range":
+                    expected = {name: sorted(owned) for name, owned in expected.items()}
+                self.assertEqual(found, expected, line)
+                seen[case["assignor"]] += 1
+        self.assertEqual(set(seen), set(NAMES))
+        self.assertGreater(min(seen.values()), 100)
+
+
 class CooperativeTests(SynchronousTestCase):
     """The cooperative sticky assignor."""
 
@@ -167,9 +201,32 @@ class CooperativeTests(SynchronousTestCase):
         new = member("m2", "a", ownedPartitions=place, generation=2)
         self.assertEqual(shown(self.assignor.assign({"a": 1}, [old, new])), {"m1": "", "m2": "a-0"})
         same = old._replace(generation=2)
-        self.assertEqual(
-            shown(self.assignor.assign({"a": 1}, [same, new])), {"m1": "a-0", "m2": ""}
-        )
+        self.assertEqual(shown(self.assignor.assign({"a": 1}, [same, new])), {"m1": "", "m2": ""})
+        older = [
+            each._replace(generation=-1, userData=bytes((0, 0, 0, each.generation)))
+            for each in (old, new)
+        ]
+        self.assertEqual(shown(self.assignor.assign({"a": 1}, older)), {"m1": "", "m2": "a-0"})
+
+    @given(groups())
+    def test_neverTwoOwners(self, group: tuple[dict[str, int], list[MemberSubscription]]) -> None:
+        """Whatever members claim, a partition that one has is given to no other one."""
+        counts, members = group
+        found = self.assignor.assign(counts, members)
+        for member_ in members:
+            for place in member_.ownedPartitions:
+                for other in members:
+                    if other.memberId != member_.memberId and place in found[other.memberId]:
+                        self.assertIn(place, other.ownedPartitions)
+                        self.assertGreater(other.generation, member_.generation)
+
+    def test_unsubscribed(self) -> None:
+        """A partition whose owner does not want the topic any more moves when it is given up."""
+        place = (TopicPartition("a", 0),)
+        members = [member("m1", "b", ownedPartitions=place, generation=1), member("m2", "a")]
+        self.assertEqual(shown(self.assignor.assign({"a": 1}, members)), {"m1": "", "m2": ""})
+        found, _rounds = settle(self.assignor, {"a": 1}, members)
+        self.assertEqual(shown(found), {"m1": "", "m2": "a-0"})
 
     def test_unequal(self) -> None:
         """Where one member could have more, another one gives it."""
