@@ -342,6 +342,9 @@ class ProgramTests(ClientCase):
         self.assertIn("writtenCount=300, failedCount=0, unknownCount=0", said)
         self.assertRegex(said, r"at offset \d+ of partition \d")
         self.assertIn("300 messages, the last one b'click ", await self.say("consume"))
+        said = await self.say("group")
+        self.assertRegex(said, r"^assigned: clicks-0 clicks-1 clicks-2\n")
+        self.assertRegex(said, r"300 messages\nrevoked: clicks-0 clicks-1 clicks-2\n$")
 
 
 class PageTests(SynchronousTestCase):

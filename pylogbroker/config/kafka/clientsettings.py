@@ -15,6 +15,7 @@ from pylogbroker.config.keys import ConfigKey, Settings, ownKey
 from pylogbroker.config.listenersettings import MECHANISMS, SCRAM_SHA_512, SecretValue
 from pylogbroker.config.propertytypes import (
     BOOLEAN,
+    COMMA_SEPARATED_LIST,
     INT_MAX,
     NOT_EMPTY,
     NOT_NEGATIVE,
@@ -268,6 +269,63 @@ class KafkaConsumerSettings(KafkaClientSettings):
     The settings of a L{pylogbroker.consumer.kafka.consumer.KafkaConsumer}. Sizes are bytes.
     """
 
+    groupId = ConfigKey(
+        "group.id",
+        TEXT,
+        "",
+        "The consumer group: its members share the partitions of the topics that they subscribe to,"
+        " and its coordinator keeps their positions.",
+    )
+    groupInstanceId = ConfigKey(
+        "group.instance.id",
+        TEXT,
+        "",
+        "The name of a static member: one that comes back within `session.timeout.ms` has its "
+        "partitions again, without a rebalance; empty: the member is dynamic.",
+    )
+    sessionTimeoutMs = ConfigKey(
+        "session.timeout.ms",
+        POSITIVE,
+        "45000",
+        "How long the coordinator waits for a heartbeat of a member, in milliseconds.",
+    )
+    heartbeatIntervalMs = ConfigKey(
+        "heartbeat.interval.ms",
+        POSITIVE,
+        "3000",
+        "The time between two heartbeats, in milliseconds; less than `session.timeout.ms`.",
+    )
+    maxPollIntervalMs = ConfigKey(
+        "max.poll.interval.ms",
+        POSITIVE,
+        "300000",
+        "How long a reader may take nothing, in milliseconds; then the member leaves the group "
+        "until the reader takes again. Also the time in which members give partitions up.",
+    )
+    partitionAssignmentStrategy = ConfigKey(
+        "partition.assignment.strategy",
+        COMMA_SEPARATED_LIST,
+        "range,cooperative-sticky",
+        "The assignors that the member knows, the preferred one first: `range`, `roundrobin`, "
+        "`cooperative-sticky`, or the names of Java's classes. Partitions are kept during a "
+        "rebalance only with `cooperative-sticky` alone.",
+    )
+    clientRack = ConfigKey(
+        "client.rack", TEXT, "", "Where the member is, for assignors that mind racks."
+    )
+    enableAutoCommit = ConfigKey(
+        "enable.auto.commit",
+        BOOLEAN,
+        "true",
+        "With `group.id`, whether positions are committed by time, and before partitions are given "
+        "up.",
+    )
+    autoCommitIntervalMs = ConfigKey(
+        "auto.commit.interval.ms",
+        POSITIVE,
+        "5000",
+        "The time between two commits, in milliseconds.",
+    )
     autoOffsetReset = ConfigKey(
         "auto.offset.reset",
         Enum({word: word for word in (EARLIEST, LATEST, NO_RESET)}),
@@ -336,3 +394,16 @@ class KafkaConsumerSettings(KafkaClientSettings):
         "How long a reader waits for a message, in milliseconds, before it gets a "
         "`ConsumerTimeoutError`; negative: for ever.",
     )
+
+    @classmethod
+    def complete(cls, values: dict[str, Any], properties: Mapping[str, str], warn: Warn) -> None:
+        super().complete(values, properties, warn)
+        if values["heartbeatIntervalMs"] >= values["sessionTimeoutMs"]:
+            raise ConfigurationError(
+                f"heartbeat.interval.ms={values['heartbeatIntervalMs']} is not less than "
+                f"session.timeout.ms={values['sessionTimeoutMs']}"
+            )
+        if not values["partitionAssignmentStrategy"]:
+            raise ConfigurationError("partition.assignment.strategy names no assignor")
+        if values["groupInstanceId"] and not values["groupId"]:
+            raise ConfigurationError("group.instance.id needs group.id")

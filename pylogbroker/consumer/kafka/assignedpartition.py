@@ -160,6 +160,8 @@ class AssignedPartition:
     @ivar chunks: fetched, and not read; an error is raised in its turn.
     @ivar current: the messages of the chunk that is read.
     @ivar isPaused: whether nothing of it is handed out or asked for.
+    @ivar isHeld: the same, while it comes or goes in a rebalance.
+    @ivar readEpoch: of the leader that appended what was read last; L{NO_EPOCH}: unknown.
     @ivar isAsked: whether a request for it is under way.
     @ivar turn: when it was asked for last, counted.
     @ivar retryAtMs: nothing is asked before this time.
@@ -178,9 +180,11 @@ class AssignedPartition:
         "foundAt",
         "generation",
         "isAsked",
+        "isHeld",
         "isPaused",
         "place",
         "position",
+        "readEpoch",
         "reportedCode",
         "resetTime",
         "retryAtMs",
@@ -198,7 +202,8 @@ class AssignedPartition:
         self.generation = 0
         self.chunks: deque[FetchedChunk | PylogbrokerError] = deque()
         self.current: Iterator[ConsumerRecord] | None = None
-        self.isPaused = self.isAsked = False
+        self.isPaused = self.isAsked = self.isHeld = False
+        self.readEpoch = NO_EPOCH
         self.turn = 0
         self.retryAtMs = 0.0
         self.failureCount = 0
@@ -220,6 +225,7 @@ class AssignedPartition:
         self.foundAt = NO_OFFSET
         self.resetTime = None
         self.fetchEpoch, self.checkedEpoch = epoch, NO_EPOCH
+        self.readEpoch = epoch
         self.topicId = ZERO_UUID
 
     def locate(self, offset: int, epoch: int, checkedEpoch: int) -> None:
@@ -296,4 +302,6 @@ class AssignedPartition:
     @property
     def hasMessages(self) -> bool:
         """Whether there may be messages, or an error, to hand out now."""
-        return not self.isPaused and (bool(self.chunks) or self.current is not None)
+        return not (self.isPaused or self.isHeld) and (
+            bool(self.chunks) or self.current is not None
+        )

@@ -1,10 +1,13 @@
 """
-The consumer of today's protocol, for partitions that the application assigns.
+The consumer of today's protocol, for partitions that the application assigns, or that its group
+does.
 
 What must be true:
 
   - A partition's messages come in the order of its log, each once, from its position on; the
   position moves behind a message when it is handed out.
+  - With a group, L{pylogbroker.consumer.kafka.groupreader} says when a message counts as handled,
+  and in which order partitions are given up.
   - A reader that does not read has a bounded queue: L{pylogbroker.consumer.kafka.fetcher}.
   - An error of one partition is raised once, in its turn; the next call goes on with the others. A
   partition whose position is not in the log follows C{auto.offset.reset}; one that was truncated
@@ -17,16 +20,16 @@ reader at a time.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from random import Random, SystemRandom
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.logger import Logger
 
 from pylogbroker.client.kafka.cluster import ClusterClient, checkTopic
-from pylogbroker.client.kafka.errorpolicy import ErrorPolicy, policyOf
 from pylogbroker.config.kafka.clientsettings import KafkaConsumerSettings
 from pylogbroker.consumer.kafka.assignedpartition import (
     NO_EPOCH,
@@ -40,40 +43,27 @@ from pylogbroker.consumer.kafka.fetcher import (
     ERROR_RETRY_MS,
     KafkaFetcher,
 )
+from pylogbroker.consumer.kafka.groupreader import GroupReader, IRebalanceListener
+from pylogbroker.consumer.kafka.offsetquestions import OffsetAndTimestamp, OffsetQuestions
+from pylogbroker.consumer.offsetstores import IOffsetStore
 from pylogbroker.consumer.stream import BATCH_COUNT_MAX, PipeProducer
 from pylogbroker.errors import (
-    BrokerConnectionError,
     ClosedError,
     ConsumerStateError,
     ConsumerTimeoutError,
     FormatError,
     LogTruncatedError,
     PylogbrokerError,
-    TimedOutError,
 )
 from pylogbroker.metrics.clientmetrics import consumerFamilies
 from pylogbroker.metrics.counters import ConsumerCounters
 from pylogbroker.metrics.exposition import Family
-from pylogbroker.net.deferreds import asDeferred, gatherAll
-from pylogbroker.protocol.kafka.errorcodes import ResponseError
-from pylogbroker.types import TopicPartition
+from pylogbroker.net.deferreds import asDeferred
+from pylogbroker.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 __all__ = ["ConsumerRecord", "KafkaConsumer", "LogTruncatedError", "OffsetAndTimestamp"]
 
 log = Logger()
-
-
-class OffsetAndTimestamp(NamedTuple):
-    """
-    The answer to a question for a time.
-
-    @ivar timestamp: of the message at that offset, milliseconds since the epoch.
-    @ivar leaderEpoch: of the leader that appended it; -1: unknown.
-    """
-
-    offset: int
-    timestamp: int
-    leaderEpoch: int
 
 
 class KafkaConsumer:
@@ -90,10 +80,13 @@ class KafkaConsumer:
         reactor: Any,
         settings: KafkaConsumerSettings | Mapping[str, str],
         *,
+        offsetStore: IOffsetStore | None = None,
         random: Callable[[], float] | None = None,
     ) -> None:
         """
         @param settings: or properties.
+        @param offsetStore: keeps the positions, by default the group's coordinator. Its partitions
+            are L{storedPartition<pylogbroker.consumer.kafka.groupoffsets.storedPartition>}s.
         @param random: numbers from 0 up to, not including, 1.
         @raise ConfigurationError: the settings are wrong.
         """
@@ -115,6 +108,20 @@ class KafkaConsumer:
         )
         self._cluster.listenErrors(self._onError)
         self._partitions = self._fetcher.partitions
+        self._questions = OffsetQuestions(
+            reactor, self._cluster, self._fetcher, settings.defaultApiTimeoutMs
+        )
+        self._group = GroupReader(
+            reactor,
+            settings,
+            self._cluster,
+            self._fetcher,
+            offsetStore,
+            self._onGroupError,
+            self._drop,
+            lambda: self._wakeReader is not None,
+        )
+        self._inHand = self._group.inHand
         self.counters: ConsumerCounters = self._fetcher.counters
         self._turns: deque[AssignedPartition] = deque()  # those with messages, in turn
         # Raised by the next call: behind messages that were handed out, or of the whole cluster.
@@ -131,33 +138,83 @@ class KafkaConsumer:
     def assign(self, partitions: Iterable[TopicPartition] | Mapping[TopicPartition, int]) -> None:
         """
         Read these partitions, and no others. Those that were assigned before keep their position.
+        With C{group.id} or an offset store, the others begin where it has a position.
 
         @param partitions: (topic, partition) of each; a mapping gives the offsets to begin with.
             Without one, C{auto.offset.reset} says where a partition begins.
-        @raise ConsumerStateError: after C{close}.
+        @raise ConsumerStateError: after C{close}; while it is subscribed.
         @raise InvalidTopicError: no topic can have one of the names.
         """
-        if self.isEnded:
-            raise ConsumerStateError("the consumer was closed")
+        self._checkOpen()
+        if self._group.subscribed is not None:
+            raise ConsumerStateError("the group assigns the partitions; unsubscribe first")
         offsets = partitions if isinstance(partitions, Mapping) else {}
         wanted = {TopicPartition(*each): None for each in partitions}
         for place in wanted:
             checkTopic(place.topic)
         for place in [each for each in self._partitions if each not in wanted]:
             self._drop(self._partitions.pop(place))
+        new = []
         for place in wanted:
             if place not in self._partitions:
                 counters = self.counters.topic(place.topic)
                 self._partitions[place] = AssignedPartition(place, counters)
+                if place not in offsets:
+                    new.append(self._partitions[place])
             if place in offsets:
                 self.seek(place, offsets[place])
         topics = {place.topic for place in wanted}
         for name in self._topics - topics:
             self._cluster.forgetTopic(name)
         self._topics = topics
+        if self._group.hasOffsets:
+            self._group.load(new)
         self._fetcher.wake()
 
+    def _checkOpen(self) -> None:
+        if self.isEnded:
+            raise ConsumerStateError("the consumer was closed")
+
+    def subscribe(
+        self,
+        topics: Iterable[str] | re.Pattern[str],
+        listener: IRebalanceListener | None = None,
+    ) -> None:
+        """
+        Share the partitions of topics with the other members of C{group.id}. Another call changes
+        the topics.
+
+        @param topics: names; or a pattern, which a topic's whole name matches, also one that is
+            made later (it is found within C{metadata.max.age.ms}).
+        @param listener: is told of partitions that come and go.
+        @raise ConsumerStateError: after C{close}; without C{group.id}; while partitions
+            are assigned by hand.
+        @raise InvalidTopicError: no topic can have one of the names.
+        """
+        self._checkOpen()
+        if self._topics:
+            raise ConsumerStateError("partitions are assigned by hand; assign none of them first")
+        self._group.subscribe(topics, listener)
+
+    @asDeferred
+    async def unsubscribe(self) -> None:
+        """
+        Leave the group: positions are committed by C{enable.auto.commit}, and the listener is told.
+
+        @return: fires with L{None} when this is no member any more.
+        """
+        await self._group.unsubscribe()
+
+    def subscription(self) -> frozenset[str]:
+        """The topics whose partitions it shares."""
+        return frozenset(self._group.member.membership.topics)
+
+    def groupMetadata(self) -> ConsumerGroupMetadata:
+        """As the coordinator knows this member: for a transaction with its positions."""
+        return self._group.member.metadata
+
     def _drop(self, partition: AssignedPartition) -> None:
+        self._inHand.pop(partition, None)
         partition.mustReset()
         if partition in self._turns:
             self._turns.remove(partition)
@@ -284,7 +341,7 @@ class KafkaConsumer:
         @return: fails as L{offsetsForTimes}.
         """
         times = dict.fromkeys(partitions, BEGINNING_TIME)
-        return self._offsets(times).addCallback(_offsetsAlone)
+        return self._questions.ask(times).addCallback(_offsetsAlone)
 
     def endOffsets(
         self, partitions: Iterable[TopicPartition]
@@ -296,7 +353,7 @@ class KafkaConsumer:
         @return: fails as L{offsetsForTimes}.
         """
         times = dict.fromkeys(partitions, END_TIME)
-        return self._offsets(times).addCallback(_offsetsAlone)
+        return self._questions.ask(times).addCallback(_offsetsAlone)
 
     def offsetsForTimes(
         self, times: Mapping[TopicPartition, int]
@@ -309,74 +366,61 @@ class KafkaConsumer:
             broker refuses; with L{TimedOutError}, whose text has the last reason, after
             C{default.api.timeout.ms}; with L{ClosedError} soon after C{close}. Can be cancelled.
         """
-        return self._offsets(times).addCallback(
+        return self._questions.ask(times).addCallback(
             lambda found: {
                 place: each if each.offset != NO_OFFSET else None for place, each in found.items()
             }
         )
 
-    @asDeferred
-    async def _offsets(
-        self, times: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        timeoutMs = self.settings.defaultApiTimeoutMs
-        deadlineMs = self._clock.seconds() * 1000 + timeoutMs
-        left = {TopicPartition(*place): time for place, time in times.items()}
-        found: dict[TopicPartition, OffsetAndTimestamp] = {}
-        failureCount = 0
-        while left:
-            if self.isEnded:
-                raise ClosedError("the consumer was closed")
-            reason = await self._askLeaders(left, found, deadlineMs)
-            left = {place: time for place, time in left.items() if place not in found}
-            if not left:
-                break
-            failureCount += 1
-            waitMs = self._cluster.backoffMs(failureCount)
-            if self._clock.seconds() * 1000 + waitMs > deadlineMs:
-                raise TimedOutError(f"no offsets within {timeoutMs} ms: {reason}")
-            self._cluster.refreshSoon()
-            waiting: Deferred[None] = Deferred()
-            waiting.addTimeout(waitMs / 1000, self._clock, lambda _result, _seconds: None)
-            await waiting
-        return {place: found[place] for place in (TopicPartition(*each) for each in times)}
+    # -- offsets of the group
 
-    async def _askLeaders(
-        self,
-        times: Mapping[TopicPartition, int],
-        found: dict[TopicPartition, OffsetAndTimestamp],
-        deadlineMs: float,
-    ) -> PylogbrokerError | None:
-        """Ask each leader once. Returns why some did not answer."""
-        reasons: list[PylogbrokerError] = []
-        byNode: dict[int, dict[TopicPartition, int]] = {}
-        for place, time in times.items():
-            leftMs = max(deadlineMs - self._clock.seconds() * 1000, 1)
-            await self._cluster.findTopic(place.topic, leftMs)
-            leader = self._cluster.metadata.leader(*place)
-            if leader is None:
-                reasons.append(ResponseError(5, str(place)))
-            else:
-                byNode.setdefault(leader.node, {})[place] = time
+    def commitOffsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None
+    ) -> Deferred[None]:
+        """
+        Store positions.
 
-        async def ask(number: int, wanted: Mapping[TopicPartition, int]) -> None:
-            try:
-                connection = await self._cluster.broker(number).connection()
-                answers = await self._fetcher.listOffsets(connection, wanted)
-            except BrokerConnectionError as error:
-                reasons.append(error)
-                return
-            for place, (code, offset, timestamp, epoch) in answers.items():
-                if not code:
-                    found[place] = OffsetAndTimestamp(offset, timestamp, epoch)
-                    continue
-                refusal = ResponseError(code, str(place))
-                if ErrorPolicy.RETRY not in policyOf(code):
-                    raise refusal
-                reasons.append(refusal)
+        @param offsets: of the next messages; L{None}: L{positions}, thus behind all messages that
+            were handed out.
+        @return: fires when they are stored. Fails with L{CommitFailedError} when this is no member
+            of the group any more, or the group rebalances: others may read the messages again. With
+            L{ResponseError} when the coordinator refuses; with L{TimedOutError} after
+            C{default.api.timeout.ms}. Can be cancelled.
+        @raise ConsumerStateError: there is neither C{group.id} nor an offset store.
+        """
+        self._checkGroup()
+        given = (
+            None
+            if offsets is None
+            else {
+                TopicPartition(*place): each
+                if isinstance(each, OffsetAndMetadata)
+                else OffsetAndMetadata(each)
+                for place, each in offsets.items()
+            }
+        )
+        return Deferred.fromCoroutine(self._group.commit(given))
 
-        await gatherAll([ask(number, wanted) for number, wanted in byNode.items()])
-        return reasons[-1] if reasons else None
+    commit = commitOffsets
+
+    def committed(
+        self, partitions: Iterable[TopicPartition]
+    ) -> Deferred[dict[TopicPartition, OffsetAndMetadata | None]]:
+        """
+        What the group has committed.
+
+        @return: L{None} for a partition without a position. Fails as L{commitOffsets}, without
+            L{CommitFailedError}. Can be cancelled.
+        @raise ConsumerStateError: as L{commitOffsets}.
+        """
+        self._checkGroup()
+        places = [TopicPartition(*each) for each in partitions]
+        return Deferred.fromCoroutine(self._group.offsets.load(places))
+
+    def _checkGroup(self) -> None:
+        self._checkOpen()
+        if not self._group.hasOffsets:
+            raise ConsumerStateError("there is neither group.id nor an offset store")
 
     # -- reading
 
@@ -387,7 +431,11 @@ class KafkaConsumer:
 
     def _onError(self, error: PylogbrokerError) -> None:
         """An error that concerns no single partition: a password that is refused."""
-        if self._partitions and not self.isEnded:
+        if self._partitions or self._group.subscribed is not None:
+            self._onGroupError(error)
+
+    def _onGroupError(self, error: PylogbrokerError) -> None:
+        if not self.isEnded:
             self._unreported = self._unreported or error
             self._wake()
 
@@ -404,15 +452,19 @@ class KafkaConsumer:
             not in the log, or what was read is not. L{pylogbroker.errors.FormatError}: a batch is
             damaged; the application may seek behind it.
             L{ResponseError<pylogbroker.protocol.kafka.errorcodes.ResponseError>}: the broker
-            refuses it, or the password.
+            refuses it, the group, or the password.
         """
+        self._group.polled()
+        return self._take()
+
+    def _take(self) -> ConsumerRecord | None:
         error, self._unreported = self._unreported, None
         if error is not None:
             raise error
         turns = self._turns
         while turns:
             turn = turns[0]
-            if not turn.isPaused:
+            if not (turn.isPaused or turn.isHeld):
                 if turn.current is None:  # a chunk is begun: there is room for another
                     self._fetcher.wake()
                 try:
@@ -421,6 +473,8 @@ class KafkaConsumer:
                     turn.retryAtMs = self._clock.seconds() * 1000 + ERROR_RETRY_MS
                     raise
                 if record is not None:
+                    if turn not in self._inHand:
+                        self._inHand[turn] = record.offset
                     return record
             turns.popleft()
             if turn.hasMessages:  # the others come first
@@ -433,9 +487,10 @@ class KafkaConsumer:
 
         @raise PylogbrokerError: as L{take}; behind messages, the next call raises it.
         """
+        self._group.polled()
         found: list[ConsumerRecord] = []
         try:
-            while len(found) < countMax and (record := self.take()) is not None:
+            while len(found) < countMax and (record := self._take()) is not None:
                 found.append(record)
         except PylogbrokerError as error:
             if not found:
@@ -558,13 +613,19 @@ class KafkaConsumer:
     @asDeferred
     async def close(self) -> None:
         """
-        Stop reading, and close the connections. Readers come to their end.
+        Stop reading, and close the connections. Readers come to their end. With a group, handled
+        positions are committed by C{enable.auto.commit}, and the member leaves; a static one does
+        not, so that it can come back.
 
         @return: fires with L{None} when the connections are gone.
         """
-        self.isEnded = True
+        isFirst, self.isEnded = not self.isEnded, True
+        self._questions.isEnded = True
         self._turns.clear()
         self._unreported = None
+        self._wake()
+        if isFirst:
+            await self._group.close()
         self._fetcher.stop()
         self._cluster.abort()
         self._wake()

@@ -160,7 +160,7 @@ class KafkaFetcher:
         byNode: dict[int, list[AssignedPartition]] = {}
         for partition in self.partitions.values():
             leader = self._leader(partition)
-            if leader is None or partition.isPaused or partition.isAsked:
+            if leader is None or partition.isPaused or partition.isHeld or partition.isAsked:
                 continue
             self._checkTopic(partition)
             if nowMs < partition.retryAtMs:
@@ -271,7 +271,7 @@ class KafkaFetcher:
         isEmpty = not any(
             each.isAsked or each.queuedSize
             for each in self.partitions.values()
-            if not each.isPaused
+            if not (each.isPaused or each.isHeld)
         )
         chosen: list[AssignedPartition] = []
         for each in sorted(wanted, key=lambda each: (len(each.chunks), each.turn)):

@@ -64,6 +64,7 @@ class Line:
         self.peer = peer
         self.decoder = FrameDecoder(1 << 30)
         self.isSilent = False
+        self.isWaiting = False  # a fetch waits; answers come in order
 
 
 class FakeKafka(Clock):
@@ -82,6 +83,8 @@ class FakeKafka(Clock):
     @ivar logs: batches of each partition, as bytes.
     @ivar aborted: first offset and producer of aborted transactions.
     @ivar connectCount: attempts to connect.
+    @ivar committed: offsets of the group, by topic and partition.
+    @ivar generation: of the group.
     @ivar coordinator: the broker that coordinates all groups and transactions.
     """
 
@@ -100,6 +103,8 @@ class FakeKafka(Clock):
         self.connectCount = 0
         self.coordinator = min(self.up)
         self.producerId = 0
+        self.committed: dict[tuple[str, int], int] = {}
+        self.generation = 0
         self.aborted: list[tuple[int, int]] = []
         self.line: Line | None = None  # whose request is answered
 
@@ -159,7 +164,12 @@ class FakeKafka(Clock):
             if data:
                 line.decoder.feed(data)
                 hasServed = True
-            while line in self.lines and (frame := line.decoder.take()) is not None:
+            while (
+                line in self.lines
+                and not line.isWaiting
+                and (frame := line.decoder.take()) is not None
+            ):
+                hasServed = True
                 self._answer(line, frame)
         return hasServed
 
@@ -216,7 +226,11 @@ class FakeKafka(Clock):
     def _onMetadata(self, _header: RequestHeader, body: Any, _node: int) -> Any:
         cls = messages.MetadataResponse
         topics = []
-        for each in body.topics:
+        wanted = body.topics
+        if wanted is None:
+            part = messages.MetadataRequest.MetadataRequestTopic
+            wanted = [part(name=name) for name in self.leaders]
+        for each in wanted:
             isKnown = each.name in self.leaders
             topics.append(
                 cls.MetadataResponseTopic(
@@ -251,6 +265,68 @@ class FakeKafka(Clock):
             return cls(**place)
         return cls(coordinators=[cls.Coordinator(key=key, **place) for key in body.coordinatorKeys])
 
+    # -- a group of one member
+
+    def _onJoinGroup(self, header: RequestHeader, body: Any, _node: int) -> Any:
+        cls = messages.JoinGroupResponse
+        if not body.memberId and header.apiVersion >= 4 and body.groupInstanceId is None:
+            return cls(errorCode=ErrorCode.MEMBER_ID_REQUIRED, memberId="m", protocolName="")
+        self.generation += 1
+        first = body.protocols[0]
+        member = cls.JoinGroupResponseMember(memberId="m", metadata=bytes(first.metadata))
+        return cls(
+            generationId=self.generation,
+            protocolName=first.name,
+            leader="m",
+            memberId="m",
+            members=[member],
+        )
+
+    def _onSyncGroup(self, _header: RequestHeader, body: Any, _node: int) -> Any:
+        [found] = body.assignments
+        return messages.SyncGroupResponse(assignment=bytes(found.assignment))
+
+    def _onHeartbeat(self, _header: RequestHeader, _body: Any, _node: int) -> Any:
+        return messages.HeartbeatResponse()
+
+    def _onLeaveGroup(self, _header: RequestHeader, _body: Any, _node: int) -> Any:
+        return messages.LeaveGroupResponse()
+
+    def _onOffsetCommit(self, _header: RequestHeader, body: Any, _node: int) -> Any:
+        cls = messages.OffsetCommitResponse
+        made = cls()
+        for topic in body.topics:
+            parts = []
+            for part in topic.partitions:
+                self.committed[topic.name, part.partitionIndex] = part.committedOffset
+                parts.append(cls.OffsetCommitResponsePartition(partitionIndex=part.partitionIndex))
+            made.topics.append(cls.OffsetCommitResponseTopic(name=topic.name, partitions=parts))
+        return made
+
+    def _onOffsetFetch(self, header: RequestHeader, body: Any, _node: int) -> Any:
+        cls = messages.OffsetFetchResponse
+        isOld = header.apiVersion < 8
+        part = cls.OffsetFetchResponsePartition if isOld else cls.OffsetFetchResponsePartitions
+        topic = cls.OffsetFetchResponseTopic if isOld else cls.OffsetFetchResponseTopics
+        wanted = body.topics if isOld else body.groups[0].topics
+        topics = [
+            topic(
+                name=each.name,
+                partitions=[
+                    part(
+                        partitionIndex=number,
+                        committedOffset=self.committed.get((each.name, number), -1),
+                        metadata="",
+                    )
+                    for number in each.partitionIndexes
+                ],
+            )
+            for each in wanted
+        ]
+        if isOld:
+            return cls(topics=topics)
+        return cls(groups=[cls.OffsetFetchResponseGroup(groupId="g", topics=topics)])
+
     def _onInitProducerId(self, _header: RequestHeader, _body: Any, _node: int) -> Any:
         self.producerId += 1
         return messages.InitProducerIdResponse(producerId=self.producerId, producerEpoch=0)
@@ -265,7 +341,10 @@ class FakeKafka(Clock):
         line = self.line
         assert line is not None
 
+        line.isWaiting = True
+
         def late() -> None:
+            line.isWaiting = False
             if line in self.lines and not line.isSilent and line.peer.reason is None:
                 line.peer.deliver(encodeResponse(header, self.fetched(body, node)))
 

@@ -1,0 +1,414 @@
+"""
+A member of a classic consumer group: carries out what L{GroupMembership} decides. A module of its
+own, since that one is pure.
+
+What must be true:
+
+  - There is one step at a time; heartbeats go on beside it, also while a reader is slow or a
+  listener works.
+  - The leader looks at the partition counts again with all new metadata, and lets the group
+  rebalance when they differ from those it has assigned by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import TimeoutError as DeferredTimeoutError
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogbroker.client.kafka.cluster import ClusterClient
+from pylogbroker.client.kafka.connection import NegotiatedConnection
+from pylogbroker.client.kafka.coordinators import CoordinatorKind
+from pylogbroker.client.kafka.errorpolicy import ErrorPolicy, policyOf
+from pylogbroker.cluster.kafka.assignors import assignorOf
+from pylogbroker.config.kafka.clientsettings import KafkaConsumerSettings
+from pylogbroker.consumer.kafka.groupmembership import GroupMembership, Phase, Step
+from pylogbroker.errors import BrokerConnectionError, InvalidTopicError, PylogbrokerError
+from pylogbroker.net.deferreds import Waiters
+from pylogbroker.net.timer import Timer
+from pylogbroker.protocol.kafka import messages
+from pylogbroker.protocol.kafka.apikeys import ApiKey
+from pylogbroker.protocol.kafka.consumerprotocol import (
+    decodeAssignment,
+    decodeSubscription,
+    encodeAssignment,
+)
+from pylogbroker.protocol.kafka.errorcodes import ErrorCode, ResponseError, checkCode
+from pylogbroker.types import ConsumerGroupMetadata, TopicPartition
+
+LEAVE_MS = 5_000
+"""How long leaving may take; a member that cannot leave is left to its session's end."""
+
+REFUSED_RETRY_MS = 1_000
+"""After a refusal that does not pass, it is tried again so late."""
+
+MANY_LEAVE_VERSION = 3
+"""The first version of LeaveGroup with a list of members."""
+
+_PASSING = (
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.ILLEGAL_GENERATION,
+)
+
+log = Logger()
+
+
+class IGroupReader(Protocol):
+    """
+    What has the partitions of a member.
+
+    @ivar owned: the partitions that it has.
+    @ivar isWaiting: whether its reader waits for messages.
+    """
+
+    @property
+    def owned(self) -> Collection[TopicPartition]:
+        """See the class."""
+
+    @property
+    def isWaiting(self) -> bool:
+        """See the class."""
+
+    async def revoke(self, partitions: Collection[TopicPartition]) -> bool:
+        """
+        Give partitions up, in order.
+
+        @return: false: the reader did not come back before the member has to leave the group.
+        """
+
+    async def lose(self) -> None:
+        """Drop all partitions: others may have them."""
+
+    async def adopt(self, partitions: Collection[TopicPartition]) -> None:
+        """Take partitions in."""
+
+    def failed(self, error: PylogbrokerError) -> None:
+        """Tell the reader of an error."""
+
+
+class ClassicGroupMember:
+    """
+    One member.
+
+    @ivar membership: a L{GroupMembership}.
+    @ivar isEnded: whether it takes part no more.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        settings: KafkaConsumerSettings,
+        cluster: ClusterClient,
+        reader: IGroupReader,
+    ) -> None:
+        """
+        @raise ConfigurationError: there is no such assignor.
+        """
+        self.membership = GroupMembership(
+            settings.groupId,
+            settings.groupInstanceId or None,
+            [assignorOf(name) for name in settings.partitionAssignmentStrategy],
+            sessionTimeoutMs=settings.sessionTimeoutMs,
+            maxPollIntervalMs=settings.maxPollIntervalMs,
+            rackId=settings.clientRack or None,
+        )
+        self.isEnded = False
+        self._clock = clock
+        self._settings = settings
+        self._cluster = cluster
+        self._reader = reader
+        self._news: Waiters[None] = Waiters()
+        self._out: Waiters[None] = Waiters()
+        self._hasNews = False
+        self._running: Deferred[None] | None = None
+        self._beating: Deferred[None] | None = None
+        self._beatTimer = Timer(clock)
+        self._failureCount = 0
+        self._coming: list[TopicPartition] | None = None  # assigned, and not adopted yet
+        self._counts: dict[str, int] = {}  # by which the leader has assigned
+        cluster.listen(self._onMetadata)
+
+    @property
+    def metadata(self) -> ConsumerGroupMetadata:
+        """As the coordinator knows the member."""
+        member = self.membership
+        return ConsumerGroupMetadata(
+            member.groupId, member.generation, member.memberId, member.instanceId
+        )
+
+    def _nowMs(self) -> float:
+        return self._clock.seconds() * 1000
+
+    def polled(self) -> None:
+        """The reader is here."""
+        isBack = self._nowMs() >= self.membership.expiresAtMs()
+        self.membership.polledAtMs = self._nowMs()
+        if isBack:
+            self.wake()
+
+    def wake(self) -> None:
+        """Something has changed."""
+        self._hasNews = True
+        self._news.fire(None)
+
+    def subscribe(self, topics: Collection[str]) -> None:
+        """
+        @param topics: to read; none: leave the group.
+        """
+        self.membership.subscribe(sorted(topics))
+        self.polled()
+        if self._running is None and not self.isEnded:
+            self._running = Deferred.fromCoroutine(self._run())
+            self._running.addErrback(self._broken)
+        self.wake()
+
+    async def whenOut(self) -> None:
+        """Wait until this is no member any more."""
+        while not self.isEnded and (self.membership.phase is not Phase.OUT or self._reader.owned):
+            await self._out.wait()
+
+    def _broken(self, reason: Failure) -> None:
+        self._running = None
+        if not reason.check(CancelledError):
+            log.failure("A consumer's group member failed unexpectedly: this is a bug", reason)
+            self._reader.failed(BrokerConnectionError(f"unexpected: {reason.value!r}"))
+
+    # -- steps
+
+    async def _run(self) -> None:
+        while not self.isEnded:
+            self._hasNews = False
+            try:
+                await self._step()
+                self._failureCount = 0
+            except PylogbrokerError as error:
+                await self._rest(self._waitAfter(error))
+
+    def _waitAfter(self, error: PylogbrokerError) -> float:
+        """How long to wait before the next attempt; the reader is told of what does not pass."""
+        code = error.code if isinstance(error, ResponseError) else 0
+        self._failureCount += 1
+        if (
+            code in _PASSING
+            or isinstance(error, BrokerConnectionError)
+            or ErrorPolicy.RETRY in policyOf(code)
+        ):
+            return self._cluster.backoffMs(self._failureCount)
+        if code == ErrorCode.FENCED_INSTANCE_ID:
+            log.warn("{error}. Another member has its group.instance.id", error=error)
+        self._reader.failed(error)
+        return REFUSED_RETRY_MS
+
+    async def _rest(self, ms: float) -> None:
+        if not self._hasNews:
+            news = self._news.wait()
+            news.addTimeout(max(ms, 0) / 1000, self._clock, lambda _result, _seconds: None)
+            await news
+
+    async def _step(self) -> None:
+        member = self.membership
+        if self._reader.isWaiting:
+            member.polledAtMs = self._nowMs()
+        step = member.step(self._nowMs())
+        if step is Step.REST and self._coming is not None:
+            await self._reader.adopt(self._coming)
+            self._coming = None
+        elif step is Step.REST:
+            leftMs = member.expiresAtMs() - self._nowMs()
+            await self._rest(leftMs if leftMs > 0 else self._settings.maxPollIntervalMs)
+        elif step is Step.JOIN:
+            await self._join()
+        elif step is Step.SYNC:
+            await self._sync()
+        elif step is Step.LOSE:
+            await self._lose()
+        else:
+            await self._leaveSince()
+
+    async def _lose(self) -> None:
+        self._stopBeating()
+        self._coming = None
+        self.membership.isLost = False
+        await self._reader.lose()
+        self._out.fire(None)
+
+    async def _leaveSince(self) -> None:
+        """The reader is away for too long, or wants no topics any more."""
+        member = self.membership
+        if member.topics:
+            log.warn(
+                "The reader of group {group} took nothing for {limit} ms, so it leaves the group"
+                " until it takes again. More time: max.poll.interval.ms",
+                group=member.groupId,
+                limit=self._settings.maxPollIntervalMs,
+            )
+        else:
+            await self._reader.revoke(list(self._reader.owned))
+        await self._leave("max.poll.interval.ms" if member.topics else "unsubscribed")
+        member.lose()
+        await self._lose()
+
+    async def _join(self) -> None:
+        member = self.membership
+        await self._reader.revoke(member.givenUp(self._reader.owned))
+        if member.step(self._nowMs()) is not Step.JOIN:
+            return
+        self._coming = None
+        body = member.joinRequest(list(self._reader.owned))
+        waitMs = self._settings.maxPollIntervalMs
+        member.joined(await self._ask(ApiKey.JOIN_GROUP, body, waitMs))
+
+    async def _sync(self) -> None:
+        member = self.membership
+        assignments = await self._assign() if member.isLeader else {}
+        waitMs = self._settings.maxPollIntervalMs
+        answer = await self._ask(ApiKey.SYNC_GROUP, member.syncRequest(assignments), waitMs)
+        assigned = decodeAssignment(bytes(answer.assignment))
+        member.synced(answer.errorCode)
+        if member.phase is not Phase.STABLE:
+            return
+        self._beatTimer.start(self._settings.heartbeatIntervalMs, self._beat)
+        leaving = [each for each in self._reader.owned if each not in assigned]
+        if leaving:
+            member.rejoin()
+            if not await self._reader.revoke(leaving):
+                return
+        self._coming = [each for each in assigned if each not in self._reader.owned]
+
+    async def _ask(self, key: ApiKey, body: Any, waitMs: float = 0) -> Any:
+        async def ask(connection: NegotiatedConnection) -> Any:
+            answer = await connection.request(key, body, waitMs)
+            if ErrorPolicy.FIND_COORDINATOR in policyOf(answer.errorCode):
+                raise ResponseError(answer.errorCode, f"group {self.membership.groupId}")
+            return answer
+
+        coordinators, group = self._cluster.coordinators, self.membership.groupId
+        return await coordinators.ask(CoordinatorKind.GROUP, group, ask)
+
+    # -- the leader
+
+    async def _assign(self) -> Mapping[str, bytes]:
+        member = self.membership
+        subscriptions = [
+            decodeSubscription(bytes(each.metadata), each.memberId, each.groupInstanceId)
+            for each in member.members
+        ]
+        topics = {topic for each in subscriptions for topic in each.topics}
+        self._counts = await self._partitionCounts(topics)
+        made = assignorOf(member.assignor).assign(self._counts, subscriptions)
+        return {each: encodeAssignment(places) for each, places in made.items()}
+
+    async def _partitionCounts(self, topics: Collection[str]) -> dict[str, int]:
+        known = self._known(topics)
+        if len(known) < len(topics):
+            news = self._cluster.refresh()
+            limitMs = self._settings.requestTimeoutMs
+            news.addTimeout(limitMs / 1000, self._clock, lambda _result, _seconds: None)
+            await news
+            known = self._known(topics)
+        return known
+
+    def _known(self, topics: Collection[str]) -> dict[str, int]:
+        found = {}
+        for name in topics:
+            try:
+                topic = self._cluster.topic(name)
+            except InvalidTopicError:  # of a member that checks less: no such topic exists
+                continue
+            found[name] = 0 if topic is None else len(topic.partitions)
+        return {name: count for name, count in found.items() if count}
+
+    def _onMetadata(self) -> None:
+        member = self.membership
+        if member.isLeader and member.phase is Phase.STABLE:
+            topics = self._cluster.metadata.topics
+            now = {
+                name: len(topics[name].partitions) if name in topics else self._counts.get(name, 0)
+                for name in {*self._counts, *member.topics}
+            }
+            if {name: count for name, count in now.items() if count} != self._counts:
+                member.rejoin()
+                self.wake()
+
+    # -- heartbeats
+
+    def _beat(self) -> None:
+        self._beating = Deferred.fromCoroutine(self._heartbeat())
+        self._beating.addErrback(self._beatFailed)
+
+    async def _heartbeat(self) -> None:
+        member = self.membership
+        if member.phase is Phase.STABLE:
+            generation = member.generation
+            answer = await self._ask(ApiKey.HEARTBEAT, member.heartbeatRequest())
+            member.beaten(generation, answer.errorCode)
+        self._beaten()
+
+    def _beaten(self) -> None:
+        if self.membership.phase is not Phase.OUT and not self.isEnded:
+            self._beatTimer.start(self._settings.heartbeatIntervalMs, self._beat)
+        if self.membership.isLost or self.membership.step(self._nowMs()) is not Step.REST:
+            self.wake()
+
+    def _beatFailed(self, reason: Failure) -> None:
+        error = reason.value
+        if reason.check(CancelledError) or self.isEnded:
+            return
+        if not isinstance(error, PylogbrokerError):
+            log.failure("A heartbeat failed unexpectedly: this is a bug", reason)
+        elif self._waitAfter(error) and self.membership.isLost:
+            self.wake()
+            return
+        self._beaten()
+
+    def _stopBeating(self) -> None:
+        self._beatTimer.stop()
+        beating, self._beating = self._beating, None
+        if beating is not None:
+            beating.cancel()
+
+    # -- the end
+
+    async def _leave(self, reason: str) -> None:
+        """Leave, unless this is a static member, which may come back."""
+        member = self.membership
+        if not member.memberId or member.instanceId is not None:
+            return
+
+        async def leave(connection: NegotiatedConnection) -> None:
+            cls = messages.LeaveGroupRequest
+            body = cls(groupId=member.groupId)
+            if connection.supports(ApiKey.LEAVE_GROUP, MANY_LEAVE_VERSION):
+                body.members = [cls.MemberIdentity(memberId=member.memberId, reason=reason)]
+            else:
+                body.memberId = member.memberId
+            answer = await connection.request(ApiKey.LEAVE_GROUP, body)
+            checkCode(answer.errorCode, f"leaving group {member.groupId}")
+
+        asking = Deferred.fromCoroutine(
+            self._cluster.coordinators.ask(CoordinatorKind.GROUP, member.groupId, leave)
+        )
+        asking.addTimeout(LEAVE_MS / 1000, self._clock)
+        try:
+            await asking
+        except (PylogbrokerError, DeferredTimeoutError) as error:
+            log.info("Not left, but to be forgotten: {error}", error=error)
+
+    async def close(self) -> None:
+        """Give the partitions up, and leave."""
+        self.isEnded = True
+        running, self._running = self._running, None
+        if running is not None:
+            running.cancel()
+        if self.membership.phase is Phase.STABLE:
+            await self._reader.revoke(list(self._reader.owned))
+        self._stopBeating()
+        await self._leave("the consumer was closed")
+        self.membership.lose()
+        self._out.fire(None)

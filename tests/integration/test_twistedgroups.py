@@ -1,0 +1,314 @@
+"""
+Consumer groups of L{KafkaConsumer} on a real broker: members that come and go, static ones, slow
+ones, and another client in the same group.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.internet.threads import deferToThread
+from twisted.internet.utils import getProcessOutputAndValue
+from twisted.trial.unittest import TestCase
+
+from pylogbroker.consumer.kafka.consumer import KafkaConsumer
+from pylogbroker.consumer.offsetstores import MemoryOffsetStore
+from pylogbroker.errors import CommitFailedError
+from pylogbroker.producer.kafka.producer import KafkaProducer
+from pylogbroker.testing.localbroker import LocalBroker
+from pylogbroker.types import OffsetAndMetadata, TopicPartition
+
+T0 = TopicPartition("t", 0)
+COUNT = 4
+
+OTHER = """
+import sys
+from confluent_kafka import Consumer
+consumer = Consumer({
+    "bootstrap.servers": sys.argv[1], "group.id": "g", "auto.offset.reset": "earliest",
+    "partition.assignment.strategy": sys.argv[2], "enable.auto.commit": False,
+})
+consumer.subscribe(["t"])
+values = []
+while len(values) < int(sys.argv[3]):
+    message = consumer.poll(1)
+    if message is not None and message.error() is None:
+        values.append(message.value().decode())
+        consumer.commit(message, asynchronous=False)
+print(" ".join(values))
+consumer.close()
+"""
+
+
+class Listener:
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, set[TopicPartition]]] = []
+
+    def partitionsAssigned(self, partitions: Collection[TopicPartition]) -> None:
+        self.told.append(("assigned", set(partitions)))
+
+    async def partitionsRevoked(self, partitions: Collection[TopicPartition]) -> None:
+        self.told.append(("revoked", set(partitions)))
+
+    def partitionsLost(self, partitions: Collection[TopicPartition]) -> None:
+        self.told.append(("lost", set(partitions)))
+
+
+class GroupTests(TestCase):
+    """A topic of four partitions."""
+
+    timeout = 120
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        self.broker = LocalBroker(
+            reactor, {"num.partitions": str(COUNT), "group.min.session.timeout.ms": "100"}
+        )
+        await self.broker.start()
+        self.addCleanup(self.broker.stop)
+        self.producer = KafkaProducer(
+            reactor, {"bootstrap.servers": self.broker.bootstrapServers, "linger.ms": "0"}
+        )
+        self.addCleanup(self.producer.close)
+        self.sentCount = 0
+        self.broken: list[Any] = []
+        self.found: Counter[bytes] = Counter()
+
+    async def send(self, count: int, topic: str = "t") -> None:
+        """More numbers, dealt to the partitions in turn."""
+        for _message in range(count):
+            value = b"%d" % self.sentCount
+            await self.producer.send(topic, value, partition=self.sentCount % COUNT)
+            self.sentCount += 1
+
+    def member(self, **settings: str) -> KafkaConsumer:
+        """A member that is not subscribed yet."""
+        given = {key.replace("_", "."): value for key, value in settings.items()}
+        made = KafkaConsumer(
+            reactor,
+            {
+                "bootstrap.servers": self.broker.bootstrapServers,
+                "group.id": "g",
+                "auto.offset.reset": "earliest",
+                "heartbeat.interval.ms": "50",
+                "retry.backoff.ms": "10",
+                **given,
+            },
+        )
+        self.addCleanup(made.close)
+        return made
+
+    def read(self, consumer: KafkaConsumer) -> None:
+        """Count what a consumer reads, to its end."""
+
+        async def readAll() -> None:
+            async for record in consumer:
+                self.found[record.value or b""] += 1
+
+        Deferred.fromCoroutine(readAll()).addErrback(self.broken.append)
+
+    async def until(self, isSo: Callable[[], bool]) -> None:
+        """Wait for something."""
+        while not isSo():
+            self.assertEqual(self.broken, [])
+            await deferLater(reactor, 0.01)
+
+    async def exchange(self, **settings: str) -> None:
+        """Two join, one after the other, and one leaves."""
+        await self.send(40)
+        first, second = self.member(**settings), self.member(**settings)
+        first.subscribe(["t"])
+        self.read(first)
+        await self.until(lambda: len(self.found) == 40)
+        self.assertEqual(len(first.assignment()), COUNT)
+        second.subscribe(re.compile("t"))
+        self.read(second)
+        await self.until(lambda: len(second.assignment()) == 2 == len(first.assignment()))
+        self.assertEqual({*first.assignment()} & {*second.assignment()}, set())
+        await self.send(40)
+        await self.until(lambda: len(self.found) == 80)
+        await first.close()
+        await self.until(lambda: len(second.assignment()) == COUNT)
+        await self.send(40)
+        await self.until(lambda: len(self.found) == 120)
+        await second.close()
+        self.assertEqual(set(self.found.values()), {1})
+
+    async def test_eager(self) -> None:
+        """Members that come and go have each partition once, and read each message once."""
+        await self.exchange()
+
+    async def test_cooperative(self) -> None:
+        """The same, where members keep partitions during a rebalance."""
+        await self.exchange(partition_assignment_strategy="cooperative-sticky")
+
+    async def test_cooperativeKeeps(self) -> None:
+        """With the cooperative assignor only what moves is revoked."""
+        await self.send(4)
+        listener = Listener()
+        settings = {"partition_assignment_strategy": "cooperative-sticky"}
+        first, second = self.member(**settings), self.member(**settings)
+        first.subscribe(["t"], listener)
+        self.read(first)
+        await self.until(lambda: len(self.found) == 4)
+        second.subscribe(["t"])
+        self.read(second)
+        await self.until(lambda: len(second.assignment()) == 2)
+        self.assertEqual([name for name, _places in listener.told], ["assigned", "revoked"])
+        self.assertEqual(listener.told[1][1], {*second.assignment()})
+
+    async def test_committed(self) -> None:
+        """Positions are committed with their text, and a reader goes on behind them."""
+        await self.send(8)
+        first = self.member(enable_auto_commit="false")
+        first.subscribe(["t"])
+        self.read(first)
+        await self.until(lambda: len(self.found) == 8)
+        await first.commitOffsets({T0: OffsetAndMetadata(1, 0, "half")})
+        self.assertEqual(await first.committed([T0]), {T0: OffsetAndMetadata(1, 0, "half")})
+        await first.close()
+        second = self.member()
+        second.subscribe(["t"])
+        self.read(second)
+        await self.until(lambda: sum(self.found.values()) == 15)
+        await second.close()
+        third = self.member()
+        found = await third.committed([T0, TopicPartition("t", 9)])
+        stored = found[T0]
+        assert stored is not None
+        self.assertEqual((stored.offset, len(found)), (2, 2))
+
+    async def test_inHand(self) -> None:
+        """A message that the reader has not come back from is not committed by itself."""
+        await self.send(1)
+        first = self.member()
+        first.subscribe(["t"])
+        self.assertEqual((await first.__anext__()).value, b"0")
+        await first.close()
+        second = self.member()
+        second.subscribe(["t"])
+        self.assertEqual((await second.__anext__()).value, b"0")
+        await second.commitOffsets()
+        await second.close()
+        third = self.member()
+        third.subscribe(["t"])
+        await self.send(1)
+        self.assertEqual((await third.__anext__()).value, b"1")
+
+    async def test_slowReader(self) -> None:
+        """One that takes nothing for too long has left, is told so, and joins with a take."""
+        await self.send(8)
+        listener = Listener()
+        slow = self.member(max_poll_interval_ms="200")
+        slow.subscribe(["t"], listener)
+        await slow.__anext__()
+        await self.until(lambda: ("lost", {*listener.told[0][1]}) in listener.told)
+        self.assertEqual(slow.assignment(), [])
+        self.assertEqual(slow.groupMetadata().generationId, -1)
+        with self.assertRaises(CommitFailedError) as caught:
+            await slow.commitOffsets({T0: 1})
+        self.assertIn("nothing was committed", str(caught.exception))
+        self.read(slow)
+        await self.until(lambda: len(self.found) == 8)
+
+    async def test_static(self) -> None:
+        """A static member that comes back has its partitions again, in the same generation."""
+        await self.send(8)
+        members = [self.member(group_instance_id=name) for name in ("a", "b")]
+        for each in members:
+            each.subscribe(["t"])
+            self.read(each)
+        await self.until(lambda: all(len(each.assignment()) == 2 for each in members))
+        before = members[1].groupMetadata().generationId
+        places = {*members[0].assignment()}
+        await members[0].close()
+        again = self.member(group_instance_id="a")
+        again.subscribe(["t"])
+        self.read(again)
+        await self.until(lambda: bool(again.assignment()))
+        self.assertEqual({*again.assignment()}, places)
+        self.assertEqual(members[1].groupMetadata().generationId, before)
+
+    async def test_unsubscribed(self) -> None:
+        """One that wants no topics any more gives its partitions up, and may assign some."""
+        await self.send(4)
+        listener = Listener()
+        member = self.member()
+        member.subscribe(["t"], listener)
+        self.assertEqual(member.subscription(), {"t"})
+        self.read(member)
+        await self.until(lambda: len(self.found) == 4)
+        await member.unsubscribe()
+        self.assertEqual([name for name, _places in listener.told], ["assigned", "revoked"])
+        self.assertEqual((member.subscription(), member.assignment()), (frozenset(), []))
+        member.assign([T0])
+        await self.send(4)
+        await self.until(lambda: len(self.found) == 5)
+
+    async def test_store(self) -> None:
+        """Positions can be kept elsewhere."""
+        await self.send(4)
+        store = MemoryOffsetStore()
+        for count in (4, 8):
+            reader = KafkaConsumer(
+                reactor,
+                {
+                    "bootstrap.servers": self.broker.bootstrapServers,
+                    "auto.offset.reset": "earliest",
+                },
+                offsetStore=store,
+            )
+            reader.assign([TopicPartition("t", number) for number in range(COUNT)])
+            self.read(reader)
+            await self.until(lambda: len(self.found) == count)  # noqa: B023
+            await reader.close()
+            await self.send(4)
+        self.assertEqual(set(self.found.values()), {1})
+
+    async def test_morePartitions(self) -> None:
+        """The leader sees new partitions, and they get a reader."""
+        await self.send(4)
+        member = self.member(metadata_max_age_ms="100")
+        member.subscribe(["t"])
+        self.read(member)
+        await self.until(lambda: len(self.found) == 4)
+        await deferToThread(self.addPartitions)
+        await self.until(lambda: len(member.assignment()) == COUNT + 2)
+
+    def addPartitions(self) -> None:
+        """Two more; waits for the broker, in a thread."""
+        admin = AdminClient({"bootstrap.servers": self.broker.bootstrapServers})
+        admin.create_partitions([NewPartitions("t", COUNT + 2)])["t"].result(30)
+
+    async def test_otherClient(self) -> None:
+        """Ours and librdkafka's share a group, by each assignor that both know."""
+        for strategy in ("range", "roundrobin", "cooperative-sticky"):
+            await self.send(20)
+            ours = self.member(partition_assignment_strategy=strategy)
+            ours.subscribe(["t"])
+            self.read(ours)
+            await self.until(lambda: sum(self.found.values()) >= self.sentCount)
+            other = getProcessOutputAndValue(
+                sys.executable,
+                ["-c", OTHER, self.broker.bootstrapServers, strategy, "10"],
+                dict(os.environ),
+            )
+            await self.until(lambda: len(ours.assignment()) == 2)  # noqa: B023
+            await self.send(20)
+            out, err, code = await other
+            self.assertEqual(code, 0, err)
+            self.found.update(out.split())
+            await self.until(lambda: len(self.found) == self.sentCount)
+            await ours.close()
+            self.assertEqual(set(self.found.values()), {1})
