@@ -267,6 +267,8 @@ class ClassicGroupMember:
     async def _sync(self) -> None:
         member = self.membership
         assignments = await self._assign() if member.isLeader else {}
+        if member.skipsAssignment:  # the leader only watches the partition counts
+            assignments = {}
         waitMs = self._settings.maxPollIntervalMs
         answer = await self._ask(ApiKey.SYNC_GROUP, member.syncRequest(assignments), waitMs)
         assigned = decodeAssignment(bytes(answer.assignment))

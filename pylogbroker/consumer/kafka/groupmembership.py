@@ -69,7 +69,9 @@ class GroupMembership:
     @ivar memberId: empty: none yet.
     @ivar generation: of the group; L{NO_GENERATION}: no member.
     @ivar isLost: whether its partitions may have other owners.
-    @ivar isLeader: whether it assigns the partitions of its generation.
+    @ivar isLeader: whether it assigns the partitions of its generation, and watches the topics.
+    @ivar skipsAssignment: whether the leader, a static member that came back, leaves the
+        assignment as it is (KIP-814).
     @ivar assignor: that the group has chosen, by name.
     @ivar members: of the generation, for the leader: C{JoinGroupResponseMember}s.
     @ivar polledAtMs: when the reader was here last.
@@ -94,7 +96,7 @@ class GroupMembership:
         self.topics: tuple[str, ...] = ()
         self.memberId = ""
         self.generation = NO_GENERATION
-        self.isLost = self.isLeader = False
+        self.isLost = self.isLeader = self.skipsAssignment = False
         self.assignor = ""
         self.members: Sequence[Any] = ()
         self.polledAtMs = 0.0
@@ -156,7 +158,8 @@ class GroupMembership:
         self.memberId = answer.memberId
         self.generation = answer.generationId
         self.assignor = answer.protocolName or ""
-        self.isLeader = answer.leader == answer.memberId and not answer.skipAssignment
+        self.isLeader = answer.leader == answer.memberId
+        self.skipsAssignment = answer.skipAssignment
         self.members = answer.members
         self.phase = Phase.SYNCING
 

@@ -244,6 +244,30 @@ class MemberTests(GroupCase):
         self.kafka.answers[ApiKey.LEAVE_GROUP].append(SILENCE)
         self.end(consumer)
 
+    def test_staticLeader(self) -> None:
+        """A static leader that came back leaves the assignment, and sees new partitions."""
+        first = self.join(group_instance_id="i")
+        self.read(first)
+        assignment = bytes(self.kafka.asked(ApiKey.SYNC_GROUP)[-1].assignments[0].assignment)
+
+        def back(kafka: Any, header: Any, body: Any) -> Any:
+            made = kafka.usual(header, body)
+            made.skipAssignment = True
+            return made
+
+        self.end(first)
+        self.kafka.answers[ApiKey.JOIN_GROUP].append(back)
+        self.kafka.answers[ApiKey.SYNC_GROUP].append(
+            messages.SyncGroupResponse(assignment=assignment)
+        )
+        again = self.join(group_instance_id="i", metadata_max_age_ms="1000")
+        self.read(again)
+        self.assertEqual(self.kafka.asked(ApiKey.SYNC_GROUP)[-1].assignments, [])
+        self.assertEqual(again.assignment(), [T0, T1])
+        self.kafka.addTopic("t", 1, 2, 1)
+        self.read(again, 4)
+        self.assertEqual(len(again.assignment()), 3)
+
     def test_misuse(self) -> None:
         """What cannot be: no group, two ways at once, after the end, wrong names."""
         alone = self.make()
