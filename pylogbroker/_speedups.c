@@ -663,11 +663,43 @@ areOrdinary(PyObject *Py_UNUSED(module), PyObject *arguments)
 #define BATCH_OVERHEAD 61
 #define BUFFER_SIZE_MIN 1024
 
+/* Bytes that grow. */
 typedef struct {
-    PyObject_HEAD
     byte *data;
     size_t used;
     size_t capacity;
+} Buffer;
+
+/* Room for `more` bytes. Grows by half, so that the cost of a byte is bounded. */
+static int
+reserve(Buffer *buffer, size_t more)
+{
+    size_t wanted, capacity;
+    byte *data;
+    if (more <= buffer->capacity - buffer->used) {
+        return 0;
+    }
+    wanted = buffer->used + more; /* both are sizes of objects that are there: no overflow */
+    capacity = buffer->capacity + buffer->capacity / 2;
+    if (capacity < BUFFER_SIZE_MIN) {
+        capacity = BUFFER_SIZE_MIN;
+    }
+    if (capacity < wanted) {
+        capacity = wanted;
+    }
+    data = PyMem_Realloc(buffer->data, capacity);
+    if (data == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    buffer->data = data;
+    buffer->capacity = capacity;
+    return 0;
+}
+
+typedef struct {
+    PyObject_HEAD
+    Buffer buffer;
     Py_ssize_t count;
     Py_ssize_t size;
     long long baseMs;
@@ -689,36 +721,9 @@ static void
 RecordEncoder_dealloc(RecordEncoder *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    PyMem_Free(self->data);
+    PyMem_Free(self->buffer.data);
     type->tp_free(self);
     Py_DECREF(type);
-}
-
-/* Room for `more` bytes. Grows by half, so that the cost of a byte is bounded. */
-static int
-RecordEncoder_reserve(RecordEncoder *self, size_t more)
-{
-    size_t wanted, capacity;
-    byte *data;
-    if (more <= self->capacity - self->used) {
-        return 0;
-    }
-    wanted = self->used + more; /* both are sizes of objects that are there: no overflow */
-    capacity = self->capacity + self->capacity / 2;
-    if (capacity < BUFFER_SIZE_MIN) {
-        capacity = BUFFER_SIZE_MIN;
-    }
-    if (capacity < wanted) {
-        capacity = wanted;
-    }
-    data = PyMem_Realloc(self->data, capacity);
-    if (data == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    self->data = data;
-    self->capacity = capacity;
-    return 0;
 }
 
 /* The bytes of a field; -1 with an error set: it is neither bytes nor None. */
@@ -838,10 +843,10 @@ RecordEncoder_write(RecordEncoder *self, int64_t deltaMs, int64_t offsetDelta, P
         }
     }
     total += varintSize(zigzag(headerCount / 2));
-    if (RecordEncoder_reserve(self, VARINT_SIZE_MAX + total) < 0) {
+    if (reserve(&self->buffer, VARINT_SIZE_MAX + total) < 0) {
         goto failed;
     }
-    target = writeVarint(self->data + self->used, zigzag((int64_t)total));
+    target = writeVarint(self->buffer.data + self->buffer.used, zigzag((int64_t)total));
     *target++ = 0;
     target = writeVarint(target, zigzag(deltaMs));
     target = writeVarint(target, zigzag(offsetDelta));
@@ -855,8 +860,8 @@ RecordEncoder_write(RecordEncoder *self, int64_t deltaMs, int64_t offsetDelta, P
         target = writeSized(target, at, size);
     }
     Py_XDECREF(flat);
-    self->used = (size_t)(target - self->data);
-    self->size = BATCH_OVERHEAD + (Py_ssize_t)self->used;
+    self->buffer.used = (size_t)(target - self->buffer.data);
+    self->size = BATCH_OVERHEAD + (Py_ssize_t)self->buffer.used;
     self->count++;
     return 0;
 failed:
@@ -898,11 +903,11 @@ RecordEncoder_append(RecordEncoder *self, PyObject *const *given, Py_ssize_t cou
 static PyObject *
 RecordEncoder_take(RecordEncoder *self, PyObject *Py_UNUSED(nothing))
 {
-    PyObject *body = PyBytes_FromStringAndSize((const char *)self->data, (Py_ssize_t)self->used);
+    PyObject *body = PyBytes_FromStringAndSize((const char *)self->buffer.data, (Py_ssize_t)self->buffer.used);
     if (body != NULL) {
-        PyMem_Free(self->data);
-        self->data = NULL;
-        self->used = self->capacity = 0;
+        PyMem_Free(self->buffer.data);
+        self->buffer.data = NULL;
+        self->buffer.used = self->buffer.capacity = 0;
     }
     return body;
 }
@@ -937,6 +942,370 @@ static PyType_Spec RecordEncoder_spec = {
     .basicsize = sizeof(RecordEncoder),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
     .slots = RecordEncoder_slots,
+};
+
+/* -- records as Arrow's columns --------------------------------------------------------------- */
+
+/* The buffers of the columns, in the order of pylogbroker.records.columns.RecordColumns. */
+enum {
+    OFFSETS,
+    TIMESTAMPS,
+    TIMESTAMP_TYPES,
+    KEY_OFFSETS,
+    KEYS,
+    KEY_VALIDITY,
+    VALUE_OFFSETS,
+    VALUES,
+    VALUE_VALIDITY,
+    HEADER_OFFSETS,
+    NAME_OFFSETS,
+    NAMES,
+    CONTENT_OFFSETS,
+    CONTENTS,
+    CONTENT_VALIDITY,
+    COLUMN_COUNT
+};
+
+static const int edgeColumns[] = {KEY_OFFSETS, VALUE_OFFSETS, HEADER_OFFSETS, NAME_OFFSETS,
+                                  CONTENT_OFFSETS};
+
+#define NAME_GROWTH_MAX 3 /* a wrong byte becomes U+FFFD */
+
+typedef struct {
+    PyObject_HEAD
+    Buffer columns[COLUMN_COUNT];
+    Py_ssize_t count;
+    Py_ssize_t headerCount;
+    size_t absentKeyCount;
+    size_t absentValueCount;
+    size_t absentContentCount;
+    int isBroken; /* a row was written in part */
+} ColumnsEncoder;
+
+static int
+put(Buffer *buffer, const void *at, size_t size)
+{
+    if (reserve(buffer, size) < 0) {
+        return -1;
+    }
+    if (size) {
+        memcpy(buffer->data + buffer->used, at, size);
+        buffer->used += size;
+    }
+    return 0;
+}
+
+/* A bit of a bitmap that has `count` bits. */
+static int
+putBit(Buffer *buffer, Py_ssize_t count, int isSet)
+{
+    byte none = 0;
+    if (count % 8 == 0 && put(buffer, &none, 1) < 0) {
+        return -1;
+    }
+    if (isSet) {
+        buffer->data[buffer->used - 1] |= (byte)(1 << count % 8);
+    }
+    return 0;
+}
+
+/* A field, the edge behind it, and whether it is there. */
+static int
+putField(Buffer *edges, Buffer *data, Buffer *validity, Py_ssize_t count, size_t *absentCount,
+         const byte *at, size_t size)
+{
+    int32_t edge;
+    if (at == NULL) {
+        *absentCount += 1;
+    }
+    if (put(data, at, size) < 0 || putBit(validity, count, at != NULL) < 0) {
+        return -1;
+    }
+    edge = (int32_t)data->used; /* the caller has compared it with INT32_MAX */
+    return put(edges, &edge, sizeof edge);
+}
+
+static int
+ColumnsEncoder_begin(ColumnsEncoder *self)
+{
+    int32_t zero = 0;
+    for (size_t index = 0; index < sizeof edgeColumns / sizeof *edgeColumns; index++) {
+        if (put(&self->columns[edgeColumns[index]], &zero, sizeof zero) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static void
+ColumnsEncoder_clear(ColumnsEncoder *self)
+{
+    for (int index = 0; index < COLUMN_COUNT; index++) {
+        PyMem_Free(self->columns[index].data);
+        memset(&self->columns[index], 0, sizeof self->columns[index]);
+    }
+    self->count = self->headerCount = 0;
+    self->absentKeyCount = self->absentValueCount = self->absentContentCount = 0;
+}
+
+static PyObject *
+ColumnsEncoder_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(named))
+{
+    ColumnsEncoder *self = (ColumnsEncoder *)type->tp_alloc(type, 0);
+    if (self != NULL && ColumnsEncoder_begin(self) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static void
+ColumnsEncoder_dealloc(ColumnsEncoder *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    ColumnsEncoder_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static size_t
+ColumnsEncoder_size(const ColumnsEncoder *self)
+{
+    return self->columns[KEYS].used + self->columns[VALUES].used + self->columns[NAMES].used
+           + self->columns[CONTENTS].used;
+}
+
+/* A name as valid UTF-8, which Arrow's text must be. */
+static int
+ColumnsEncoder_putName(ColumnsEncoder *self, const byte *at, size_t size)
+{
+    Buffer *names = &self->columns[NAMES];
+    size_t index = 0;
+    int32_t edge;
+    while (index < size && at[index] < 128) {
+        index++;
+    }
+    if (index == size) {
+        if (put(names, at, size) < 0) {
+            return -1;
+        }
+    }
+    else {
+        const char *encoded = NULL;
+        Py_ssize_t encodedSize;
+        int isPut;
+        PyObject *name = PyUnicode_DecodeUTF8((const char *)at, (Py_ssize_t)size, "replace");
+        if (name == NULL) {
+            return -1;
+        }
+        encoded = PyUnicode_AsUTF8AndSize(name, &encodedSize);
+        isPut = encoded != NULL && put(names, encoded, (size_t)encodedSize) == 0;
+        Py_DECREF(name);
+        if (!isPut) {
+            return -1;
+        }
+    }
+    edge = (int32_t)names->used;
+    return put(&self->columns[NAME_OFFSETS], &edge, sizeof edge);
+}
+
+/* Whether the fields of a record still fit below edges of 32 bits. */
+static int
+ColumnsEncoder_hasRoom(const ColumnsEncoder *self, const RecordFields *record, size_t headersSize)
+{
+    const size_t sizeMax = INT32_MAX;
+    return record->keySize <= sizeMax - self->columns[KEYS].used
+           && record->valueSize <= sizeMax - self->columns[VALUES].used
+           && headersSize <= sizeMax / NAME_GROWTH_MAX
+           && headersSize * NAME_GROWTH_MAX <= sizeMax - self->columns[NAMES].used
+           && headersSize <= sizeMax - self->columns[CONTENTS].used
+           && record->headerCount <= sizeMax - (size_t)self->headerCount;
+}
+
+static int
+ColumnsEncoder_putRow(ColumnsEncoder *self, const RecordFields *record, int64_t offset,
+                      int64_t timestampMs, int32_t timestampType)
+{
+    Buffer *columns = self->columns;
+    Window window = record->headers;
+    int32_t edge;
+    if (put(&columns[OFFSETS], &offset, sizeof offset) < 0
+        || put(&columns[TIMESTAMPS], &timestampMs, sizeof timestampMs) < 0
+        || put(&columns[TIMESTAMP_TYPES], &timestampType, sizeof timestampType) < 0
+        || putField(&columns[KEY_OFFSETS], &columns[KEYS], &columns[KEY_VALIDITY], self->count,
+                    &self->absentKeyCount, record->key, record->keySize)
+               < 0
+        || putField(&columns[VALUE_OFFSETS], &columns[VALUES], &columns[VALUE_VALIDITY],
+                    self->count, &self->absentValueCount, record->value, record->valueSize)
+               < 0) {
+        return -1;
+    }
+    for (uint64_t index = 0; index < record->headerCount; index++) {
+        const byte *at = NULL;
+        size_t size = 0;
+        /* readRecord has been here: both fields are whole. */
+        if (!readSized(&window, &at, &size) || ColumnsEncoder_putName(self, at, size) < 0
+            || !readSized(&window, &at, &size)
+            || putField(&columns[CONTENT_OFFSETS], &columns[CONTENTS],
+                        &columns[CONTENT_VALIDITY], self->headerCount, &self->absentContentCount,
+                        at, size)
+                   < 0) {
+            return -1;
+        }
+        self->headerCount++;
+    }
+    edge = (int32_t)self->headerCount;
+    if (put(&columns[HEADER_OFFSETS], &edge, sizeof edge) < 0) {
+        return -1;
+    }
+    self->count++;
+    return 0;
+}
+
+/*
+ * add(body, at, count, baseOffset, baseMs, appendMs, timestampType, start, end, rowCountMax,
+ * sizeMax)
+ *
+ * Add the records of a batch from byte `at` on that have offsets from `start` to before `end`, up
+ * to a number of rows or bytes. Returns (the byte behind them, the number of records that were
+ * read, whether there is no room): fewer than `count` where there is no room, or the next one is
+ * unusual.
+ */
+static PyObject *
+ColumnsEncoder_add(ColumnsEncoder *self, PyObject *arguments)
+{
+    PyObject *body, *append;
+    Py_ssize_t position, count, rowCountMax, sizeMax, done = 0;
+    long long baseOffset, baseMs, start, end, appendMs = 0;
+    int timestampType, isFull = 0;
+    const byte *begin;
+    Window window;
+    if (!PyArg_ParseTuple(arguments, "O!nnLLOiLLnn", &PyBytes_Type, &body, &position, &count,
+                          &baseOffset, &baseMs, &append, &timestampType, &start, &end,
+                          &rowCountMax, &sizeMax)) {
+        return NULL;
+    }
+    if (append != Py_None) {
+        appendMs = PyLong_AsLongLong(append);
+        if (appendMs == -1 && PyErr_Occurred()) {
+            return NULL;
+        }
+    }
+    if (position < 0 || position > PyBytes_GET_SIZE(body) || sizeMax < 0 || self->isBroken) {
+        PyErr_SetString(PyExc_ValueError, "the position is not in the body, or a size is negative,"
+                                          " or adding failed before");
+        return NULL;
+    }
+    begin = (const byte *)PyBytes_AS_STRING(body);
+    window.at = begin + position;
+    window.end = begin + PyBytes_GET_SIZE(body);
+    while (done < count) {
+        Window ahead = window;
+        RecordFields record;
+        int64_t offset, timestampMs;
+        if (self->count > 0
+            && (self->count >= rowCountMax || ColumnsEncoder_size(self) >= (size_t)sizeMax)) {
+            isFull = 1;
+            break;
+        }
+        if (!readRecord(&ahead, &record)
+            || __builtin_add_overflow((int64_t)baseOffset, record.offsetDelta, &offset)
+            || (__builtin_add_overflow((int64_t)baseMs, record.deltaMs, &timestampMs)
+                && append == Py_None)) {
+            break;
+        }
+        if (offset >= start && offset < end) {
+            if (!ColumnsEncoder_hasRoom(self, &record, (size_t)(ahead.at - record.headers.at))) {
+                isFull = self->count > 0;
+                break;
+            }
+            if (append != Py_None) {
+                timestampMs = appendMs;
+            }
+            if (ColumnsEncoder_putRow(self, &record, offset, timestampMs, timestampType) < 0) {
+                self->isBroken = 1;
+                if (!PyErr_Occurred()) {
+                    PyErr_SetString(PyExc_SystemError, "a header was read in two ways");
+                }
+                return NULL;
+            }
+        }
+        window = ahead;
+        done++;
+    }
+    return Py_BuildValue("nnO", (Py_ssize_t)(window.at - begin), done,
+                         isFull ? Py_True : Py_False);
+}
+
+static PyObject *
+ColumnsEncoder_take(ColumnsEncoder *self, PyObject *Py_UNUSED(nothing))
+{
+    PyObject *taken;
+    if (self->isBroken) {
+        PyErr_SetString(PyExc_ValueError, "adding failed before");
+        return NULL;
+    }
+    taken = PyTuple_New(2 + COLUMN_COUNT);
+    if (taken == NULL) {
+        return NULL;
+    }
+    PyTuple_SET_ITEM(taken, 0, PyLong_FromSsize_t(self->count));
+    PyTuple_SET_ITEM(taken, 1, PyLong_FromSsize_t(self->headerCount));
+    for (int index = 0; index < COLUMN_COUNT; index++) {
+        const Buffer *column = &self->columns[index];
+        int isNeeded = index == KEY_VALIDITY       ? self->absentKeyCount > 0
+                       : index == VALUE_VALIDITY   ? self->absentValueCount > 0
+                       : index == CONTENT_VALIDITY ? self->absentContentCount > 0
+                                                   : 1;
+        PyTuple_SET_ITEM(taken, 2 + index,
+                         isNeeded ? PyBytes_FromStringAndSize((const char *)column->data,
+                                                              (Py_ssize_t)column->used)
+                                  : Py_NewRef(Py_None));
+    }
+    for (int index = 0; index < 2 + COLUMN_COUNT; index++) {
+        if (PyTuple_GET_ITEM(taken, index) == NULL) {
+            Py_DECREF(taken);
+            return NULL;
+        }
+    }
+    ColumnsEncoder_clear(self);
+    if (ColumnsEncoder_begin(self) < 0) {
+        self->isBroken = 1;
+        Py_DECREF(taken);
+        return NULL;
+    }
+    return taken;
+}
+
+static PyMethodDef ColumnsEncoder_methods[] = {
+    {"add", (PyCFunction)ColumnsEncoder_add, METH_VARARGS,
+     PyDoc_STR("add(body, at, count, baseOffset, baseMs, appendMs, timestampType, start, end,"
+               " rowCountMax, sizeMax): the byte behind the records, their number, and whether"
+               " there is no room for the next one.")},
+    {"take", (PyCFunction)ColumnsEncoder_take, METH_NOARGS,
+     PyDoc_STR("The numbers of rows and headers, and the buffers, which begin anew.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef ColumnsEncoder_members[] = {
+    {"count", T_PYSSIZET, offsetof(ColumnsEncoder, count), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot ColumnsEncoder_slots[] = {
+    {Py_tp_new, ColumnsEncoder_new},
+    {Py_tp_dealloc, ColumnsEncoder_dealloc},
+    {Py_tp_methods, ColumnsEncoder_methods},
+    {Py_tp_members, ColumnsEncoder_members},
+    {Py_tp_doc, (void *)PyDoc_STR("Decodes records into the buffers of Arrow's columns.")},
+    {0, NULL},
+};
+
+static PyType_Spec ColumnsEncoder_spec = {
+    .name = "pylogbroker._speedups.ColumnsEncoder",
+    .basicsize = sizeof(ColumnsEncoder),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = ColumnsEncoder_slots,
 };
 
 /* -- message sets of 2011 --------------------------------------------------------------------- */
@@ -1248,9 +1617,17 @@ static PyMethodDef functions[] = {
 };
 
 static int
+addType(PyObject *module, const char *name, PyType_Spec *spec)
+{
+    PyObject *type = PyType_FromSpec(spec);
+    int status = type == NULL ? -1 : PyModule_AddObjectRef(module, name, type);
+    Py_XDECREF(type);
+    return status;
+}
+
+static int
 prepareModule(PyObject *module)
 {
-    PyObject *type;
     if (emptyTuple == NULL) {
         prepareChecksum(&ieee, 0xedb88320u);
         prepareChecksum(&castagnoli, 0x82f63b78u);
@@ -1263,15 +1640,10 @@ prepareModule(PyObject *module)
             return -1;
         }
     }
-    type = PyType_FromSpec(&RecordEncoder_spec);
-    if (type == NULL) {
+    if (addType(module, "RecordEncoder", &RecordEncoder_spec) < 0
+        || addType(module, "ColumnsEncoder", &ColumnsEncoder_spec) < 0) {
         return -1;
     }
-    if (PyModule_AddObjectRef(module, "RecordEncoder", type) < 0) {
-        Py_DECREF(type);
-        return -1;
-    }
-    Py_DECREF(type);
     return 0;
 }
 

@@ -98,6 +98,12 @@ class EquivalenceTests(SynchronousTestCase):
 
     @settings(max_examples=300)
     @given(st.integers(0, 1 << 62))
+    def test_arrow(self, seed: int) -> None:
+        """The buffers of Arrow's columns are the same, with damaged batches up to the error."""
+        self.compare(seed).arrow()
+
+    @settings(max_examples=300)
+    @given(st.integers(0, 1 << 62))
     def test_order(self, seed: int) -> None:
         """The same records are ordinary, but for timestamps of more than 64 bits."""
         self.compare(seed).order()
@@ -145,6 +151,9 @@ class WrongArgumentTests(SynchronousTestCase):
             lambda: native.plainColumns(b"", -1, 0),
             lambda: native.plainColumns(b"x", 0, (1 << 63) - 1),
             lambda: native.takeRuns(b"", 1, 5),
+            lambda: native.ColumnsEncoder().add(b"", 1, 0, 0, 0, None, 0, 0, 0, 1, 1),
+            lambda: native.ColumnsEncoder().add(b"", 0, 0, 0, 0, "text", 0, 0, 0, 1, 1),
+            lambda: native.ColumnsEncoder().add(b"", 0, 0, 0, 0, None, 0, 0, 0, 1, -1),
             lambda: encoder.append(1, b""),
             lambda: encoder.append("text", None, None),
             lambda: encoder.append(0, "text", None),

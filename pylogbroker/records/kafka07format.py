@@ -29,6 +29,8 @@ from pylogbroker.types import Message
 
 HEADER_SIZES = {0: HEADER_SIZE_0, 1: HEADER_SIZE_1}
 CHECKSUM_SIZE = 4
+_JOINED_SIZE_MAX = 1 << 10
+"""Sets of fewer bytes on average are joined: to write each as a buffer of its own costs more."""
 
 
 class ByteOffsetIndex:
@@ -85,6 +87,8 @@ class Kafka07Format:
         if setCount < len(sets):
             return None
         size = sum(map(len, sets))
+        if setCount > 1 and size < setCount * _JOINED_SIZE_MAX:
+            sets = (b"".join(sets),)
         # Half the cost of calling the class.
         return tuple.__new__(
             ValidatedBatches, (sets, size, messageCount, size, -1, (), None, False)

@@ -183,6 +183,22 @@ class Comparison:
             lambda: recordbatch.iterateRows(_Row, place, (7,), start, data, 0, read),
         )
 
+    def arrow(self) -> None:
+        """Several batches, of which one may be damaged, in columns of few rows or bytes."""
+        random = self._random
+        batches = []
+        for number in range(3):
+            body, count = self._body()
+            header = BatchHeader(
+                *(number * 100, 0, -1, 2, 0, random.choice((0, 0, 8)), 0),
+                *(random.choice(_NUMBERS), 5, -1, -1, -1, count),
+            )
+            data = recordbatch.assembleBatch(header, body)
+            batches.append((data, 0, recordbatch.readHeader(data)))
+        limits = random.choice((0, 2)), random.choice((101, 1 << 62))
+        sizes = random.choice((1, 7, 1_000)), random.choice((0, 500, 1 << 20))
+        self._both(columns, lambda: columns.recordColumns(batches, *limits, *sizes))
+
     def order(self) -> None:
         body, count = self._body()
         choice = self._random.choice
@@ -245,6 +261,7 @@ class Comparison:
         self.hashes()
         self.encoding()
         self.rows()
+        self.arrow()
         self.order()
         self.sets()
         self.validation()

@@ -4,14 +4,28 @@ Tests of message sets as columns: held against the other readings.
 
 from __future__ import annotations
 
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.errors import FormatError, InvalidChecksumError, InvalidMessageSizeError
-from pylogbroker.records.columns import ColumnBatch, columnBatches, completeEntriesSize
+from pylogbroker.errors import (
+    FormatError,
+    InvalidChecksumError,
+    InvalidMessageSizeError,
+    InvalidRecordError,
+)
+from pylogbroker.interfaces import BatchHeader
+from pylogbroker.records.columns import (
+    ColumnBatch,
+    RecordColumns,
+    columnBatches,
+    completeEntriesSize,
+    recordColumns,
+)
 from pylogbroker.records.compression import GZIP, NONE, SNAPPY
 from pylogbroker.records.messageset import MessageSet, encodeMessage, encodeSet, wrapCompressed
+from pylogbroker.records.recordbatch import Record, encodeBatch, readHeader
 
 PIECES = st.lists(
     st.one_of(
@@ -145,3 +159,109 @@ class WholeSizeTests(SynchronousTestCase):
         entry = encodeMessage(b"payload")
         for size in (b"\xff\xff\xff\xff", b"\0\0\0\x04"):
             self.assertEqual(completeEntriesSize(entry + size + entry), len(entry))
+
+
+HEADERS = pa.struct([("key", pa.string()), ("value", pa.binary())])
+
+
+def arrowRows(columns: RecordColumns) -> list[tuple]:
+    """What pyarrow reads in the buffers."""
+
+    def array(kind: pa.DataType, count: int, *parts: bytes | None) -> pa.Array:
+        buffers = [None if part is None else pa.py_buffer(part) for part in parts]
+        return pa.Array.from_buffers(kind, count, buffers)
+
+    count, headerCount = columns.rowCount, columns.headerCount
+    names = array(pa.string(), headerCount, None, columns.headerNameOffsets, columns.headerNames)
+    contents = array(
+        pa.binary(),
+        headerCount,
+        columns.headerValueValidity,
+        columns.headerValueOffsets,
+        columns.headerValues,
+    )
+    headers = pa.Array.from_buffers(
+        pa.list_(HEADERS),
+        count,
+        [None, pa.py_buffer(columns.headerOffsets)],
+        children=[pa.StructArray.from_arrays([names, contents], fields=list(HEADERS))],
+    )
+    found = [
+        array(pa.int64(), count, None, columns.offsets),
+        array(pa.int64(), count, None, columns.timestamps),
+        array(pa.int32(), count, None, columns.timestampTypes),
+        array(pa.binary(), count, columns.keyValidity, columns.keyOffsets, columns.keys),
+        array(pa.binary(), count, columns.valueValidity, columns.valueOffsets, columns.values),
+        headers,
+    ]
+    for each in found:
+        each.validate(full=True)
+    return list(zip(*(each.to_pylist() for each in found), strict=True))
+
+
+class RecordColumnsTests(SynchronousTestCase):
+    """L{recordColumns}."""
+
+    def batches(self) -> list[tuple[bytes, int, BatchHeader]]:
+        records = [
+            Record(10, 1_000, b"k", b"value", (("a", b"1"), ("\u00e9", None))),
+            Record(11, 1_001, None, b""),
+            Record(14, 999, b"", None, (("", b""),)),
+        ]
+        plain = encodeBatch(records, baseOffset=10)
+        timed = encodeBatch(
+            [Record(15, 5, None, b"v")], baseOffset=15, codec=GZIP, appendTimeMs=7_000
+        )
+        data = plain + timed
+        return [(data, at, readHeader(data, at)) for at in (0, len(plain))]
+
+    ROWS = [
+        (10, 1_000, 0, b"k", b"value", [{"key": "a", "value": b"1"}, {"key": "é", "value": None}]),
+        (11, 1_001, 0, None, b"", []),
+        (14, 999, 0, b"", None, [{"key": "", "value": b""}]),
+        (15, 7_000, 1, None, b"v", []),
+    ]
+
+    def test_rows(self) -> None:
+        """pyarrow finds the records in the buffers, with tombstones, headers and both times."""
+        (columns,) = recordColumns(self.batches())
+        self.assertEqual(arrowRows(columns), self.ROWS)
+
+    def test_limits(self) -> None:
+        """Offsets outside are left out; columns have a limit of rows, and one of bytes."""
+        (columns,) = recordColumns(self.batches(), 11, 15)
+        self.assertEqual(arrowRows(columns), self.ROWS[1:3])
+        for limits, counts in (((2, 100), [2, 2]), ((100, 1), [1, 3])):
+            found = list(recordColumns(self.batches(), 0, 100, *limits))
+            self.assertEqual([each.rowCount for each in found], counts)
+            self.assertEqual([row for each in found for row in arrowRows(each)], self.ROWS)
+
+    def test_nothing(self) -> None:
+        """Without records there are no columns."""
+        self.assertEqual(list(recordColumns([])), [])
+        self.assertEqual(list(recordColumns(self.batches(), 100)), [])
+
+    def test_damaged(self) -> None:
+        """The records before a fault come first."""
+        first, _second = self.batches()
+        data = first[0][: first[2].size] + encodeBatch([Record(20, 0, None, b"x" * 40)])
+        data = data[:-10] + b"\xff" * 10
+        header = readHeader(data, first[2].size)
+        columns = recordColumns([(data, 0, first[2]), (data, first[2].size, header)])
+        self.assertEqual(arrowRows(next(columns)), self.ROWS[:3])
+        self.assertRaises(InvalidRecordError, next, columns)
+
+    def test_largeNumbers(self) -> None:
+        """An offset of more than 64 bits is an error: no column can hold it."""
+        data = encodeBatch([Record(1, 0, None, None)])
+        header = readHeader(data)._replace(baseOffset=(1 << 63) - 1)
+        columns = recordColumns([(data, 0, header)])
+        self.assertRaises(InvalidRecordError, next, columns)
+
+    def test_malformedNames(self) -> None:
+        """Names that are no UTF-8 are mended as in Java: Arrow's text is always valid."""
+        data = bytearray(encodeBatch([Record(0, 0, None, None, (("ab", b""),))]))
+        at = data.index(b"ab")
+        data[at] = 0xFF
+        (columns,) = recordColumns([(bytes(data), 0, readHeader(bytes(data)))])
+        self.assertEqual(arrowRows(columns)[0][-1], [{"key": "\ufffdb", "value": b""}])
