@@ -13,6 +13,7 @@ from pylogbroker.config.auditsettings import AuditedSettings, AuditorSettings
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.config.consumersettings import ConsumerSettings
 from pylogbroker.config.kafka.clientsettings import (
+    KafkaAdminSettings,
     KafkaConsumerSettings,
     KafkaProducerSettings,
 )
@@ -73,6 +74,11 @@ _ROLES: tuple[tuple[str, str, type[Settings]], ...] = (
         "Kafka consumer",
         "Of `pylogbroker.consumer.kafka.consumer.KafkaConsumer`, for any Kafka of today.",
         KafkaConsumerSettings,
+    ),
+    (
+        "Kafka admin client",
+        "Of `pylogbroker.client.kafka.admin.client.AdminClient`, for any Kafka of today.",
+        KafkaAdminSettings,
     ),
     (
         "Audited producer",

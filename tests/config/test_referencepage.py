@@ -12,7 +12,11 @@ from pylogbroker.config.__main__ import settingsPage
 from pylogbroker.config.auditsettings import AuditedSettings, AuditorSettings
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.config.consumersettings import ConsumerSettings
-from pylogbroker.config.kafka.clientsettings import KafkaConsumerSettings, KafkaProducerSettings
+from pylogbroker.config.kafka.clientsettings import (
+    KafkaAdminSettings,
+    KafkaConsumerSettings,
+    KafkaProducerSettings,
+)
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.config.registrysettings import RegistrySettings
 
@@ -50,6 +54,7 @@ class PageTests(SynchronousTestCase):
                 ConsumerSettings.keys,
                 KafkaProducerSettings.keys,
                 KafkaConsumerSettings.keys,
+                KafkaAdminSettings.keys,
                 AuditedSettings.keys,
                 AuditorSettings.keys,
                 RegistrySettings.keys,

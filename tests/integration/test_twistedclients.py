@@ -325,26 +325,31 @@ class ProgramTests(ClientCase):
         self.addCleanup(self.broker.close)
         self.broker.start()
 
-    async def say(self, name: str) -> str:
+    async def say(self, name: str, *more: str) -> str:
         """What a program prints, which ends well."""
         path = DOCS / "examples" / "kafka" / f"{name}.py"
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         arguments = [str(path), "--bootstrap-server", self.broker.bootstrapServers]
         output, errors, status = await getProcessOutputAndValue(
-            sys.executable, [*arguments, "--count", "300"], environment
+            sys.executable, [*arguments, *more], environment
         )
         self.assertEqual((errors, status), (b"", 0))
         return str(output.decode())
 
     async def test_run(self) -> None:
         """What the one publishes the other reads."""
-        said = await self.say("produce")
+        said = await self.say("produce", "--count", "300")
         self.assertIn("writtenCount=300, failedCount=0, unknownCount=0", said)
         self.assertRegex(said, r"at offset \d+ of partition \d")
-        self.assertIn("300 messages, the last one b'click ", await self.say("consume"))
-        said = await self.say("group")
+        self.assertIn(
+            "300 messages, the last one b'click ", await self.say("consume", "--count", "300")
+        )
+        said = await self.say("group", "--count", "300")
         self.assertRegex(said, r"^assigned: clicks-0 clicks-1 clicks-2\n")
         self.assertRegex(said, r"300 messages\nrevoked: clicks-0 clicks-1 clicks-2\n$")
+        said = await self.say("admin")
+        self.assertIn("TOPIC_ALREADY_EXISTS", said)
+        self.assertRegex(said, r"clicks-2 on broker 0: \d+ of \d+ read\n$")
 
 
 class PageTests(SynchronousTestCase):

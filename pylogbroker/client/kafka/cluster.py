@@ -21,7 +21,7 @@ reached does not: the next one is asked, for as long as somebody waits.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
 from random import SystemRandom
 from typing import Any, TypeVar
@@ -327,6 +327,28 @@ class ClusterClient:
         if isNew:
             self.forgetTopic(name)
         self._missing.discard(name)  # others who wait for it say so again after each answer
+
+    async def lookUp(self, names: Collection[str] | None) -> Any:
+        """
+        Ask once for topics, which are not asked for from now on, and not created.
+
+        @param names: L{None}: all topics.
+        @return: a C{MetadataResponse}.
+        @raise PylogbrokerError: as L{anyConnection}, and L{NegotiatedConnection.request}.
+        """
+        connection = await self.anyConnection()
+        cls = messages.MetadataRequest
+        body = cls(topics=None)
+        if names is not None:
+            body.topics = [cls.MetadataRequestTopic(name=name) for name in names]
+        elif not connection.supports(ApiKey.METADATA, 1):
+            body.topics = []  # in version 0, all
+        if connection.supports(ApiKey.METADATA, CREATION_VERSION):
+            body.allowAutoTopicCreation = False
+        found = await connection.request(ApiKey.METADATA, body)
+        checkCode(found.errorCode, "metadata")
+        self.metadata.updateBrokers(found)
+        return found
 
     def forgetTopic(self, name: str) -> None:
         """Ask no more for a topic's metadata."""

@@ -72,11 +72,17 @@ class MetadataCache:
         @param response: a C{MetadataResponse}.
         """
         self.version += 1
-        self.brokers = {each.nodeId: address(each.host, each.port) for each in response.brokers}
+        self.updateBrokers(response)
         for topic in response.topics:
             name = topic.name if topic.name is not None else self.names.get(topic.topicId)
             if name is not None:
                 self._updateTopic(name, topic)
+
+    def updateBrokers(self, response: Any) -> None:
+        """
+        @param response: a C{MetadataResponse}, of which the topics do not count.
+        """
+        self.brokers = {each.nodeId: address(each.host, each.port) for each in response.brokers}
 
     def _updateTopic(self, name: str, topic: Any) -> None:
         if topic.errorCode:

@@ -134,6 +134,19 @@ class KafkaClientSettings(Settings):
             raise ConfigurationError("sasl.username and sasl.password need each other")
 
 
+class KafkaAdminSettings(KafkaClientSettings):
+    """
+    The settings of a L{pylogbroker.client.kafka.admin.client.AdminClient}.
+    """
+
+    defaultApiTimeoutMs = ConfigKey(
+        "default.api.timeout.ms",
+        POSITIVE,
+        "60000",
+        "How long a call may take, retries included, in milliseconds.",
+    )
+
+
 class KafkaProducerSettings(KafkaClientSettings):
     """
     The settings of a L{pylogbroker.producer.kafka.producer.KafkaProducer}. Sizes are bytes, but

@@ -1,0 +1,3 @@
+"""
+The admin client of today's Kafka: L{pylogbroker.client.kafka.admin.client.AdminClient}.
+"""
