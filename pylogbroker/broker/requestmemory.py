@@ -6,7 +6,7 @@ client that waits for memory gets it in turn; a client that has memory and does 
 starve the others.
 
 Each connection may hold a share (C{receiveSize}) of a fixed amount without a reservation, at most
-256 KiB. Shares are dealt anew whenever there are a quarter more connections. The deal subtracts
+512 KiB. Shares are dealt anew whenever there are a quarter more connections. The deal subtracts
 what connections hold, because they may keep it.
 
 A larger frame first needs a reservation of its whole size: up to 1 MiB from the budget for ordinary
@@ -25,7 +25,7 @@ from typing import Any
 
 from pylogbroker.limits import MemoryBudget, Reservation
 
-RECEIVE_SIZE_MAX = 256 << 10
+RECEIVE_SIZE_MAX = 512 << 10
 RECEIVE_SIZE_MIN = 4 << 10
 RECEIVE_SIZE_TOTAL = 64 << 20
 HELD_SIZE_TOTAL = 2 * RECEIVE_SIZE_TOTAL
