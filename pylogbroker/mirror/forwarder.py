@@ -26,7 +26,7 @@ from pylogbroker.errors import PylogbrokerError
 from pylogbroker.metrics.mirrormetrics import MirrorCounters
 from pylogbroker.mirror.offsettracker import OffsetTracker
 from pylogbroker.mirror.pipeline import Batch, PartitionPipeline
-from pylogbroker.mirror.target import TargetCluster
+from pylogbroker.mirror.target import MirrorTarget
 from pylogbroker.types import BrokerPartition, PartitionId
 
 TURN_COUNT_MAX = 2_000
@@ -64,7 +64,7 @@ class Forwarder:
         clock: Any,
         random: Callable[[], float],
         stream: MessageStream,
-        target: TargetCluster,
+        target: MirrorTarget,
         tracker: OffsetTracker,
         counters: MirrorCounters,
         fixedTarget: Callable[[PartitionId], BrokerPartition | None],

@@ -52,7 +52,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.mirror.offsettracker import OffsetTracker
-from pylogbroker.mirror.target import TargetCluster
+from pylogbroker.mirror.target import MirrorTarget
 from pylogbroker.types import BrokerPartition, PartitionId
 from pylogbroker.zookeeper.ephemeral import createParents
 
@@ -248,7 +248,7 @@ class ZookeeperOffsetSyncStore:
         self,
         zookeeper: IZookeeper,
         groupPaths: GroupPaths,
-        target: TargetCluster,
+        target: MirrorTarget,
         tracker: OffsetTracker,
         isKeeping: bool,
     ) -> None:

@@ -27,13 +27,15 @@ from twisted.python.failure import Failure
 
 from pylogbroker.cluster.subscription import WildcardSubscription
 from pylogbroker.config.consumersettings import ConsumerSettings
+from pylogbroker.config.kafka.clientsettings import KafkaProducerSettings
 from pylogbroker.config.producersettings import DEFAULT_ENCODER, SYNC, ProducerSettings
 from pylogbroker.errors import ConfigurationError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.metrics.exposition import Family
 from pylogbroker.metrics.mirrormetrics import MirrorCounters, mirrorFamilies
+from pylogbroker.mirror.kafkatarget import KafkaTargetCluster
 from pylogbroker.mirror.sourcecluster import SourceCluster
-from pylogbroker.mirror.target import TargetCluster
+from pylogbroker.mirror.target import MirrorTarget, TargetCluster
 from pylogbroker.net.deferreds import gatherSettled
 
 REPORT_SECONDS = 60
@@ -57,7 +59,14 @@ _PRODUCERS = {
     ),
     "queue.enqueueTimeout.ms": ("0", "the sources wait while the queue is full"),
 }
+_TODAYS_TIMES = {
+    "delivery.timeout.ms": "a mirror gives up no message",
+    "retries": "a mirror gives up no message",
+}
 """What a file may say to no effect, and why."""
+
+BOOTSTRAP_SERVERS = "bootstrap.servers"
+"""The key that makes a property file one of today's protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +75,16 @@ class MirrorSettings:
     The settings of a mirror.
 
     @ivar consumers: of each source.
-    @ivar producer: of the target.
+    @ivar producer: of the target, in the protocol that it speaks.
     @ivar topics: the mirrored topics.
     @ivar streamCount: streams of each source.
     @ivar producerCount: connections to each target broker.
-    @ivar isKeeping: whether a source partition always goes to the same target partition, in order.
+    @ivar isKeeping: whether a source partition always goes to the same target partition, in order;
+        a target of today's Kafka is always mirrored so.
     """
 
     consumers: tuple[ConsumerSettings, ...]
-    producer: ProducerSettings
+    producer: ProducerSettings | KafkaProducerSettings
     topics: WildcardSubscription
     streamCount: int = 1
     producerCount: int = 1
@@ -112,6 +122,9 @@ class MirrorSettings:
                 "a source is given twice, with the same zk.connect and groupid; for more streams "
                 "of one there is --num-streams"
             )
+        if BOOTSTRAP_SERVERS in producer:
+            today = _targetOfToday(producer, warn)
+            return cls(sources, today, topics, streamCount, producerCount, isKeeping=True)
         _warnOf(producer, _PRODUCERS, warn)
         target = ProducerSettings.fromProperties(producer, warn)
         if target.zkConnect and any(each.zkConnect == target.zkConnect for each in sources):
@@ -151,8 +164,33 @@ def _warnOf(
             warn(f"{key}={value}: has no effect on a mirror: {sentence}")
 
 
+def _targetOfToday(
+    properties: Mapping[str, str], warn: Callable[[str], None]
+) -> KafkaProducerSettings:
+    for key in ("zk.connect", "broker.list"):
+        if key in properties:
+            raise ConfigurationError(
+                f"{BOOTSTRAP_SERVERS} and {key}: the first is for a target of today's Kafka, the "
+                "other for one of 2011; keep one of them"
+            )
+    for key, reason in _TODAYS_TIMES.items():
+        if key in properties:
+            warn(f"{key}={properties[key]}: has no effect on a mirror: {reason}")
+    target = KafkaProducerSettings.fromProperties(properties, warn)
+    if not target.enableIdempotence:
+        raise ConfigurationError(
+            "enable.idempotence=false: a mirror needs it, to keep the order of each partition"
+        )
+    return target
+
+
 def _source(properties: Mapping[str, str], warn: Callable[[str], None]) -> ConsumerSettings:
     _warnOf(properties, _CONSUMERS, warn)
+    if BOOTSTRAP_SERVERS in properties:
+        raise ConfigurationError(
+            f"{BOOTSTRAP_SERVERS} in a source's file: a mirror reads clusters of 2011 only, which "
+            "zk.connect names"
+        )
     settings = ConsumerSettings.fromProperties(properties, warn)
     if not settings.zkConnect:
         raise ConfigurationError("zk.connect is missing: a source is found by its ZooKeeper")
@@ -167,7 +205,7 @@ class MirrorService(Service):
 
     @ivar counters: a L{MirrorCounters}.
     @ivar sources: a L{SourceCluster} for each source.
-    @ivar target: the L{TargetCluster}.
+    @ivar target: a L{TargetCluster} or L{KafkaTargetCluster}.
     """
 
     _log = Logger()
@@ -189,9 +227,13 @@ class MirrorService(Service):
         self._reactor = reactor
         self._settings = settings
         self.counters = MirrorCounters()
-        self.target = TargetCluster(
-            reactor, settings.producer, settings.producerCount, targetZookeeper
-        )
+        self.target: MirrorTarget
+        if isinstance(settings.producer, KafkaProducerSettings):
+            self.target = KafkaTargetCluster(reactor, settings.producer, settings.producerCount)
+        else:
+            self.target = TargetCluster(
+                reactor, settings.producer, settings.producerCount, targetZookeeper
+            )
         self.sources = [
             SourceCluster(
                 reactor,

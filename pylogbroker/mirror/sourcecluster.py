@@ -30,7 +30,7 @@ from pylogbroker.mirror.forwarder import Forwarder
 from pylogbroker.mirror.offsetsyncs import ZookeeperOffsetSyncStore
 from pylogbroker.mirror.offsettracker import ConfirmedOffsetStore, OffsetTracker
 from pylogbroker.mirror.pipeline import Outage, retryForever
-from pylogbroker.mirror.target import TargetCluster
+from pylogbroker.mirror.target import MirrorTarget
 from pylogbroker.types import PartitionId
 from pylogbroker.zookeeper.client import ZookeeperClient
 
@@ -46,7 +46,7 @@ class SourceCluster:
         settings: ConsumerSettings,
         topics: WildcardSubscription,
         streamCount: int,
-        target: TargetCluster,
+        target: MirrorTarget,
         counters: MirrorCounters,
         isKeeping: bool = False,
         zookeeper: Callable[[], IZookeeper] | None = None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import partial
 from random import SystemRandom
-from typing import Any
+from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import deferLater
@@ -35,6 +35,46 @@ TOPIC_TIMEOUT_MS = 10_000
 """How long the target's brokers have for entering a new topic in ZooKeeper."""
 
 _POLL_MS = 100
+
+
+class MirrorTarget(Protocol):
+    """
+    Where a mirror sends to, whatever protocol the cluster speaks.
+
+    @ivar inFlight: limits the messages in flight, over all streams and sources.
+    @ivar batchCountMax: messages in a batch.
+    @ivar batchSizeMax: bytes of payload in a batch; a single message may be larger.
+    """
+
+    inFlight: InFlightMessageLimiter
+    batchCountMax: int
+    batchSizeMax: int
+
+    async def connect(self) -> None:
+        """Connect, with retries until it succeeds."""
+
+    async def close(self) -> None:
+        """Close everything. The outcome of messages in flight is then unknown."""
+
+    def send(
+        self, topic: str, payloads: list[bytes], fixedTarget: BrokerPartition | None
+    ) -> Deferred[None]:
+        """
+        Send payloads in their order.
+
+        @param fixedTarget: the partition; L{None} for any.
+        @return: fires when the target has confirmed all of them.
+        """
+
+    async def ends(self, topics: Collection[str]) -> dict[str, dict[BrokerPartition, int]]:
+        """Where the partitions of some topics end, or did when it was last known."""
+
+    async def ensureTopic(self, topic: str) -> list[BrokerPartition]:
+        """
+        All partitions of a topic, which is created if need be.
+
+        @raise PylogbrokerError: it cannot be found out now.
+        """
 
 
 class _SharedDiscovery:

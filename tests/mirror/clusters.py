@@ -151,7 +151,7 @@ class MirrorCase(TestCase):
     def mirror(
         self,
         sources: list[Cluster],
-        target: Cluster,
+        target: Cluster | LocalBroker,
         topics: WildcardSubscription | None = None,
         *,
         producer: Mapping[str, str] | None = None,
@@ -174,8 +174,11 @@ class MirrorCase(TestCase):
         settings = MirrorSettings.fromProperties(
             consumers,
             {
-                "zk.connect": target.name,
-                "zk.sessiontimeout.ms": str(SESSION_MS),
+                **(
+                    {"zk.connect": target.name, "zk.sessiontimeout.ms": str(SESSION_MS)}
+                    if isinstance(target, Cluster)
+                    else {"bootstrap.servers": target.bootstrapServers}
+                ),
                 "close.timeout.ms": "5000",
                 **(producer or {}),
             },
@@ -187,7 +190,7 @@ class MirrorCase(TestCase):
             reactor,
             settings,
             sourceZookeepers=lambda index: sources[index].client(),
-            targetZookeeper=target.client,
+            targetZookeeper=target.client if isinstance(target, Cluster) else None,
         )
         self.addCleanup(self.end, service)
         return service

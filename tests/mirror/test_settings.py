@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cluster.subscription import whitelist
 from pylogbroker.config.consumersettings import ConsumerSettings
+from pylogbroker.config.kafka.clientsettings import KafkaProducerSettings
 from pylogbroker.config.producersettings import DEFAULT_ENCODER, ProducerSettings
 from pylogbroker.config.properties import parseProperties
 from pylogbroker.errors import ConfigurationError
@@ -60,6 +61,7 @@ class MirrorSettingsTests(SynchronousTestCase):
             (source.autoCommitEnable, source.shallowIteratorEnable, source.consumerTimeoutMs),
             (True, False, -1),
         )
+        assert isinstance(settings.producer, ProducerSettings)
         self.assertEqual(
             (
                 settings.producer.confirm,
@@ -84,6 +86,7 @@ class MirrorSettingsTests(SynchronousTestCase):
                 "producer.type": "async",
             },
         )
+        assert isinstance(settings.producer, ProducerSettings)
         odd = ["autocommit.enable", "shallowiterator.enable", "confirm", "queue.enqueueTimeout.ms"]
         self.assertEqual([warning.partition("=")[0] for warning in self.warnings], odd)
         self.assertEqual(
@@ -130,6 +133,34 @@ class MirrorSettingsTests(SynchronousTestCase):
             len(self.settings(CONSUMER, {**CONSUMER, "zk.connect": "other:2181"}).consumers), 2
         )
 
+    def test_today(self) -> None:
+        """
+        C{bootstrap.servers} makes the target one of today, and partitions are kept; a message is
+        never given up by time.
+        """
+        today = {"bootstrap.servers": "target:9092"}
+        settings = self.settings(producer=today)
+        self.assertEqual(
+            (type(settings.producer), settings.isKeeping), (KafkaProducerSettings, True)
+        )
+        self.assertEqual(self.warnings, [])
+        self.settings(producer={**today, "delivery.timeout.ms": "60000", "retries": "3"})
+        odd = ["delivery.timeout.ms", "retries"]
+        self.assertEqual([warning.partition("=")[0] for warning in self.warnings], odd)
+
+    def test_todayWrong(self) -> None:
+        """Two protocols in one file, no idempotence, and a source of today are refused."""
+        today = {"bootstrap.servers": "target:9092"}
+        self.assertIn("zk.connect: the first", self.fails(producer={**today, **PRODUCER}))
+        self.assertIn(
+            "broker.list: the first", self.fails(producer={**today, "broker.list": "0:h:1"})
+        )
+        self.assertIn(
+            "enable.idempotence=false: a mirror",
+            self.fails(producer={**today, "enable.idempotence": "false"}),
+        )
+        self.assertIn("clusters of 2011 only", self.fails({**CONSUMER, **today}))
+
     def test_encoder(self) -> None:
         """
         An encoder, as 0.7.2's own C{producer.properties} names one, has no effect, and a warning
@@ -142,6 +173,7 @@ class MirrorSettingsTests(SynchronousTestCase):
             whitelist("a"),
             warnings.append,
         )
+        assert isinstance(settings.producer, ProducerSettings)
         self.assertEqual(settings.producer.serializerClass, DEFAULT_ENCODER)
         self.assertEqual(len(warnings), 1)
         self.assertIn("serializer.class=kafka.serializer.StringEncoder: has no effect", warnings[0])

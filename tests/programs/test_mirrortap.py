@@ -13,6 +13,7 @@ from typing import Any
 from twisted.python import usage
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.mirror.service import MirrorService
 from pylogbroker.programs import mirrortap
 from pylogbroker.programs.mirrortap import Options, makeService
@@ -55,6 +56,7 @@ class OptionsTests(SynchronousTestCase):
             "--keep-partitions",
         ).settings
         self.assertEqual([each.zkConnect for each in settings.consumers], ["a:2181", "b:2181"])
+        assert isinstance(settings.producer, ProducerSettings)
         self.assertEqual(
             (settings.producer.zkConnect, settings.topics.pattern, settings.topics.isWhite),
             ("c:2181", "a|b", True),

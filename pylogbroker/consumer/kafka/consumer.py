@@ -1,6 +1,6 @@
 """
 The consumer of today's protocol, for partitions that the application assigns, or that its group
-does.
+does. A module of its own, since applications import it.
 
 What must be true:
 

@@ -1,5 +1,6 @@
 """
-The producer of today's protocol, for any Kafka that has at least Produce 3.
+The producer of today's protocol, for any Kafka that has at least Produce 3. A module of its own,
+since applications import it.
 
 What must be true:
 
@@ -193,6 +194,11 @@ class KafkaProducer:
         servers = ",".join(self.settings.bootstrapServers)
         return f"<KafkaProducer {servers}, {self._limiter.count} messages in flight>"
 
+    @property
+    def fatalError(self) -> PylogbrokerError | None:
+        """Why the producer cannot go on, or L{None}: a refused password, a broker that is none."""
+        return self._sender.fatalError
+
     # -- sending
 
     def send(
@@ -243,11 +249,14 @@ class KafkaProducer:
         """
         self._accept(topic, value, key, headers, timestamp, partition, None)
 
-    def sendMany(self, datas: Iterable[ProducerData]) -> Deferred[None]:
+    def sendMany(
+        self, datas: Iterable[ProducerData], partition: int | None = None
+    ) -> Deferred[None]:
         """
         Publish messages of several topics and keys.
 
         @param datas: (topic, values, key) of each.
+        @param partition: of all of them, in place of the partitioner's.
         @return: fires with L{None} when all are sent; fails with the worst failure (unknown before
             failed).
         """
@@ -256,7 +265,7 @@ class KafkaProducer:
             return succeed(None)
         group = SendGroup(len(calls))
         for topic, value, key in calls:
-            self._accept(topic, value, key, (), None, None, group)
+            self._accept(topic, value, key, (), None, partition, group)
         return group.waiter
 
     def sendEach(self, datas: Iterable[ProducerData]) -> list[Deferred[RecordMetadata]]:

@@ -1,0 +1,171 @@
+"""
+A target that speaks today's protocol. A module of its own, since a reader of one protocol need not
+read the other.
+
+A payload becomes the value of a message without key and headers; its timestamp is the time of
+mirroring, since a message of 2011 has none. Each source partition goes to one target partition
+(L{pylogbroker.mirror.offsetsyncs} chooses and remembers it), because today's readers count on the
+order of a partition.
+
+What must be true: batches of one partition that are in flight together are stored in their order.
+So the producer is idempotent, and gives up no message by time: one that failed while the next was
+stored would change the order. Only a refusal that a retry cannot cure fails.
+
+Today's partitions have no broker of their own: here partition N is C{0-N}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from pylogbroker.config.kafka.clientsettings import (
+    EARLIEST,
+    KafkaClientSettings,
+    KafkaConsumerSettings,
+    KafkaProducerSettings,
+)
+from pylogbroker.config.propertytypes import INT_MAX
+from pylogbroker.consumer.kafka.consumer import KafkaConsumer
+from pylogbroker.errors import MessageTooLargeError
+from pylogbroker.mirror.target import TOPIC_TIMEOUT_MS
+from pylogbroker.net.deferreds import gatherSettled
+from pylogbroker.producer.inflight import InFlightMessageLimiter
+from pylogbroker.producer.kafka.producer import KafkaProducer
+from pylogbroker.producer.producer import ProducerData
+from pylogbroker.protocol.kafka.errorcodes import ErrorCode, ResponseError
+from pylogbroker.records.batchbuilder import RECORD_OVERHEAD_MAX
+from pylogbroker.types import BrokerPartition, PartitionId
+
+BATCH_COUNT = 200
+"""Messages that are confirmed together; the producer makes its own batches of them."""
+
+ENDS_TIMEOUT_MS = 10_000
+CLOSE_MS = 1_000
+"""How long closing may take: the mirror has waited for the messages in flight before."""
+
+_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
+
+
+def _raiseTooLarge(failure: Failure) -> None:
+    """The broker's refusal of a size, as the pipeline knows it."""
+    error = failure.value
+    if isinstance(error, ResponseError) and error.code in _TOO_LARGE:
+        raise MessageTooLargeError(str(error)) from error
+    failure.raiseException()
+
+
+class KafkaTargetCluster:
+    """
+    A cluster of today as the target of a mirror. It may be unavailable at any time.
+
+    @ivar inFlight: limits the messages in flight, over all streams and sources.
+    @ivar batchCountMax: messages in a batch.
+    @ivar batchSizeMax: bytes of payload in a batch; a single message may be larger.
+    """
+
+    def __init__(
+        self, reactor: Any, settings: KafkaProducerSettings, producerCount: int = 1
+    ) -> None:
+        self._reactor = reactor
+        self._settings = settings
+        # The room is smaller than any one producer's queue, so that nothing is ever refused there.
+        countMax = 2 * producerCount * settings.queueSize
+        self._own = settings.replace(
+            queueSize=countMax,
+            bufferMemory=2 * producerCount * settings.bufferMemory + countMax * RECORD_OVERHEAD_MAX,
+            maxBlockMs=min(settings.maxBlockMs, TOPIC_TIMEOUT_MS),
+            deliveryTimeoutMs=INT_MAX,
+            retries=INT_MAX,
+        )
+        self._producerCount = producerCount
+        self._producers: list[KafkaProducer] = []
+        self._consumer: KafkaConsumer | None = None
+        self._ends: dict[PartitionId, int] = {}
+        self.inFlight = InFlightMessageLimiter(
+            reactor, producerCount * settings.queueSize, producerCount * settings.bufferMemory, -1
+        )
+        self.batchCountMax = BATCH_COUNT
+        self.batchSizeMax = settings.maxRequestSize
+
+    def __repr__(self) -> str:
+        return f"the target at {','.join(self._settings.bootstrapServers)}"
+
+    async def connect(self) -> None:
+        """Make the clients, which look for their brokers when they are used, and go on looking."""
+        self._producers = [self._newProducer() for _number in range(self._producerCount)]
+        common = {key.name: getattr(self._own, key.name) for key in KafkaClientSettings.keys}
+        defaults = KafkaConsumerSettings.fromProperties({"bootstrap.servers": "localhost:9092"})
+        self._consumer = KafkaConsumer(
+            self._reactor,
+            defaults.replace(
+                **common, autoOffsetReset=EARLIEST, defaultApiTimeoutMs=ENDS_TIMEOUT_MS
+            ),
+        )
+
+    def _newProducer(self) -> KafkaProducer:
+        return KafkaProducer(self._reactor, self._own, isLoggingFailures=False)
+
+    def _producer(self, index: int) -> KafkaProducer:
+        """A producer; a new one in place of one that cannot go on, since a mirror retries."""
+        producer = self._producers[index]
+        if producer.fatalError is not None:
+            producer.close(CLOSE_MS).addErrback(lambda _failure: None)
+            producer = self._producers[index] = self._newProducer()
+        return producer
+
+    async def close(self) -> None:
+        """Close everything. The outcome of messages in flight is then unknown."""
+        await gatherSettled([producer.close(CLOSE_MS) for producer in self._producers])
+        if self._consumer is not None:
+            await self._consumer.close()
+
+    def send(
+        self, topic: str, payloads: list[bytes], fixedTarget: BrokerPartition | None
+    ) -> Deferred[None]:
+        """
+        Send payloads in their order, as values.
+
+        @param fixedTarget: the partition; a mirror to today's protocol names one always.
+        @return: fires when all of them are stored. Fails as L{KafkaProducer.send}, and with
+            L{MessageTooLargeError} also when the broker refuses one for its size.
+        """
+        assert fixedTarget is not None
+        number = fixedTarget.partition
+        producer = self._producer(number % len(self._producers))
+        sending = producer.sendMany((ProducerData(topic, payloads),), partition=number)
+        return sending.addErrback(_raiseTooLarge)
+
+    async def ends(self, topics: Collection[str]) -> dict[str, dict[BrokerPartition, int]]:
+        """
+        The high watermarks of the partitions of some topics.
+
+        @return: the last known ones of a topic whose brokers do not answer in time.
+        """
+        consumer = self._consumer
+        assert consumer is not None
+        found: dict[str, dict[BrokerPartition, int]] = {}
+
+        async def ask(topic: str) -> None:
+            partitions = await consumer.partitionsFor(topic)
+            for place, end in (await consumer.endOffsets(partitions)).items():
+                self._ends[PartitionId(topic, BrokerPartition(0, place.partition))] = end
+
+        await gatherSettled(Deferred.fromCoroutine(ask(topic)) for topic in topics)
+        for topic in topics:
+            found[topic] = {
+                each.partition: end for each, end in self._ends.items() if each.topic == topic
+            }
+        return found
+
+    async def ensureTopic(self, topic: str) -> list[BrokerPartition]:
+        """
+        All partitions of a topic. A broker that creates topics by itself creates a missing one.
+
+        @raise PylogbrokerError: it cannot be found out now, or the broker creates none.
+        """
+        numbers = await self._producer(0).partitionsFor(topic)
+        return [BrokerPartition(0, number) for number in numbers]
