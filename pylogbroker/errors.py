@@ -395,6 +395,17 @@ class UnknownOutcomeError(BrokerConnectionError):
     """
 
 
+class TransactionAbortedError(PylogbrokerError):
+    """
+    A producer's transaction was aborted, or must be: readers of C{read_committed} see nothing of
+    it. The text gives the reason.
+    """
+
+
+class TransactionStateError(PylogbrokerError):
+    """A call does not fit the state of the producer's transaction. Nothing was done."""
+
+
 # -- schemas
 # ------------------------------------------------------------------------------------------------
 

@@ -347,6 +347,8 @@ class ProgramTests(ClientCase):
         said = await self.say("group", "--count", "300")
         self.assertRegex(said, r"^assigned: clicks-0 clicks-1 clicks-2\n")
         self.assertRegex(said, r"300 messages\nrevoked: clicks-0 clicks-1 clicks-2\n$")
+        said = await self.say("transactions", "--count", "300")
+        self.assertEqual(said, "300 messages copied, each once\n")
         said = await self.say("admin")
         self.assertIn("TOPIC_ALREADY_EXISTS", said)
         self.assertRegex(said, r"clicks-2 on broker 0: \d+ of \d+ read\n$")

@@ -65,6 +65,7 @@ class NegotiatedConnection:
 
     @ivar raw: the connection.
     @ivar name: the broker's, for texts.
+    @ivar features: the cluster's, with the level of each.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class NegotiatedConnection:
         self._timeoutMs = timeoutMs
         self._login = login
         self._correlationId = 0
+        self.features: dict[str, int] = {}
         self._versions: dict[int, tuple[int, int]] = {}
         self._loginTimer = Timer(clock)
         self._authenticating: Waiters[None] | None = None
@@ -196,6 +198,7 @@ class NegotiatedConnection:
             version = max(min([*served, version - 1]), 0) if served else 0
         checkCode(found.errorCode, self.name)
         self._versions = {each.apiKey: (each.minVersion, each.maxVersion) for each in found.apiKeys}
+        self.features = {each.name: each.maxVersionLevel for each in found.finalizedFeatures}
         if self._login is not None:
             await self._authenticate(self._login)
 

@@ -241,6 +241,20 @@ class KafkaProducerSettings(KafkaClientSettings):
         "key, a partition is kept for `batch.size` bytes, and then the next is drawn.",
         derived="`murmur2`",
     )
+    transactionalId = ConfigKey(
+        "transactional.id",
+        NULLABLE_TEXT,
+        "",
+        "The name under which the producer has transactions; it needs `enable.idempotence`. A "
+        "later producer of the same name fences this one.",
+        derived="none",
+    )
+    transactionTimeoutMs = ConfigKey(
+        "transaction.timeout.ms",
+        POSITIVE,
+        "60000",
+        "How long a transaction may take, in milliseconds; then the coordinator aborts it.",
+    )
     topic = ConfigKey(
         "topic", NULLABLE_TEXT, "", "The topic of bytes that a Twisted producer writes."
     )
@@ -254,6 +268,10 @@ class KafkaProducerSettings(KafkaClientSettings):
     @classmethod
     def complete(cls, values: dict[str, Any], properties: Mapping[str, str], warn: Warn) -> None:
         super().complete(values, properties, warn)
+        if values["transactionalId"] and not values["enableIdempotence"]:
+            raise ConfigurationError(
+                f"transactional.id={values['transactionalId']}: needs enable.idempotence=true"
+            )
         if values["enableIdempotence"]:
             for name, isRight, right in (
                 ("acks", values["acks"] == ACKS_ALL, "all"),

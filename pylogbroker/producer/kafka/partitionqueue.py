@@ -156,13 +156,13 @@ class ProducerBatch:
             self.packed = self.builder.close(codec)
             self.builder = None
 
-    def encode(self) -> bytes:
+    def encode(self, isTransactional: bool = False) -> bytes:
         """The batch, with the numbers that it has now. It must be closed."""
         assert self.packed is not None
         queue = self.queue
         if self.sequence == NO_SEQUENCE:
             return self.packed.encode()
-        return self.packed.encode(queue.producerId, queue.epoch, self.sequence)
+        return self.packed.encode(queue.producerId, queue.epoch, self.sequence, isTransactional)
 
     def split(self, codec: int) -> tuple[ProducerBatch, ProducerBatch]:
         """
@@ -249,6 +249,11 @@ class PartitionQueue:
     def isIdentified(self) -> bool:
         """Whether batches are numbered."""
         return self._nextSequence != NO_SEQUENCE
+
+    @property
+    def producer(self) -> tuple[int, int]:
+        """Id and epoch that batches have now."""
+        return self.producerId, self.epoch
 
     @property
     def isExhausted(self) -> bool:

@@ -62,6 +62,7 @@ from pylogbroker.producer.completion import (
 from pylogbroker.producer.inflight import InFlightMessageLimiter
 from pylogbroker.producer.kafka.partitionqueue import PartitionQueue, RecordMetadata
 from pylogbroker.producer.kafka.sender import KafkaSender
+from pylogbroker.producer.kafka.transactions import Transaction, TransactionManager
 from pylogbroker.producer.lifecycle import GracefulShutdown, UpstreamFlowControl
 from pylogbroker.producer.plugins import callableOf, loadPlugin
 from pylogbroker.producer.producer import (
@@ -177,7 +178,15 @@ class KafkaProducer:
         self._isFullLogged = False
         self._newResult = sendResultClass()
         self._routes: dict[str, _TopicRoute] = {}
-        self._isClosed = False  # or it cannot go on
+        self._isClosing = False
+        self._isRefusing = False  # closed, or it cannot go on, or no transaction is open
+        self._transactions: TransactionManager | None = None
+        if settings.transactionalId:
+            self._transactions = TransactionManager(
+                reactor, settings, self._cluster, self._sender, self._onTransaction
+            )
+            self._sender.transactions = self._transactions
+            self._isRefusing = True
         self._turnAt = TURN_COUNT_MAX
         self._turnTimer = Timer(reactor)
         self._turnWaiters: Waiters[None] = Waiters()
@@ -196,7 +205,10 @@ class KafkaProducer:
 
     @property
     def fatalError(self) -> PylogbrokerError | None:
-        """Why the producer cannot go on, or L{None}: a refused password, a broker that is none."""
+        """
+        Why the producer takes nothing any more, and must be replaced; or L{None}. For example a
+        refused password, a broker that is none, a newer producer of the same C{transactional.id}.
+        """
         return self._sender.fatalError
 
     # -- sending
@@ -314,7 +326,7 @@ class KafkaProducer:
                     return
             else:
                 size = RECORD_OVERHEAD_MAX + len(value) + (len(key) if key is not None else 0)
-            if size > self._messageSizeMax or self._isClosed:
+            if size > self._messageSizeMax or self._isRefusing:
                 self._refuse(self._refusalOf(topic, size), waiter)
                 return
             if not self._limiter.tryAcquire(1, size):
@@ -364,7 +376,10 @@ class KafkaProducer:
                 f"a message for {topic} of {size + BATCH_OVERHEAD} bytes with its batch; "
                 f"{self.settings.maxRequestSize} are allowed by max.request.size"
             )
-        return self._sender.fatalError or ClosedError("the producer was closed")
+        if self._sender.fatalError is not None:
+            return self._sender.fatalError
+        refusal = None if self._transactions is None else self._transactions.refusal
+        return refusal or ClosedError("the producer was closed")
 
     def _onAdmitted(self, call: _Call) -> None:
         self._accept(*call)
@@ -390,8 +405,20 @@ class KafkaProducer:
         self._limiter.notify()
 
     def _onSettled(self) -> None:
-        self._isClosed = self._isClosed or self._sender.fatalError is not None
+        self._isRefusing = self._isRefusing or self._sender.fatalError is not None
         self._flowControl.check()
+
+    def _onTransaction(self) -> None:
+        assert self._transactions is not None
+        refusal = self._transactions.refusal
+        self._isRefusing = self._isClosing or refusal is not None
+        if self._transactions.isGivenUp:
+            assert refusal is not None
+            self._limiter.refuseAll(refusal)
+            for route in self._routes.values():
+                waiting, route.waiting = route.waiting, []
+                for call in waiting:
+                    self._discard(call[-1], call[-2], refusal)
 
     # -- topics
 
@@ -499,6 +526,38 @@ class KafkaProducer:
         self._sender.flush()
         return self._limiter.whenIdle()
 
+    # -- transactions
+
+    def transaction(self) -> Transaction:
+        """
+        A transaction, with C{transactional.id}: messages and positions that count together or not
+        at all, for readers with C{isolation.level=read_committed}::
+
+            async with producer.transaction() as transaction:
+                producer.send("results", b"...")
+                await transaction.sendOffsets(consumer.positions, consumer.groupMetadata())
+
+        The block begins when the coordinator has given the producer its epoch, which ends the
+        transactions of every earlier producer of the same id. At the end of the block all messages
+        are sent, and the transaction is committed; when the block raises it is aborted. The
+        statement itself raises:
+
+          - L{pylogbroker.errors.TransactionAbortedError}: a message or a position was not stored.
+            The transaction was aborted; the producer can begin the next one.
+          - L{UnknownOutcomeError}: whether it was committed is unknown. The producer must be
+            replaced: the next one of the same id waits until the coordinator has decided.
+          - L{ResponseError<pylogbroker.protocol.kafka.errorcodes.ResponseError>}, for example
+            PRODUCER_FENCED, L{TimedOutError} and L{ClosedError}: at the end, it was not committed,
+            and the producer must be replaced.
+          - L{pylogbroker.errors.TransactionStateError}: another transaction of this producer is
+            open.
+
+        @raise ConfigurationError: the settings have no C{transactional.id}.
+        """
+        if self._transactions is None:
+            raise ConfigurationError("transactional.id is missing: transactions need it")
+        return Transaction(self._transactions)
+
     # -- IConsumer
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
@@ -558,12 +617,15 @@ class KafkaProducer:
         return self._shutdown.close(timeoutMs)
 
     def _beginClose(self) -> None:
-        self._isClosed = True
+        self._isClosing = self._isRefusing = True
         self._flowControl.end()
         self._turnTimer.stop()
         self._onTurn(0)
 
     async def _close(self) -> None:
+        if self._transactions is not None:
+            closing = Deferred.fromCoroutine(self._transactions.close())
+            await self._shutdown.awaitOrAbort(closing)
         self._sender.flush()
         await self._shutdown.awaitOrAbort(self._limiter.whenIdle())
         self._sender.stop(ClosedError("the producer was closed"))

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -41,6 +41,7 @@ from pylogbroker.errors import (
     UnsupportedVersionError,
     WireError,
 )
+from pylogbroker.net.deferreds import Waiters
 from pylogbroker.net.timer import Timer
 from pylogbroker.producer.completion import ProducerCounters, SendDeferred
 from pylogbroker.producer.inflight import InFlightMessageLimiter
@@ -59,9 +60,25 @@ from pylogbroker.protocol.kafka.schemas import ZERO_UUID
 NAMED_VERSION = 12
 """The last version of Produce that names topics instead of giving their ids."""
 
+EXPLICIT_VERSION = 11
+"""The last version of Produce that does not add a partition to a transaction."""
+
+CONCURRENT_PAUSE_MS = 20
+"""The wait before a batch is sent again whose transaction cannot begin yet."""
+
 _TRANSACTION_TIMEOUT_MAX_MS = 0x7FFFFFFF
 
 log = Logger()
+
+
+class ISenderTransactions(Protocol):
+    """What a sender asks and tells of the transaction that its batches are in."""
+
+    def admits(self, topic: str, partition: int) -> bool:
+        """Whether a batch for a partition may leave now."""
+
+    def failed(self, error: PylogbrokerError) -> None:
+        """Messages failed, or their outcome is unknown."""
 
 
 class _Node:
@@ -88,6 +105,7 @@ class KafkaSender:
 
     @ivar counters: of messages; this object counts their outcomes.
     @ivar fatalError: why nothing is sent any more, or L{None}.
+    @ivar transactions: L{None}: there are none.
     """
 
     def __init__(
@@ -105,6 +123,10 @@ class KafkaSender:
         """
         self.counters = ProducerCounters()
         self.fatalError: PylogbrokerError | None = None
+        self.transactions: ISenderTransactions | None = None
+        self._isImplicit = False  # partitions join the transaction with their first batch
+        self._abandonError: PylogbrokerError | None = None
+        self._requestEnds: Waiters[None] = Waiters()
         self._clock = clock
         self._settings = settings
         self._cluster = cluster
@@ -176,6 +198,31 @@ class KafkaSender:
             if batch.queue.open is batch:
                 self._activate(batch.queue)
 
+    async def drain(self) -> None:
+        """Send what there is, until all messages have an outcome and no request is on its way."""
+        self.flush()
+        await self._limiter.whenIdle()
+        while any(node.inFlightCount for node in self._nodes.values()):
+            await self._requestEnds.wait()
+
+    def resume(self, producer: tuple[int, int], isImplicit: bool) -> None:
+        """
+        A transaction begins.
+
+        @param producer: id and epoch.
+        @param isImplicit: whether partitions join it with their first batch.
+        """
+        self._producer = producer
+        self._isImplicit = isImplicit
+        self._abandonError = None
+
+    def abandon(self, error: PylogbrokerError) -> None:
+        """Send nothing more of a transaction. Batches in requests are answered, and not retried."""
+        self._abandonError = error
+        for batch in list(self._deadlines):
+            if not batch.isInRequest and not batch.isSettled:
+                self._giveUp(batch, error)
+
     def _activate(self, queue: PartitionQueue) -> None:
         self._active[queue] = None
         self.wake()
@@ -191,8 +238,10 @@ class KafkaSender:
         self._pumpTimer.stop()
         if self._isStopped or not self._active:
             return
+        transactions = self.transactions
         if self._producer is None and self._settings.enableIdempotence:
-            self._identify()
+            if transactions is None:
+                self._identify()
             return
         nowMs = self.nowMs()
         isFlushing = self._isFlushing or self._limiter.waitingCount > 0
@@ -206,7 +255,10 @@ class KafkaSender:
             if nowMs < queue.retryAtMs:
                 retryAtMs = min(retryAtMs, queue.retryAtMs)
                 continue
-            if queue.isExhausted and self._producer is not None:
+            if transactions is not None:
+                if not transactions.admits(queue.topic, queue.partition):
+                    continue
+            elif queue.isExhausted and self._producer is not None:
                 if queue.producerId == self._producer[0]:
                     self._producer = None
                     self._identify()
@@ -254,7 +306,10 @@ class KafkaSender:
         selected: list[ProducerBatch] = []
         sizeLeft = self._settings.maxRequestSize
         for queue in queues:
-            if not queue.isIdentified and self._producer is not None:
+            if self._producer is not None and (
+                not queue.isIdentified
+                or (self.transactions is not None and queue.producer != self._producer)
+            ):
                 queue.identify(*self._producer)
             if queue.inRequestCount and queue.node != number:
                 continue
@@ -297,6 +352,7 @@ class KafkaSender:
     ) -> None:
         self.counters.batchCount += len(batches)
         cls = messages.ProduceRequest
+        isTransactional = self.transactions is not None
         topics: dict[str, Any] = {}
         for batch in batches:
             queue = batch.queue
@@ -306,17 +362,22 @@ class KafkaSender:
                 topicId = ZERO_UUID if known is None else known.topicId
                 topic = cls.TopicProduceData(name=queue.topic, topicId=topicId)
                 topics[queue.topic] = topic
-            part = cls.PartitionProduceData(index=queue.partition, records=batch.encode())
+            part = cls.PartitionProduceData(
+                index=queue.partition, records=batch.encode(isTransactional)
+            )
             topic.partitionData.append(part)
         isNamed = any(topic.topicId == ZERO_UUID for topic in topics.values())
         settings = self._settings
         body = cls(
+            transactionalId=settings.transactionalId,
             acks=settings.acks,
             timeoutMs=settings.requestTimeoutMs,
             topicData=list(topics.values()),
         )
         key = ApiKey.PRODUCE
         versionMax = NAMED_VERSION if isNamed else key.lastVersion
+        if isTransactional and not self._isImplicit:
+            versionMax = EXPLICIT_VERSION
         node.inFlightCount += 1
         if not settings.acks:
             sending: Deferred[Any] = connection.send(key, body, versionMax)
@@ -331,6 +392,7 @@ class KafkaSender:
                 "Messages may be unaccounted for: handling an answer failed unexpectedly", result
             )
         node.inFlightCount -= 1
+        self._requestEnds.fire(None)
         self.wake()
 
     # -- answers
@@ -374,7 +436,8 @@ class KafkaSender:
             batch.isUncertain = True
         if ErrorPolicy.REFRESH in policy:
             self._findLeader(queue, part.currentLeader, response.nodeEndpoints)
-        if code == ErrorCode.MESSAGE_TOO_LARGE and self._canSplit(batch):
+        isAbandoned = self._abandonError is not None
+        if code == ErrorCode.MESSAGE_TOO_LARGE and self._canSplit(batch) and not isAbandoned:
             self._split(batch)
         elif ErrorPolicy.FATAL in policy:
             self._giveUp(batch, error)
@@ -425,13 +488,21 @@ class KafkaSender:
     ) -> None:
         queue = batch.queue
         batch.lastError = error
+        isLost = isForSequence and queue.unacknowledged[0] is batch
+        if self._abandonError is not None or (isLost and self.transactions is not None):
+            # The coordinator gives the next epoch, when the transaction is aborted.
+            self._giveUp(batch, self._abandonError or error)
+            return
         if batch.isSettled or batch.attemptCount > self._settings.retries:
             self._giveUp(batch, error)
             return
         self.counters.retriedCount += len(batch)
         if batch.isUncertain and not queue.isIdentified:
             self.counters.repeatedCount += len(batch)
-        retryAtMs = self.nowMs() + self._cluster.backoffMs(batch.attemptCount)
+        waitMs = self._cluster.backoffMs(batch.attemptCount)
+        if getattr(error, "code", 0) == ErrorCode.CONCURRENT_TRANSACTIONS:
+            waitMs = min(waitMs, CONCURRENT_PAUSE_MS)
+        retryAtMs = self.nowMs() + waitMs
         if isForSequence:
             queue.refusedForSequence(batch, retryAtMs)
         else:
@@ -472,6 +543,8 @@ class KafkaSender:
         else:
             self.counters.failedCount += count
         self._settle(batch)
+        if self.transactions is not None:
+            self.transactions.failed(error)
         if self._isLoggingFailures:
             log.error(
                 "{count} messages for {queue} {outcome}: {error}",
