@@ -1,6 +1,6 @@
 """
-Clients of different make in one consumer group: Java's, confluent-kafka and aiokafka come and go.
-Each assignor is one that they share.
+Clients of different make in one consumer group: Java's, confluent-kafka, aiokafka and
+L{KafkaConsumer} come and go. Each assignor is one that they share.
 
 Every member polls in a thread of its own, and tells L{Owners} of partitions that come and go before
 it goes on; so two owners of one partition are seen whenever that happens.
@@ -20,15 +20,21 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from twisted.internet.defer import Deferred
+from twisted.internet.selectreactor import SelectReactor
+from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.consumer.kafka.consumer import KafkaConsumer
 from pylogbroker.testing.backgroundbroker import BackgroundBroker
+from pylogbroker.types import TopicPartition
 from tests.integration.kafkatools import JavaProcess, sharedJava
 
 NEEDS = ("java", "maven")
 TIMEOUT_SECONDS = 120
 POLL_MS = 50
-PARTITION_COUNT = 6
+PARTITION_COUNT = 12  # each number of members up to four has equal shares
 MESSAGE_COUNT = 60
 BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
 JAVA_ASSIGNORS = {
@@ -185,6 +191,47 @@ class AiokafkaMember(Member, aiokafka.ConsumerRebalanceListener):
         self.owners.revoked(self.name, [each.partition for each in revoked])
 
 
+class OurMember(Member):
+    """L{KafkaConsumer}, in a reactor of its own."""
+
+    name = "ours"
+
+    def run(self) -> None:
+        reactor = SelectReactor()
+        failures: list[Failure] = []
+
+        def start() -> None:
+            done = Deferred.fromCoroutine(self._main(reactor))
+            done.addErrback(failures.append)
+            done.addCallback(lambda _: reactor.stop())
+
+        reactor.callWhenRunning(start)
+        reactor.run(installSignalHandlers=False)
+        for failure in failures:
+            failure.raiseException()
+
+    async def _main(self, reactor: SelectReactor) -> None:
+        settings = {**self.settings, "partition.assignment.strategy": self.assignor}
+        consumer = KafkaConsumer(reactor, settings)
+        try:
+            consumer.subscribe(["t"], self)
+            while not self.isLeaving.is_set():
+                for record in consumer.takeMany():
+                    assert record.value is not None
+                    self.owners.read(self.name, record.partition, record.value)
+                await deferLater(reactor, POLL_MS / 1000)
+        finally:
+            await consumer.close()
+
+    def partitionsAssigned(self, partitions: Collection[TopicPartition]) -> None:
+        self.owners.assigned(self.name, [each.partition for each in partitions])
+
+    def partitionsRevoked(self, partitions: Collection[TopicPartition]) -> None:
+        self.owners.revoked(self.name, [each.partition for each in partitions])
+
+    partitionsLost = partitionsRevoked
+
+
 class JavaMember(Member):
     """Java's client."""
 
@@ -276,15 +323,15 @@ class MixedGroupTests(SynchronousTestCase):
 
     def test_range(self) -> None:
         """By C{range}."""
-        self.share("range", JavaMember, ConfluentMember, AiokafkaMember)
+        self.share("range", JavaMember, ConfluentMember, AiokafkaMember, OurMember)
 
     def test_roundRobin(self) -> None:
         """By C{roundrobin}, with another leader."""
-        self.share("roundrobin", AiokafkaMember, JavaMember, ConfluentMember)
+        self.share("roundrobin", OurMember, AiokafkaMember, JavaMember, ConfluentMember)
 
     def test_cooperativeSticky(self) -> None:
         """By C{cooperative-sticky}; each of them is the leader for some time."""
-        self.share("cooperative-sticky", ConfluentMember, JavaMember)
+        self.share("cooperative-sticky", ConfluentMember, OurMember, JavaMember)
 
     def test_consumerProtocol(self) -> None:
         """By the coordinator (C{group.protocol=consumer})."""
