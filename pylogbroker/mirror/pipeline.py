@@ -261,7 +261,8 @@ class PartitionPipeline:
         log.error(
             "{partitionId}: the target does not take the message {where} of the source, of {size} "
             "bytes; what is behind it waits: {error}. If it is too large, raise max.message.size "
-            "of the target's brokers and of the mirror; docs/mirror.md says how to leave it out",
+            "(today's Kafka: max.message.bytes and max.request.size) of the target's brokers and "
+            "of the mirror; docs/mirror.md says how to leave it out",
             partitionId=self._partitionId,
             where=f"that ends at offset {end}" if start is None else f"at offset {start}",
             size=size,
