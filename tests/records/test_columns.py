@@ -4,6 +4,8 @@ Tests of message sets as columns: held against the other readings.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +18,7 @@ from pylogbroker.errors import (
     InvalidRecordError,
 )
 from pylogbroker.interfaces import BatchHeader
+from pylogbroker.records import columns as columns_
 from pylogbroker.records.columns import (
     ColumnBatch,
     RecordColumns,
@@ -257,6 +260,24 @@ class RecordColumnsTests(SynchronousTestCase):
         header = readHeader(data)._replace(baseOffset=(1 << 63) - 1)
         columns = recordColumns([(data, 0, header)])
         self.assertRaises(InvalidRecordError, next, columns)
+
+    def test_stops(self) -> None:
+        """
+        Where an encoder stops at a record that can be read, the records behind it are not left out
+        in silence.
+        """
+
+        class Stopping:
+            count = 0
+
+            def add(self, body: bytes, at: int, left: int, *_more: object) -> tuple[int, int, bool]:
+                return at, 0, False
+
+        data = encodeBatch([Record(1, 0, None, b"x")])
+        self.patch(columns_, "native", SimpleNamespace(ColumnsEncoder=Stopping))
+        found = recordColumns([(data, 0, readHeader(data))])
+        error = self.assertRaises(InvalidRecordError, list, found)
+        self.assertIn("does not fit in columns", str(error))
 
     def test_malformedNames(self) -> None:
         """Names that are no UTF-8 are mended as in Java: Arrow's text is always valid."""
