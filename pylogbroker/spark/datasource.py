@@ -2,8 +2,9 @@
 The data source C{pylogbroker}, registered by the module C{pyspark_pylogbroker} or by
 C{spark.dataSource.register(PylogbrokerDataSource)}, with its readers of batches and streams.
 
-The columns are the same for every message format. C{key} and C{timestamp} are null until a format
-carries them, so programs need not change then.
+The option C{kafka.bootstrap.servers} chooses topics of today's Kafka (L{pylogbroker.spark.kafka});
+the readers here are for those of 2011, which carry no keys and times: C{key} and C{timestamp} are
+null.
 
 The checkpoint of a stream is the only store of offsets. C{commit} does nothing: Spark calls it
 late, and never for the last micro-batch.
@@ -54,11 +55,20 @@ from pylogbroker.spark.brokerclients import (
     SegmentBounds,
     isSelected,
 )
+from pylogbroker.spark.kafka.options import (
+    BOOTSTRAP_SERVERS,
+    KafkaSinkOptions,
+    KafkaSourceOptions,
+)
+from pylogbroker.spark.kafka.rangereader import KAFKA_SCHEMA, KAFKA_SCHEMA_WITH_HEADERS
+from pylogbroker.spark.kafka.sink import KafkaStreamWriter, checkKafkaColumns, sendRows
+from pylogbroker.spark.kafka.source import KafkaBatchReader, KafkaStreamReader
 from pylogbroker.spark.options import SinkOptions, SourceOptions, parsePartition
 from pylogbroker.spark.rangereader import ARROW_SCHEMA, readSplit
-from pylogbroker.spark.sink import BatchWriter, StreamWriter, checkColumns
+from pylogbroker.spark.sink import BatchWriter, StreamWriter, checkColumns, sendAll
 from pylogbroker.spark.splits import (
     InputSplit,
+    apportion,
     namedPartitions,
     plannedRanges,
     reportDataLoss,
@@ -69,6 +79,8 @@ from pylogbroker.syncclient.simpleconsumer import SimpleConsumer
 from pylogbroker.types import EARLIEST, LATEST, PartitionId, byTopic
 
 SCHEMA = from_arrow_schema(ARROW_SCHEMA)
+KAFKA_COLUMNS = from_arrow_schema(KAFKA_SCHEMA)
+KAFKA_COLUMNS_WITH_HEADERS = from_arrow_schema(KAFKA_SCHEMA_WITH_HEADERS)
 FROM, TO = "from", "to"
 
 log = logging.getLogger(__name__)
@@ -133,18 +145,6 @@ def decodeCheckpoint(stored: Mapping[str, Any]) -> dict[PartitionId, OffsetRange
         raise UnreadableRangeError(
             f"the checkpoint has {stored!r}, which is not an offset of pylogbroker"
         ) from error
-
-
-def apportion(ranges: Mapping[PartitionId, OffsetRange], sizeMax: int) -> dict[PartitionId, int]:
-    """
-    The bytes of each range that belong to a micro-batch of C{sizeMax} bytes, in proportion to the
-    ranges, so that all of them end together.
-    """
-    total = sum(each.size for each in ranges.values())
-    return {
-        key: each.size if total <= sizeMax else -(-each.size * sizeMax // total)
-        for key, each in ranges.items()
-    }
 
 
 # -- the end of a limited micro-batch
@@ -268,7 +268,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with self._cluster().brokers(partitions) as brokers:
             bounds = {each: brokers.segmentBounds(*each) for each in partitions}
             ahead = {each: self._ahead(each, before.get(each), bounds[each]) for each in partitions}
-            shares = apportion(ahead, limit.max_bytes) if isinstance(limit, ReadMaxBytes) else {}
+            sizes = {key: each.size for key, each in ahead.items()}
+            shares = apportion(sizes, limit.max_bytes) if isinstance(limit, ReadMaxBytes) else {}
             for each, size in shares.items():
                 whole = ahead[each]
                 if whole.size:
@@ -347,48 +348,80 @@ class PylogbrokerDataSource(DataSource):
         """The name for C{format}."""
         return "pylogbroker"
 
+    @property
+    def _isKafka(self) -> bool:
+        """Whether the topics are those of today's Kafka."""
+        return any(name.lower() == BOOTSTRAP_SERVERS for name in self.options)
+
     def schema(self) -> StructType:
-        """The columns."""
-        return SCHEMA
+        """
+        The columns.
 
-    def reader(self, schema: StructType) -> BatchReader:
+        @raise ConfigurationError: an option is wrong.
+        """
+        if not self._isKafka:
+            return SCHEMA
+        hasHeaders = KafkaSourceOptions.fromOptions(self.options).includeHeaders
+        return KAFKA_COLUMNS_WITH_HEADERS if hasHeaders else KAFKA_COLUMNS
+
+    def reader(self, schema: StructType) -> BatchReader | KafkaBatchReader:
         """
         @raise ConfigurationError: an option is wrong, or the schema is not the source's.
         """
-        return BatchReader(self._sourceOptions(schema))
+        self._checkSchema(schema)
+        if self._isKafka:
+            return KafkaBatchReader(KafkaSourceOptions.fromOptions(self.options))
+        return BatchReader(SourceOptions.fromOptions(self.options))
 
-    def streamReader(self, schema: StructType) -> StreamReader:
+    def streamReader(self, schema: StructType) -> StreamReader | KafkaStreamReader:
         """
         @raise ConfigurationError: an option is wrong, or the schema is not the source's.
         """
-        options = self._sourceOptions(schema)
-        if options.endingOffsets != LATEST:
-            raise ConfigurationError("endingOffsets has no meaning for a stream, which has no end")
-        return StreamReader(options)
+        self._checkSchema(schema)
+        for name in self.options:
+            if name.lower().startswith("ending"):
+                raise ConfigurationError(f"{name} has no meaning for a stream, which has no end")
+        if self._isKafka:
+            return KafkaStreamReader(KafkaSourceOptions.fromOptions(self.options))
+        return StreamReader(SourceOptions.fromOptions(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """
         @raise ConfigurationError: an option or a column is wrong, or the mode is not C{append}.
         """
-        return BatchWriter(self._sinkOptions(schema, overwrite))
+        if self._isKafka:
+            return BatchWriter(partial(sendRows, self._kafkaSinkOptions(schema, overwrite)))
+        return BatchWriter(partial(sendAll, self._sinkOptions(schema, overwrite)))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter | KafkaStreamWriter:
         """
         @raise ConfigurationError: as C{writer}.
         """
+        if self._isKafka:
+            return KafkaStreamWriter(self._kafkaSinkOptions(schema, overwrite))
         return StreamWriter(self._sinkOptions(schema, overwrite))
 
-    def _sourceOptions(self, schema: StructType) -> SourceOptions:
-        if schema != SCHEMA:
+    def _checkSchema(self, schema: StructType) -> None:
+        columns = self.schema()
+        if schema != columns:
             raise ConfigurationError(
-                f"the columns of pylogbroker are fixed: {SCHEMA.simpleString()};"
+                f"the columns of pylogbroker are fixed: {columns.simpleString()};"
                 f" the schema given is {schema.simpleString()}"
             )
-        return SourceOptions.fromOptions(self.options)
 
     def _sinkOptions(self, schema: StructType, overwrite: bool) -> SinkOptions:
-        if overwrite:
-            raise ConfigurationError("a topic cannot be overwritten: the only mode is append")
+        _checkMode(overwrite)
         options = SinkOptions.fromOptions(self.options)
         checkColumns(schema, options)
         return options
+
+    def _kafkaSinkOptions(self, schema: StructType, overwrite: bool) -> KafkaSinkOptions:
+        _checkMode(overwrite)
+        options = KafkaSinkOptions.fromOptions(self.options)
+        checkKafkaColumns(schema, options)
+        return options
+
+
+def _checkMode(isOverwriting: bool) -> None:
+    if isOverwriting:
+        raise ConfigurationError("a topic cannot be overwritten: the only mode is append")

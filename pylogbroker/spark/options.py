@@ -54,6 +54,9 @@ T = TypeVar("T")
 SPARK_OPTIONS = frozenset({"path", "paths", "checkpointlocation", "queryname", "outputmode"})
 """Options that Spark adds, in lower case."""
 
+CASELESS_OPTIONS = frozenset({"failOnDataLoss", "includeHeaders", "compression"})
+"""Options whose value may be in any case."""
+
 BATCH_SIZE_MAX = 64 << 20
 """Bytes; readers do not decompress larger sets."""
 
@@ -96,7 +99,7 @@ def parseOffsets(text: str) -> OffsetSpec:
     if text.lower() in ("earliest", "latest"):
         return EARLIEST if text.lower() == "earliest" else LATEST
     found: dict[PartitionId, int] = {}
-    for topic, offsets in _parseTopics(text).items():
+    for topic, offsets in parseTopics(text).items():
         if not isinstance(offsets, dict):
             raise ValueError(f"{topic} must have an object of offsets")
         for name, offset in offsets.items():
@@ -114,14 +117,21 @@ def parseOffsets(text: str) -> OffsetSpec:
 
 def _parseAssignment(text: str) -> tuple[PartitionId, ...]:
     found = set()
-    for topic, names in _parseTopics(text).items():
+    for topic, names in parseTopics(text).items():
         if not isinstance(names, list) or not names:
             raise ValueError(f"{topic} must have a list of partitions")
         found |= {PartitionId(topic, parsePartition(str(name))) for name in names}
     return tuple(sorted(found))
 
 
-def _parseTopics(text: str) -> dict[str, Any]:
+def parseTopics(text: str) -> dict[str, Any]:
+    """
+    A JSON object of topics, with any values.
+
+    @raise ValueError: the text is something else.
+    @raise InvalidNameError: a topic has an impossible name.
+    """
+
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for name, value in pairs:
@@ -141,14 +151,20 @@ def _parseTopics(text: str) -> dict[str, Any]:
     return found
 
 
-def _topics(text: str) -> tuple[str, ...]:
+def parseTopicNames(text: str) -> tuple[str, ...]:
+    """
+    Topics, separated by commas.
+
+    @raise ValueError: there is none.
+    @raise InvalidNameError: a name is impossible.
+    """
     names = dict.fromkeys(name.strip() for name in text.split(",") if name.strip())
     if not names:
         raise ValueError("it names no topic")
     return tuple(pathSegment("topic", name) for name in names)
 
 
-class _Parsed(PropertyType[T]):
+class Parsed(PropertyType[T]):
     """Anything that a function reads from a text."""
 
     def __init__(self, parse: Callable[[str], T]) -> None:
@@ -164,37 +180,31 @@ class _Parsed(PropertyType[T]):
 # -- the options
 
 
-class ClusterOptions(Settings):
-    """
-    Where the brokers are and how to reach them: the options that the source and the sink share.
+class DataSourceOptions(Settings):
+    """Options as Spark passes them on."""
 
-    Workers get copies. Each machine reads the property file itself.
-    """
+    @classmethod
+    def isIgnored(cls, name: str) -> bool:
+        """
+        Whether an option without a key has no meaning here.
 
-    zookeeper = ownKey("zookeeper", Text(), "", "ZooKeeper's addresses and chroot.")
-    brokers = ownKey(
-        "brokers", Nullable(_Parsed(parseBrokers)), "", "Or the brokers, `id:host:port,…`."
-    )
-    config = ownKey("config", Text(), "", "A property file with credentials.")
-    zookeeperDigest = ownKey("zookeeperDigest", SecretText(), "", "The key `zk.digest`.")
-    zookeeperAcl = ownKey("zookeeperAcl", Text(), "", "The key `zk.acl`.")
-    brokerEndpoint = ownKey("brokerEndpoint", Text(), "", "The key `broker.endpoint`.")
-    timeoutMs = ownKey("timeoutMs", Integer(1, LONG_MAX), "30000", "For each answer.")
-    retryCount = ownKey("retryCount", Integer(0, 1000), "3", "Repeated requests to a broker.")
+        @param name: in lower case.
+        @raise ConfigurationError: it must not be given.
+        """
+        return name in SPARK_OPTIONS
 
     @classmethod
     def fromOptions(cls, options: Mapping[str, str]) -> Self:
         """
         @param options: keys in any case; an empty value counts as missing.
-        @raise ConfigurationError: an option is wrong, unknown or missing, or the file is wrong on
-            this machine.
+        @raise ConfigurationError: an option is wrong, unknown or missing.
         """
         known = {key.key.lower(): key.key for key in cls.keys}
         given = {}
         for name, value in options.items():
             option = known.get(name.lower())
             if option is None:
-                if name.lower() not in SPARK_OPTIONS:
+                if not cls.isIgnored(name.lower()):
                     near = difflib.get_close_matches(name.lower(), known, 1, 0.6)
                     raise ConfigurationError(
                         f"there is no option {name}; "
@@ -207,10 +217,35 @@ class ClusterOptions(Settings):
                 continue
             text = str(value).strip()
             if text:
-                given[option] = (
-                    text.lower() if option in ("failOnDataLoss", "compression") else text
-                )
-        found = cls.fromProperties(given)
+                given[option] = text.lower() if option in CASELESS_OPTIONS else text
+        return cls.fromProperties(given)
+
+
+class ClusterOptions(DataSourceOptions):
+    """
+    Where the brokers are and how to reach them: the options that the source and the sink share.
+
+    Workers get copies. Each machine reads the property file itself.
+    """
+
+    zookeeper = ownKey("zookeeper", Text(), "", "ZooKeeper's addresses and chroot.")
+    brokers = ownKey(
+        "brokers", Nullable(Parsed(parseBrokers)), "", "Or the brokers, `id:host:port,…`."
+    )
+    config = ownKey("config", Text(), "", "A property file with credentials.")
+    zookeeperDigest = ownKey("zookeeperDigest", SecretText(), "", "The key `zk.digest`.")
+    zookeeperAcl = ownKey("zookeeperAcl", Text(), "", "The key `zk.acl`.")
+    brokerEndpoint = ownKey("brokerEndpoint", Text(), "", "The key `broker.endpoint`.")
+    timeoutMs = ownKey("timeoutMs", Integer(1, LONG_MAX), "30000", "For each answer.")
+    retryCount = ownKey("retryCount", Integer(0, 1000), "3", "Repeated requests to a broker.")
+
+    @classmethod
+    def fromOptions(cls, options: Mapping[str, str]) -> Self:
+        """
+        @raise ConfigurationError: as L{DataSourceOptions.fromOptions}, or the file is wrong on this
+            machine.
+        """
+        found = super().fromOptions(options)
         found.access()
         return found
 
@@ -308,28 +343,30 @@ class SourceOptions(ClusterOptions):
     @ivar selection: of C{subscribe}, C{subscribePattern} or C{assign}.
     """
 
-    subscribe = ownKey("subscribe", Nullable(_Parsed(_topics)), "", "Topics, separated by commas.")
+    subscribe = ownKey(
+        "subscribe", Nullable(Parsed(parseTopicNames)), "", "Topics, separated by commas."
+    )
     subscribePattern = ownKey(
         "subscribePattern",
-        Nullable(_Parsed(lambda text: TopicPattern(text).pattern)),
+        Nullable(Parsed(lambda text: TopicPattern(text).pattern)),
         "",
         "Or a pattern of topics.",
     )
     assign = ownKey(
         "assign",
-        Nullable(_Parsed(_parseAssignment)),
+        Nullable(Parsed(_parseAssignment)),
         "",
         "Or partitions by topic, as JSON.",
     )
     startingOffsets = ownKey(
         "startingOffsets",
-        Nullable(_Parsed(parseOffsets)),
+        Nullable(Parsed(parseOffsets)),
         "",
         "A word, or offsets as JSON.",
     )
     endingOffsets = ownKey(
         "endingOffsets",
-        _Parsed(parseOffsets),
+        Parsed(parseOffsets),
         "latest",
         "A word, or offsets as JSON.",
     )

@@ -294,21 +294,24 @@ def _rows(options: SinkOptions, batch: pa.RecordBatch) -> Iterator[tuple[Any, An
 class BatchWriter(DataSourceArrowWriter):
     """The data source's writer of a batch."""
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, send: Callable[[Iterator[pa.RecordBatch]], int]) -> None:
+        """
+        @param send: sends the rows of a task, and returns their number. It is pickled.
+        """
         log.info("Rows are written at least once: a repeated task writes them again")
-        self._options = options
+        self._send = send
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write the rows of a task."""
-        return TaskResult("", sendAll(self._options, iterator))
+        return TaskResult("", self._send(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks have succeeded."""
-        log.info("%d rows were written", _count(messages))
+        log.info("%d rows were written", countRows(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """The job has failed. Rows that were sent stay."""
-        log.warning("The job failed; %d rows or more were written and stay", _count(messages))
+        log.warning("The job failed; %d rows or more were written and stay", countRows(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -347,7 +350,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         log.warning(
             "Micro-batch %d failed; %d rows or more were written, stay, and are written again",
             batchId,
-            _count(messages),
+            countRows(messages),
         )
 
 
@@ -373,7 +376,8 @@ def sendOnce(
     return TaskResult(query, 0)
 
 
-def _count(messages: Iterable[WriterCommitMessage | None]) -> int:
+def countRows(messages: Iterable[WriterCommitMessage | None]) -> int:
+    """The rows that tasks have written, by their messages."""
     return sum(message.count for message in messages if isinstance(message, TaskResult))
 
 

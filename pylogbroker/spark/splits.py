@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from pylogbroker.config.propertytypes import BrokerAddress
 from pylogbroker.errors import ConfigurationError, DataLossError, NoBrokersError
@@ -35,6 +35,8 @@ from pylogbroker.spark.brokerclients import (
 from pylogbroker.spark.options import OffsetSpec, SourceOptions
 from pylogbroker.types import EARLIEST, LATEST, PartitionId
 
+K = TypeVar("K")
+
 log = logging.getLogger(__name__)
 
 
@@ -45,7 +47,16 @@ class InputSplit(NamedTuple):
     address: BrokerAddress
 
 
-def reportDataLoss(options: SourceOptions, text: str) -> None:
+class LossPolicy(Protocol):
+    """Options that say whether lost data are an error."""
+
+    @property
+    def failOnDataLoss(self) -> bool:
+        """If not, the loss is logged."""
+        ...
+
+
+def reportDataLoss(options: LossPolicy, text: str) -> None:
     """
     @raise DataLossError: unless the user has allowed lost data, which are then logged.
     """
@@ -178,6 +189,21 @@ def plannedRanges(
 
 
 # -- how many tasks read them
+
+
+def apportion(sizes: Mapping[K, int], sizeMax: int) -> dict[K, int]:
+    """
+    The part of each range that belongs to a micro-batch, in proportion to the ranges, so that all
+    of them end together.
+
+    @param sizes: of the ranges, in bytes or offsets.
+    @param sizeMax: of the micro-batch.
+    """
+    total = sum(sizes.values())
+    return {
+        key: size if total <= sizeMax else -(-size * sizeMax // total)
+        for key, size in sizes.items()
+    }
 
 
 def splitRanges(

@@ -5,6 +5,7 @@ Tests for L{pylogbroker.spark.sink}.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Any
@@ -111,7 +112,7 @@ class WritingTests(SinkCase):
         Rows are sent with the topic of the option, or their own; the option counts when there are
         both.
         """
-        writer = BatchWriter(self.sink(compression="gzip"))
+        writer = BatchWriter(partial(sendAll, self.sink(compression="gzip")))
         rows = {"topic": ["other", "other"], "key": [None, "k"], "value": ["a", "b"]}
         self.assertEqual(writer.write(self.batches(rows, {"value": [b"c"]})), TaskResult("", 3))
         self.assertEqual(self.taken(), [b"a", b"b", b"c"])

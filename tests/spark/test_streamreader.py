@@ -26,11 +26,11 @@ from pylogbroker.records.messageset import encodeMessage, encodeSet
 from pylogbroker.spark.brokerclients import OffsetRange, PartitionDiscovery
 from pylogbroker.spark.datasource import (
     StreamReader,
-    apportion,
     decodeCheckpoint,
     encodeCheckpoint,
     lastEntryBoundary,
 )
+from pylogbroker.spark.splits import apportion
 from pylogbroker.syncclient.clustermetadata import IClusterMetadata, StaticMetadata
 from pylogbroker.types import BrokerPartition, PartitionId
 from tests.spark.sourcecase import HERE, SourceCase
@@ -428,13 +428,13 @@ class ProgressTests(SynchronousTestCase):
         All fits, or the shares are in proportion and add up to the limit, give or take a byte for
         each.
         """
-        found = ranges(offsets)
-        shares, total = apportion(found, sizeMax), sum(each.size for each in found.values())
+        sizes = {place: each.size for place, each in ranges(offsets).items()}
+        shares, total = apportion(sizes, sizeMax), sum(sizes.values())
         if total <= sizeMax:
-            self.assertEqual(shares, {place: each.size for place, each in found.items()})
+            self.assertEqual(shares, sizes)
         else:
             self.assertTrue(sizeMax <= sum(shares.values()) < sizeMax + len(shares))
-            self.assertTrue(all(shares[place] > 0 for place, each in found.items() if each.size))
+            self.assertTrue(all(shares[place] > 0 for place, size in sizes.items() if size))
 
 
 EMBEDDED = encodeSet([b"x" * 5, b"", b"y"])

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pylogbroker.errors import FormatError, MessageTooLargeError, OffsetOutOfRangeError
+from pylogbroker.interfaces import BatchHeader
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode, ResponseError
@@ -37,7 +38,8 @@ RESPONSE_SIZE = 50 << 20
 AbortedTransaction = tuple[int, int]
 """The offset at which it begins, and its producer's id."""
 
-_Content = tuple[TopicPartition, bytes, list[AbortedTransaction]]
+FetchedBatches = tuple[TopicPartition, bytes, list[AbortedTransaction]]
+"""What a partition sent, the last batch perhaps cut, and which transactions in it are aborted."""
 
 
 class RecordReader:
@@ -73,17 +75,33 @@ class RecordReader:
         @raise ResponseError: a partition cannot be read, and that does not pass.
         @raise FormatError: a batch is damaged.
         """
-        found = self._cluster.attempt(lambda: self._fetch(waitMs))
-        for content in found:
-            yield from self._records(*content)
+        for where, data, aborted in self.fetch(waitMs):
+            for batch, at, header in self.batches(where, data, aborted):
+                try:
+                    for record in iterateRecords(batch, at, header):
+                        if record.offset >= self.positions[where]:
+                            self.positions[where] = record.offset + 1
+                            yield where, record
+                except FormatError as error:
+                    raise _placed(error, where, header) from error
 
-    def _fetch(self, waitMs: int) -> list[_Content]:
+    def fetch(self, waitMs: int) -> list[FetchedBatches]:
+        """
+        Fetch once from every leader.
+
+        @return: of the partitions that have something, for C{batches}.
+        @raise OffsetOutOfRangeError: as C{poll}.
+        @raise ResponseError: as C{poll}.
+        """
+        return self._cluster.attempt(lambda: self._fetch(waitMs))
+
+    def _fetch(self, waitMs: int) -> list[FetchedBatches]:
         cls = messages.FetchRequest
         byLeader: dict[int, dict[str, list[int]]] = {}
         for where in self.positions:
             topics = byLeader.setdefault(self._cluster.leader(where), {})
             topics.setdefault(where.topic, []).append(where.partition)
-        found: list[_Content] = []
+        found: list[FetchedBatches] = []
         for number, topics in byLeader.items():
             body = cls(
                 maxWaitMs=0 if found else waitMs,
@@ -111,7 +129,7 @@ class RecordReader:
             found += self._contents(response)
         return found
 
-    def _contents(self, response: Any) -> Iterator[_Content]:
+    def _contents(self, response: Any) -> Iterator[FetchedBatches]:
         if response.errorCode:
             raise ResponseError(response.errorCode, "fetch")
         for topic in response.responses:
@@ -129,9 +147,18 @@ class RecordReader:
                     begins = [(each.firstOffset, each.producerId) for each in aborted]
                     yield where, bytes(part.records), begins
 
-    def _records(
+    def batches(
         self, where: TopicPartition, data: bytes, aborted: Iterable[AbortedTransaction] = ()
-    ) -> Iterator[tuple[TopicPartition, Record]]:
+    ) -> Iterator[tuple[bytes, int, BatchHeader]]:
+        """
+        The batches to read: checked, without markers, and without aborted transactions if the
+        reader is for what is committed. The partition's position is behind a batch when the next
+        one is asked for.
+
+        @return: bytes, the position of a batch in them, and its header.
+        @raise FormatError: a batch is damaged.
+        @raise MessageTooLargeError: the first batch does not fit in a response.
+        """
         at, before = 0, self.positions[where]
         begins = deque(sorted(aborted))
         producers = set[int]()  # in an aborted transaction at this place
@@ -141,22 +168,23 @@ class RecordReader:
                 break
             try:
                 checkCrc(data, at, header)
-                while begins and begins[0][0] <= header.lastOffset:
-                    producers.add(begins.popleft()[1])
-                if header.isControl:
-                    producers.discard(header.producerId)
-                elif not (header.isTransactional and header.producerId in producers):
-                    for record in iterateRecords(data, at, header):
-                        if record.offset >= self.positions[where]:
-                            self.positions[where] = record.offset + 1
-                            yield where, record
             except FormatError as error:
-                raise type(error)(
-                    f"{where}, batch at offset {header.baseOffset}: {error.reason}", error.position
-                ) from error
+                raise _placed(error, where, header) from error
+            while begins and begins[0][0] <= header.lastOffset:
+                producers.add(begins.popleft()[1])
+            if header.isControl:
+                producers.discard(header.producerId)
+            elif not (header.isTransactional and header.producerId in producers):
+                yield data, at, header
             self.positions[where] = max(self.positions[where], header.nextOffset)
             at += header.size
         if data and at == 0 and self.positions[where] == before:
             raise MessageTooLargeError(
                 f"the batch at offset {before} of {where} has more than {len(data)} bytes"
             )
+
+
+def _placed(error: FormatError, where: TopicPartition, header: BatchHeader) -> FormatError:
+    return type(error)(
+        f"{where}, batch at offset {header.baseOffset}: {error.reason}", error.position
+    )

@@ -312,10 +312,10 @@ class RecordTests(ClusterCase):
         batch = bytearray(encodeBatch([Record(0, 0, None, bytes(100))]))
         reader = RecordReader(self.cluster, {T0: 0})
         with self.assertRaisesRegex(MessageTooLargeError, "more than 100 bytes"):
-            list(reader._records(T0, bytes(batch[:100])))
+            list(reader.batches(T0, bytes(batch[:100])))
         batch[-1] ^= 1
         with self.assertRaisesRegex(FormatError, "t-0, batch at offset 0"):
-            list(reader._records(T0, bytes(batch)))
+            list(reader.batches(T0, bytes(batch)))
 
 
 class MemberTests(ClusterCase):

@@ -1,0 +1,332 @@
+"""
+The options of the source and the sink for today's Kafka: those of Spark's own, by name, meaning and
+default.
+
+Spark's own hands every C{kafka.*} option on to Java's client. Here the known ones say where the
+brokers are and how to reach them; the others tune Java's client, so they are logged and have no
+effect. TLS reads PEM files, as Java's client does with C{ssl.truststore.type=PEM}.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+from pylogbroker.cluster.javaregex import TopicPattern
+from pylogbroker.config.kafka.clientsettings import (
+    CODECS,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    BootstrapServers,
+)
+from pylogbroker.config.keys import ownKey
+from pylogbroker.config.listenersettings import MECHANISMS, SCRAM_SHA_512, SecretValue
+from pylogbroker.config.propertytypes import (
+    INT_MAX,
+    LONG_MAX,
+    NOT_EMPTY,
+    Boolean,
+    Enum,
+    Integer,
+    Nullable,
+    Text,
+    Warn,
+)
+from pylogbroker.errors import ConfigurationError
+from pylogbroker.net.endpointstrings import SocketAddress, endpoint
+from pylogbroker.protocol.kafka.saslclient import SaslLogin
+from pylogbroker.spark.options import (
+    BATCH_SIZE_MAX,
+    DataSourceOptions,
+    Parsed,
+    parseTopicNames,
+    parseTopics,
+)
+from pylogbroker.syncclient.kafka.cluster import EARLIEST, LATEST, KafkaCluster
+from pylogbroker.types import TopicPartition
+
+PREFIX = "kafka."
+BOOTSTRAP_SERVERS = "kafka.bootstrap.servers"
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+STORE_TYPE = "PEM"
+ERROR, LATEST_STRATEGY = "error", "latest"
+
+REFUSED_OPTIONS = frozenset(
+    {
+        "kafka.auto.offset.reset",
+        "kafka.enable.auto.commit",
+        "kafka.interceptor.classes",
+        "kafka.key.deserializer",
+        "kafka.key.serializer",
+        "kafka.value.deserializer",
+        "kafka.value.serializer",
+    }
+)
+"""Spark's own refuses them, too: they would change what is read and from where."""
+
+TUNING_OPTIONS = frozenset(
+    {
+        "groupidprefix",
+        "fetchoffset.numretries",
+        "fetchoffset.retryintervalms",
+        "kafkaconsumer.polltimeoutms",
+    }
+)
+"""Options of Spark's own, in lower case, that tune Java's client."""
+
+KafkaOffsets = int | dict[TopicPartition, int]
+"""L{EARLIEST}, L{LATEST}, or one of them or an offset for each partition."""
+
+_JAAS = re.compile(r"\b(username|password)\s*=\s*\"((?:[^\"\\]|\\.)*)\"")
+
+log = logging.getLogger(__name__)
+
+
+# -- offsets and partitions, as JSON
+
+
+def _parseNumbers(text: str, least: int, what: str) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    for topic, values in parseTopics(text).items():
+        if not isinstance(values, dict):
+            raise ValueError(f"{topic} must have an object of {what} by partition")
+        for name, value in values.items():
+            if not re.fullmatch("[0-9]{1,9}", name):
+                raise ValueError(f"{topic} has {name!r}, which is not a partition's number")
+            if type(value) is not int or not least <= value <= LONG_MAX:
+                raise ValueError(f"{topic} {name} has {value!r}, which is none of {what}")
+            found[TopicPartition(topic, int(name))] = value
+    return found
+
+
+def parseKafkaOffsets(text: str) -> KafkaOffsets:
+    """
+    C{earliest}, C{latest}, or offsets by topic and partition, C{{"clicks": {"0": 23, "1": -2}}},
+    where -1 is the latest and -2 the earliest.
+
+    @raise ValueError: the text has another form.
+    @raise InvalidNameError: a topic has an impossible name.
+    """
+    if text.lower() in ("earliest", "latest"):
+        return EARLIEST if text.lower() == "earliest" else LATEST
+    return _parseNumbers(text, EARLIEST, "offsets")
+
+
+def _parseTimestamps(text: str) -> dict[TopicPartition, int]:
+    return _parseNumbers(text, 0, "timestamps")
+
+
+def _parseAssignment(text: str) -> tuple[TopicPartition, ...]:
+    found = set()
+    for topic, numbers in parseTopics(text).items():
+        if not isinstance(numbers, list) or not numbers:
+            raise ValueError(f"{topic} must have a list of partitions")
+        for number in numbers:
+            if type(number) is not int or not 0 <= number <= INT_MAX:
+                raise ValueError(f"{topic} has {number!r}, which is not a partition's number")
+            found.add(TopicPartition(topic, number))
+    return tuple(sorted(found))
+
+
+# -- the options
+
+
+class KafkaOptions(DataSourceOptions):
+    """
+    Where the brokers are and how to reach them. Workers get copies; each machine reads the PEM
+    files itself.
+    """
+
+    kafkaBootstrapServers = ownKey(
+        BOOTSTRAP_SERVERS, BootstrapServers(), None, "The brokers to ask first.", isRequired=True
+    )
+    kafkaClientId = ownKey("kafka.client.id", NOT_EMPTY, "pylogbroker", "The client's name.")
+    kafkaRequestTimeoutMs = ownKey(
+        "kafka.request.timeout.ms", Integer(1, INT_MAX), "30000", "For each response."
+    )
+    kafkaSecurityProtocol = ownKey(
+        "kafka.security.protocol",
+        Enum({word: word for word in PROTOCOLS}),
+        "PLAINTEXT",
+        "TLS, SASL, both or none.",
+    )
+    kafkaSaslMechanism = ownKey(
+        "kafka.sasl.mechanism",
+        Enum({word: word for word in MECHANISMS}),
+        SCRAM_SHA_512,
+        "For SASL.",
+    )
+    kafkaSaslJaasConfig = ownKey(
+        "kafka.sasl.jaas.config", SecretValue(), "", "A login module with username and password."
+    )
+    kafkaSslTruststoreLocation = ownKey(
+        "kafka.ssl.truststore.location", Text(), "", "A PEM file of authorities."
+    )
+    kafkaSslTruststoreType = ownKey(
+        "kafka.ssl.truststore.type", Enum({STORE_TYPE: STORE_TYPE}), STORE_TYPE, "PEM."
+    )
+    kafkaSslKeystoreLocation = ownKey(
+        "kafka.ssl.keystore.location", Text(), "", "A PEM file: the client's key and certificates."
+    )
+    kafkaSslKeystoreType = ownKey(
+        "kafka.ssl.keystore.type", Enum({STORE_TYPE: STORE_TYPE}), STORE_TYPE, "PEM."
+    )
+    kafkaSslKeyPassword = ownKey("kafka.ssl.key.password", SecretValue(), "", "Of that key.")
+
+    @classmethod
+    def isIgnored(cls, name: str) -> bool:
+        """See L{DataSourceOptions.isIgnored}."""
+        if name in REFUSED_OPTIONS:
+            raise ConfigurationError(f"the option {name} cannot be set: the data source decides it")
+        if name.startswith(PREFIX) or name in TUNING_OPTIONS:
+            log.info("The option %s tunes Java's client and has no effect", name)
+            return True
+        return super().isIgnored(name)
+
+    @classmethod
+    def complete(cls, values: dict[str, Any], properties: Mapping[str, str], warn: Warn) -> None:
+        """See L{Settings.complete}."""
+        isSasl = values["kafkaSecurityProtocol"].startswith("SASL")
+        found = dict(_JAAS.findall(values["kafkaSaslJaasConfig"]))
+        if isSasl and set(found) != {"username", "password"}:
+            raise ConfigurationError(
+                f"kafka.security.protocol={values['kafkaSecurityProtocol']} needs"
+                ' kafka.sasl.jaas.config with username="…" and password="…"'
+            )
+
+    @property
+    def name(self) -> str:
+        """The cluster, for error messages."""
+        return f"the cluster of {', '.join(self.kafkaBootstrapServers)}"
+
+    def cluster(self) -> KafkaCluster:
+        """
+        A client, which connects at its first request. The caller closes it.
+
+        @raise ConfigurationError: a PEM file cannot be read on this machine.
+        """
+        tls = self._tls() if self.kafkaSecurityProtocol.endswith("SSL") else None
+        addresses = [endpoint(each) for each in self.kafkaBootstrapServers]
+        return KafkaCluster(
+            [SocketAddress(each.host, each.port, tls) for each in addresses],
+            self.kafkaClientId,
+            self.kafkaRequestTimeoutMs,
+            login=self._login(),
+        )
+
+    def _login(self) -> SaslLogin | None:
+        if not self.kafkaSecurityProtocol.startswith("SASL"):
+            return None
+        found = dict(_JAAS.findall(self.kafkaSaslJaasConfig))
+        name, password = (re.sub(r"\\(.)", r"\1", found[key]) for key in ("username", "password"))
+        return SaslLogin(self.kafkaSaslMechanism, name, password)
+
+    def _tls(self) -> ssl.SSLContext:
+        file = self.kafkaSslTruststoreLocation
+        try:
+            context = ssl.create_default_context(cafile=file or None)
+            file = self.kafkaSslKeystoreLocation
+            if file:
+                context.load_cert_chain(file, password=self.kafkaSslKeyPassword or None)
+        except OSError as error:
+            raise ConfigurationError(
+                f"{file} is not a PEM file that can be used: {error}"
+            ) from error
+        return context
+
+
+class KafkaSinkOptions(KafkaOptions):
+    """How to write."""
+
+    topic = ownKey("topic", Text(), "", "The topic of all rows; else the column `topic` names it.")
+    kafkaCompressionType = ownKey(
+        "kafka.compression.type", Enum(CODECS), "none", "The codec of batches."
+    )
+    kafkaBatchSize = ownKey(
+        "kafka.batch.size", Integer(1, BATCH_SIZE_MAX), "200000", "Bytes of records sent together."
+    )
+
+
+class KafkaSourceOptions(KafkaOptions):
+    """What to read. One of C{subscribe}, C{subscribePattern} and C{assign} is given."""
+
+    subscribe = ownKey(
+        "subscribe", Nullable(Parsed(parseTopicNames)), "", "Topics, separated by commas."
+    )
+    subscribePattern = ownKey(
+        "subscribePattern",
+        Nullable(Parsed(lambda text: TopicPattern(text).pattern)),
+        "",
+        "Or a pattern of topics.",
+    )
+    assign = ownKey(
+        "assign", Nullable(Parsed(_parseAssignment)), "", "Or partitions by topic, as JSON."
+    )
+    startingOffsets = ownKey(
+        "startingOffsets", Nullable(Parsed(parseKafkaOffsets)), "", "A word, or offsets as JSON."
+    )
+    endingOffsets = ownKey(
+        "endingOffsets", Parsed(parseKafkaOffsets), "latest", "A word, or offsets as JSON."
+    )
+    startingTimestamp = ownKey(
+        "startingTimestamp", Nullable(Integer(0, LONG_MAX)), "", "Milliseconds since 1970."
+    )
+    endingTimestamp = ownKey(
+        "endingTimestamp", Nullable(Integer(0, LONG_MAX)), "", "Milliseconds since 1970."
+    )
+    startingOffsetsByTimestamp = ownKey(
+        "startingOffsetsByTimestamp", Nullable(Parsed(_parseTimestamps)), "", "Times as JSON."
+    )
+    endingOffsetsByTimestamp = ownKey(
+        "endingOffsetsByTimestamp", Nullable(Parsed(_parseTimestamps)), "", "Times as JSON."
+    )
+    startingOffsetsByTimestampStrategy = ownKey(
+        "startingOffsetsByTimestampStrategy",
+        Enum({word: word for word in (ERROR, LATEST_STRATEGY)}),
+        ERROR,
+        "What a start behind the last record's time is.",
+    )
+    failOnDataLoss = ownKey("failOnDataLoss", Boolean(), "true", "Whether lost data are an error.")
+    minPartitions = ownKey(
+        "minPartitions", Nullable(Integer(1, 10**6)), "", "The least number of tasks."
+    )
+    maxOffsetsPerTrigger = ownKey(
+        "maxOffsetsPerTrigger", Nullable(Integer(1, LONG_MAX)), "", "Offsets of a micro-batch."
+    )
+    includeHeaders = ownKey("includeHeaders", Boolean(), "false", "Whether there is `headers`.")
+    kafkaIsolationLevel = ownKey(
+        "kafka.isolation.level",
+        Enum({word: word for word in (READ_UNCOMMITTED, READ_COMMITTED)}),
+        READ_UNCOMMITTED,
+        "Whether records of open and aborted transactions are left out.",
+    )
+    kafkaMaxPartitionFetchBytes = ownKey(
+        "kafka.max.partition.fetch.bytes", Integer(1, 32 << 20), str(4 << 20), "Bytes of a fetch."
+    )
+
+    @classmethod
+    def complete(cls, values: dict[str, Any], properties: Mapping[str, str], warn: Warn) -> None:
+        """See L{Settings.complete}."""
+        super().complete(values, properties, warn)
+        names = ("subscribe", "subscribePattern", "assign")
+        chosen = [name for name in names if values[name]]
+        if len(chosen) != 1:
+            raise ConfigurationError(
+                f"{' and '.join(chosen) or 'none'} of {', '.join(names)} given:"
+                " exactly one is needed"
+            )
+        ending = values["endingOffsets"]
+        if ending == EARLIEST or (isinstance(ending, dict) and EARLIEST in ending.values()):
+            raise ConfigurationError(
+                f"endingOffsets={properties['endingOffsets']}:"
+                " to end at the earliest would be to read nothing"
+            )
+
+    @property
+    def isCommitted(self) -> bool:
+        """Whether only what is committed is read."""
+        return self.kafkaIsolationLevel == READ_COMMITTED
