@@ -412,7 +412,7 @@ class PylogbrokerDataSource(DataSource):
     def _sinkOptions(self, schema: StructType, overwrite: bool) -> SinkOptions:
         _checkMode(overwrite)
         options = SinkOptions.fromOptions(self.options)
-        checkColumns(schema, options)
+        checkColumns(schema, options.topic)
         return options
 
     def _kafkaSinkOptions(self, schema: StructType, overwrite: bool) -> KafkaSinkOptions:

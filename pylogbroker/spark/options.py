@@ -336,6 +336,26 @@ class Selection(NamedTuple):
     assigned: tuple[PartitionId, ...] = ()
 
 
+def checkSelection(values: Mapping[str, Any], properties: Mapping[str, str]) -> None:
+    """
+    @param values: of a source's options, by name.
+    @param properties: their texts.
+    @raise ConfigurationError: not exactly one option says what to read, or it would be nothing.
+    """
+    ending = values["endingOffsets"]
+    if ending == EARLIEST or (isinstance(ending, dict) and EARLIEST in ending.values()):
+        raise ConfigurationError(
+            f"endingOffsets={properties['endingOffsets']}:"
+            " to end at the earliest would be to read nothing"
+        )
+    names = ("subscribe", "subscribePattern", "assign")
+    chosen = [name for name in names if values[name]]
+    if len(chosen) != 1:
+        raise ConfigurationError(
+            f"{' and '.join(chosen) or 'none'} of {', '.join(names)} given: exactly one is needed"
+        )
+
+
 class SourceOptions(ClusterOptions):
     """
     What to read.
@@ -400,19 +420,7 @@ class SourceOptions(ClusterOptions):
             raise ConfigurationError(
                 "startingOffsets and startingTimestamp are both given: one of them is the start"
             )
-        ending = values["endingOffsets"]
-        if ending == EARLIEST or (isinstance(ending, dict) and EARLIEST in ending.values()):
-            raise ConfigurationError(
-                f"endingOffsets={properties['endingOffsets']}:"
-                " to end at the earliest would be to read nothing"
-            )
-        names = ("subscribe", "subscribePattern", "assign")
-        chosen = [name for name in names if values[name]]
-        if len(chosen) != 1:
-            raise ConfigurationError(
-                f"{' and '.join(chosen) or 'none'} of {', '.join(names)} given:"
-                " exactly one is needed"
-            )
+        checkSelection(values, properties)
         values["selection"] = Selection(
             values["subscribe"] or (), values["subscribePattern"] or "", values["assign"] or ()
         )

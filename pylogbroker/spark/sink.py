@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -78,17 +78,21 @@ _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
 log = logging.getLogger(__name__)
 
 
-def checkColumns(schema: StructType, options: SinkOptions) -> None:
+def checkColumns(
+    schema: StructType, topic: str, columns: Mapping[str, tuple[type[DataType], ...]] = _COLUMNS
+) -> None:
     """
+    @param topic: the option.
+    @param columns: the types of each column that is sent.
     @raise ConfigurationError: a column is missing, or has a type that cannot be sent.
     """
     kinds = {field.name: field.dataType for field in schema.fields}
-    needed = {"value"} if options.topic else {"value", "topic"}
+    needed = {"value"} if topic else {"value", "topic"}
     for name in sorted(needed - set(kinds)):
         raise ConfigurationError(
             f"there is no column {name}" + (", nor an option topic" if name == "topic" else "")
         )
-    for name, allowed in _COLUMNS.items():
+    for name, allowed in columns.items():
         if name in kinds and not isinstance(kinds[name], allowed):
             words = ", ".join(kind.typeName() for kind in allowed)
             raise ConfigurationError(

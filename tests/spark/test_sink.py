@@ -86,8 +86,10 @@ class WritingTests(SinkCase):
         Value is needed, and topic where the option is not given; keys and values have types that
         can be sent; other columns do not matter.
         """
-        checkColumns(columns(value="binary", key="long", more="double"), self.sink())
-        checkColumns(columns(value="string", topic="string", key="string"), self.sink(topic=""))
+        checkColumns(columns(value="binary", key="long", more="double"), self.sink().topic)
+        checkColumns(
+            columns(value="string", topic="string", key="string"), self.sink(topic="").topic
+        )
         for kinds, reason in (
             ({"topic": "string"}, "there is no column value"),
             ({"value": "string"}, "there is no column topic, nor an option topic"),

@@ -42,6 +42,7 @@ from pylogbroker.spark.options import (
     BATCH_SIZE_MAX,
     DataSourceOptions,
     Parsed,
+    checkSelection,
     parseTopicNames,
     parseTopics,
 )
@@ -312,19 +313,7 @@ class KafkaSourceOptions(KafkaOptions):
     def complete(cls, values: dict[str, Any], properties: Mapping[str, str], warn: Warn) -> None:
         """See L{Settings.complete}."""
         super().complete(values, properties, warn)
-        names = ("subscribe", "subscribePattern", "assign")
-        chosen = [name for name in names if values[name]]
-        if len(chosen) != 1:
-            raise ConfigurationError(
-                f"{' and '.join(chosen) or 'none'} of {', '.join(names)} given:"
-                " exactly one is needed"
-            )
-        ending = values["endingOffsets"]
-        if ending == EARLIEST or (isinstance(ending, dict) and EARLIEST in ending.values()):
-            raise ConfigurationError(
-                f"endingOffsets={properties['endingOffsets']}:"
-                " to end at the earliest would be to read nothing"
-            )
+        checkSelection(values, properties)
 
     @property
     def isCommitted(self) -> bool:

@@ -31,7 +31,7 @@ from pylogbroker.errors import ConfigurationError, EncodingError, UnknownPartiti
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode, ResponseError
 from pylogbroker.records.recordbatch import Headers, Record
 from pylogbroker.spark.kafka.options import KafkaSinkOptions
-from pylogbroker.spark.sink import TaskResult, countRows
+from pylogbroker.spark.sink import TaskResult, checkColumns, countRows
 from pylogbroker.syncclient.kafka.cluster import KafkaCluster
 from pylogbroker.syncclient.kafka.recordwriter import RecordWriter
 from pylogbroker.types import TopicPartition
@@ -59,18 +59,8 @@ def checkKafkaColumns(schema: StructType, options: KafkaSinkOptions) -> None:
     """
     @raise ConfigurationError: a column is missing, or has a type that cannot be sent.
     """
+    checkColumns(schema, options.topic, _COLUMNS)
     kinds = {field.name: field.dataType for field in schema.fields}
-    needed = {"value"} if options.topic else {"value", "topic"}
-    for name in sorted(needed - set(kinds)):
-        raise ConfigurationError(
-            f"there is no column {name}" + (", nor an option topic" if name == "topic" else "")
-        )
-    for name, allowed in _COLUMNS.items():
-        if name in kinds and not isinstance(kinds[name], allowed):
-            words = ", ".join(kind.typeName() for kind in allowed)
-            raise ConfigurationError(
-                f"column {name} is of type {kinds[name].simpleString()}; it must be one of {words}"
-            )
     headers = kinds.get("headers")
     if headers is not None and headers.simpleString() != "array<struct<key:string,value:binary>>":
         raise ConfigurationError(
