@@ -102,11 +102,7 @@ class WritingTests(SinkCase):
                 "column key is of type double",
             ),
         ):
-            text = str(
-                self.assertRaises(
-                    ConfigurationError, checkColumns, columns(**kinds), self.sink(topic="")
-                )
-            )
+            text = str(self.assertRaises(ConfigurationError, checkColumns, columns(**kinds), ""))
             self.assertIn(reason, text)
 
     def test_rows(self) -> None:
