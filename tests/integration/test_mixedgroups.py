@@ -211,7 +211,9 @@ class OurMember(Member):
             failure.raiseException()
 
     async def _main(self, reactor: SelectReactor) -> None:
-        settings = {**self.settings, "partition.assignment.strategy": self.assignor}
+        settings = dict(self.settings)
+        if self.assignor != "consumer":
+            settings["partition.assignment.strategy"] = self.assignor
         consumer = KafkaConsumer(reactor, settings)
         try:
             consumer.subscribe(["t"], self)
@@ -335,4 +337,4 @@ class MixedGroupTests(SynchronousTestCase):
 
     def test_consumerProtocol(self) -> None:
         """By the coordinator (C{group.protocol=consumer})."""
-        self.share("consumer", JavaMember, ConfluentMember)
+        self.share("consumer", JavaMember, OurMember, ConfluentMember)

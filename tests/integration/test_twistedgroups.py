@@ -25,6 +25,7 @@ from pylogbroker.consumer.kafka.consumer import KafkaConsumer
 from pylogbroker.consumer.offsetstores import MemoryOffsetStore
 from pylogbroker.errors import CommitFailedError
 from pylogbroker.producer.kafka.producer import KafkaProducer
+from pylogbroker.protocol.kafka.errorcodes import ResponseError
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.types import OffsetAndMetadata, TopicPartition
 
@@ -66,14 +67,25 @@ class Listener:
         self.told.append(("lost", set(partitions)))
 
 
-class GroupTests(TestCase):
-    """A topic of four partitions."""
+class GroupCase(TestCase):
+    """
+    A topic of four partitions.
+
+    @cvar protocol: C{group.protocol} of the members.
+    """
 
     timeout = 120
+    protocol = "classic"
 
     async def setUp(self) -> None:  # type: ignore[override]
         self.broker = LocalBroker(
-            reactor, {"num.partitions": str(COUNT), "group.min.session.timeout.ms": "100"}
+            reactor,
+            {
+                "num.partitions": str(COUNT),
+                "group.min.session.timeout.ms": "100",
+                "group.consumer.heartbeat.interval.ms": "50",
+                "group.consumer.assignment.interval.ms": "0",
+            },
         )
         await self.broker.start()
         self.addCleanup(self.broker.stop)
@@ -103,6 +115,7 @@ class GroupTests(TestCase):
                 "auto.offset.reset": "earliest",
                 "heartbeat.interval.ms": "50",
                 "retry.backoff.ms": "10",
+                "group.protocol": self.protocol,
                 **given,
             },
         )
@@ -145,28 +158,14 @@ class GroupTests(TestCase):
         await second.close()
         self.assertEqual(set(self.found.values()), {1})
 
-    async def test_eager(self) -> None:
-        """Members that come and go have each partition once, and read each message once."""
-        await self.exchange()
+    def addPartitions(self) -> None:
+        """Two more; waits for the broker, in a thread."""
+        admin = AdminClient({"bootstrap.servers": self.broker.bootstrapServers})
+        admin.create_partitions([NewPartitions("t", COUNT + 2)])["t"].result(30)
 
-    async def test_cooperative(self) -> None:
-        """The same, where members keep partitions during a rebalance."""
-        await self.exchange(partition_assignment_strategy="cooperative-sticky")
 
-    async def test_cooperativeKeeps(self) -> None:
-        """With the cooperative assignor only what moves is revoked."""
-        await self.send(4)
-        listener = Listener()
-        settings = {"partition_assignment_strategy": "cooperative-sticky"}
-        first, second = self.member(**settings), self.member(**settings)
-        first.subscribe(["t"], listener)
-        self.read(first)
-        await self.until(lambda: len(self.found) == 4)
-        second.subscribe(["t"])
-        self.read(second)
-        await self.until(lambda: len(second.assignment()) == 2)
-        self.assertEqual([name for name, _places in listener.told], ["assigned", "revoked"])
-        self.assertEqual(listener.told[1][1], {*second.assignment()})
+class GroupTests(GroupCase):
+    """What holds in groups of both protocols; here in classic ones."""
 
     async def test_committed(self) -> None:
         """Positions are committed with their text, and a reader goes on behind them."""
@@ -222,24 +221,6 @@ class GroupTests(TestCase):
         self.read(slow)
         await self.until(lambda: len(self.found) == 8)
 
-    async def test_static(self) -> None:
-        """A static member that comes back has its partitions again, in the same generation."""
-        await self.send(8)
-        members = [self.member(group_instance_id=name) for name in ("a", "b")]
-        for each in members:
-            each.subscribe(["t"])
-            self.read(each)
-        await self.until(lambda: all(len(each.assignment()) == 2 for each in members))
-        before = members[1].groupMetadata().generationId
-        places = {*members[0].assignment()}
-        await members[0].close()
-        again = self.member(group_instance_id="a")
-        again.subscribe(["t"])
-        self.read(again)
-        await self.until(lambda: bool(again.assignment()))
-        self.assertEqual({*again.assignment()}, places)
-        self.assertEqual(members[1].groupMetadata().generationId, before)
-
     async def test_unsubscribed(self) -> None:
         """One that wants no topics any more gives its partitions up, and may assign some."""
         await self.send(4)
@@ -286,10 +267,50 @@ class GroupTests(TestCase):
         await deferToThread(self.addPartitions)
         await self.until(lambda: len(member.assignment()) == COUNT + 2)
 
-    def addPartitions(self) -> None:
-        """Two more; waits for the broker, in a thread."""
-        admin = AdminClient({"bootstrap.servers": self.broker.bootstrapServers})
-        admin.create_partitions([NewPartitions("t", COUNT + 2)])["t"].result(30)
+
+class ClassicProtocolTests(GroupCase):
+    """A member assigns the partitions."""
+
+    async def test_eager(self) -> None:
+        """Members that come and go have each partition once, and read each message once."""
+        await self.exchange()
+
+    async def test_cooperative(self) -> None:
+        """The same, where members keep partitions during a rebalance."""
+        await self.exchange(partition_assignment_strategy="cooperative-sticky")
+
+    async def test_cooperativeKeeps(self) -> None:
+        """With the cooperative assignor only what moves is revoked."""
+        await self.send(4)
+        listener = Listener()
+        settings = {"partition_assignment_strategy": "cooperative-sticky"}
+        first, second = self.member(**settings), self.member(**settings)
+        first.subscribe(["t"], listener)
+        self.read(first)
+        await self.until(lambda: len(self.found) == 4)
+        second.subscribe(["t"])
+        self.read(second)
+        await self.until(lambda: len(second.assignment()) == 2)
+        self.assertEqual([name for name, _places in listener.told], ["assigned", "revoked"])
+        self.assertEqual(listener.told[1][1], {*second.assignment()})
+
+    async def test_static(self) -> None:
+        """A static member that comes back has its partitions again, in the same generation."""
+        await self.send(8)
+        members = [self.member(group_instance_id=name) for name in ("a", "b")]
+        for each in members:
+            each.subscribe(["t"])
+            self.read(each)
+        await self.until(lambda: all(len(each.assignment()) == 2 for each in members))
+        before = members[1].groupMetadata().generationId
+        places = {*members[0].assignment()}
+        await members[0].close()
+        again = self.member(group_instance_id="a")
+        again.subscribe(["t"])
+        self.read(again)
+        await self.until(lambda: bool(again.assignment()))
+        self.assertEqual({*again.assignment()}, places)
+        self.assertEqual(members[1].groupMetadata().generationId, before)
 
     async def test_otherClient(self) -> None:
         """Ours and librdkafka's share a group, by each assignor that both know."""
@@ -312,3 +333,91 @@ class GroupTests(TestCase):
             await self.until(lambda: len(self.found) == self.sentCount)
             await ours.close()
             self.assertEqual(set(self.found.values()), {1})
+
+
+class ConsumerProtocolTests(GroupTests):
+    """The same tests, and more, where the coordinator assigns the partitions (KIP-848)."""
+
+    protocol = "consumer"
+
+    async def test_exchange(self) -> None:
+        """Members that come and go have each partition once, and read each message once."""
+        await self.exchange(group_remote_assignor="range")
+
+    async def test_keeps(self) -> None:
+        """Only what moves is revoked."""
+        await self.send(4)
+        listener = Listener()
+        first, second = self.member(), self.member()
+        first.subscribe(["t"], listener)
+        self.read(first)
+        await self.until(lambda: len(self.found) == 4)
+        second.subscribe(["t"])
+        self.read(second)
+        await self.until(lambda: len(second.assignment()) == 2)
+        self.assertEqual([name for name, _places in listener.told], ["assigned", "revoked"])
+        self.assertEqual(listener.told[1][1], {*second.assignment()})
+
+    async def test_static(self) -> None:
+        """A static member that comes back has its partitions again; others keep theirs."""
+        await self.send(8)
+        members = [self.member(group_instance_id=name) for name in ("a", "b")]
+        for each in members:
+            each.subscribe(["t"])
+            self.read(each)
+        await self.until(lambda: all(len(each.assignment()) == 2 for each in members))
+        places = {*members[0].assignment()}
+        await members[0].close()
+        again = self.member(group_instance_id="a")
+        again.subscribe(["t"])
+        self.read(again)
+        await self.until(lambda: bool(again.assignment()))
+        self.assertEqual({*again.assignment()}, places)
+        self.assertEqual(len(members[1].assignment()), 2)
+
+    async def test_fenced(self) -> None:
+        """A member that the coordinator has removed has lost its partitions, and joins again."""
+        await self.send(4)
+        listener = Listener()
+        member = self.member()
+        member.subscribe(["t"], listener)
+        self.read(member)
+        await self.until(lambda: len(self.found) == 4)
+        self.broker.injectError("ConsumerGroupHeartbeat", "FENCED_MEMBER_EPOCH")
+        await self.until(lambda: len(listener.told) >= 3)
+        self.assertEqual(
+            [name for name, _places in listener.told[:3]], ["assigned", "lost", "assigned"]
+        )
+        await self.send(4)
+        await self.until(lambda: len(self.found) == 8)
+
+    async def test_retried(self) -> None:
+        """Every error that passes, and a lost connection, cost no partition and no message."""
+        await self.send(4)
+        listener = Listener()
+        member = self.member()
+        member.subscribe(["t"], listener)
+        self.read(member)
+        for error in (
+            "COORDINATOR_LOAD_IN_PROGRESS",
+            "COORDINATOR_NOT_AVAILABLE",
+            "NOT_COORDINATOR",
+        ):
+            fault = self.broker.injectError("ConsumerGroupHeartbeat", error)
+            await self.until(lambda: fault.hitCount == 1)  # noqa: B023
+        fault = self.broker.injectDisconnect("ConsumerGroupHeartbeat")
+        await self.until(lambda: fault.hitCount == 1)
+        stale = self.broker.injectError("OffsetCommit", "STALE_MEMBER_EPOCH")
+        await self.until(lambda: len(self.found) == 4)
+        await member.commitOffsets()
+        self.assertEqual(stale.hitCount, 1)
+        self.assertEqual([name for name, _places in listener.told], ["assigned"])
+
+    async def test_refused(self) -> None:
+        """What does not pass is the reader's to know: an unknown assignor, an older broker."""
+        await self.send(4)
+        member = self.member(group_remote_assignor="none")
+        member.subscribe(["t"])
+        with self.assertRaises(ResponseError) as caught:
+            await member.__anext__()
+        self.assertIn("UNSUPPORTED_ASSIGNOR", str(caught.exception))

@@ -34,6 +34,7 @@ from pylogbroker.errors import ConfigurationError
 
 ACKS_ALL = -1
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+CLASSIC, CONSUMER = "classic", "consumer"
 EARLIEST, LATEST, NO_RESET = "earliest", "latest", "none"
 READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
 
@@ -341,6 +342,21 @@ class KafkaConsumerSettings(KafkaClientSettings):
         "`cooperative-sticky`, or the names of Java's classes. Partitions are kept during a "
         "rebalance only with `cooperative-sticky` alone.",
     )
+    groupProtocol = ConfigKey(
+        "group.protocol",
+        Enum({word: word for word in (CLASSIC, CONSUMER)}),
+        CLASSIC,
+        "`classic`, where a member assigns the partitions; or `consumer` (KIP-848), where the "
+        "coordinator does: then the broker's settings hold in place of `session.timeout.ms`, "
+        "`heartbeat.interval.ms` and `partition.assignment.strategy`.",
+    )
+    groupRemoteAssignor = ConfigKey(
+        "group.remote.assignor",
+        TEXT,
+        "",
+        "With `group.protocol=consumer`, the coordinator's assignor to use; empty: the one that it "
+        "prefers.",
+    )
     clientRack = ConfigKey(
         "client.rack", TEXT, "", "Where the member is, for assignors that mind racks."
     )
@@ -436,5 +452,7 @@ class KafkaConsumerSettings(KafkaClientSettings):
             )
         if not values["partitionAssignmentStrategy"]:
             raise ConfigurationError("partition.assignment.strategy names no assignor")
+        if values["groupRemoteAssignor"] and values["groupProtocol"] != CONSUMER:
+            raise ConfigurationError("group.remote.assignor needs group.protocol=consumer")
         if values["groupInstanceId"] and not values["groupId"]:
             raise ConfigurationError("group.instance.id needs group.id")

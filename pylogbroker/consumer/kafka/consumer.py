@@ -120,6 +120,7 @@ class KafkaConsumer:
             self._onGroupError,
             self._drop,
             lambda: self._wakeReader is not None,
+            random,
         )
         self._inHand = self._group.inHand
         self.counters: ConsumerCounters = self._fetcher.counters

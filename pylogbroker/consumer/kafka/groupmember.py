@@ -1,6 +1,6 @@
 """
-A member of a classic consumer group: carries out what L{GroupMembership} decides. A module of its
-own, since that one is pure.
+Members of consumer groups: what those of both protocols do, and one of a classic group, which
+carries out what L{GroupMembership} decides. A module of its own, since that one is pure.
 
 What must be true:
 
@@ -12,7 +12,7 @@ What must be true:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -54,6 +54,7 @@ _PASSING = (
     ErrorCode.REBALANCE_IN_PROGRESS,
     ErrorCode.UNKNOWN_MEMBER_ID,
     ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.FENCED_MEMBER_EPOCH,
 )
 
 log = Logger()
@@ -92,11 +93,33 @@ class IGroupReader(Protocol):
         """Tell the reader of an error."""
 
 
-class ClassicGroupMember:
-    """
-    One member.
+class IMembership(Protocol):
+    """What members of both protocols know of themselves; see L{GroupMembership}."""
 
-    @ivar membership: a L{GroupMembership}.
+    groupId: str
+    instanceId: str | None
+    phase: Phase
+    topics: tuple[str, ...]
+    memberId: str
+    generation: int
+    isLost: bool
+    polledAtMs: float
+
+    def expiresAtMs(self) -> float:
+        """When a reader that takes nothing must be out of the group."""
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """Other topics."""
+
+    def lose(self) -> None:
+        """It is no member any more, and has lost its partitions."""
+
+
+class BaseGroupMember:
+    """
+    One member, of either protocol.
+
+    @ivar membership: what it is in its group.
     @ivar isEnded: whether it takes part no more.
     """
 
@@ -106,18 +129,9 @@ class ClassicGroupMember:
         settings: KafkaConsumerSettings,
         cluster: ClusterClient,
         reader: IGroupReader,
+        membership: IMembership,
     ) -> None:
-        """
-        @raise ConfigurationError: there is no such assignor.
-        """
-        self.membership = GroupMembership(
-            settings.groupId,
-            settings.groupInstanceId or None,
-            [assignorOf(name) for name in settings.partitionAssignmentStrategy],
-            sessionTimeoutMs=settings.sessionTimeoutMs,
-            maxPollIntervalMs=settings.maxPollIntervalMs,
-            rackId=settings.clientRack or None,
-        )
+        self.membership = membership
         self.isEnded = False
         self._clock = clock
         self._settings = settings
@@ -130,8 +144,6 @@ class ClassicGroupMember:
         self._beating: Deferred[None] | None = None
         self._beatTimer = Timer(clock)
         self._failureCount = 0
-        self._coming: list[TopicPartition] | None = None  # assigned, and not adopted yet
-        self._counts: dict[str, int] = {}  # by which the leader has assigned
         cluster.listen(self._onMetadata)
 
     @property
@@ -212,28 +224,20 @@ class ClassicGroupMember:
             await news
 
     async def _step(self) -> None:
-        member = self.membership
+        raise NotImplementedError
+
+    def _see(self) -> None:
+        """A reader that waits for messages is here."""
         if self._reader.isWaiting:
-            member.polledAtMs = self._nowMs()
-        step = member.step(self._nowMs())
-        if step is Step.REST and self._coming is not None:
-            await self._reader.adopt(self._coming)
-            self._coming = None
-        elif step is Step.REST:
-            leftMs = member.expiresAtMs() - self._nowMs()
-            await self._rest(leftMs if leftMs > 0 else self._settings.maxPollIntervalMs)
-        elif step is Step.JOIN:
-            await self._join()
-        elif step is Step.SYNC:
-            await self._sync()
-        elif step is Step.LOSE:
-            await self._lose()
-        else:
-            await self._leaveSince()
+            self.membership.polledAtMs = self._nowMs()
+
+    async def _restWell(self) -> None:
+        """Wait for news, or until the reader was away for too long."""
+        leftMs = self.membership.expiresAtMs() - self._nowMs()
+        await self._rest(leftMs if leftMs > 0 else self._settings.maxPollIntervalMs)
 
     async def _lose(self) -> None:
         self._stopBeating()
-        self._coming = None
         self.membership.isLost = False
         await self._reader.lose()
         self._out.fire(None)
@@ -253,6 +257,150 @@ class ClassicGroupMember:
         await self._leave("max.poll.interval.ms" if member.topics else "unsubscribed")
         member.lose()
         await self._lose()
+
+    async def _ask(self, key: ApiKey, body: Any, waitMs: float = 0) -> Any:
+        async def ask(connection: NegotiatedConnection) -> Any:
+            answer = await connection.request(key, body, waitMs)
+            if ErrorPolicy.FIND_COORDINATOR in policyOf(answer.errorCode):
+                raise ResponseError(answer.errorCode, f"group {self.membership.groupId}")
+            return answer
+
+        coordinators, group = self._cluster.coordinators, self.membership.groupId
+        return await coordinators.ask(CoordinatorKind.GROUP, group, ask)
+
+    def _onMetadata(self) -> None:
+        raise NotImplementedError
+
+    # -- heartbeats
+
+    def _beat(self) -> None:
+        self._beating = Deferred.fromCoroutine(self._heartbeat())
+        self._beating.addErrback(self._beatFailed)
+
+    async def _heartbeat(self) -> None:
+        raise NotImplementedError
+
+    def _beaten(self) -> None:
+        if self.membership.phase is not Phase.OUT and not self.isEnded:
+            self._beatTimer.start(self._beatIntervalMs(), self._beat)
+        if self.membership.isLost or self._hasWork():
+            self.wake()
+
+    def _beatIntervalMs(self) -> float:
+        raise NotImplementedError
+
+    def _hasWork(self) -> bool:
+        raise NotImplementedError
+
+    def _beatFailed(self, reason: Failure) -> None:
+        error = reason.value
+        if reason.check(CancelledError) or self.isEnded:
+            return
+        if not isinstance(error, PylogbrokerError):
+            log.failure("A heartbeat failed unexpectedly: this is a bug", reason)
+        elif self._waitAfter(error) and self.membership.isLost:
+            self.wake()
+            return
+        self._beaten()
+
+    def _stopBeating(self) -> None:
+        self._beatTimer.stop()
+        beating, self._beating = self._beating, None
+        if beating is not None:
+            beating.cancel()
+
+    # -- the end
+
+    async def _leave(self, reason: str) -> None:
+        """Leave; a member that cannot is forgotten later."""
+        if not self._isKnown():
+            return
+        asking = Deferred.fromCoroutine(
+            self._cluster.coordinators.ask(
+                CoordinatorKind.GROUP,
+                self.membership.groupId,
+                lambda connection: self._tellLeaving(connection, reason),
+            )
+        )
+        asking.addTimeout(LEAVE_MS / 1000, self._clock)
+        try:
+            await asking
+        except (PylogbrokerError, DeferredTimeoutError) as error:
+            log.info("Not left, but to be forgotten: {error}", error=error)
+
+    def _isKnown(self) -> bool:
+        """Whether the coordinator is to be told that the member leaves."""
+        raise NotImplementedError
+
+    async def _tellLeaving(self, connection: NegotiatedConnection, reason: str) -> None:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Give the partitions up, and leave."""
+        self.isEnded = True
+        running, self._running = self._running, None
+        if running is not None:
+            running.cancel()
+        if self.membership.phase is Phase.STABLE:
+            await self._reader.revoke(list(self._reader.owned))
+        self._stopBeating()
+        await self._leave("the consumer was closed")
+        self.membership.lose()
+        self._out.fire(None)
+
+
+class ClassicGroupMember(BaseGroupMember):
+    """
+    A member of a classic group, whose leader assigns the partitions.
+
+    @ivar membership: a L{GroupMembership}.
+    """
+
+    membership: GroupMembership
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        settings: KafkaConsumerSettings,
+        cluster: ClusterClient,
+        reader: IGroupReader,
+    ) -> None:
+        """
+        @raise ConfigurationError: there is no such assignor.
+        """
+        membership = GroupMembership(
+            settings.groupId,
+            settings.groupInstanceId or None,
+            [assignorOf(name) for name in settings.partitionAssignmentStrategy],
+            sessionTimeoutMs=settings.sessionTimeoutMs,
+            maxPollIntervalMs=settings.maxPollIntervalMs,
+            rackId=settings.clientRack or None,
+        )
+        self._coming: list[TopicPartition] | None = None  # assigned, and not adopted yet
+        self._counts: dict[str, int] = {}  # by which the leader has assigned
+        super().__init__(clock, settings, cluster, reader, membership)
+
+    async def _step(self) -> None:
+        self._see()
+        member = self.membership
+        step = member.step(self._nowMs())
+        if step is Step.REST and self._coming is not None:
+            await self._reader.adopt(self._coming)
+            self._coming = None
+        elif step is Step.REST:
+            await self._restWell()
+        elif step is Step.JOIN:
+            await self._join()
+        elif step is Step.SYNC:
+            await self._sync()
+        elif step is Step.LOSE:
+            await self._lose()
+        else:
+            await self._leaveSince()
+
+    async def _lose(self) -> None:
+        self._coming = None
+        await super()._lose()
 
     async def _join(self) -> None:
         member = self.membership
@@ -282,16 +430,6 @@ class ClassicGroupMember:
             if not await self._reader.revoke(leaving):
                 return
         self._coming = [each for each in assigned if each not in self._reader.owned]
-
-    async def _ask(self, key: ApiKey, body: Any, waitMs: float = 0) -> Any:
-        async def ask(connection: NegotiatedConnection) -> Any:
-            answer = await connection.request(key, body, waitMs)
-            if ErrorPolicy.FIND_COORDINATOR in policyOf(answer.errorCode):
-                raise ResponseError(answer.errorCode, f"group {self.membership.groupId}")
-            return answer
-
-        coordinators, group = self._cluster.coordinators, self.membership.groupId
-        return await coordinators.ask(CoordinatorKind.GROUP, group, ask)
 
     # -- the leader
 
@@ -338,11 +476,13 @@ class ClassicGroupMember:
                 member.rejoin()
                 self.wake()
 
-    # -- heartbeats
+    # -- heartbeats, and the end
 
-    def _beat(self) -> None:
-        self._beating = Deferred.fromCoroutine(self._heartbeat())
-        self._beating.addErrback(self._beatFailed)
+    def _beatIntervalMs(self) -> float:
+        return self._settings.heartbeatIntervalMs
+
+    def _hasWork(self) -> bool:
+        return self.membership.step(self._nowMs()) is not Step.REST
 
     async def _heartbeat(self) -> None:
         member = self.membership
@@ -352,65 +492,16 @@ class ClassicGroupMember:
             member.beaten(generation, answer.errorCode)
         self._beaten()
 
-    def _beaten(self) -> None:
-        if self.membership.phase is not Phase.OUT and not self.isEnded:
-            self._beatTimer.start(self._settings.heartbeatIntervalMs, self._beat)
-        if self.membership.isLost or self.membership.step(self._nowMs()) is not Step.REST:
-            self.wake()
+    def _isKnown(self) -> bool:
+        """A static member may come back, so it does not leave."""
+        return bool(self.membership.memberId) and self.membership.instanceId is None
 
-    def _beatFailed(self, reason: Failure) -> None:
-        error = reason.value
-        if reason.check(CancelledError) or self.isEnded:
-            return
-        if not isinstance(error, PylogbrokerError):
-            log.failure("A heartbeat failed unexpectedly: this is a bug", reason)
-        elif self._waitAfter(error) and self.membership.isLost:
-            self.wake()
-            return
-        self._beaten()
-
-    def _stopBeating(self) -> None:
-        self._beatTimer.stop()
-        beating, self._beating = self._beating, None
-        if beating is not None:
-            beating.cancel()
-
-    # -- the end
-
-    async def _leave(self, reason: str) -> None:
-        """Leave, unless this is a static member, which may come back."""
-        member = self.membership
-        if not member.memberId or member.instanceId is not None:
-            return
-
-        async def leave(connection: NegotiatedConnection) -> None:
-            cls = messages.LeaveGroupRequest
-            body = cls(groupId=member.groupId)
-            if connection.supports(ApiKey.LEAVE_GROUP, MANY_LEAVE_VERSION):
-                body.members = [cls.MemberIdentity(memberId=member.memberId, reason=reason)]
-            else:
-                body.memberId = member.memberId
-            answer = await connection.request(ApiKey.LEAVE_GROUP, body)
-            checkCode(answer.errorCode, f"leaving group {member.groupId}")
-
-        asking = Deferred.fromCoroutine(
-            self._cluster.coordinators.ask(CoordinatorKind.GROUP, member.groupId, leave)
-        )
-        asking.addTimeout(LEAVE_MS / 1000, self._clock)
-        try:
-            await asking
-        except (PylogbrokerError, DeferredTimeoutError) as error:
-            log.info("Not left, but to be forgotten: {error}", error=error)
-
-    async def close(self) -> None:
-        """Give the partitions up, and leave."""
-        self.isEnded = True
-        running, self._running = self._running, None
-        if running is not None:
-            running.cancel()
-        if self.membership.phase is Phase.STABLE:
-            await self._reader.revoke(list(self._reader.owned))
-        self._stopBeating()
-        await self._leave("the consumer was closed")
-        self.membership.lose()
-        self._out.fire(None)
+    async def _tellLeaving(self, connection: NegotiatedConnection, reason: str) -> None:
+        member, cls = self.membership, messages.LeaveGroupRequest
+        body = cls(groupId=member.groupId)
+        if connection.supports(ApiKey.LEAVE_GROUP, MANY_LEAVE_VERSION):
+            body.members = [cls.MemberIdentity(memberId=member.memberId, reason=reason)]
+        else:
+            body.memberId = member.memberId
+        answer = await connection.request(ApiKey.LEAVE_GROUP, body)
+        checkCode(answer.errorCode, f"leaving group {member.groupId}")

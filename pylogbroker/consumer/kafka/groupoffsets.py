@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from twisted.internet.defer import DeferredLock
+from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.interfaces import IReactorTime
 
 from pylogbroker.client.kafka.cluster import ClusterClient
 from pylogbroker.client.kafka.connection import NegotiatedConnection
@@ -46,7 +47,12 @@ _FENCED = (
     ErrorCode.UNKNOWN_MEMBER_ID,
     ErrorCode.REBALANCE_IN_PROGRESS,
     ErrorCode.FENCED_INSTANCE_ID,
+    ErrorCode.STALE_MEMBER_EPOCH,
+    ErrorCode.FENCED_MEMBER_EPOCH,
 )
+
+STALE_COUNT_MAX = 8
+"""How often a commit is tried again because the member's next heartbeat has a newer epoch."""
 
 Commits = Mapping[TopicPartition, OffsetAndMetadata]
 
@@ -65,6 +71,7 @@ class GroupOffsets:
 
     def __init__(
         self,
+        clock: IReactorTime,
         cluster: ClusterClient,
         member: Callable[[], ConsumerGroupMetadata],
         store: IOffsetStore | None,
@@ -75,6 +82,7 @@ class GroupOffsets:
         @param store: instead of the coordinator.
         """
         self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._clock = clock
         self._cluster = cluster
         self._member = member
         self._store = store
@@ -127,6 +135,21 @@ class GroupOffsets:
             raise CommitFailedError(f"not stored: the positions of {', '.join(missing[:10])}")
 
     async def _commit(self, connection: NegotiatedConnection, offsets: Commits) -> None:
+        """Again with the newest epoch, while the member's is stale."""
+        staleCount = 0
+        while True:
+            try:
+                return await self._commitOnce(connection, offsets)
+            except ResponseError as error:
+                staleCount += 1
+                if error.code != ErrorCode.STALE_MEMBER_EPOCH or staleCount > STALE_COUNT_MAX:
+                    raise
+            pause: Deferred[None] = Deferred()
+            waitMs = self._cluster.backoffMs(staleCount)
+            pause.addTimeout(waitMs / 1000, self._clock, lambda _result, _seconds: None)
+            await pause
+
+    async def _commitOnce(self, connection: NegotiatedConnection, offsets: Commits) -> None:
         cls, member = messages.OffsetCommitRequest, self._member()
         body = cls(
             groupId=member.groupId,

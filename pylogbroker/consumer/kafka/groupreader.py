@@ -27,10 +27,11 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogbroker.client.kafka.cluster import ClusterClient, checkTopic
-from pylogbroker.config.kafka.clientsettings import KafkaConsumerSettings
+from pylogbroker.config.kafka.clientsettings import CONSUMER, KafkaConsumerSettings
 from pylogbroker.consumer.kafka.assignedpartition import NO_EPOCH, NO_OFFSET, AssignedPartition
+from pylogbroker.consumer.kafka.consumergroupmember import ConsumerGroupMember
 from pylogbroker.consumer.kafka.fetcher import ERROR_RETRY_MS, KafkaFetcher
-from pylogbroker.consumer.kafka.groupmember import LEAVE_MS, ClassicGroupMember
+from pylogbroker.consumer.kafka.groupmember import LEAVE_MS, BaseGroupMember, ClassicGroupMember
 from pylogbroker.consumer.kafka.groupmembership import NO_GENERATION
 from pylogbroker.consumer.kafka.groupoffsets import Commits, GroupOffsets
 from pylogbroker.consumer.offsetstores import IOffsetStore
@@ -68,7 +69,7 @@ class GroupReader:
     @ivar inHand: partitions with messages that the reader has and has not come back from, and the
         offset of the first one.
     @ivar offsets: a L{GroupOffsets}.
-    @ivar member: a L{ClassicGroupMember}.
+    @ivar member: a L{BaseGroupMember} of the protocol that C{group.protocol} names.
     @ivar subscribed: topics, or a pattern; L{None}: nothing.
     """
 
@@ -82,16 +83,22 @@ class GroupReader:
         onError: Callable[[PylogbrokerError], None],
         drop: Callable[[AssignedPartition], None],
         isAttached: Callable[[], bool],
+        random: Callable[[], float],
     ) -> None:
         """
         @param onError: called with what the reader is to know.
         @param drop: discards what was fetched of a partition.
         @param isAttached: whether the reader wants to be woken.
+        @param random: numbers from 0 up to, not including, 1.
         """
         self.inHand: dict[AssignedPartition, int] = {}
         self.subscribed: frozenset[str] | re.Pattern[str] | None = None
-        self.member = ClassicGroupMember(clock, settings, cluster, self)
-        self.offsets = GroupOffsets(cluster, self._committer, store, settings)
+        self.member: BaseGroupMember = (
+            ConsumerGroupMember(clock, settings, cluster, self, random)
+            if settings.groupProtocol == CONSUMER
+            else ClassicGroupMember(clock, settings, cluster, self)
+        )
+        self.offsets = GroupOffsets(clock, cluster, self._committer, store, settings)
         self.failed = onError
         self._listener: IRebalanceListener | None = None
         self._clock = clock

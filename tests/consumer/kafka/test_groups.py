@@ -18,6 +18,7 @@ from pylogbroker.errors import (
     ConfigurationError,
     ConsumerStateError,
     InvalidTopicError,
+    UnsupportedVersionError,
 )
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
@@ -114,6 +115,12 @@ class MemberTests(GroupCase):
         self.end(consumer)
         self.assertEqual(self.kafka.committed["t", 0], 1)
         self.assertEqual(self.kafka.asked(ApiKey.LEAVE_GROUP)[0].memberId, "m")
+
+    def test_withoutNewProtocol(self) -> None:
+        """A broker that has no groups of the new protocol is named to the reader."""
+        del self.kafka.versions[ApiKey.CONSUMER_GROUP_HEARTBEAT]
+        error = self.error(self.join(group_protocol="consumer"), UnsupportedVersionError)
+        self.assertIn("does not have ConsumerGroupHeartbeat", str(error))
 
     def test_everyRetriableError(self) -> None:
         """Each error that passes, and a lost connection, at each step."""
@@ -289,6 +296,7 @@ class MemberTests(GroupCase):
             {"partition_assignment_strategy": "best"},
             {"partition_assignment_strategy": ","},
             {"group_instance_id": "i"},
+            {"group_remote_assignor": "range"},
         ):
             self.assertRaises(ConfigurationError, self.make, **settings)
 
