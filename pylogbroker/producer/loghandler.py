@@ -11,8 +11,9 @@ number and bytes; beyond that, records are dropped and counted. Errors of sendin
 or a missing broker would cause endless records. So records of this package's loggers (C{quiet}) are
 ignored, and what the reactor's thread logs while records are handed over.
 
-Records are formatted at once, since their arguments may change, and sent later on the reactor's
-thread. Only applications import this module.
+The producer is one for topics of 2011 or of today. Records keep their order in each partition; none
+has a key. They are formatted at once, since their arguments may change, and sent later on the
+reactor's thread. Only applications import this module.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred, maybeDeferred, succeed
@@ -30,6 +31,7 @@ from zope.interface import provider
 
 from pylogbroker.errors import ConfigurationError, TimedOutError
 from pylogbroker.net.deferreds import Waiters
+from pylogbroker.producer.producer import ProducerData
 
 COUNT_MAX = 10_000
 SIZE_MAX = 16 << 20
@@ -39,9 +41,12 @@ QUIET = ("pylogbroker", "kazoo")
 
 
 class ISender(Protocol):
-    """The methods of L{pylogbroker.producer.producer.Producer} that a publisher calls."""
+    """
+    The methods that a publisher calls of L{pylogbroker.producer.producer.Producer}, or of
+    L{pylogbroker.producer.kafka.producer.KafkaProducer}.
+    """
 
-    def send(self, topic: str, value: Any, key: Any = None) -> Deferred[None]: ...
+    def sendMany(self, datas: Iterable[ProducerData]) -> Deferred[None]: ...
 
     def flush(self) -> Deferred[None]: ...
 
@@ -143,7 +148,7 @@ class LogRecordPublisher:
             while waiting:
                 batch = [waiting.popleft() for _ in range(min(BATCH_COUNT, len(waiting)))]
                 # a fault of the producer must not stop the log
-                sending = maybeDeferred(self._producer.send, self._topic, batch)
+                sending = maybeDeferred(self._producer.sendMany, [ProducerData(self._topic, batch)])
                 sending.addBoth(self._onSent, batch)
         finally:
             self._sendingThread = before

@@ -25,10 +25,13 @@ from twisted.logger import (
 from twisted.trial.unittest import TestCase
 from zope.interface.verify import verifyObject
 
+from pylogbroker.consumer.kafka.consumer import KafkaConsumer
 from pylogbroker.errors import ConfigurationError, TimedOutError
+from pylogbroker.producer.kafka.producer import KafkaProducer
 from pylogbroker.producer.loghandler import KafkaLogHandler, LogRecordPublisher
 from pylogbroker.producer.producer import Producer
 from pylogbroker.testing.localbroker import LocalBroker
+from pylogbroker.types import TopicPartition
 from tests.integration.rawclient import RawClient
 from tests.producer.producercase import ProducerCase
 
@@ -192,18 +195,18 @@ class QuietTests(PublisherCase):
         logger = self.standard(publisher)
         clock: Any = self.clock
 
-        def send(topic: str, value: Any, key: Any = None) -> Any:
-            logger.info("sending %d", len(value))
+        def send(datas: Any) -> Any:
+            logger.info("sending %d", len(datas))
             other = threading.Thread(target=logger.info, args=("meanwhile",))
             if len(sent) < 1:
                 other.start()
                 other.join()
-            sent.append(value)
-            return original(topic, value, key)
+            sent.append(datas)
+            return original(datas)
 
         sent: list[Any] = []
-        original = self.made.send
-        self.patch(self.made, "send", send)
+        original = self.made.sendMany
+        self.patch(self.made, "sendMany", send)
         clock.callFromThread(logger.info, "first")
         self.assertEqual(self.arrived(), [b"first", b"meanwhile"])
 
@@ -244,7 +247,7 @@ class LimitTests(PublisherCase):
     def test_senderRaises(self) -> None:
         """If a sender raises, its records are lost; only the count shows it."""
         publisher = self.publisher()
-        self.patch(self.made, "send", lambda topic, value, key=None: 1 // 0)
+        self.patch(self.made, "sendMany", lambda datas: 1 // 0)
         self.standard(publisher).info("lost")
         self.arrived()
         self.assertEqual(publisher.leftOutCount, 1)
@@ -285,6 +288,35 @@ class RealTests(TestCase):
     """With a real broker, and threads that log."""
 
     timeout = 60
+
+    async def test_todaysTopic(self) -> None:
+        """Records become those of a topic of today's Kafka; what is not stored is counted."""
+        broker = LocalBroker(reactor, {"num.partitions": "2"})
+        self.addCleanup(broker.stop)
+        await broker.start()
+        servers = {"bootstrap.servers": broker.bootstrapServers}
+        producer = KafkaProducer(reactor, servers)
+        self.addCleanup(producer.close)
+        publisher = LogRecordPublisher(reactor, producer, "app-log")
+        log = Logger("application", observer=LogPublisher(publisher.observer()))
+        for number in range(300):
+            log.info("{number}", number=number)
+        await publisher.close()
+        self.assertEqual((publisher.sentCount, publisher.leftOutCount), (300, 0))
+        consumer = KafkaConsumer(reactor, {**servers, "auto.offset.reset": "earliest"})
+        self.addCleanup(consumer.close)
+        consumer.assign([TopicPartition("app-log", number) for number in range(2)])
+        found: dict[int, list[int]] = {0: [], 1: []}
+        for _ in range(300):
+            record = await consumer.__anext__()
+            found[record.partition].append(int((record.value or b"").split()[-1]))
+        self.assertEqual(sorted(found[0] + found[1]), list(range(300)))
+        self.assertEqual([sorted(each) for each in found.values()], list(found.values()))
+        refused = LogRecordPublisher(reactor, producer, "app-log")
+        broker.injectError("Produce", "TOPIC_AUTHORIZATION_FAILED")
+        Logger("application", observer=LogPublisher(refused.observer())).info("no")
+        await refused.close()
+        self.assertEqual((refused.sentCount, refused.leftOutCount), (0, 1))
 
     async def test_threads(self) -> None:
         """
