@@ -33,6 +33,9 @@ from pylogbroker.syncclient.kafka.recordreader import FetchedBatches, RecordRead
 ROW_COUNT = 10_000
 EMPTY_COUNT_MAX = 10
 """Answers without records, where the broker says that there are some."""
+TIMESTAMP_MAX_MS = ((1 << 63) - 1) // 1000
+"""Milliseconds that can be counted in microseconds, as Spark does."""
+
 _WAIT_MS = 500
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -140,7 +143,9 @@ def arrowBatch(
     """
     Records as rows, without an object for any.
 
+    @param columns: one row at least.
     @param schema: L{KAFKA_SCHEMA}, or that with headers.
+    @raise UnreadableRangeError: a timestamp does not fit in Spark's.
     """
     count = columns.rowCount
 
@@ -150,14 +155,17 @@ def arrowBatch(
         views = [None if each is None else pa.py_buffer(each) for each in buffers]
         return pa.Array.from_buffers(kind, size, views, children=children)
 
-    timesUs = np.frombuffer(columns.timestamps, np.int64) * 1000
+    timesMs = np.frombuffer(columns.timestamps, np.int64)
+    for timeMs in (timesMs.min(), timesMs.max()):
+        if abs(int(timeMs)) > TIMESTAMP_MAX_MS:
+            raise UnreadableRangeError(f"{wanted}: a record has the timestamp {timeMs}")
     made = [
         array(pa.binary(), count, columns.keyValidity, columns.keyOffsets, columns.keys),
         array(pa.binary(), count, columns.valueValidity, columns.valueOffsets, columns.values),
         pa.repeat(pa.scalar(wanted.where.topic, pa.string()), count),
         pa.repeat(pa.scalar(wanted.where.partition, pa.int32()), count),
         array(pa.int64(), count, None, columns.offsets),
-        array(_TIMESTAMP, count, None, timesUs.tobytes()),
+        array(_TIMESTAMP, count, None, (timesMs * 1000).tobytes()),
         array(pa.int32(), count, None, columns.timestampTypes),
     ]
     if schema is not KAFKA_SCHEMA:

@@ -18,8 +18,14 @@ from pylogbroker.errors import (
     UnreadableRangeError,
 )
 from pylogbroker.protocol.kafka.errorcodes import ResponseError
-from pylogbroker.records.recordbatch import Record
-from pylogbroker.spark.kafka.rangereader import EMPTY_COUNT_MAX, KafkaRangeReader
+from pylogbroker.records.columns import recordColumns
+from pylogbroker.records.recordbatch import Record, encodeBatch, readHeader
+from pylogbroker.spark.kafka.rangereader import (
+    EMPTY_COUNT_MAX,
+    TIMESTAMP_MAX_MS,
+    KafkaRangeReader,
+    arrowBatch,
+)
 from pylogbroker.spark.kafka.ranges import KafkaRange, splitRanges
 from pylogbroker.spark.kafka.source import decodeKafkaCheckpoint
 from pylogbroker.syncclient.kafka.recordreader import FetchedBatches
@@ -165,6 +171,19 @@ class BatchTests(KafkaSourceCase):
         with self.assertRaisesRegex(BrokerConnectionError, "though it has 0 to 1"):
             list(reader)
         self.assertEqual(len(waits), EMPTY_COUNT_MAX + 1)
+
+    def test_timestamp(self) -> None:
+        """A timestamp beyond those of Spark is an error, and none before."""
+        for timeMs, isGood in ((TIMESTAMP_MAX_MS, True), (TIMESTAMP_MAX_MS + 1, False)):
+            data = encodeBatch([Record(0, timeMs, None, b"x")])
+            [columns] = recordColumns([(data, 0, readHeader(data))])
+            wanted = KafkaRange(T0, 0, 1)
+            if isGood:
+                [found] = arrowBatch(columns, wanted).column("timestamp").cast("int64").to_pylist()
+                self.assertEqual(found, timeMs * 1000)
+            else:
+                with self.assertRaisesRegex(UnreadableRangeError, f"clicks-0.*timestamp {timeMs}"):
+                    arrowBatch(columns, wanted)
 
 
 class StreamTests(KafkaSourceCase):
