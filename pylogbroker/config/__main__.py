@@ -17,6 +17,7 @@ from pylogbroker.config.kafka.clientsettings import (
     KafkaConsumerSettings,
     KafkaProducerSettings,
 )
+from pylogbroker.config.kafka.mirrorsettings import KafkaSourceSettings
 from pylogbroker.config.keys import ConfigKey, Settings
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.config.registrysettings import RegistrySettings
@@ -81,6 +82,16 @@ _ROLES: tuple[tuple[str, str, type[Settings]], ...] = (
         KafkaAdminSettings,
     ),
     (
+        "Mirror's source",
+        (
+            "Of a source of today's Kafka, beside the keys of [its consumer](#kafka-consumer),"
+            " where `auto.offset.reset` is `earliest` and `isolation.level` `read_committed`"
+            " unless the file says otherwise. See"
+            " [the mirror](mirror.md#from-a-cluster-of-todays-kafka)."
+        ),
+        KafkaSourceSettings,
+    ),
+    (
         "Audited producer",
         (
             "Of `pylogbroker.auditor.auditedproducer.AuditedProducer`; these keys may stand in a"
@@ -97,11 +108,18 @@ _ROLES: tuple[tuple[str, str, type[Settings]], ...] = (
 )
 
 
+_EXTENDED: dict[type[Settings], type[Settings]] = {KafkaSourceSettings: KafkaConsumerSettings}
+"""Roles of which only what they add is shown."""
+
+
 def settingsPage() -> str:
     """The page, as Markdown."""
     parts = [_HEAD]
     for title, intro, settings in _ROLES:
-        parts.append(f"\n## {title}\n\n{intro}{intro and chr(10) * 2}{asMarkdown(settings.keys)}")
+        base = _EXTENDED.get(settings)
+        inherited = () if base is None else base.keys
+        shown = asMarkdown([key for key in settings.keys if key not in inherited])
+        parts.append(f"\n## {title}\n\n{intro}{intro and chr(10) * 2}{shown}")
     return "".join(parts)
 
 

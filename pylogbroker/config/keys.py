@@ -109,7 +109,7 @@ class Settings:
     def __init_subclass__(cls) -> None:
         cls.keys += tuple(key for key in vars(cls).values() if isinstance(key, ConfigKey))
         for key in cls.keys:
-            if key.name.lower() != key.key.replace(".", "").lower():
+            if key.name.lower() != key.key.replace(".", "").replace("-", "").lower():
                 raise TypeError(f"{key.name} is not {key.key} in camelCase")
 
     def __init__(self, values: Mapping[str, object]) -> None:

@@ -201,13 +201,12 @@ _TOPIC_FIGURES = (
 
 
 def mirrorFamilies(
-    counters: MirrorCounters, sources: Iterable[tuple[str, str, bool]]
+    counters: MirrorCounters, sources: Iterable[tuple[Mapping[str, str], bool]]
 ) -> list[Family]:
     """
     The metrics of a mirror.
 
-    @param sources: (group, ZooKeeper servers, whether the mirror owns its partitions) of each
-        source.
+    @param sources: (labels, whether the mirror owns its partitions) of each source.
     """
     values = {**counters.snapshot(), "stuckCount": len(counters.stuck)}
     stuck = [
@@ -225,9 +224,6 @@ def mirrorFamilies(
             "pylogbroker_mirror_source_joined",
             "Whether the mirror is a member of the source's group, and has its share of the"
             " partitions.",
-            [
-                Sample(isOwning, {"group": group, "zookeeper": servers})
-                for group, servers, isOwning in sources
-            ],
+            [Sample(isOwning, labels) for labels, isOwning in sources],
         ),
     ]

@@ -15,18 +15,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from pylogbroker.consumer.stream import ConsumedMessage, MessageStream
+from pylogbroker.consumer.stream import ConsumedMessage
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.metrics.mirrormetrics import MirrorCounters
 from pylogbroker.mirror.offsettracker import OffsetTracker
 from pylogbroker.mirror.pipeline import Batch, PartitionPipeline
-from pylogbroker.mirror.target import MirrorTarget
+from pylogbroker.mirror.target import MirrorOutlet
 from pylogbroker.types import BrokerPartition, PartitionId
 
 TURN_COUNT_MAX = 2_000
@@ -39,6 +39,29 @@ PIPELINE_COUNT_MAX = 1_000
 """Idle pipelines that are kept."""
 
 
+class IMirrorStream(Protocol):
+    """Messages of a source, whatever protocol it speaks; their values are the payloads."""
+
+    @property
+    def name(self) -> str:
+        """For the log."""
+
+    def take(self) -> ConsumedMessage | None:
+        """
+        The next message, if there is one.
+
+        @raise PylogbrokerError: a partition cannot be read; the next call goes on with the others.
+        """
+
+    async def __anext__(self) -> ConsumedMessage:
+        """
+        Wait for the next message.
+
+        @raise StopAsyncIteration: there will be none.
+        @raise PylogbrokerError: as L{take}.
+        """
+
+
 @dataclass(eq=False, slots=True)
 class _OpenBatch:
     """
@@ -49,7 +72,7 @@ class _OpenBatch:
     """
 
     start: int | None
-    payloads: list[bytes] = field(default_factory=list)
+    payloads: list[Any] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     size: int = 0
 
@@ -63,8 +86,8 @@ class Forwarder:
         self,
         clock: Any,
         random: Callable[[], float],
-        stream: MessageStream,
-        target: MirrorTarget,
+        stream: IMirrorStream,
+        target: MirrorOutlet,
         tracker: OffsetTracker,
         counters: MirrorCounters,
         fixedTarget: Callable[[PartitionId], BrokerPartition | None],
@@ -221,7 +244,7 @@ class Forwarder:
         pipeline = self._pipelines.get(partitionId)
         if pipeline is None:
 
-            def send(payloads: list[bytes]) -> Deferred[None]:
+            def send(payloads: list[Any]) -> Deferred[Any]:
                 return self._target.send(
                     partitionId.topic, payloads, self._fixedTarget(partitionId)
                 )

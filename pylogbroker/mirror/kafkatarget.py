@@ -2,10 +2,10 @@
 A target that speaks today's protocol. A module of its own, since a reader of one protocol need not
 read the other.
 
-A payload becomes the value of a message without key and headers; its timestamp is the time of
-mirroring, since a message of 2011 has none. Each source partition goes to one target partition
-(L{pylogbroker.mirror.offsetsyncs} chooses and remembers it), because today's readers count on the
-order of a partition.
+A payload of 2011 becomes the value of a message without key and headers; its timestamp is the time
+of mirroring, since it has none. Each source partition goes to one target partition
+(L{pylogbroker.mirror.offsetsyncs} chooses and remembers it; from a source of today it has the same
+number), because today's readers count on the order of a partition.
 
 What must be true: batches of one partition that are in flight together are stored in their order.
 So the producer is idempotent, and gives up no message by time: one that failed while the next was
@@ -30,11 +30,11 @@ from pylogbroker.config.kafka.clientsettings import (
 )
 from pylogbroker.config.propertytypes import INT_MAX
 from pylogbroker.consumer.kafka.consumer import KafkaConsumer
-from pylogbroker.errors import MessageTooLargeError
-from pylogbroker.mirror.target import TOPIC_TIMEOUT_MS
+from pylogbroker.errors import MessageTooLargeError, UnknownOutcomeError
+from pylogbroker.mirror.target import TOPIC_TIMEOUT_MS, MirrorRecord
 from pylogbroker.net.deferreds import gatherSettled
 from pylogbroker.producer.inflight import InFlightMessageLimiter
-from pylogbroker.producer.kafka.producer import KafkaProducer
+from pylogbroker.producer.kafka.producer import KafkaProducer, RecordMetadata
 from pylogbroker.producer.producer import ProducerData
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode, ResponseError
 from pylogbroker.records.batchbuilder import RECORD_OVERHEAD_MAX
@@ -50,12 +50,37 @@ CLOSE_MS = 1_000
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 
 
-def _raiseTooLarge(failure: Failure) -> None:
+def _raiseTooLarge(failure: Failure) -> Any:
     """The broker's refusal of a size, as the pipeline knows it."""
     error = failure.value
     if isinstance(error, ResponseError) and error.code in _TOO_LARGE:
         raise MessageTooLargeError(str(error)) from error
     failure.raiseException()
+
+
+async def _sendRecords(
+    producer: KafkaProducer, topic: str, payloads: list[MirrorRecord], partition: int
+) -> int | None:
+    """@return: see L{KafkaTargetCluster.send}; fails with the worst failure of a message."""
+    outcomes = await gatherSettled(
+        [
+            producer.send(
+                topic,
+                record.value,
+                record.key,
+                record.headers,
+                record.timestamp if record.timestamp >= 0 else None,
+                partition,
+            )
+            for record in (payload.record for payload in payloads)
+        ]
+    )
+    failures = [each for each in outcomes if isinstance(each, Failure)]
+    if failures:
+        unknown = [each for each in failures if each.check(UnknownOutcomeError)]
+        (unknown or failures)[0].raiseException()
+    last = outcomes[-1]
+    return last.offset if isinstance(last, RecordMetadata) and last.offset >= 0 else None
 
 
 class KafkaTargetCluster:
@@ -124,19 +149,24 @@ class KafkaTargetCluster:
             await self._consumer.close()
 
     def send(
-        self, topic: str, payloads: list[bytes], fixedTarget: BrokerPartition | None
-    ) -> Deferred[None]:
+        self, topic: str, payloads: list[Any], fixedTarget: BrokerPartition | None
+    ) -> Deferred[int | None]:
         """
-        Send payloads in their order, as values.
+        Send payloads in their order: bytes as values, L{MirrorRecord}s as they are.
 
         @param fixedTarget: the partition; a mirror to today's protocol names one always.
-        @return: fires when all of them are stored. Fails as L{KafkaProducer.send}, and with
+        @return: fires when all of them are stored; for L{MirrorRecord}s with the last one's offset,
+            if the broker tells it. Fails as L{KafkaProducer.send}, and with
             L{MessageTooLargeError} also when the broker refuses one for its size.
         """
         assert fixedTarget is not None
         number = fixedTarget.partition
         producer = self._producer(number % len(self._producers))
-        sending = producer.sendMany((ProducerData(topic, payloads),), partition=number)
+        sending: Deferred[Any]
+        if isinstance(payloads[0], MirrorRecord):
+            sending = Deferred.fromCoroutine(_sendRecords(producer, topic, payloads, number))
+        else:
+            sending = producer.sendMany((ProducerData(topic, payloads),), partition=number)
         return sending.addErrback(_raiseTooLarge)
 
     async def ends(self, topics: Collection[str]) -> dict[str, dict[BrokerPartition, int]]:

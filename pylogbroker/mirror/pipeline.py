@@ -101,6 +101,7 @@ class Batch:
     """
     Messages of one source partition.
 
+    @ivar payloads: C{len} of each is its bytes.
     @ivar start: the source offset from which a reader gets the first message; for one in a
         compressed set, the offset of the set. L{None} for the first message ever read of a
         partition.
@@ -113,7 +114,7 @@ class Batch:
     @ivar number: the order in the pipeline; parts have one more digit.
     """
 
-    payloads: list[bytes]
+    payloads: list[Any]
     start: int | None
     ends: Sequence[int]
     size: int
@@ -165,7 +166,7 @@ class PartitionPipeline:
         partitionId: PartitionId,
         clock: Any,
         random: Callable[[], float],
-        send: Callable[[list[bytes]], Deferred[None]],
+        send: Callable[[list[Any]], Deferred[Any]],
         counters: MirrorCounters,
         origin: Mapping[str, str],
     ) -> None:
@@ -206,7 +207,7 @@ class PartitionPipeline:
             self._confirmed, self._notConfirmed, callbackArgs=(batch,), errbackArgs=(batch,)
         )
 
-    def _confirmed(self, _result: None, batch: Batch) -> None:
+    def _confirmed(self, _result: object, batch: Batch) -> None:
         del self._inFlight[batch]
         self._outage.succeeded()
         self._counters.stuck.pop(batch, None)

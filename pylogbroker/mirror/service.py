@@ -25,14 +25,17 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogbroker.cluster.subscription import WildcardSubscription
+from pylogbroker.cluster.javaregex import TopicPattern
+from pylogbroker.cluster.subscription import WildcardSubscription, normalisePattern
 from pylogbroker.config.consumersettings import ConsumerSettings
 from pylogbroker.config.kafka.clientsettings import KafkaProducerSettings
+from pylogbroker.config.kafka.mirrorsettings import KafkaSourceSettings
 from pylogbroker.config.producersettings import DEFAULT_ENCODER, SYNC, ProducerSettings
-from pylogbroker.errors import ConfigurationError
+from pylogbroker.errors import ConfigurationError, InvalidPatternError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.metrics.exposition import Family
 from pylogbroker.metrics.mirrormetrics import MirrorCounters, mirrorFamilies
+from pylogbroker.mirror.kafkasource import KafkaSourceCluster
 from pylogbroker.mirror.kafkatarget import KafkaTargetCluster
 from pylogbroker.mirror.sourcecluster import SourceCluster
 from pylogbroker.mirror.target import MirrorTarget, TargetCluster
@@ -63,6 +66,13 @@ _TODAYS_TIMES = {
     "delivery.timeout.ms": "a mirror gives up no message",
     "retries": "a mirror gives up no message",
 }
+_TODAYS_CONSUMERS = {
+    "enable.auto.commit": (
+        "false",
+        "offsets are committed, as far as the target has confirmed what is before them",
+    ),
+    "consumer.timeout.ms": ("-1", "a mirror waits for messages"),
+}
 """What a file may say to no effect, and why."""
 
 BOOTSTRAP_SERVERS = "bootstrap.servers"
@@ -74,7 +84,7 @@ class MirrorSettings:
     """
     The settings of a mirror.
 
-    @ivar consumers: of each source.
+    @ivar consumers: of each source, in the protocol that it speaks.
     @ivar producer: of the target, in the protocol that it speaks.
     @ivar topics: the mirrored topics.
     @ivar streamCount: streams of each source.
@@ -83,7 +93,7 @@ class MirrorSettings:
         a target of today's Kafka is always mirrored so.
     """
 
-    consumers: tuple[ConsumerSettings, ...]
+    consumers: tuple[ConsumerSettings | KafkaSourceSettings, ...]
     producer: ProducerSettings | KafkaProducerSettings
     topics: WildcardSubscription
     streamCount: int = 1
@@ -117,22 +127,29 @@ class MirrorSettings:
                 f"{producerCount} producers: 1 to {PRODUCER_COUNT_MAX} are possible"
             )
         sources = tuple(_source(properties, warn) for properties in consumers)
-        if len({(each.zkConnect, each.groupId) for each in sources}) < len(sources):
+        if len({(_addressOf(each), each.groupId) for each in sources}) < len(sources):
             raise ConfigurationError(
-                "a source is given twice, with the same zk.connect and groupid; for more streams "
-                "of one there is --num-streams"
+                "a source is given twice, with the same address and group; for more streams of one "
+                "there is --num-streams"
             )
         if BOOTSTRAP_SERVERS in producer:
             today = _targetOfToday(producer, warn)
+            _checkDifferent(sources, today)
             return cls(sources, today, topics, streamCount, producerCount, isKeeping=True)
         _warnOf(producer, _PRODUCERS, warn)
         target = ProducerSettings.fromProperties(producer, warn)
-        if target.zkConnect and any(each.zkConnect == target.zkConnect for each in sources):
+        if target.zkConnect and any(_addressOf(each) == target.zkConnect for each in sources):
             raise ConfigurationError(
                 f"zk.connect={target.zkConnect} is a source and the target: it would mirror what "
                 "it has mirrored, for ever"
             )
-        if isKeeping and not target.zkConnect:
+        groups = [each.groupId for each in sources if isinstance(each, KafkaSourceSettings)]
+        if len(set(groups)) < len(groups):
+            raise ConfigurationError(
+                "two sources have the same group.id: a target of 2011 keeps what it knows of a "
+                "source under that name"
+            )
+        if (isKeeping or groups) and not target.zkConnect:
             raise ConfigurationError(
                 "with broker.list the brokers pick partitions: to keep partitions, the target must "
                 "be given by zk.connect"
@@ -184,13 +201,51 @@ def _targetOfToday(
     return target
 
 
-def _source(properties: Mapping[str, str], warn: Callable[[str], None]) -> ConsumerSettings:
-    _warnOf(properties, _CONSUMERS, warn)
-    if BOOTSTRAP_SERVERS in properties:
+def _addressOf(source: ConsumerSettings | KafkaSourceSettings) -> str:
+    if isinstance(source, KafkaSourceSettings):
+        return ",".join(sorted(source.bootstrapServers))
+    return source.zkConnect
+
+
+def _checkDifferent(
+    sources: Sequence[ConsumerSettings | KafkaSourceSettings], target: KafkaProducerSettings
+) -> None:
+    for source in sources:
+        if isinstance(source, KafkaSourceSettings):
+            common = {*source.bootstrapServers} & {*target.bootstrapServers}
+            if common:
+                raise ConfigurationError(
+                    f"{BOOTSTRAP_SERVERS}={min(common)} is a source and the target: it would "
+                    "mirror what it has mirrored, for ever"
+                )
+
+
+def _sourceOfToday(
+    properties: Mapping[str, str], warn: Callable[[str], None]
+) -> KafkaSourceSettings:
+    if "zk.connect" in properties:
         raise ConfigurationError(
-            f"{BOOTSTRAP_SERVERS} in a source's file: a mirror reads clusters of 2011 only, which "
-            "zk.connect names"
+            f"{BOOTSTRAP_SERVERS} and zk.connect: the first is for a source of today's Kafka, the "
+            "other for one of 2011; keep one of them"
         )
+    for key, (value, sentence) in _TODAYS_CONSUMERS.items():
+        if properties.get(key, value) != value:
+            warn(f"{key}={properties[key]}: has no effect on a mirror: {sentence}")
+    settings = KafkaSourceSettings.fromProperties(properties, warn)
+    for key, pattern in (("groups", settings.groups), ("groups.exclude", settings.groupsExclude)):
+        try:
+            TopicPattern(normalisePattern(pattern))
+        except InvalidPatternError as error:
+            raise ConfigurationError(f"{key}={pattern}: {error}") from error
+    return settings.replace(enableAutoCommit=False, consumerTimeoutMs=-1)
+
+
+def _source(
+    properties: Mapping[str, str], warn: Callable[[str], None]
+) -> ConsumerSettings | KafkaSourceSettings:
+    if BOOTSTRAP_SERVERS in properties:
+        return _sourceOfToday(properties, warn)
+    _warnOf(properties, _CONSUMERS, warn)
     settings = ConsumerSettings.fromProperties(properties, warn)
     if not settings.zkConnect:
         raise ConfigurationError("zk.connect is missing: a source is found by its ZooKeeper")
@@ -204,7 +259,8 @@ class MirrorService(Service):
     One mirror, started once and stopped once.
 
     @ivar counters: a L{MirrorCounters}.
-    @ivar sources: a L{SourceCluster} for each source.
+    @ivar sources: a L{SourceCluster} for each source of 2011; for each one of today a
+        L{KafkaSourceCluster} for each stream.
     @ivar target: a L{TargetCluster} or L{KafkaTargetCluster}.
     """
 
@@ -234,19 +290,33 @@ class MirrorService(Service):
             self.target = TargetCluster(
                 reactor, settings.producer, settings.producerCount, targetZookeeper
             )
-        self.sources = [
-            SourceCluster(
-                reactor,
-                consumer,
-                settings.topics,
-                settings.streamCount,
-                self.target,
-                self.counters,
-                settings.isKeeping,
-                None if sourceZookeepers is None else partial(sourceZookeepers, index),
-            )
-            for index, consumer in enumerate(settings.consumers)
-        ]
+        self.sources: list[SourceCluster | KafkaSourceCluster] = []
+        for index, consumer in enumerate(settings.consumers):
+            if isinstance(consumer, KafkaSourceSettings):
+                self.sources += [
+                    KafkaSourceCluster(
+                        reactor,
+                        consumer,
+                        settings.topics,
+                        self.target,
+                        settings.producer,
+                        self.counters,
+                    )
+                    for _stream in range(settings.streamCount)
+                ]
+            else:
+                self.sources.append(
+                    SourceCluster(
+                        reactor,
+                        consumer,
+                        settings.topics,
+                        settings.streamCount,
+                        self.target,
+                        self.counters,
+                        settings.isKeeping,
+                        None if sourceZookeepers is None else partial(sourceZookeepers, index),
+                    )
+                )
         self._starting: Deferred[None] | None = None
         self._reporting = LoopingCall(self._report)
         self._reporting.clock = reactor
@@ -254,10 +324,12 @@ class MirrorService(Service):
 
     def metricFamilies(self) -> list[Family]:
         """Its metrics, for L{pylogbroker.console.service.MetricsService}."""
-        pairs = zip(self._settings.consumers, self.sources, strict=True)
+        joined: dict[tuple[tuple[str, str], ...], bool] = {}
+        for source in self.sources:
+            key = tuple(source.labels.items())
+            joined[key] = joined.get(key, True) and source.isOwning
         return mirrorFamilies(
-            self.counters,
-            ((settings.groupId, settings.zkConnect, source.isOwning) for settings, source in pairs),
+            self.counters, ((dict(key), isOwning) for key, isOwning in joined.items())
         )
 
     def startService(self) -> None:

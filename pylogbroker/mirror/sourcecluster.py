@@ -77,6 +77,11 @@ class SourceCluster:
         """True if it owns its share of the partitions."""
         return self._consumer is not None and self._consumer.isOwning
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """Of the source, in metrics."""
+        return {"group": self._settings.groupId, "zookeeper": self._settings.zkConnect}
+
     async def run(self) -> None:
         """Join the group, with retries, and start to forward. Can be cancelled."""
         outage = Outage(SystemRandom().random, f"{self!r} is not there yet")
@@ -124,7 +129,6 @@ class SourceCluster:
             syncs,
             streams[0].positions,
         )
-        origin = {"group": settings.groupId, "zookeeper": settings.zkConnect}
         self._forwarders = [
             Forwarder(
                 self._reactor,
@@ -134,7 +138,7 @@ class SourceCluster:
                 tracker,
                 self._counters,
                 syncs.fixedTarget,
-                origin,
+                self.labels,
                 consumer.seek,
             )
             for stream in streams

@@ -21,6 +21,7 @@ from pylogbroker.client.discovery import BrokerNode, ZookeeperDiscovery
 from pylogbroker.client.offsetlookup import OffsetLookup
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.config.producersettings import ProducerSettings
+from pylogbroker.consumer.kafka.assignedpartition import ConsumerRecord
 from pylogbroker.errors import NoBrokersError, TimedOutError
 from pylogbroker.interfaces import IZookeeper
 from pylogbroker.mirror.pipeline import Outage, retryForever
@@ -37,9 +38,28 @@ TOPIC_TIMEOUT_MS = 10_000
 _POLL_MS = 100
 
 
-class MirrorTarget(Protocol):
+class MirrorRecord:
     """
-    Where a mirror sends to, whatever protocol the cluster speaks.
+    A message of a source of today, for a target of today. Its C{len} is its bytes.
+
+    @ivar record: a L{ConsumerRecord}.
+    """
+
+    __slots__ = ("_size", "record")
+
+    def __init__(self, record: ConsumerRecord) -> None:
+        self.record = record
+        self._size = len(record.key or b"") + len(record.value or b"")
+        for name, value in record.headers:
+            self._size += len(name) + len(value or b"")
+
+    def __len__(self) -> int:
+        return self._size
+
+
+class MirrorOutlet(Protocol):
+    """
+    What a forwarder sends to.
 
     @ivar inFlight: limits the messages in flight, over all streams and sources.
     @ivar batchCountMax: messages in a batch.
@@ -50,21 +70,27 @@ class MirrorTarget(Protocol):
     batchCountMax: int
     batchSizeMax: int
 
+    def send(
+        self, topic: str, payloads: list[Any], fixedTarget: BrokerPartition | None
+    ) -> Deferred[Any]:
+        """
+        Send payloads in their order.
+
+        @param payloads: bytes; to a target of today also L{MirrorRecord}s.
+        @param fixedTarget: the partition; L{None} for any.
+        @return: fires when the target has confirmed all of them: with the offset of the last one if
+            it is known, otherwise with L{None}.
+        """
+
+
+class MirrorTarget(MirrorOutlet, Protocol):
+    """Where a mirror sends to, whatever protocol the cluster speaks."""
+
     async def connect(self) -> None:
         """Connect, with retries until it succeeds."""
 
     async def close(self) -> None:
         """Close everything. The outcome of messages in flight is then unknown."""
-
-    def send(
-        self, topic: str, payloads: list[bytes], fixedTarget: BrokerPartition | None
-    ) -> Deferred[None]:
-        """
-        Send payloads in their order.
-
-        @param fixedTarget: the partition; L{None} for any.
-        @return: fires when the target has confirmed all of them.
-        """
 
     async def ends(self, topics: Collection[str]) -> dict[str, dict[BrokerPartition, int]]:
         """Where the partitions of some topics end, or did when it was last known."""
@@ -156,6 +182,12 @@ class TargetCluster:
             f"{each.host}:{each.port}" for each in self._settings.brokerList
         )
         return f"the target at {where}"
+
+    @property
+    def zookeeper(self) -> IZookeeper:
+        """The cluster's, once C{connect} has fired."""
+        assert self._zookeeper is not None
+        return self._zookeeper
 
     # -- there and away
 

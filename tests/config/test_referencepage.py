@@ -17,6 +17,7 @@ from pylogbroker.config.kafka.clientsettings import (
     KafkaConsumerSettings,
     KafkaProducerSettings,
 )
+from pylogbroker.config.kafka.mirrorsettings import KafkaSourceSettings
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.config.registrysettings import RegistrySettings
 
@@ -55,6 +56,7 @@ class PageTests(SynchronousTestCase):
                 KafkaProducerSettings.keys,
                 KafkaConsumerSettings.keys,
                 KafkaAdminSettings.keys,
+                KafkaSourceSettings.keys[len(KafkaConsumerSettings.keys) :],
                 AuditedSettings.keys,
                 AuditorSettings.keys,
                 RegistrySettings.keys,

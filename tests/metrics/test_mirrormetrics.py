@@ -22,7 +22,13 @@ class MirrorFigureTests(SynchronousTestCase):
     """Names and values."""
 
     def lines(self, counters: MirrorCounters) -> list[str]:
-        families = mirrorFamilies(counters, [("g", "zk1:2181", True), ("g", "zk2:2181", False)])
+        families = mirrorFamilies(
+            counters,
+            [
+                ({"group": "g", "zookeeper": "zk1:2181"}, True),
+                ({"group": "g", "zookeeper": "zk2:2181"}, False),
+            ],
+        )
         for family in families:
             self.assertTrue(
                 re.fullmatch("[a-z_]+", family.name) and family.sentence.endswith("."), family.name

@@ -16,6 +16,7 @@ from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.cluster.subscription import blacklist
 from pylogbroker.mirror.offsetsyncs import readTables, translate
 from pylogbroker.mirror.service import REPORT_SECONDS, MirrorService, MirrorSettings
+from pylogbroker.mirror.sourcecluster import SourceCluster
 from pylogbroker.types import BrokerPartition, PartitionId
 from tests.mirror.clusters import SESSION_MS, Cluster, MirrorCase, reactor
 
@@ -144,7 +145,9 @@ class MirrorServiceTests(MirrorCase):
         self.assertEqual(max(Counter(await target.messages("t")).values()), 1)
 
     def owned(self, mirror: MirrorService) -> list[PartitionId]:
-        consumer = mirror.sources[0]._consumer
+        (source,) = mirror.sources
+        assert isinstance(source, SourceCluster)
+        consumer = source._consumer
         return list(consumer.owned) if consumer is not None else []
 
     async def test_droppedByTheTarget(self) -> None:
@@ -393,7 +396,9 @@ class MirrorServiceTests(MirrorCase):
         mirror.startService()
         await source.produce("t", "0-0", payloads("a", 100))
         await self.until(lambda: mirror.counters.confirmedCount == 100)
-        session: Any = mirror.sources[0]._zookeeper
+        (member,) = mirror.sources
+        assert isinstance(member, SourceCluster)
+        session: Any = member._zookeeper
         source.zookeeper.expire(session)
         await source.produce("t", "0-0", payloads("b", 100))
         await self.until(lambda: mirror.counters.confirmedCount == 200)

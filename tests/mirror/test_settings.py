@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.cluster.subscription import whitelist
 from pylogbroker.config.consumersettings import ConsumerSettings
 from pylogbroker.config.kafka.clientsettings import KafkaProducerSettings
+from pylogbroker.config.kafka.mirrorsettings import KafkaSourceSettings
 from pylogbroker.config.producersettings import DEFAULT_ENCODER, ProducerSettings
 from pylogbroker.config.properties import parseProperties
 from pylogbroker.errors import ConfigurationError
@@ -57,6 +58,7 @@ class MirrorSettingsTests(SynchronousTestCase):
             (1, 1, 1, False),
         )
         (source,) = settings.consumers
+        assert isinstance(source, ConsumerSettings)
         self.assertEqual(
             (source.autoCommitEnable, source.shallowIteratorEnable, source.consumerTimeoutMs),
             (True, False, -1),
@@ -86,13 +88,15 @@ class MirrorSettingsTests(SynchronousTestCase):
                 "producer.type": "async",
             },
         )
+        (source,) = settings.consumers
+        assert isinstance(source, ConsumerSettings)
         assert isinstance(settings.producer, ProducerSettings)
         odd = ["autocommit.enable", "shallowiterator.enable", "confirm", "queue.enqueueTimeout.ms"]
         self.assertEqual([warning.partition("=")[0] for warning in self.warnings], odd)
         self.assertEqual(
             (
-                settings.consumers[0].autoCommitEnable,
-                settings.consumers[0].shallowIteratorEnable,
+                source.autoCommitEnable,
+                source.shallowIteratorEnable,
                 settings.producer.confirm,
             ),
             (True, False, True),
@@ -159,7 +163,52 @@ class MirrorSettingsTests(SynchronousTestCase):
             "enable.idempotence=false: a mirror",
             self.fails(producer={**today, "enable.idempotence": "false"}),
         )
-        self.assertIn("clusters of 2011 only", self.fails({**CONSUMER, **today}))
+        self.assertIn("zk.connect: the first", self.fails({**CONSUMER, **today}))
+
+    def test_sourceOfToday(self) -> None:
+        """
+        C{bootstrap.servers} makes a source one of today. The mirror commits by itself, reads from
+        the beginning, and what was committed, unless it is told otherwise.
+        """
+        source = {"bootstrap.servers": "source:9092", "group.id": "mirrors"}
+        target = {"bootstrap.servers": "target:9092"}
+        (found,) = self.settings(source, producer=target).consumers
+        assert isinstance(found, KafkaSourceSettings)
+        self.assertEqual(
+            (found.enableAutoCommit, found.autoOffsetReset, found.isolationLevel),
+            (False, "earliest", True),
+        )
+        self.assertEqual(self.warnings, [])
+        other = {
+            "auto.offset.reset": "latest",
+            "isolation.level": "read_uncommitted",
+            "enable.auto.commit": "true",
+            "consumer.timeout.ms": "5",
+        }
+        (found,) = self.settings({**source, **other}, producer=target).consumers
+        assert isinstance(found, KafkaSourceSettings)
+        self.assertEqual((found.autoOffsetReset, found.isolationLevel), ("latest", False))
+        self.assertEqual(found.consumerTimeoutMs, -1)
+        odd = ["enable.auto.commit", "consumer.timeout.ms"]
+        self.assertEqual([warning.partition("=")[0] for warning in self.warnings], odd)
+
+    def test_sourceOfTodayWrong(self) -> None:
+        """What cannot be mirrored is refused by name."""
+        source = {"bootstrap.servers": "source:9092", "group.id": "mirrors"}
+        target = {"bootstrap.servers": "target:9092"}
+        for consumers, producer, text in (
+            (({**source, "group.id": ""},), target, "group.id is missing"),
+            (({**source, "groups": "(?=x)"},), target, "groups=(?=x)"),
+            ((source, source), target, "given twice"),
+            ((source,), {"bootstrap.servers": "b:1,source:9092"}, "source:9092 is a source and"),
+            (
+                (source, {**source, "bootstrap.servers": "other:9092"}),
+                PRODUCER,
+                "two sources have the same group.id",
+            ),
+            ((source,), {"broker.list": "0:h:1"}, "with broker.list the brokers pick"),
+        ):
+            self.assertIn(text, self.fails(*consumers, producer=producer))
 
     def test_encoder(self) -> None:
         """

@@ -13,6 +13,7 @@ from typing import Any
 from twisted.python import usage
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.config.consumersettings import ConsumerSettings
 from pylogbroker.config.producersettings import ProducerSettings
 from pylogbroker.mirror.service import MirrorService
 from pylogbroker.programs import mirrortap
@@ -55,7 +56,10 @@ class OptionsTests(SynchronousTestCase):
             "--num-producers=2",
             "--keep-partitions",
         ).settings
-        self.assertEqual([each.zkConnect for each in settings.consumers], ["a:2181", "b:2181"])
+        addresses = [
+            each.zkConnect for each in settings.consumers if isinstance(each, ConsumerSettings)
+        ]
+        self.assertEqual(addresses, ["a:2181", "b:2181"])
         assert isinstance(settings.producer, ProducerSettings)
         self.assertEqual(
             (settings.producer.zkConnect, settings.topics.pattern, settings.topics.isWhite),

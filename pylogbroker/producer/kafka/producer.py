@@ -358,6 +358,7 @@ class KafkaProducer:
                     return
         if not (isinstance(partition, int) and 0 <= partition < len(queues)):
             text = f"partition {partition!r} of {topic}, which has {len(queues)}"
+            self._cluster.refreshSoon()  # it may have grown
             self._discard(size, waiter, InvalidPartitionError(text))
             return
         batch = queues[partition].open
