@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from twisted.internet.task import deferLater
+
 from pylogbroker.client.kafka.admin.client import (
     AdminClient,
     AlterConfigOperation,
@@ -380,9 +382,14 @@ class PositionTests(KafkaSourceCase):
         second.startService()
         (source,) = second.sources
         await self.until(lambda: source.isOwning)
-        await source.checkpoint()  # type: ignore[union-attr]
         properties = {"bootstrap.servers": self.target.bootstrapServers}
-        found = await readCheckpoints(reactor, properties, "g")
+        found: dict[TopicPartition, int] = {}
+        for _attempt in range(100):  # a member gets its partitions after its generation
+            await source.checkpoint()  # type: ignore[union-attr]
+            found = await readCheckpoints(reactor, properties, "g")
+            if found:
+                break
+            await deferLater(reactor, 0.05)
         self.assertEqual(found, {TopicPartition("t", 0): 100})
         await second.stopService()
 
