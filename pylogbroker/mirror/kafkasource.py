@@ -39,6 +39,7 @@ from pylogbroker.config.kafka.clientsettings import KafkaProducerSettings
 from pylogbroker.config.kafka.mirrorsettings import KafkaSourceSettings
 from pylogbroker.consumer.kafka.assignedpartition import ConsumerRecord
 from pylogbroker.consumer.kafka.consumer import KafkaConsumer
+from pylogbroker.consumer.kafka.groupmembership import NO_GENERATION
 from pylogbroker.consumer.stream import ConsumedMessage
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.metrics.mirrormetrics import MirrorCounters
@@ -217,7 +218,7 @@ class KafkaSourceCluster:
     @property
     def isOwning(self) -> bool:
         """True if it owns its share of the partitions."""
-        return self._consumer is not None and self._consumer.groupMetadata().generationId >= 0
+        return self._consumer is not None and self._consumer.isOwning
 
     @property
     def labels(self) -> dict[str, str]:
@@ -373,8 +374,10 @@ class KafkaSourceCluster:
         """
         async with self._recordLock:
             consumer, syncs = self._consumer, self._syncs
-            if consumer is None or syncs is None or not self.isOwning:
+            if consumer is None or syncs is None:
                 return
+            if consumer.groupMetadata().generationId == NO_GENERATION:
+                return  # others may have the partitions: a commit would be refused
             stored = syncs.takeStored() if isinstance(syncs, KafkaOffsetSyncStore) else {}
             try:
                 committed = await self._commit(consumer)

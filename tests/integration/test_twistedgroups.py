@@ -221,6 +221,27 @@ class GroupTests(GroupCase):
         self.read(slow)
         await self.until(lambda: len(self.found) == 8)
 
+    async def test_isOwning(self) -> None:
+        """It owns its partitions when they are there, and until they were given up."""
+        member = self.member()
+        seen: list[tuple[str, bool]] = []
+
+        class Watcher(Listener):
+            def partitionsAssigned(self, _partitions: Collection[TopicPartition]) -> None:
+                seen.append(("assigned", member.isOwning))
+
+            async def partitionsRevoked(self, _partitions: Collection[TopicPartition]) -> None:
+                seen.append(("revoked", member.isOwning))
+
+        await self.send(4)
+        member.subscribe(["t"], Watcher())
+        self.read(member)
+        await self.until(lambda: member.isOwning)
+        self.assertEqual(len(member.assignment()), COUNT)
+        await member.unsubscribe()
+        self.assertEqual(seen, [("assigned", False), ("revoked", True)])
+        self.assertFalse(member.isOwning)
+
     async def test_unsubscribed(self) -> None:
         """One that wants no topics any more gives its partitions up, and may assign some."""
         await self.send(4)

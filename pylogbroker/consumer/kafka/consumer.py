@@ -210,6 +210,15 @@ class KafkaConsumer:
         """The topics whose partitions it shares."""
         return frozenset(self._group.member.membership.topics)
 
+    @property
+    def isOwning(self) -> bool:
+        """
+        Whether it is a member of its group and has all partitions that are assigned to it, as far
+        as it knows: their positions are loaded, and the listener was told. It still has them while
+        the listener is told that they are revoked.
+        """
+        return self._group.member.isOwning
+
     def groupMetadata(self) -> ConsumerGroupMetadata:
         """As the coordinator knows this member: for a transaction with its positions."""
         return self._group.member.metadata

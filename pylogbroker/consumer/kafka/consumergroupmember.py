@@ -67,6 +67,9 @@ class ConsumerGroupMember(BaseGroupMember):
     def _next(self) -> ConsumerStep:
         return self.membership.step(self._nowMs(), self._cluster.metadata.names)
 
+    def _isAdopting(self) -> bool:
+        return self.membership.isAdopting
+
     async def _step(self) -> None:
         self._see()
         member, names, step = self.membership, self._cluster.metadata.names, self._next()

@@ -142,6 +142,12 @@ class ConsumerMembershipManager:
         }
         return {place: topicId for place, topicId in found.items() if place not in self.held}
 
+    @property
+    def isAdopting(self) -> bool:
+        """Whether partitions are assigned to it that it does not have."""
+        held = {(topicId, place.partition) for place, topicId in self.held.items()}
+        return not self._target <= held
+
     def hasUnknown(self, names: Mapping[bytes, str]) -> bool:
         """Whether a topic without a name is assigned to it."""
         return any(topicId not in names for topicId, _partition in self._target)

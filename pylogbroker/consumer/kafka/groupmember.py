@@ -154,6 +154,18 @@ class BaseGroupMember:
             member.groupId, member.generation, member.memberId, member.instanceId
         )
 
+    @property
+    def isOwning(self) -> bool:
+        """
+        Whether it has all partitions that are assigned to it. It still has them while the reader
+        gives them up.
+        """
+        return self.membership.phase is Phase.STABLE and not self._isAdopting()
+
+    def _isAdopting(self) -> bool:
+        """Whether partitions are assigned to it that the reader does not have yet."""
+        raise NotImplementedError
+
     def _nowMs(self) -> float:
         return self._clock.seconds() * 1000
 
@@ -397,6 +409,9 @@ class ClassicGroupMember(BaseGroupMember):
             await self._lose()
         else:
             await self._leaveSince()
+
+    def _isAdopting(self) -> bool:
+        return self._coming is not None
 
     async def _lose(self) -> None:
         self._coming = None

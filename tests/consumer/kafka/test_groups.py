@@ -179,6 +179,26 @@ class MemberTests(GroupCase):
         code = ErrorCode.REBALANCE_IN_PROGRESS
         self.kafka.answers[ApiKey.HEARTBEAT].append(refusal(ApiKey.HEARTBEAT, code))
 
+    def test_isOwning(self) -> None:
+        """It owns partitions from the end of an assignment until they were given up."""
+        listener = Listener()
+        listener.answers["assigned"] = assigned = Deferred[None]()
+        listener.answers["revoked"] = revoked = Deferred[None]()
+        consumer = self.join(listener)
+        self.assertFalse(consumer.isOwning)
+        self.later(1)
+        self.assertEqual((consumer.groupMetadata().generationId, consumer.isOwning), (1, False))
+        assigned.callback(None)
+        self.later(1)
+        self.assertTrue(consumer.isOwning)
+        self.rebalance()
+        self.later(5)
+        self.assertEqual((listener.told[-1][0], consumer.isOwning), ("revoked", True))
+        listener.answers["assigned"] = Deferred()
+        revoked.callback(None)
+        self.later(1)
+        self.assertEqual((listener.told[-1][0], consumer.isOwning), ("assigned", False))
+
     def test_waitsForReader(self) -> None:
         """Partitions go when the reader has come back, behind a commit; nothing more is given."""
         self.kafka.put("t", 0, b"a", b"b")
