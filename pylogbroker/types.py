@@ -22,6 +22,9 @@ LATEST = -1
 EARLIEST = -2
 """Time of an OFFSETS request: the log start (§3.5)."""
 
+MAX_TIMESTAMP = -3
+"""Time of a ListOffsets request of today's Kafka: the record with the highest timestamp."""
+
 
 def escapeUnprintable(text: str) -> str:
     """

@@ -21,7 +21,7 @@ from pylogbroker.errors import ConfigurationError, FormatError, PylogbrokerError
 from pylogbroker.net.endpointstrings import brokerEndpoint
 from pylogbroker.records.compression import BATCH_CODEC_NAMES, codecByName
 from pylogbroker.storage.filenames import validateTopic
-from pylogbroker.types import EARLIEST, LATEST, BrokerPartition
+from pylogbroker.types import EARLIEST, LATEST, MAX_TIMESTAMP, BrokerPartition
 
 T = TypeVar("T")
 
@@ -109,6 +109,11 @@ def time(text: str) -> int:
             f"{text!r} is none of latest, earliest, milliseconds since 1970, "
             "a date like 2026-01-31T12:00"
         ) from None
+
+
+def offsetTime(text: str) -> int:
+    """The type of a L{time} that may also be C{max-timestamp}."""
+    return MAX_TIMESTAMP if text == "max-timestamp" else time(text)
 
 
 def pointInTime(text: str) -> int:
@@ -215,6 +220,7 @@ AT_BOOTSTRAP = (
     _timeout("for connecting and for each answer"),
     *ACCESS,
 )
+AT_BROKER_OR_BOOTSTRAP = (either(_BROKER, BOOTSTRAP), _BROKER_TIMEOUT, *ACCESS)
 AT_BROKER_OR_CLUSTER = (
     either(_BROKER, _zookeeper("; all brokers are found there")),
     _BROKER_TIMEOUT,

@@ -9,28 +9,29 @@ from argparse import Namespace
 
 from pylogbroker.cli.arguments import (
     AT_BOOTSTRAP,
-    AT_BROKER,
-    IN_CLUSTER,
+    AT_BROKER_OR_BOOTSTRAP,
     IN_EITHER,
+    INT_MAX,
     JSON,
-    PARTITION,
-    TOPIC,
     Command,
     flag,
+    intRange,
+    isCurrent,
+    offsetTime,
     option,
     positive,
+    rejectOptions,
     repeated,
-    time,
     topic,
 )
-from pylogbroker.cli.kafka import topics
+from pylogbroker.cli.kafka import brokers, topics
 from pylogbroker.cli.output import asJson, tableOfRows
 from pylogbroker.cli.session import ClusterSession, openConsumer, requireTopic
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.net.deferreds import closing, gatherAll
-from pylogbroker.types import OffsetBounds, PartitionId
+from pylogbroker.types import MAX_TIMESTAMP, OffsetBounds, PartitionId
 
 Bounds = dict[PartitionId, OffsetBounds | None]
 
@@ -154,6 +155,19 @@ async def _ask(cluster: ClusterSession, number: int, broker: BrokerRegistration)
     return True
 
 
+def prepareOffsets(options: Namespace, streams: Streams) -> None:
+    """Check the options that only one kind of broker has, and give them their defaults."""
+    if isCurrent(options):
+        rejectOptions(options, "not with --bootstrap-server: there it is one", "--count")
+        return
+    if options.topic is None:
+        options.parser.error("--topic: is required without --bootstrap-server")
+    if options.time == MAX_TIMESTAMP:
+        options.parser.error("--time: max-timestamp needs --bootstrap-server")
+    options.partition = options.partition or 0
+    options.count = options.count or 1
+
+
 async def listOffsets(options: Namespace, streams: Streams) -> int:
     """Print offsets of a partition (0.7's GetOffsetShell, spec-0.7 tools §5)."""
     topic, partition = options.topic, options.partition
@@ -269,44 +283,63 @@ Records that were deleted do not come back. The exit code is 1 when a topic coul
     Command(
         "broker list",
         listBrokers,
-        (*IN_CLUSTER, JSON),
+        (*IN_EITHER, JSON),
         """\
 examples:
+  pylogbroker broker list --bootstrap-server log1:9092
   pylogbroker broker list --zookeeper zk1:2181
   pylogbroker broker list --zookeeper zk1:2181 --json
 
-TOPICS and PARTITIONS count those that are registered. ANSWERS says whether the broker has just
-answered a request. The exit code is 1 when a broker does not answer.
+ANSWERS says whether the broker has just answered a request. The exit code is 1 when a broker does
+not answer. With --zookeeper TOPICS and PARTITIONS count those that are registered. With
+--bootstrap-server REPLICAS counts the partitions that the broker keeps, LEADERS those that it
+leads; CONTROLLER is the broker that takes changes of topics (with KRaft any may be named, since
+each forwards them). --json adds the requests that the broker serves, and their versions.
 """,
+        current=brokers.listBrokers,
     ),
     Command(
         "offset list",
         listOffsets,
         (
-            *AT_BROKER,
-            TOPIC,
-            PARTITION,
+            *AT_BROKER_OR_BOOTSTRAP,
+            option("--topic", "the topic; with --bootstrap-server, by default, all", topic),
+            option(
+                "--partition N",
+                "the partition of the topic (0; all with --bootstrap-server)",
+                intRange(0, INT_MAX),
+            ),
             option(
                 "--time TIME",
                 "latest: behind the last message that consumers see; earliest: the oldest message; "
-                "milliseconds since 1970, or a date like 2026-01-31T12:00: the segment files that "
-                "were last written before that time (latest)",
-                time,
+                "milliseconds since 1970, or a date like 2026-01-31T12:00: with --bootstrap-server "
+                "the first record of that time or later, else the segment files that were last "
+                "written before that time; max-timestamp, with --bootstrap-server: the record with "
+                "the highest timestamp (latest)",
+                offsetTime,
                 "latest",
             ),
             option(
                 "--count N",
-                "print at most N offsets, one a line, the latest first (%(default)s)",
+                "not with --bootstrap-server: print at most N offsets, one a line, the latest "
+                "first (1)",
                 positive,
-                1,
             ),
             flag("--json", "print one JSON document instead of lines"),
         ),
         """\
 examples:
+  pylogbroker offset list --topic payments --bootstrap-server log1:9092
+  pylogbroker offset list --time earliest --bootstrap-server log1:9092
   pylogbroker offset list --topic dpkg
   pylogbroker offset list --topic dpkg --time earliest --json
   pylogbroker offset list --topic dpkg --time 2026-01-31T12:00 --count 5
+
+With --bootstrap-server a line is TOPIC:PARTITION:OFFSET, as GetOffsetShell of Kafka 4.x prints it.
+A partition that has no record of the time is left out, and named on standard error. The exit code
+is 1 when a partition cannot be asked.
 """,
+        prepareOffsets,
+        current=brokers.listOffsets,
     ),
 )

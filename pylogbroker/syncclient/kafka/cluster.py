@@ -16,6 +16,7 @@ from pylogbroker.errors import (
     BrokerConnectionError,
     TimedOutError,
     UnknownPartitionError,
+    UnsupportedVersionError,
 )
 from pylogbroker.net.endpointstrings import SocketAddress
 from pylogbroker.protocol.kafka import messages
@@ -25,7 +26,7 @@ from pylogbroker.protocol.kafka.saslclient import SaslLogin
 from pylogbroker.retry import Backoff
 from pylogbroker.syncclient.connection import TIMEOUT_MS, monotonic, sleep
 from pylogbroker.syncclient.kafka.connection import CLIENT_ID, KafkaConnection
-from pylogbroker.types import TopicPartition
+from pylogbroker.types import MAX_TIMESTAMP, TopicPartition
 
 T = TypeVar("T")
 
@@ -34,6 +35,9 @@ BATCH_COUNT = 1_000
 
 EARLIEST, LATEST = -2, -1
 """Times for L{KafkaCluster.offsets}."""
+
+_MAX_TIMESTAMP_VERSION = 7
+"""The first version of ListOffsets that knows L{MAX_TIMESTAMP}."""
 
 _GROUP = 0
 
@@ -282,10 +286,11 @@ class KafkaCluster:
         """
         Offsets by time.
 
-        @param time: L{EARLIEST}, L{LATEST}, or milliseconds: the first record with that timestamp
-            or a later one.
+        @param time: L{EARLIEST}, L{LATEST}, L{MAX_TIMESTAMP}, or milliseconds: the first record
+            with that timestamp or a later one.
         @param isCommitted: the end is where the first open transaction begins.
         @return: offset and timestamp, both -1 where there is no such record; or why not.
+        @raise UnsupportedVersionError: a broker does not know L{MAX_TIMESTAMP}.
         """
         cls = messages.ListOffsetsRequest
         wanted = list(places)
@@ -311,7 +316,14 @@ class KafkaCluster:
                         for name, indexes in topics.items()
                     ],
                 )
-                for topic in self.broker(number).request(ApiKey.LIST_OFFSETS, body).topics:
+                leader = self.broker(number)
+                if time == MAX_TIMESTAMP and not leader.supports(
+                    ApiKey.LIST_OFFSETS, _MAX_TIMESTAMP_VERSION
+                ):
+                    raise UnsupportedVersionError(
+                        f"{leader.name} does not know which record has the highest timestamp"
+                    )
+                for topic in leader.request(ApiKey.LIST_OFFSETS, body).topics:
                     for part in topic.partitions:
                         where = TopicPartition(topic.name, part.partitionIndex)
                         if part.errorCode:

@@ -88,6 +88,14 @@ class KafkaConnection:
         self._negotiate()
         return self._versions.get(key, (0, -1))[1] >= version
 
+    def versions(self) -> dict[int, tuple[int, int]]:
+        """
+        The first and the last version of each request that the broker serves, by its number. Raises
+        as L{request}.
+        """
+        self._negotiate()
+        return dict(self._versions)
+
     def close(self) -> None:
         """Close at once."""
         self._socket.drop()

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -21,8 +22,13 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.cli.main import main, prepare
 from pylogbroker.cli.streams import Streams
 from pylogbroker.errors import PylogbrokerError
+from pylogbroker.protocol.kafka import messages
+from pylogbroker.protocol.kafka.apikeys import ApiKey
+from pylogbroker.protocol.kafka.requests import RequestHeader
+from pylogbroker.protocol.kafka.responses import frameResponse
 from pylogbroker.testing.backgroundbroker import BackgroundBroker
 from tests.cli.commands import ROOT, Outcome
+from tests.syncclient.kafka.test_client import OldBroker
 
 TIMEOUT_SECONDS = 60
 
@@ -36,13 +42,14 @@ class CurrentCase(SynchronousTestCase):
         self.broker.reset()
 
     def execute(self, *words: str, input: bytes = b"") -> Outcome:
-        """A command, to its end."""
+        """A command, to its end; for the broker, unless another one is named."""
         errors = io.StringIO()
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as given:
             given.write(input)
             given.seek(0)
             streams = Streams(given.fileno(), output.fileno(), errors)
-            place = ["--bootstrap-server", self.broker.bootstrapServers]
+            isNamed = "--bootstrap-server" in words
+            place = [] if isNamed else ["--bootstrap-server", self.broker.bootstrapServers]
             try:
                 options = prepare([*words, *place], streams)
                 command = options.command
@@ -139,6 +146,89 @@ class TopicTests(CurrentCase):
         options = prepare(words, streams)
         with self.assertRaisesRegex(PylogbrokerError, "cannot connect to 127.0.0.1:1"):
             options.command.current(options, streams)
+
+
+class BrokerTests(CurrentCase):
+    """C{broker} and C{offset}."""
+
+    def test_brokers(self) -> None:
+        """Each broker with its address, what it keeps, and what it serves."""
+        self.done("topic", "create", "t", "--partitions", "3")
+        host, port = self.broker.bootstrapServers.split(":")
+        rows = [line.split() for line in self.done("broker", "list").splitlines()]
+        self.assertEqual(rows[1], ["0", host, port, "-", "3", "3", "yes", "yes"])
+        [found] = self.document("broker", "list")["brokers"]
+        self.assertEqual(
+            {key: found[key] for key in found if key != "apiVersions"},
+            {
+                "broker": 0,
+                "host": host,
+                "port": int(port),
+                "rack": None,
+                "replicaCount": 3,
+                "leaderCount": 3,
+                "isController": True,
+                "answers": True,
+            },
+        )
+        self.assertEqual(found["apiVersions"]["Metadata"][0], 0)
+
+    def test_silent(self) -> None:
+        """A broker that does not answer is named, and makes the exit code 1."""
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            gone = listening.getsockname()[1]
+        cls = messages.MetadataResponse
+        named = cls.MetadataResponseBroker(nodeId=7, host="127.0.0.1", port=gone, rack="r")
+        body = cls(brokers=[named], controllerId=7, topics=[])
+        header = RequestHeader(ApiKey.METADATA, 5, 2, None)
+        broker = OldBroker(
+            {ApiKey.API_VERSIONS: (0, 4), ApiKey.METADATA: (5, 5)},
+            frameResponse(header, body.encode(5)),
+        )
+        self.addCleanup(broker.close)
+        place = f"127.0.0.1:{broker.port}"
+        outcome = self.execute(
+            *("broker", "list", "--bootstrap-server", place, "--timeout-ms", "200")
+        )
+        self.assertEqual(outcome.code, 1)
+        self.assertIn(f"broker 7 at 127.0.0.1:{gone} does not answer", outcome.errors)
+        row = ["7", "127.0.0.1", str(gone), "r", "0", "0", "yes", "no"]
+        self.assertEqual(outcome.output.decode().splitlines()[1].split(), row)
+
+    def test_offsets(self) -> None:
+        """
+        Where partitions begin and end, and where a time or the highest timestamp is; what has no
+        such record is left out.
+        """
+        for number, at in enumerate(("1000", "3000", "2000")):
+            line = f"produce - --topic t --partition 1 --timestamp {at}"
+            self.done(*line.split(), input=b"%d\n" % number)
+        self.done("topic", "create", "u", "--partitions", "1")
+        words = ("offset", "list")
+        self.assertEqual(self.done(*words), "t:0:0\nt:1:3\nu:0:0\n")
+        self.assertEqual(self.done(*words, "--topic", "t", "--time", "earliest"), "t:0:0\nt:1:0\n")
+        for time, offset in (("1500", 1), ("max-timestamp", 1), ("1970-01-01T00:00+00:00", 0)):
+            outcome = self.execute(*words, "--topic", "t", "--time", time)
+            self.assertEqual((outcome.code, outcome.output), (0, b"t:1:%d\n" % offset), time)
+            self.assertEqual(outcome.errors, "t-0 has no record of that time or later\n")
+        self.assertEqual(self.done(*words, "--topic", "t", "--partition", "1"), "t:1:3\n")
+        found = self.document(*words, "--topic", "t", "--time", "max-timestamp")
+        place = {"topic": "t", "partition": 1, "offset": 1, "timestampMs": 3000}
+        self.assertEqual(found, {"offsets": [place], "problems": []})
+
+    def test_noOffsets(self) -> None:
+        """What is missing or refused is named."""
+        self.done("topic", "create", "t")
+        self.assertIn("no topic u; there are: t", self.failed("offset", "list", "--topic", "u"))
+        self.assertIn("no partition 9", self.failed("offset", "list", "--partition", "9"))
+        self.broker.injectError("ListOffsets", "TOPIC_AUTHORIZATION_FAILED", partition=1)
+        outcome = self.execute("offset", "list")
+        self.assertEqual((outcome.code, outcome.output), (1, b"t:0:0\n"))
+        self.assertIn("t-1: TOPIC_AUTHORIZATION_FAILED", outcome.errors)
+        current = ("--bootstrap-server", "h:1")
+        self.wrong("offset", "list", *current, "--count", "2")
+        self.wrong("offset", "list")
+        self.wrong("offset", "list", "--topic", "t", "--time", "max-timestamp")
 
 
 class RecordTests(CurrentCase):
