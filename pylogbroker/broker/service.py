@@ -354,7 +354,7 @@ class BrokerService(Service):
             found = await found
         return await self._readSlice(found, sizeMax)
 
-    def recordBounds(self, topic: str, partition: int) -> OffsetBounds:
+    async def recordBounds(self, topic: str, partition: int) -> OffsetBounds:
         """
         The log start offset and the high watermark of a partition of today's protocol.
 

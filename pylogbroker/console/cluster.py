@@ -10,7 +10,7 @@ answer, beside the rest.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from twisted.internet.defer import Deferred, succeed
@@ -22,8 +22,8 @@ from pylogbroker.client.offsetlookup import OffsetLookup
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.znodes import BrokerRegistration
 from pylogbroker.config.listenersettings import KAFKA, KAFKA07
-from pylogbroker.console.peek import ISource, OwnSource, RemoteSource
-from pylogbroker.console.recordpeek import IRecordSource
+from pylogbroker.console.peek import ISource, OwnSource, RemoteSource, Work, peek, peekLast
+from pylogbroker.console.recordpeek import peekRecordsAt
 from pylogbroker.errors import (
     BrokerConnectionError,
     NoBrokersError,
@@ -31,7 +31,7 @@ from pylogbroker.errors import (
     describeError,
 )
 from pylogbroker.interfaces import IZookeeper
-from pylogbroker.metrics.brokermetrics import BrokerSnapshot, PartitionSnapshot
+from pylogbroker.metrics.brokermetrics import BrokerSnapshot, GroupSnapshot, PartitionSnapshot
 from pylogbroker.net.deferreds import Waiters
 from pylogbroker.types import BrokerPartition, OffsetBounds, PartitionId
 
@@ -84,6 +84,9 @@ PARTITIONS_OF_TOPIC_MAX = 200
 GROUP_COUNT_MAX = 100
 ROW_COUNT_MAX = 2_000
 PROBLEM_COUNT_MAX = 20
+NO_BROKER = -1
+"""Instead of a broker's number: a partition has no leader, or does not exist."""
+
 DOWN_KEPT_MS = 24 * 3_600_000
 """How long a broker that has disappeared from ZooKeeper is shown as down."""
 
@@ -185,6 +188,7 @@ class ClusterView:
         return {
             "timeMs": self._nowMs(),
             "foreignTimeMs": self._foreignMs,
+            "kind": KAFKA07,
             "brokers": _brokers(picture, layout, foreign, self._pageTemplate),
             "topics": [
                 {
@@ -269,25 +273,35 @@ class ClusterView:
 
     # -- messages
 
+    async def messages(
+        self, broker: int, topic: str, partition: int, offset: int | None, countMax: int, work: Work
+    ) -> dict[str, Any]:
+        """
+        Messages of a partition, for the page.
+
+        @param offset: of the first; L{None}: the last messages.
+        @param work: decodes them.
+        @raise PylogbrokerError: the broker is not known, or refuses.
+        """
+        own = self._own
+        if own is not None and own.picture().brokerId == broker and own.kafka.isTopic(topic):
+            return await peekRecordsAt(own, topic, partition, offset, countMax, work)
+        source = await self.source(broker)
+        if offset is None:
+            found = await peekLast(source, topic, partition, countMax, work)
+        else:
+            found = await peek(source, topic, partition, offset, countMax, work)
+        return {**found._asdict(), **(await source.bounds(topic, partition))._asdict()}
+
     async def source(self, broker: int) -> ISource:
         """
-        The source of a broker's messages.
+        The source of a broker's messages of Kafka 0.7.
 
         @raise NoBrokersError: the broker is not known.
         """
         if self._own is not None and self._own.picture().brokerId == broker:
             return OwnSource(self._own)
         return RemoteSource(await self._ends.consumer(broker))
-
-    def recordSource(self, broker: int, topic: str) -> IRecordSource | None:
-        """
-        The source of a topic's records; L{None}: the topic is not one of today's protocol, or of
-        another broker.
-        """
-        own = self._own
-        if own is None or own.picture().brokerId != broker or not own.kafka.isTopic(topic):
-            return None
-        return own
 
     # -- groups
 
@@ -386,42 +400,54 @@ def _withLags(group: dict[str, Any], bounds: dict[PartitionId, OffsetBounds]) ->
     }
 
 
+def coordinatedGroup(
+    group: GroupSnapshot,
+    bounds: Mapping[tuple[str, int], OffsetBounds],
+    leaderOf: Callable[[str, int], int],
+) -> dict[str, Any]:
+    """
+    A group of today's Kafka for the page: its lag counts offsets, and an owner is a member.
+
+    @param bounds: the offsets that can be read, by topic and partition.
+    @param leaderOf: called with topic and partition; returns a broker or L{NO_BROKER}.
+    """
+    owners = {place: each.memberId for each in group.members for place in each.partitions}
+    offsets = {(topic, index): offset for topic, index, offset in group.offsets}
+    rows = []
+    for place in sorted({*owners, *offsets})[:ROW_COUNT_MAX]:
+        start, end = bounds.get(place, (None, None))
+        position = offsets.get(place, start)
+        rows.append(
+            {
+                "topic": place[0],
+                "broker": leaderOf(*place),
+                "partition": place[1],
+                "owner": owners.get(place, ""),
+                "offset": offsets.get(place),
+                "end": end,
+                "lag": None if end is None or position is None else end - position,
+            }
+        )
+    return {
+        "name": group.name,
+        "kind": KAFKA,
+        "members": [each.memberId for each in group.members],
+        "partitions": rows,
+        "idleMembers": [each.memberId for each in group.members if not each.partitions],
+    }
+
+
 def _coordinatedGroups(picture: BrokerSnapshot) -> list[dict[str, Any]]:
-    """Groups of today's Kafka: their lag counts offsets, and an owner is a member."""
+    """Groups of today's Kafka that the own broker coordinates."""
     bounds = {
-        (each.topic, each.partition): (each.startOffset, each.highWatermark)
+        (each.topic, each.partition): OffsetBounds(each.startOffset, each.highWatermark)
         for each in picture.partitions
         if each.isCurrent
     }
-    groups = []
-    for group in picture.groups:
-        owners = {place: each.memberId for each in group.members for place in each.partitions}
-        offsets = {(topic, index): offset for topic, index, offset in group.offsets}
-        rows = []
-        for place in sorted({*owners, *offsets})[:ROW_COUNT_MAX]:
-            start, end = bounds.get(place, (None, None))
-            position = offsets.get(place, start)
-            rows.append(
-                {
-                    "topic": place[0],
-                    "broker": picture.brokerId,
-                    "partition": place[1],
-                    "owner": owners.get(place, ""),
-                    "offset": offsets.get(place),
-                    "end": end,
-                    "lag": None if end is None or position is None else end - position,
-                }
-            )
-        groups.append(
-            {
-                "name": group.name,
-                "kind": KAFKA,
-                "members": [each.memberId for each in group.members],
-                "partitions": rows,
-                "idleMembers": [each.memberId for each in group.members if not each.partitions],
-            }
-        )
-    return groups
+    return [
+        coordinatedGroup(group, bounds, lambda _topic, _number: picture.brokerId)
+        for group in picture.groups
+    ]
 
 
 # -- rows

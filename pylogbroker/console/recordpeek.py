@@ -48,9 +48,31 @@ class IRecordSource(Protocol):
         """Batches from the one with an offset on; the last may be cut."""
         ...
 
-    def recordBounds(self, topic: str, partition: int) -> OffsetBounds:
+    def recordBounds(self, topic: str, partition: int) -> Awaitable[OffsetBounds]:
         """The log start offset, and the high watermark."""
         ...
+
+
+async def peekRecordsAt(
+    source: IRecordSource,
+    topic: str,
+    partition: int,
+    offset: int | None,
+    countMax: int,
+    work: Work,
+) -> dict[str, Any]:
+    """
+    Records with the range of their partition, for the page.
+
+    @param offset: of the first; L{None}: the last records.
+    @param work: decodes them.
+    @raise PylogbrokerError: the broker refuses.
+    """
+    if offset is None:
+        found = await peekLastRecords(source, topic, partition, countMax, work)
+    else:
+        found = await peekRecords(source, topic, partition, offset, countMax, work)
+    return {**found._asdict(), **(await source.recordBounds(topic, partition))._asdict()}
 
 
 async def peekRecords(
@@ -88,7 +110,7 @@ async def peekLastRecords(
     @raise PylogbrokerError: the broker refuses.
     """
     while True:
-        start, end = source.recordBounds(topic, partition)
+        start, end = await source.recordBounds(topic, partition)
         offset = max(start, end - countMax)
         found = await peekRecords(source, topic, partition, offset, countMax, work)
         if found.nextOffset >= end or countMax == 1:

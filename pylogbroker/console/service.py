@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.threads import deferToThreadPool
@@ -20,8 +20,7 @@ from pylogbroker import __version__
 from pylogbroker.broker.service import BrokerService
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.console.cluster import ClusterView
-from pylogbroker.console.peek import COUNT_MAX, Work, peek, peekLast
-from pylogbroker.console.recordpeek import peekLastRecords, peekRecords
+from pylogbroker.console.peek import COUNT_MAX, Work
 from pylogbroker.errors import ConfigurationError, PylogbrokerError, describeError
 from pylogbroker.metrics.brokermetrics import brokerFamilies
 from pylogbroker.metrics.exposition import CONTENT_TYPE, Family, render
@@ -48,6 +47,28 @@ FILES = (
 _OFFSET_MAX = 2**63 - 1
 
 
+class IClusterView(Protocol):
+    """What the page shows of a cluster: L{ClusterView}, or that of a cluster of today's Kafka."""
+
+    async def state(self) -> dict[str, Any]:
+        """Brokers, topics, partitions and waiting clients."""
+        ...
+
+    async def groups(self) -> dict[str, Any]:
+        """Groups with their members, and owner, offset and lag of each partition."""
+        ...
+
+    async def messages(
+        self, broker: int, topic: str, partition: int, offset: int | None, countMax: int, work: Work
+    ) -> dict[str, Any]:
+        """Messages of a partition from an offset; L{None}: the last ones."""
+        ...
+
+    async def close(self) -> None:
+        """Close all connections."""
+        ...
+
+
 class ConsoleService(HttpService):
     """Serves a site."""
 
@@ -59,7 +80,7 @@ class ConsoleService(HttpService):
         reactor: Any,
         listener: str,
         web: HttpSite,
-        view: ClusterView | None = None,
+        view: IClusterView | None = None,
         called: str = "http.listener",
     ) -> None:
         """
@@ -151,7 +172,7 @@ def brokerConsole(
     )
 
 
-def pageRoutes(reactor: Any, view: ClusterView, hasMessages: bool) -> dict[str, Route]:
+def pageRoutes(reactor: Any, view: IClusterView, hasMessages: bool) -> dict[str, Route]:
     """
     @param reactor: its threads decode messages, one request after the other.
     @param hasMessages: whether the console may show messages.
@@ -174,38 +195,25 @@ def _file(name: str, kind: str) -> Route:
     return lambda query: reply
 
 
-async def _state(view: ClusterView, hasMessages: bool) -> HttpResponse:
+async def _state(view: IClusterView, hasMessages: bool) -> HttpResponse:
     return jsonReply({**await view.state(), "version": __version__, "hasMessages": hasMessages})
 
 
-async def _groups(view: ClusterView) -> HttpResponse:
+async def _groups(view: IClusterView) -> HttpResponse:
     return jsonReply(await view.groups())
 
 
-async def _messages(view: ClusterView, query: Query, work: Work) -> HttpResponse:
+async def _messages(view: IClusterView, query: Query, work: Work) -> HttpResponse:
     topic = query.get("topic", "")
     broker, partition = _number(query, "broker", 2**31 - 1), _number(query, "partition", 2**31 - 1)
     count = max(1, min(_number(query, "count", COUNT_MAX, 20), COUNT_MAX))
     isLast = query.get("offset", "last") == "last"
-    offset = 0 if isLast else _number(query, "offset", _OFFSET_MAX)
-    records = view.recordSource(broker, topic)
+    offset = None if isLast else _number(query, "offset", _OFFSET_MAX)
     try:
-        if records is not None:
-            if isLast:
-                found = await peekLastRecords(records, topic, partition, count, work)
-            else:
-                found = await peekRecords(records, topic, partition, offset, count, work)
-            start, end = records.recordBounds(topic, partition)
-        else:
-            source = await view.source(broker)
-            if isLast:
-                found = await peekLast(source, topic, partition, count, work)
-            else:
-                found = await peek(source, topic, partition, offset, count, work)
-            start, end = await source.bounds(topic, partition)
+        found = await view.messages(broker, topic, partition, offset, count, work)
     except PylogbrokerError as error:
         raise BadRequestError(describeError(error)) from error
-    return jsonReply({**found._asdict(), "start": start, "end": end})
+    return jsonReply(found)
 
 
 def _number(query: Query, name: str, most: int, default: int | None = None) -> int:

@@ -1,10 +1,10 @@
 """
-The console of a cluster without a broker in this process. It finds the cluster in ZooKeeper, and
-has the lags of groups as metrics. A module of its own, since the console inside a broker does
-without it.
+The consoles of a cluster without a broker in this process: of a cluster of Kafka 0.7, which is
+found in ZooKeeper, and of one of today's Kafka, which is found by its brokers. Both have the lags
+of groups as metrics. A module of its own, since the console inside a broker does without it.
 
-ZooKeeper may be unavailable at the start and later. The page and the log say so, and the console
-retries.
+ZooKeeper and the brokers may be unavailable at the start and later. The page and the metrics say
+so, and the console retries.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from twisted.logger import Logger
 
 from pylogbroker.config.securitysettings import PLAIN, SecuritySettings
 from pylogbroker.console.cluster import ClusterView
+from pylogbroker.console.kafkacluster import KafkaClusterView
 from pylogbroker.console.service import ConsoleService, pageRoutes
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.interfaces import IZookeeper, SessionEvent
@@ -29,11 +30,12 @@ CONNECT_TIMEOUT_MS = 10_000
 RETRY_MS = 5_000
 
 
-def lagFamilies(found: dict[str, Any]) -> list[Family]:
+def lagFamilies(found: dict[str, Any], unit: str = "bytes") -> list[Family]:
     """
     The metrics of groups.
 
     @param found: from L{ClusterView.groups}.
+    @param unit: of the lag: C{bytes}; C{records} in today's Kafka.
     """
     rows = [
         (
@@ -62,7 +64,7 @@ def lagFamilies(found: dict[str, Any]) -> list[Family]:
             "pylogbroker_group_offset", "The offset that a group has stored.", samples("offset")
         ),
         Family(
-            "pylogbroker_group_lag_bytes",
+            f"pylogbroker_group_lag_{unit}",
             "How far a group is behind what can be read.",
             samples("lag"),
         ),
@@ -166,3 +168,39 @@ class ClusterConsole(ConsoleService):
             closed = self.zookeeper.close()
             if isConnected:
                 await closed
+
+
+class KafkaClusterConsole(ConsoleService):
+    """Serves the console of a cluster of today's Kafka."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        listener: str,
+        properties: dict[str, str],
+        hosts: tuple[str, ...] = (),
+        hasMessages: bool = True,
+        pageTemplate: str = "",
+    ) -> None:
+        """
+        @param listener: see L{pylogbroker.net.listeners.listenerDescription}.
+        @param properties: see L{KafkaClusterView}.
+        @param hosts: allowed names in the Host header.
+        @param pageTemplate: the URL of a broker's own console, with C{{host}}; C{""}: not known.
+        @raise ConfigurationError: a property is wrong.
+        """
+        self._cluster = KafkaClusterView(reactor, properties, pageTemplate)
+        routes = pageRoutes(reactor, self._cluster, hasMessages)
+        routes["/metrics"] = self._metrics
+        super().__init__(
+            reactor, listener, HttpSite(reactor, routes, hosts, "--host"), self._cluster, "--listen"
+        )
+
+    async def _metrics(self, query: Query) -> HttpResponse:
+        groups = await self._cluster.groups()
+        connected = scalar(
+            "pylogbroker_console_cluster_reachable",
+            "Whether the cluster has answered. Without it there are no other metrics.",
+            groups["isKnown"],
+        )
+        return HttpResponse(200, CONTENT_TYPE, render([connected, *lagFamilies(groups, "records")]))

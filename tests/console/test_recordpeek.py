@@ -45,7 +45,7 @@ class BatchesInMemory:
         end = before + self.segmentBatchCount - before % self.segmentBatchCount
         return succeed(b"".join(self.batches[before:end])[:sizeMax])
 
-    def recordBounds(self, topic: str, partition: int) -> OffsetBounds:
+    async def recordBounds(self, topic: str, partition: int) -> OffsetBounds:
         return self.bounds
 
 

@@ -14,12 +14,13 @@ from twisted.internet.defer import ensureDeferred
 from twisted.internet.threads import blockingCallFromThread
 from twisted.trial.unittest import TestCase
 
-from pylogbroker.console.standalone import ClusterConsole
+from pylogbroker.console.standalone import ClusterConsole, KafkaClusterConsole
 from pylogbroker.consumer.connector import ConsumerConnector
 from pylogbroker.consumer.stream import MessageStream
 from pylogbroker.net.endpointstrings import SocketAddress
 from pylogbroker.records.recordbatch import Record
 from pylogbroker.syncclient.kafka.cluster import KafkaCluster
+from pylogbroker.syncclient.kafka.groupmember import KafkaGroupMember
 from pylogbroker.syncclient.kafka.recordwriter import RecordWriter
 from pylogbroker.syncclient.syncproducer import SyncProducer
 from pylogbroker.types import TopicPartition
@@ -28,7 +29,7 @@ from pylogbroker.zookeeper.ephemeral import createParents
 from tests.integration.brokerprocess import BrokerProcess
 from tests.integration.chromium import Chromium
 from tests.integration.chroots import freshChroot, registered
-from tests.integration.threaded import inThread
+from tests.integration.threaded import BrokerCase, inThread
 
 HOSTILE_TOPIC = "<img src=x onerror=\"document.title='gotcha'\">"
 HOSTILE = b"<script>document.title='gotcha'</script>"
@@ -392,4 +393,57 @@ class ConsoleTests(TestCase):
         )
         self.assertLessEqual(browser.run("return document.documentElement.scrollWidth"), 360)
         self.assertIn("No groups of today's Kafka", browser.text("#no-groups"))
+        self.assertEqual(browser.errors(), [])
+
+
+class KafkaClusterTests(BrokerCase):
+    """The stand-alone console of a cluster of today's Kafka."""
+
+    timeout = 240
+
+    async def _serveConsole(self) -> KafkaClusterConsole:
+        console = KafkaClusterConsole(
+            reactor, "0", {"bootstrap.servers": self.broker.bootstrapServers}
+        )
+        await console.listen()
+        console.startService()
+        return console
+
+    @inThread
+    def test_page(self) -> None:
+        """Brokers, topics with rates, groups with lag in records, and records with their keys."""
+        self.serve()
+        cluster = KafkaCluster(
+            [SocketAddress(self.broker.host, self.broker.port)], timeoutMs=60_000
+        )
+        self.addCleanup(lambda: cluster.close())
+        cluster.partitions("orders", isCreating=True)
+        place = TopicPartition("orders", 0)
+        writer = RecordWriter(cluster)
+        writer.write(place, [Record(0, 0, b"user 7", HOSTILE)] * 5)
+        member = KafkaGroupMember(cluster, "readers<b>", ["orders"])
+        member.join()
+        member.commit({place: 2})
+        console = self.inReactor(self._serveConsole)
+        self.addCleanup(console.stopService)
+        browser = Chromium()
+        self.addCleanup(browser.close)
+        browser.open(f"http://127.0.0.1:{console.port.getHost().port}/")
+        browser.waitFor("the topic", lambda: "orders" in browser.text("#topics"))
+        browser.waitFor("the lag", lambda: "lag 3 records" in browser.text("#groups"))
+        self.assertIn("readers<b>", browser.text("#groups"))
+        self.assertIn("controller", browser.text("#brokers"))
+
+        def isMoving() -> bool:
+            writer.write(place, [Record(0, 0, b"user 7", b"x" * 1000)])
+            return browser.text("#tiles .in dd") not in ("–", "0 B/s")
+
+        browser.waitFor("bytes in", isMoving)
+        browser.run(
+            "[...document.querySelectorAll('#topics tr')]"
+            ".find((row) => row.dataset.topic === 'orders').lastChild.firstChild.click()"
+        )
+        browser.waitFor("records", lambda: "user 7" in browser.text("#messages-list"))
+        for absent in ("this broker", "Back pressure", "ZooKeeper", "not known"):
+            self.assertNotIn(absent, browser.text("main"))
         self.assertEqual(browser.errors(), [])

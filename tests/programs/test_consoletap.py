@@ -17,7 +17,7 @@ from twisted.python import usage
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.config.securitysettings import PLAIN, SecuritySettings
-from pylogbroker.console.standalone import ClusterConsole
+from pylogbroker.console.standalone import ClusterConsole, KafkaClusterConsole
 from pylogbroker.programs.consoletap import Options, TwistdConsole, makeService
 from tests.integration.brokerprocess import ROOT, twistd
 
@@ -76,6 +76,29 @@ class OptionsTests(SynchronousTestCase):
         options = Options()
         options.parseOptions(["--zookeeper", "zk:1"])
         self.assertEqual((options["listen"], options.access), ("8067", PLAIN))
+
+    def test_kafka(self) -> None:
+        """A cluster of today's Kafka, with a password; one kind of cluster, and not both."""
+        options = Options()
+        options.parseOptions(
+            [
+                "--bootstrap-server",
+                "broker1:9092,broker2:9092",
+                "--listen",
+                "0",
+                "--set",
+                "sasl.username=u",
+                "--set",
+                "sasl.password=p",
+            ]
+        )
+        self.assertIsInstance(makeService(options), KafkaClusterConsole)
+        for arguments, word in (
+            (["--zookeeper", "zk:1", "--bootstrap-server", "b:1"], "and not both"),
+            (["--bootstrap-server", "broker1"], "'broker1' is not a host with a port"),
+        ):
+            error = self.assertRaises(usage.UsageError, Options().parseOptions, arguments)
+            self.assertIn(word, str(error))
 
     def test_access(self) -> None:
         """

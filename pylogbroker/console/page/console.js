@@ -133,6 +133,9 @@ function tile(name, label, text) {
   setText(tiles.get(name), text);
 }
 
+// Bytes that a partition of today's Kafka grows by: its offsets count records.
+const grownBy = (state, key, part) => rates.of(`size ${key}`, knownMs(state, part), part.size);
+
 // The bytes of partitions, of which some may not be known.
 function stored(parts) {
   const sizes = parts.map((part) => part.size).filter((size) => size !== undefined), sum = bytes(sizes.reduce((one, other) => one + other, 0));
@@ -145,7 +148,7 @@ function showTraffic(state) {
   const all = state.topics.flatMap((topic) => topic.partitions.map((part) => [`${topic.name}/${part.broker}/${part.partition}`, part]));
   let incoming;
   for (const [key, part] of all) {
-    const each = rates.of(`in ${key}`, knownMs(state, part), part.end);
+    const each = isCurrent(state) ? grownBy(state, key, part) : rates.of(`in ${key}`, knownMs(state, part), part.end);
     if (each !== undefined) incoming = (incoming ?? 0) + each;
   }
   if (!all.length && state.isKnown) incoming = 0;
@@ -209,6 +212,9 @@ function showPressure(own) {
 
 // -- brokers
 
+const notKnown = (state, what) => (isCurrent(state) ? `The ${what} are not known: no broker answers.` : `The ${what} are not known without ZooKeeper.`);
+const placeName = (row) => (row.broker < 0 ? String(row.partition) : `${row.broker}-${row.partition}`);
+
 const brokerRows = new Rows($("brokers"), ["number", "", "number", "number", "number", "wrap"]);
 function showBrokers(state) {
   const sums = new Map();
@@ -216,7 +222,8 @@ function showBrokers(state) {
     for (const part of topic.partitions) {
       const sum = sums.get(part.broker) ?? { parts: [], rate: undefined };
       sum.parts.push(part);
-      const each = isCurrent(topic) ? undefined : rates.of(`in ${topic.name}/${part.broker}/${part.partition}`, knownMs(state, part), part.end);
+      const key = `${topic.name}/${part.broker}/${part.partition}`;
+      const each = isCurrent(state) ? grownBy(state, key, part) : isCurrent(topic) ? undefined : rates.of(`in ${key}`, knownMs(state, part), part.end);
       if (each !== undefined) sum.rate = (sum.rate ?? 0) + each;
       sums.set(part.broker, sum);
     }
@@ -226,14 +233,14 @@ function showBrokers(state) {
   }
   brokerRows.show(state.brokers.map((broker) => {
     const sum = sums.get(broker.id) ?? { parts: [], rate: broker.problem ? undefined : 0 };
-    const told = [broker.isOwn ? "this one" : "", broker.isRegistered === true ? "registered" : broker.isRegistered === false ? "not registered" : ""];
+    const told = [broker.isOwn ? "this one" : "", broker.isRegistered === true ? "registered" : broker.isRegistered === false ? "not registered" : "", broker.isController ? "controller" : ""];
     const says = broker.problem || told.filter(Boolean).join(", ");
     const size = broker.problem && !sum.parts.length ? "not known" : stored(sum.parts);
     return [broker.id, [String(broker.id), null, whole(sum.parts.length), size, rate(sum.rate), says],
       { bad: broker.problem ? [5] : [], update: (row) => showAddress(row.children[1], broker) }];
   }));
   $("no-brokers").hidden = state.brokers.length > 0;
-  setText($("no-brokers"), state.isKnown ? "No brokers." : "The brokers are not known without ZooKeeper.");
+  setText($("no-brokers"), state.isKnown ? "No brokers." : notKnown(state, "brokers"));
 }
 
 // The address leads to the broker's own page, if the console was told where that is.
@@ -269,13 +276,18 @@ function topicMade(row, name) {
   row.children[0].append(fold);
   row.dataset.topic = name;
   const topic = latest.topics.find((each) => each.name === name);
-  if (isCurrent(topic)) row.children[0].append(make("span", "today's", "kind"));
+  if (isCurrent(topic) && !isCurrent(latest)) row.children[0].append(make("span", "today's", "kind"));
   if (latest.hasMessages) {
     const look = make("button", "messages");
     look.type = "button";
     look.addEventListener("click", () => openMessages(name));
     row.lastChild.append(look);
   }
+}
+
+function sizeGrown(state, topic) {
+  const known = topic.partitions.map((part) => grownBy(state, `${topic.name}/${part.broker}/${part.partition}`, part)).filter((each) => each !== undefined);
+  return known.length ? known.reduce((one, other) => one + other, 0) : undefined;
 }
 
 function showTopics(state) {
@@ -287,7 +299,7 @@ function showTopics(state) {
     const parts = topic.partitions.map((part) => [part, rates.of(`in ${topic.name}/${part.broker}/${part.partition}`, knownMs(state, part), part.end)]);
     const known = parts.map(([, each]) => each).filter((each) => each !== undefined);
     const grown = known.length ? known.reduce((one, other) => one + other, 0) : undefined;
-    const sum = !isCurrent(topic) ? grown : topic.counts ? rates.of(`bytes ${topic.name}`, state.timeMs, topic.counts.producedSize) : undefined;
+    const sum = isCurrent(state) ? sizeGrown(state, topic) : !isCurrent(topic) ? grown : topic.counts ? rates.of(`bytes ${topic.name}`, state.timeMs, topic.counts.producedSize) : undefined;
     const messages = topic.counts ? rates.of(`messages ${topic.name}`, state.timeMs, topic.counts.messageCount) : undefined;
     const out = topic.counts ? rates.of(`out ${topic.name}`, state.timeMs, topic.counts.fetchedSize) : undefined;
     const isHere = parts.some(([part]) => part.broker === state.own?.id);
@@ -311,7 +323,7 @@ function showTopics(state) {
   }
   topicRows.show(rows);
   $("no-topics").hidden = state.topics.length > 0;
-  setText($("no-topics"), state.isKnown ? "No topics yet. The first message to a topic creates it." : "The topics are not known without ZooKeeper.");
+  setText($("no-topics"), state.isKnown ? "No topics yet. The first message to a topic creates it." : notKnown(state, "topics"));
   const shown = Math.min(found.length, TOPICS_SHOWN);
   setText($("topic-count"), !state.isKnown ? "" : shown === state.topics.length ? `${whole(shown)} topic${shown === 1 ? "" : "s"}` : `${whole(shown)} of ${whole(state.topics.length)} topics`);
 }
@@ -320,7 +332,7 @@ function partitionRows(topic, parts) {
   const rows = parts.slice(0, PARTITIONS_SHOWN).map(([part, each]) => {
     const marks = part.start === undefined ? "" : `${whole(part.start)} … ${whole(part.visible)}`;
     const more = part.segments ? `${whole(part.segments)} segment${part.segments === 1 ? "" : "s"}` : "";
-    const name = `partition ${part.broker}-${part.partition}${part.problem ? `: ${part.problem}` : ""}`;
+    const name = `partition ${placeName(part)}${part.problem ? `: ${part.problem}` : ""}`;
     return [
       `part ${topic.name}/${part.broker}/${part.partition}`,
       [name, marks, bytes(part.size), !isCurrent(topic) ? rate(each) : each === undefined ? "–" : `${count(each)}/s`, more, part.unflushed ? `${bytes(part.unflushed)} not flushed` : "", ""],
@@ -401,7 +413,7 @@ function showGroups(found, error) {
     lag.classList.toggle("bad", isBad);
     rows.show(seen.slice(0, PARTITIONS_SHOWN).map(([row, why]) => [
       `${row.topic}/${row.broker}-${row.partition}`,
-      [row.topic, `${row.broker}-${row.partition}`, row.owner || "no owner", whole(row.offset), whole(row.end), row.lag === null ? "not known" : lagText(group, row.lag)],
+      [row.topic, placeName(row), row.owner || "no owner", whole(row.offset), whole(row.end), row.lag === null ? "not known" : lagText(group, row.lag)],
       { titles: [row.topic, "broker-partition", row.owner, undefined, "", why], bad: !why ? [] : row.owner ? [5] : [2, 5] },
     ]));
   }
@@ -425,8 +437,8 @@ function openMessages(topic) {
   looked = { topic, next: null };
   setText($("messages-title"), topic);
   $("messages-partition").replaceChildren(...parts.map((part) => {
-    const option = make("option", `${part.broker}-${part.partition}`);
-    option.value = `${part.broker}-${part.partition}`;
+    const option = make("option", placeName(part));
+    option.value = `${Math.max(part.broker, 0)}/${part.partition}`; // without a leader, the answer says so
     return option;
   }));
   $("messages-offset").value = "";
@@ -436,7 +448,7 @@ function openMessages(topic) {
 }
 
 async function look(offset = $("messages-offset").value.trim()) {
-  const [broker, partition] = $("messages-partition").value.split("-");
+  const [broker, partition] = $("messages-partition").value.split("/");
   if (partition === undefined) return;
   const query = new URLSearchParams({ topic: looked.topic, broker, partition, count: $("messages-count").value || "20", offset: offset || "last" });
   const wanted = looked;
@@ -543,6 +555,7 @@ function showState(state, error) {
     return;
   }
   latest = state;
+  document.body.dataset.kind = state.kind;
   const down = state.brokers.filter((broker) => broker.problem).length;
   const problems = [...new Set([...state.problems, ...groupProblems])];
   const told = [down && `${whole(down)} of ${whole(state.brokers.length)} brokers in trouble`, problems.length && `${whole(problems.length)} problem${problems.length === 1 ? "" : "s"}`].filter(Boolean);
