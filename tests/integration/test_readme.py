@@ -158,13 +158,21 @@ class ExampleTests(TestCase):
         self.assertEqual(status, 0, run.output.decode())
         return run.output.decode().splitlines()
 
+    async def test_kafkaClient(self) -> None:
+        """The example of today's clients for Twisted stores a record and reads it in a group."""
+        broker = await self.broker()
+        text = block("python", "KafkaProducer").replace(ADDRESS, repr(broker.bootstrapServers))
+        self.assertEqual(
+            await self.runScript(text), ["stored in partition 0", "anna visited /index.html"]
+        )
+
     async def test_twistedClient(self) -> None:
         """
         The example for Twisted sends two messages and gets both back, again when there are older
         ones.
         """
         broker = await self.broker()
-        text = block("python", "react(").replace(ADDRESS, repr(broker.endpoint))
+        text = block("python", "deferLater(reactor, 0.2)").replace(ADDRESS, repr(broker.endpoint))
         for _ in range(2):
             self.assertEqual(await self.runScript(text), ["hello", "there"])
 
