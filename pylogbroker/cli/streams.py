@@ -191,6 +191,42 @@ def openInput(path: str, input: int) -> tuple[int, str]:
         return os.dup(file.fileno()), path
 
 
+def readText(path: str, input: int, sizeMax: int, what: str) -> tuple[str, str]:
+    """
+    Read a whole file, or standard input.
+
+    @param sizeMax: bytes.
+    @param what: the file's kind, for errors.
+    @return: (the text; the name for people).
+    @raise CommandError: it cannot be read, is larger, or is not UTF-8.
+    """
+    with readable(path):
+        descriptor, name = openInput(path, input)
+        with open(descriptor, "rb", closefd=descriptor != input) as file:
+            data = file.read(sizeMax + 1)
+    if len(data) > sizeMax:
+        raise CommandError(f"{name} has more than {sizeMax:,} bytes: that is no {what}")
+    try:
+        return data.decode(), name
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{name} is not UTF-8: that is no {what}") from error
+
+
+def writeNewFile(path: str, text: str) -> None:
+    """
+    Write a new file, and flush it to the disk. An existing one may be the only copy of older data.
+
+    @raise CommandError: it exists, or cannot be written.
+    """
+    try:
+        with open(path, "x", encoding="utf-8", errors="surrogatepass") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror}") from error
+
+
 def inputSize(descriptor: int) -> int | None:
     """The size of a file; L{None} for a pipe, and for a descriptor that cannot be read."""
     try:

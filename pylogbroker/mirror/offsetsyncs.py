@@ -39,7 +39,7 @@ from twisted.internet.defer import DeferredLock
 from twisted.logger import Logger
 
 from pylogbroker.client.clustermetadata import ClusterMetadataReader
-from pylogbroker.cluster.metadata import GetChildren
+from pylogbroker.cluster.metadata import GetChildren, GetData, Query
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.cluster.znodes import decodePartition, decodeText
 from pylogbroker.errors import (
@@ -386,25 +386,38 @@ class ZookeeperOffsetSyncStore:
         return version >= 0
 
 
+def mirrorTables(group: str, topics: Iterable[str]) -> Query[dict[PartitionId, OffsetSyncTable]]:
+    """
+    All tables of a mirror's group for some topics; an empty one for an unreadable node.
+
+    @param group: the mirror's.
+    """
+    groupPaths, names = GroupPaths(group), list(topics)
+    children = yield [
+        GetChildren(groupPaths.topicMirrored(topic), decodePartition) for topic in names
+    ]
+    places = [
+        PartitionId(topic, partition)
+        for topic, found in zip(names, children, strict=True)
+        for partition in found
+    ]
+    tables = yield [GetData(groupPaths.mirrored(*each), decodeTable) for each in places]
+    return {
+        place: OffsetSyncTable() if table is None else table
+        for place, table in zip(places, tables, strict=True)
+    }
+
+
 async def readTables(
     zookeeper: IZookeeper, group: str, topics: Iterable[str]
 ) -> dict[PartitionId, OffsetSyncTable]:
     """
-    All tables of a mirror's group for some topics, for tools that move another group.
+    Read L{mirrorTables}, for tools that move another group. Nodes that cannot be read are logged.
 
     @param zookeeper: the source's.
-    @param group: the mirror's.
     @raise ZookeeperError: they cannot be read.
     """
-    groupPaths = GroupPaths(group)
     reader = ClusterMetadataReader(
         zookeeper, lambda text: _log.warn("{text}. It is left out", text=text)
     )
-    found = {}
-    for topic in topics:
-        for partition in await reader.node(
-            GetChildren(groupPaths.topicMirrored(topic), decodePartition)
-        ):
-            path = groupPaths.mirrored(topic, partition)
-            found[PartitionId(topic, partition)], _version = await readTable(zookeeper, path)
-    return found
+    return await reader.read(mirrorTables(group, topics))

@@ -9,6 +9,7 @@ import os
 import signal
 import struct
 import sys
+import tempfile
 from argparse import ArgumentParser
 from collections.abc import Awaitable
 from pathlib import Path
@@ -26,6 +27,7 @@ from pylogbroker.cli.main import COMMANDS, prepare, runCommand
 from pylogbroker.cli.streams import Streams
 from pylogbroker.client.simpleconsumer import SimpleConsumer
 from pylogbroker.client.syncproducer import SyncProducer
+from pylogbroker.errors import PylogbrokerError
 from pylogbroker.protocol.kafka07.requests import encodeFetch
 from pylogbroker.testing.localbroker import LocalBroker
 
@@ -54,6 +56,24 @@ class Outcome(NamedTuple):
     code: int
     output: bytes
     errors: str
+
+
+def performAtOnce(*arguments: str, input: bytes = b"") -> Outcome:
+    """Carry out a command that needs no reactor, to its end."""
+    errors = io.StringIO()
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as given:
+        given.write(input)
+        given.seek(0)
+        streams = Streams(given.fileno(), output.fileno(), errors)
+        try:
+            options = prepare(arguments, streams)
+            command = options.command
+            code = (command.run if command.isBlocking else command.current)(options, streams)
+        except PylogbrokerError as error:
+            code = 1
+            streams.warn(str(error))
+        output.seek(0)
+        return Outcome(code, output.read(), errors.getvalue())
 
 
 class Process(ProcessProtocol):

@@ -24,7 +24,10 @@ from pylogbroker.cli.arguments import LONG_MAX
 from pylogbroker.cli.main import parse
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.consumer.connector import ConsumerConnector
-from pylogbroker.types import BrokerPartition
+from pylogbroker.mirror.checkpoints import Checkpoint, checkpointsTopic
+from pylogbroker.producer.kafka.producer import KafkaProducer
+from pylogbroker.testing.localbroker import LocalBroker
+from pylogbroker.types import BrokerPartition, TopicPartition
 from tests.cli.commands import ROOT, CommandCase, Outcome, Process, commands, reactor
 from tests.integration.toolcluster import ToolCluster, sharedCluster
 
@@ -66,11 +69,24 @@ class ExampleTests(CommandCase):
             "counters", "clicks", {BrokerPartition(0, 0): 0, BrokerPartition(1, 1): 0}
         )
         await self.cluster.mirrored("mirror", "clicks")
+        self.target = await self.mirrorTarget()
         self.folder = self.mktemp()
         os.makedirs(self.folder)
         for name, data in (("dpkg.log", LINES), ("syslog", LINES), ("orders.tsv", b"key\tvalue\n")):
             with open(os.path.join(self.folder, name), "wb") as file:
                 file.write(data)
+
+    async def mirrorTarget(self) -> LocalBroker:
+        """A broker of today's Kafka, to which a mirror has copied topics of 2011 and of today."""
+        broker = LocalBroker(reactor)
+        await broker.start()
+        self.addCleanup(broker.stop)
+        producer = KafkaProducer(reactor, {"bootstrap.servers": broker.bootstrapServers})
+        key, value = Checkpoint("billing", TopicPartition("clicks", 0), 7, 1).encode()
+        await producer.send(checkpointsTopic("east"), value, key)
+        await producer.send("clicks", b"mirrored")
+        await producer.close()
+        return broker
 
     def placed(self, command: str, example: str) -> str:
         """An example, for a shell."""
@@ -81,6 +97,7 @@ class ExampleTests(CommandCase):
             ("zk1:2181", self.cluster.servers),
             ("zk2:2181", self.cluster.servers),
             ("log1:9092", place),
+            ("kafka1:9092", self.target.bootstrapServers),
             ("log1:8067", f"127.0.0.1:{self.cluster.figuresPort(0)}"),
             ("/tmp/pylogbroker-logs/orders-0/00000000000000000000.log", str(SEGMENT)),
             ("/tmp/pylogbroker-logs", self.cluster.brokers[0].directory),

@@ -12,7 +12,6 @@ Nodes that cannot be read and brokers that do not answer are named; the rest is 
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from pylogbroker.cli.arguments import (
     IN_CLUSTER,
     IN_EITHER,
     JSON,
+    LONG_MAX,
     Argument,
     Command,
     anyPartition,
@@ -33,14 +33,16 @@ from pylogbroker.cli.arguments import (
     intRange,
     isCurrent,
     option,
+    rejectOptions,
     repeated,
     time,
     topic,
 )
-from pylogbroker.cli.kafka import groups
+from pylogbroker.cli.kafka import groupoffsets, groups
+from pylogbroker.cli.kafka.groupoffsets import EXPORT, OFFSETS_SIZE_MAX
 from pylogbroker.cli.output import asJson, table, tableOfRows
 from pylogbroker.cli.session import ClusterSession
-from pylogbroker.cli.streams import Streams, openInput, readable
+from pylogbroker.cli.streams import Streams, readText, writeNewFile
 from pylogbroker.client.clustermetadata import ClusterMetadataReader
 from pylogbroker.client.offsetlookup import MessageAgeBounds
 from pylogbroker.cluster.assignment import (
@@ -68,7 +70,6 @@ from pylogbroker.types import (
 )
 from pylogbroker.zookeeper.ephemeral import write
 
-FILE_SIZE_MAX = 64 << 20
 CHECK_SIZE = 1 << 20
 """Bytes to fetch when checking that a message begins at an offset."""
 _NO_GROUPS = "there are no consumer groups"
@@ -332,23 +333,12 @@ async def exportOffsets(options: Namespace, streams: Streams) -> int:
     if options.output is None:
         await streams.show(text)
     else:
-        _writeFile(options.output, text)
+        writeNewFile(options.output, text)
     cluster.warnOfProblems()
     groupCount = len({each.group for each in found})
     offsets, groups = formatCount(len(found), "offset"), formatCount(groupCount, "group")
     streams.say(f"exported {offsets} of {groups}")
     return 1 if cluster.problems else 0
-
-
-def _writeFile(path: str, text: str) -> None:
-    """Write a new file. An existing one may be the only copy of older offsets."""
-    try:
-        with open(path, "x", encoding="utf-8", errors="surrogatepass") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise CommandError(f"cannot write {path}: {error.strerror}") from error
 
 
 async def _committedOffsets(cluster: ClusterSession, name: str) -> list[GroupOffset]:
@@ -426,9 +416,17 @@ async def _requireMessageAt(cluster: ClusterSession, each: PartitionId, offset: 
 # -- import ------------------------------------------------------------------------------------
 
 
+def prepareImport(options: Namespace, streams: Streams) -> None:
+    """Check the option that only lines of today's Kafka need."""
+    if not isCurrent(options):
+        reason = "needs --bootstrap-server: the lines of Kafka 0.7 name their groups"
+        rejectOptions(options, reason, "--group")
+
+
 async def importOffsets(options: Namespace, streams: Streams) -> int:
     """Show or write the offsets of a file."""
-    wanted = decodeOffsetLines(_readFile(options.file, streams).split("\n"))
+    text, _name = readText(options.file, streams.input, OFFSETS_SIZE_MAX, EXPORT)
+    wanted = decodeOffsetLines(text.split("\n"))
     async with ClusterSession(options, streams) as cluster:
         if not options.force:
             await _requireMessages(cluster, wanted)
@@ -449,26 +447,14 @@ async def _requireMessages(cluster: ClusterSession, wanted: Iterable[GroupOffset
                 silent.add(partition.broker)
 
 
-def _readFile(path: str, streams: Streams) -> str:
-    with readable(path):
-        descriptor, name = openInput(path, streams.input)
-        with open(descriptor, "rb", closefd=descriptor != streams.input) as file:
-            data = file.read(FILE_SIZE_MAX + 1)
-    if len(data) > FILE_SIZE_MAX:
-        raise CommandError(
-            f"{name} has more than {FILE_SIZE_MAX:,} bytes: that is no export of offsets"
-        )
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise CommandError(f"{name} is not UTF-8: that is no export of offsets") from error
-
-
 # -- reset -------------------------------------------------------------------------------------
 
 
 def prepareReset(options: Namespace, streams: Streams) -> None:
     """Check that partitions are named as the kind of cluster names them."""
+    if not isCurrent(options):
+        reason = "needs --bootstrap-server: offsets of Kafka 0.7 are bytes"
+        rejectOptions(options, reason, "--shift-by")
     isNumber = [isinstance(each, int) for each in options.partitions]
     if isCurrent(options) and not all(isNumber):
         options.parser.error("--partition: with --bootstrap-server a partition is a number")
@@ -518,6 +504,21 @@ async def _target(cluster: ClusterSession, each: PartitionId, options: Namespace
 
 
 # -- translate ---------------------------------------------------------------------------------
+
+
+def prepareTranslate(options: Namespace, streams: Streams) -> None:
+    """Check that the options name one kind of mirror."""
+    isTables = options.source is not None
+    if isTables:
+        if options.mirrorGroup is None:
+            options.parser.error("--mirror-group: is required with --from")
+        rejectOptions(options, "not with --from: tables in ZooKeeper have none", "--source-alias")
+    elif isCurrent(options):
+        reason = "needs --from: between clusters of today's Kafka --source-alias names the mirror"
+        rejectOptions(options, reason, "--mirror-group")
+        options.sourceAlias = options.sourceAlias or groupoffsets.DEFAULT_ALIAS
+    else:
+        options.parser.error("--from: is required with --zookeeper")
 
 
 async def translateOffsets(options: Namespace, streams: Streams) -> int:
@@ -581,7 +582,6 @@ _CHANGES = (
         "no message begins",
     ),
 )
-_CHANGE = (*_CHANGES, *IN_CLUSTER, JSON)
 _TOPICS = repeated(
     "--topic TOPIC",
     "a topic; can be repeated; by default, all in which the group has offsets",
@@ -649,29 +649,50 @@ for a moment.
         (
             _groups("all"),
             option("--output FILE", "a new file; by default, standard output"),
-            *IN_CLUSTER,
+            *IN_EITHER,
             flag("--json", "print one JSON document instead of lines"),
         ),
         """\
 examples:
+  pylogbroker group export --bootstrap-server log1:9092 --output positions.csv
+  pylogbroker group export billing --bootstrap-server log1:9092
   pylogbroker group export --zookeeper zk1:2181 --output offsets.txt
   pylogbroker group export counters --zookeeper zk1:2181
 
-Each line is /consumers/<group>/offsets/<topic>/<broker>-<partition>:<offset>, as in 0.7's
-ExportZkOffsets.
+With --bootstrap-server each line is GROUP,TOPIC,PARTITION,OFFSET, as kafka-consumer-groups.sh
+--export writes and --from-file reads it. With --zookeeper each line is
+/consumers/<group>/offsets/<topic>/<broker>-<partition>:<offset>, as in 0.7's ExportZkOffsets.
 """,
+        current=groupoffsets.exportOffsets,
     ),
     Command(
         "group import",
         importOffsets,
-        (option("file FILE", "the output of group export; - is standard input"), *_CHANGE),
+        (
+            option("file FILE", "the output of group export; - is standard input"),
+            option(
+                "--group NAME",
+                "with --bootstrap-server: the group of all lines, which then need not name it",
+                group,
+            ),
+            *_CHANGES,
+            *IN_EITHER,
+            JSON,
+        ),
         """\
 examples:
+  pylogbroker group import positions.csv --bootstrap-server log1:9092
+  pylogbroker group import positions.csv --bootstrap-server log1:9092 --execute
   pylogbroker group import offsets.txt --zookeeper zk1:2181
   pylogbroker group import offsets.txt --zookeeper zk1:2181 --execute --force
 
-The first shows the changes. The second makes them, even while members run.
+Without --execute the changes are only shown. --force makes them with --zookeeper even while members
+run. With --bootstrap-server a group with members refuses the change, and --force sets offsets that
+a partition does not hold. With --group it reads TOPIC,PARTITION,OFFSET, too, as
+kafka-consumer-groups.sh --export writes for one group.
 """,
+        prepareImport,
+        current=groupoffsets.importOffsets,
     ),
     Command(
         "group reset",
@@ -704,6 +725,12 @@ The first shows the changes. The second makes them, even while members run.
                     "to an offset at which a message begins, or the log ends",
                     intRange(0),
                 ),
+                option(
+                    "--shift-by N",
+                    "with --bootstrap-server: N records further, or back if N is negative; at "
+                    "most to the end, or the beginning",
+                    intRange(-LONG_MAX),
+                ),
                 isRequired=True,
             ),
             _TOPICS,
@@ -720,6 +747,7 @@ The first shows the changes. The second makes them, even while members run.
         """\
 examples:
   pylogbroker group reset billing --to-earliest --topic payments --bootstrap-server log1:9092
+  pylogbroker group reset billing --shift-by -1 --bootstrap-server log1:9092
   pylogbroker group reset counters --to-earliest --zookeeper zk1:2181
   pylogbroker group reset counters --to-latest --topic clicks --zookeeper zk1:2181 --execute
   pylogbroker group reset counters --to-datetime 2026-01-31T12:00 --zookeeper zk1:2181 --json
@@ -732,7 +760,7 @@ message, so that no later message is left out. A group of today's Kafka that has
 change, also with --force.
 """,
         prepareReset,
-        current=groups.resetOffsets,
+        current=groupoffsets.resetOffsets,
     ),
     Command(
         "group delete",
@@ -753,8 +781,8 @@ The exit code is 1 when a group could not be deleted.
             option("group GROUP", "the group that moves", group),
             option(
                 "--from HOST:PORT",
-                "ZooKeeper's servers of the mirror's source; --zookeeper names those of its target",
-                required=True,
+                "ZooKeeper's servers of the mirror's source, a cluster of Kafka 0.7; without it, "
+                "the source is a cluster of today's Kafka",
                 dest="source",
             ),
             option(
@@ -762,25 +790,34 @@ The exit code is 1 when a group could not be deleted.
                 "as --config, for the source cluster; by default, the same for both",
                 dest="otherAccessFile",
             ),
+            option("--mirror-group GROUP", "with --from: groupid of the mirror", group),
             option(
-                "--mirror-group GROUP",
-                "groupid of the mirror in the source cluster",
-                group,
-                required=True,
+                "--source-alias NAME",
+                "without --from: source.cluster.alias of the mirror "
+                f"({groupoffsets.DEFAULT_ALIAS})",
             ),
             option(
                 "--to-group GROUP", "the group's name in the target; by default, the same", group
             ),
             _TOPICS,
-            *_CHANGE,
+            *_CHANGES,
+            *IN_EITHER,
+            JSON,
         ),
         """\
 examples:
+  pylogbroker group translate billing --source-alias east --bootstrap-server kafka1:9092
+  pylogbroker group translate hits --from zk1:2181 --mirror-group mm --bootstrap-server kafka1:9092
   pylogbroker group translate hits --from zk1:2181 --mirror-group mm --zookeeper zk2:2181
   pylogbroker group translate hits --from zk1:2181 --mirror-group mm --zookeeper zk2:2181 --execute
 
-First stop the group's members in the old cluster, then start them in the new one. They find there
-all messages that they had not read, and a few that they had. The mirror may run or not.
+--zookeeper or --bootstrap-server names the mirror's target. First stop the group's members in the
+old cluster, then start them in the new one. They find there all messages that they had not read,
+and a few that they had. The mirror may run or not. Without --from positions are read from the
+checkpoints of our mirror, or of MirrorMaker 2, in the target: those of the group when the mirror
+last wrote them.
 """,
+        prepareTranslate,
+        current=groupoffsets.translateOffsets,
     ),
 )

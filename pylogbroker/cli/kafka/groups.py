@@ -1,9 +1,6 @@
 """
-C{group}: consumer groups of today's Kafka: members, lag in records, and changes of committed
-offsets.
-
-As with groups of 0.7, C{reset} shows what it would do, and C{--execute} does it; a group with
-members is refused by its coordinator.
+C{group}: consumer groups of today's Kafka: states, members, and lag in records. Committed offsets
+are changed by L{pylogbroker.cli.kafka.groupoffsets}.
 """
 
 from __future__ import annotations
@@ -15,21 +12,20 @@ from typing import Any, NamedTuple
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.kafka import openCluster, show
-from pylogbroker.cli.output import asJson, table, tableOfRows
+from pylogbroker.cli.output import asJson, tableOfRows
 from pylogbroker.cli.streams import Streams
 from pylogbroker.errors import WireError
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ResponseError, checkCode
-from pylogbroker.syncclient.kafka.cluster import EARLIEST, LATEST, KafkaCluster
+from pylogbroker.syncclient.kafka.cluster import LATEST, KafkaCluster
 from pylogbroker.types import TopicPartition, escapeUnprintable, formatCount
 
 _CONSUMER = "consumer"
-_NAMED_COMMIT, _SINGLE_FETCH = 9, 7
-"""The last versions of OffsetCommit that names topics, and of OffsetFetch with one group."""
+_SINGLE_FETCH = 7
+"""The last version of OffsetFetch with one group."""
 
 _VERSION_SIZE = 2
-_TIMES = {-1: LATEST, -2: EARLIEST}
 
 
 class GroupMemberReport(NamedTuple):
@@ -61,7 +57,7 @@ class CoordinatedGroup(NamedTuple):
     members: list[GroupMemberReport]
 
 
-def _groupsOf(cluster: KafkaCluster) -> dict[str, Any]:
+def knownGroups(cluster: KafkaCluster) -> dict[str, Any]:
     """All groups of all brokers, by name, sorted."""
     found: dict[str, Any] = {}
     for broker in cluster.metadata(()).brokers:
@@ -73,8 +69,13 @@ def _groupsOf(cluster: KafkaCluster) -> dict[str, Any]:
     return dict(sorted(found.items()))
 
 
-def _wanted(cluster: KafkaCluster, names: list[str]) -> dict[str, Any]:
-    found = _groupsOf(cluster)
+def wantedGroups(cluster: KafkaCluster, names: list[str]) -> dict[str, Any]:
+    """
+    The named groups, or all, by name.
+
+    @raise CommandError: one is missing.
+    """
+    found = knownGroups(cluster)
     missing = [name for name in names if name not in found]
     if missing:
         raise CommandError(
@@ -89,7 +90,7 @@ def listGroups(options: Namespace, streams: Streams) -> int:
     with openCluster(options) as cluster:
         rows = [
             (name, each.groupState or None, each.groupType or None, each.protocolType or None)
-            for name, each in _groupsOf(cluster).items()
+            for name, each in knownGroups(cluster).items()
         ]
     if options.json:
         keys = ("group", "state", "type", "protocolType")
@@ -215,7 +216,7 @@ def describeGroups(options: Namespace, streams: Streams) -> int:
     documents, texts = [], []
     problems: list[str] = []
     with openCluster(options) as cluster:
-        for name, listed in _wanted(cluster, options.groups).items():
+        for name, listed in wantedGroups(cluster, options.groups).items():
             group = _describe(cluster, name, getattr(listed, "groupType", ""))
             lags = _lags(cluster, group, problems)
             documents.append(
@@ -253,115 +254,6 @@ def _asTable(group: CoordinatedGroup, lags: list[PartitionLag]) -> str:
     headings = ("TOPIC", "PARTITION", "OFFSET", "END", "LAG", "MEMBER")
     text = "\n".join(members or ["no members"]) + "\n" + tableOfRows(headings, lags)
     return head.rstrip() + "\n" + indent(text, "  ")
-
-
-# -- changes
-
-
-def resetOffsets(options: Namespace, streams: Streams) -> int:
-    """Show or write new offsets of a group."""
-    with openCluster(options) as cluster:
-        old = committedOffsets(cluster, options.group)
-        places = _chosen(cluster, options, old)
-        new = _targets(cluster, places, options)
-        if options.execute:
-            _commit(cluster, options.group, new)
-    changes = [(where, old.get(where), offset) for where, offset in sorted(new.items())]
-    if options.json:
-        documents = [
-            {"group": options.group, **where._asdict(), "old": before, "new": offset}
-            for where, before, offset in changes
-        ]
-        show(streams, asJson({"changes": documents, "executed": options.execute}))
-    else:
-        rows = [
-            (options.group, *where, before, offset, None if before is None else offset - before)
-            for where, before, offset in changes
-        ]
-        show(streams, table(("GROUP", "TOPIC", "PARTITION", "OLD", "NEW", "CHANGE"), rows))
-    streams.say(
-        f"set {formatCount(len(changes), 'offset')}"
-        if options.execute
-        else "nothing was changed; --execute does it"
-    )
-    return 0
-
-
-def _chosen(
-    cluster: KafkaCluster, options: Namespace, old: dict[TopicPartition, int]
-) -> list[TopicPartition]:
-    topics = list(dict.fromkeys(options.topics)) or sorted({where.topic for where in old})
-    if not topics:
-        raise CommandError(f"the group {options.group} has no positions; give --topic")
-    wanted = set(options.partitions)
-    places = [
-        TopicPartition(topic, index) for topic in topics for index in cluster.partitions(topic)
-    ]
-    missing = wanted - {where.partition for where in places}
-    if missing:
-        raise CommandError(
-            f"there is no partition {', '.join(map(str, sorted(missing)))} of {', '.join(topics)}"
-        )
-    return [where for where in places if not wanted or where.partition in wanted]
-
-
-def _targets(
-    cluster: KafkaCluster, places: list[TopicPartition], options: Namespace
-) -> dict[TopicPartition, int]:
-    def bounds(time: int) -> dict[TopicPartition, int]:
-        found = cluster.offsets(places, time)
-        made = {}
-        for where, each in found.items():
-            if isinstance(each, ResponseError):
-                raise each
-            made[where] = each[0]
-        return made
-
-    if options.toOffset is None:
-        ends = bounds(LATEST)
-        found = bounds(_TIMES.get(options.to, options.to))
-        # No record is that young: behind the last.
-        return {where: ends[where] if offset < 0 else offset for where, offset in found.items()}
-    low, high = bounds(EARLIEST), bounds(LATEST)
-    offset = int(options.toOffset)
-    for where in places:
-        if not low[where] <= offset <= high[where] and not options.force:
-            raise CommandError(f"{where} holds {low[where]} to {high[where]}, and not {offset}")
-    return dict.fromkeys(places, offset)
-
-
-def _commit(cluster: KafkaCluster, name: str, offsets: dict[TopicPartition, int]) -> None:
-    cls = messages.OffsetCommitRequest
-    topics: dict[str, list[Any]] = {}
-    for where, offset in offsets.items():
-        topics.setdefault(where.topic, []).append(
-            cls.OffsetCommitRequestPartition(
-                partitionIndex=where.partition, committedOffset=offset, committedMetadata=""
-            )
-        )
-    body = cls(
-        groupId=name,
-        topics=[
-            cls.OffsetCommitRequestTopic(name=topic, partitions=parts)
-            for topic, parts in topics.items()
-        ],
-    )
-
-    def commit() -> None:
-        connection = cluster.coordinator(name)
-        for topic in connection.request(
-            ApiKey.OFFSET_COMMIT, body, versionMax=_NAMED_COMMIT
-        ).topics:
-            for part in topic.partitions:
-                checkCode(part.errorCode, f"group {name}, {topic.name}-{part.partitionIndex}")
-
-    try:
-        cluster.attempt(commit)
-    except ResponseError as error:
-        raise CommandError(
-            f"nothing was changed, or not all: {error} (a group with members refuses changes:"
-            " end them first)"
-        ) from error
 
 
 def deleteGroups(options: Namespace, streams: Streams) -> int:

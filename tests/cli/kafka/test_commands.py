@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.requests import RequestHeader
 from pylogbroker.protocol.kafka.responses import frameResponse
 from pylogbroker.testing.backgroundbroker import BackgroundBroker
-from tests.cli.commands import ROOT, Outcome
+from tests.cli.commands import ROOT, Outcome, performAtOnce
 from tests.syncclient.kafka.test_client import OldBroker
 
 TIMEOUT_SECONDS = 60
@@ -43,22 +42,9 @@ class CurrentCase(SynchronousTestCase):
 
     def execute(self, *words: str, input: bytes = b"") -> Outcome:
         """A command, to its end; for the broker, unless another one is named."""
-        errors = io.StringIO()
-        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as given:
-            given.write(input)
-            given.seek(0)
-            streams = Streams(given.fileno(), output.fileno(), errors)
-            isNamed = "--bootstrap-server" in words
-            place = [] if isNamed else ["--bootstrap-server", self.broker.bootstrapServers]
-            try:
-                options = prepare([*words, *place], streams)
-                command = options.command
-                code = (command.run if command.isBlocking else command.current)(options, streams)
-            except PylogbrokerError as error:
-                code = 1
-                streams.warn(str(error))
-            output.seek(0)
-            return Outcome(code, output.read(), errors.getvalue())
+        isNamed = "--bootstrap-server" in words
+        place = [] if isNamed else ["--bootstrap-server", self.broker.bootstrapServers]
+        return performAtOnce(*words, *place, input=input)
 
     def done(self, *words: str, input: bytes = b"") -> str:
         """The output of a command that succeeds."""

@@ -9,17 +9,15 @@ import io
 import json
 import os
 import pty
-import tempfile
 from typing import Any
 
 from pylogbroker.cli.commands import user
-from pylogbroker.cli.main import prepare
 from pylogbroker.cli.streams import Streams
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.storage.files import RealFileSystem
 from pylogbroker.storage.logdirectory import APACHE_METADATA, LOCK_NAME
 from pylogbroker.testing.backgroundbroker import BackgroundBroker
-from tests.cli.commands import Outcome
+from tests.cli.commands import Outcome, performAtOnce
 from tests.cli.kafka.test_commands import CurrentCase
 
 BOTH = ["SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -134,19 +132,7 @@ class DirectoryTests(CurrentCase):
         self.directory = os.path.join(self.mktemp(), "logs")
 
     def execute(self, *words: str, input: bytes = b"") -> Outcome:
-        errors = io.StringIO()
-        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as given:
-            given.write(input)
-            given.seek(0)
-            streams = Streams(given.fileno(), output.fileno(), errors)
-            try:
-                options = prepare([*words, "--log-dir", self.directory], streams)
-                code = options.command.run(options, streams)
-            except PylogbrokerError as error:
-                code = 1
-                streams.warn(str(error))
-            output.seek(0)
-            return Outcome(code, output.read(), errors.getvalue())
+        return performAtOnce(*words, "--log-dir", self.directory, input=input)
 
     def test_before(self) -> None:
         """The directory is made, and what one command writes another reads."""
