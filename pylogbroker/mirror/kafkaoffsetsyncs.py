@@ -6,11 +6,12 @@ do not have.
 Partition N goes to partition N of a topic of the same name. The target's answer to a produce
 request has the offset of each message, so a pair of offsets is exact: a sync. The newest one of
 each partition is written to the source's C{mm2-offset-syncs.<target>.internal} as often as the
-mirror commits. From time to time the mirror reads all syncs, its predecessors' too, translates the
-committed positions of the source's groups, and writes them to the target's
-C{<source>.checkpoints.internal}.
+mirror commits. Before it goes the first sync that a mirror has of a partition, for groups that have
+read less than what the first commit covers. From time to time the mirror reads all syncs, its
+predecessors' too, translates the committed positions of the source's groups, and writes them to the
+target's C{<source>.checkpoints.internal}.
 
-For a position P the sync with the greatest offset below P counts: the messages from P on are behind
+For a position P the sync with the greatest offset up to P counts: the messages from P on are behind
 it in the target, because the order of a partition is kept. So a group that moves misses nothing,
 and reads again at most what was mirrored between that sync and P. A table has at most
 L{COUNT_MAX<pylogbroker.mirror.offsetsyncs.COUNT_MAX>} syncs, dense near the end.
@@ -22,7 +23,7 @@ that the group's coordinator has accepted behind it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from twisted.internet.defer import DeferredLock
@@ -83,6 +84,9 @@ _EXCLUDED_CONFIGS = frozenset(
 )
 """Not MirrorMaker 2's to copy (C{DefaultConfigPropertyFilter}), nor ours."""
 
+StoredSyncs = dict[tuple[TopicPartition, bool], OffsetSync]
+"""By partition: the first sync since the partition was taken over (true), and the newest one."""
+
 _COMPACTED = {"cleanup.policy": "compact"}
 _WITHOUT_MEMBERS = ("Empty", "Dead")
 
@@ -133,7 +137,8 @@ class KafkaOffsetSyncStore:
         self._isExcluded = TopicPattern(normalisePattern(source.groupsExclude)).matches
         self._counts: dict[str, int] = {}
         self._hasTopics = False
-        self._stored: dict[TopicPartition, OffsetSync] = {}
+        self._stored: StoredSyncs = {}
+        self._begun: set[TopicPartition] = set()
         self._tables: dict[TopicPartition, OffsetSyncTable] = {}
         self._emitted: dict[tuple[str, TopicPartition], Checkpoint] = {}
         self._lock = DeferredLock()
@@ -184,23 +189,34 @@ class KafkaOffsetSyncStore:
 
     # -- syncs and checkpoints
 
-    def stored(self, partitionId: PartitionId, upstream: int, downstream: int) -> None:
-        """The target has stored a message, and all before it."""
-        place = TopicPartition(partitionId.topic, partitionId.partition.partition)
-        self._stored[place] = OffsetSync(place, upstream, downstream)
+    def stored(self, first: OffsetSync, last: OffsetSync) -> None:
+        """The target has stored messages of a partition from one to another, and all before."""
+        place = last.place
+        if place not in self._begun:
+            self._begun.add(place)
+            if first != last:
+                self._stored[place, True] = first
+        self._stored[place, False] = last
 
     def drop(self, place: TopicPartition) -> None:
         """Forget what was stored of a partition that is not owned any more."""
-        self._stored.pop(place, None)
+        self._begun.discard(place)
+        for isFirst in (True, False):
+            self._stored.pop((place, isFirst), None)
 
-    def takeStored(self) -> dict[TopicPartition, OffsetSync]:
-        """The newest syncs that are not written yet; they are not given again."""
+    def takeStored(self) -> StoredSyncs:
+        """The syncs that are not written yet; they are not given again."""
         found, self._stored = self._stored, {}
         return found
 
-    def restore(self, syncs: Mapping[TopicPartition, OffsetSync]) -> None:
-        """Take syncs back that could not be written."""
-        self._stored = {**syncs, **self._stored}
+    def restore(self, syncs: StoredSyncs, owned: Collection[TopicPartition]) -> None:
+        """
+        Take syncs back that could not be written.
+
+        @param owned: the partitions whose syncs are still to be written.
+        """
+        kept = {key: sync for key, sync in syncs.items() if sync.place in owned}
+        self._stored = {**kept, **self._stored}
 
     async def write(self, syncs: Collection[OffsetSync]) -> None:
         """

@@ -43,6 +43,7 @@ from pylogbroker.consumer.kafka.groupmembership import NO_GENERATION
 from pylogbroker.consumer.stream import ConsumedMessage
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.metrics.mirrormetrics import MirrorCounters
+from pylogbroker.mirror.checkpoints import OffsetSync
 from pylogbroker.mirror.forwarder import Forwarder
 from pylogbroker.mirror.kafkaoffsetsyncs import KafkaOffsetSyncStore, adminClient
 from pylogbroker.mirror.offsetsyncs import ZookeeperOffsetSyncStore
@@ -155,13 +156,23 @@ class _Outlet:
             partitionId.topic, payloads, self._syncs.fixedTarget(partitionId)
         )
         if isinstance(self._syncs, KafkaOffsetSyncStore):
-            sending.addCallback(self._note, partitionId, payloads[-1].record.offset)
+            upstream = payloads[0].record.offset, payloads[-1].record.offset
+            sending.addCallback(self._note, partitionId, upstream)
         return sending
 
-    def _note(self, offset: int | None, partitionId: PartitionId, upstream: int) -> None:
-        if offset is not None and partitionId in self._ready:
+    def _note(
+        self,
+        downstream: tuple[int, int] | None,
+        partitionId: PartitionId,
+        upstream: tuple[int, int],
+    ) -> None:
+        if downstream is not None and partitionId in self._ready:
             assert isinstance(self._syncs, KafkaOffsetSyncStore)
-            self._syncs.stored(partitionId, upstream, offset)
+            place = placeOf(partitionId)
+            first, last = (
+                OffsetSync(place, *offsets) for offsets in zip(upstream, downstream, strict=True)
+            )
+            self._syncs.stored(first, last)
 
 
 class KafkaSourceCluster:
@@ -381,7 +392,7 @@ class KafkaSourceCluster:
             stored = syncs.takeStored() if isinstance(syncs, KafkaOffsetSyncStore) else {}
             try:
                 committed = await self._commit(consumer)
-                known = [stored[place] for place in stored if place in committed]
+                known = [sync for sync in stored.values() if sync.place in committed]
                 if isinstance(syncs, KafkaOffsetSyncStore):
                     await syncs.write(known)
                 else:
@@ -391,8 +402,7 @@ class KafkaSourceCluster:
                     await syncs.record(list(positions), positions)
             except PylogbrokerError:
                 if isinstance(syncs, KafkaOffsetSyncStore):
-                    owned = set(consumer.assignment())
-                    syncs.restore({place: each for place, each in stored.items() if place in owned})
+                    syncs.restore(stored, set(consumer.assignment()))
                 raise
 
     async def _commit(self, consumer: KafkaConsumer) -> Collection[TopicPartition]:

@@ -60,7 +60,7 @@ def _raiseTooLarge(failure: Failure) -> Any:
 
 async def _sendRecords(
     producer: KafkaProducer, topic: str, payloads: list[MirrorRecord], partition: int
-) -> int | None:
+) -> tuple[int, int] | None:
     """@return: see L{KafkaTargetCluster.send}; fails with the worst failure of a message."""
     outcomes = await gatherSettled(
         [
@@ -79,8 +79,9 @@ async def _sendRecords(
     if failures:
         unknown = [each for each in failures if each.check(UnknownOutcomeError)]
         (unknown or failures)[0].raiseException()
-    last = outcomes[-1]
-    return last.offset if isinstance(last, RecordMetadata) and last.offset >= 0 else None
+    first, last = outcomes[0], outcomes[-1]
+    assert isinstance(first, RecordMetadata) and isinstance(last, RecordMetadata)
+    return (first.offset, last.offset) if min(first.offset, last.offset) >= 0 else None
 
 
 class KafkaTargetCluster:
@@ -150,14 +151,14 @@ class KafkaTargetCluster:
 
     def send(
         self, topic: str, payloads: list[Any], fixedTarget: BrokerPartition | None
-    ) -> Deferred[int | None]:
+    ) -> Deferred[tuple[int, int] | None]:
         """
         Send payloads in their order: bytes as values, L{MirrorRecord}s as they are.
 
         @param fixedTarget: the partition; a mirror to today's protocol names one always.
-        @return: fires when all of them are stored; for L{MirrorRecord}s with the last one's offset,
-            if the broker tells it. Fails as L{KafkaProducer.send}, and with
-            L{MessageTooLargeError} also when the broker refuses one for its size.
+        @return: fires when all of them are stored; for L{MirrorRecord}s with the offsets of the
+            first and the last one, if the broker tells them. Fails as L{KafkaProducer.send}, and
+            with L{MessageTooLargeError} also when the broker refuses one for its size.
         """
         assert fixedTarget is not None
         number = fixedTarget.partition

@@ -78,8 +78,8 @@ class MirrorOutlet(Protocol):
 
         @param payloads: bytes; to a target of today also L{MirrorRecord}s.
         @param fixedTarget: the partition; L{None} for any.
-        @return: fires when the target has confirmed all of them: with the offset of the last one if
-            it is known, otherwise with L{None}.
+        @return: fires when the target has confirmed all of them: with the offsets of the first and
+            the last one if they are known, otherwise with L{None}.
         """
 
 

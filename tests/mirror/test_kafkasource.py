@@ -325,7 +325,7 @@ class PositionTests(KafkaSourceCase):
         """
         A group's translated position is at or before the true one, and behind the sync before it:
         it misses nothing, and reads again no more than that. The target's offsets differ from the
-        source's.
+        source's. A group that is at the first message is translated, too.
         """
         target = self.admin(self.target)
         checkAll(await target.createTopics([NewTopic("t", 2)]))
@@ -342,8 +342,9 @@ class PositionTests(KafkaSourceCase):
         await self.send("t", payloads("a", 70, 1000))
         await self.until(lambda: mirror.counters.confirmedCount == 1070)
         await source.record()
-        # The newest sync is exact; before the first there is none.
-        for group, position in (("near", 1070), ("middle", 1030), ("console-consumer-1", 1030)):
+        # The newest sync and the first one are exact.
+        groups = {"near": 1070, "middle": 1030, "begin": 0, "console-consumer-1": 1030}
+        for group, position in groups.items():
             await self.commit(self.source, group, {0: position})
         await self.commit(self.target, "middle", {0: 2000})  # it is further already
         await source.checkpoint()  # type: ignore[union-attr]
@@ -356,14 +357,14 @@ class PositionTests(KafkaSourceCase):
         found = (await self.read(self.target, "t", {0: offset}))[0]
         self.assertEqual([each.value for each in found], payloads("a", 1107 - offset, offset - 37))
         self.assertEqual(await readCheckpoints(reactor, properties, "console-consumer-1"), {})
-        for group, wanted in (("near", 1107), ("middle", 2000)):
+        for group, wanted in (("near", 1107), ("middle", 2000), ("begin", 37)):
             committed = await target.listConsumerGroupOffsets(group)
             self.assertEqual(committed[TopicPartition("t", 0)].offset, wanted)
         # A position that has not changed is not written again.
         before = len((await self.read(self.target, checkpointsTopic("source")))[0])
         await source.checkpoint()  # type: ignore[union-attr]
         after = (await self.read(self.target, checkpointsTopic("source")))[0]
-        self.assertEqual((len(after), before), (2, 2))
+        self.assertEqual((len(after), before), (3, 3))
         await mirror.stopService()
 
     async def test_successor(self) -> None:
@@ -397,7 +398,8 @@ class PositionTests(KafkaSourceCase):
         await self.commit(self.source, "g", {1: 3})
         await mirror.sources[0].checkpoint()  # type: ignore[union-attr]
         await mirror.stopService()
-        (sync,) = (await self.read(self.source, "mm2-offset-syncs.B.internal"))[0]
+        first, sync = (await self.read(self.source, "mm2-offset-syncs.B.internal"))[0]
+        self.assertEqual((first.key, first.value), (b"\0\1t\0\0\0\1", b"\0" * 16))
         self.assertEqual(sync.key, b"\0\1t\0\0\0\1")
         self.assertEqual(sync.value, b"\0" * 7 + b"\2" + b"\0" * 7 + b"\2")
         place = TopicPartition("t", 1)
