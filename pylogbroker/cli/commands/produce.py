@@ -22,8 +22,7 @@ from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import (
     ANY_BATCHING,
     AT_ANY,
-    BATCHING,
-    IN_CLUSTER,
+    IN_EITHER,
     INT_MAX,
     MAX_MESSAGES,
     TOPIC,
@@ -42,7 +41,8 @@ from pylogbroker.cli.arguments import (
 )
 from pylogbroker.cli.commands.cluster import readBounds
 from pylogbroker.cli.kafka import records
-from pylogbroker.cli.kafka.records import header
+from pylogbroker.cli.kafka import replay as replays
+from pylogbroker.cli.kafka.records import ISOLATION_LEVELS, header
 from pylogbroker.cli.output import Progress, asJson, formatBytes
 from pylogbroker.cli.publisher import BrokerPublisher, ClusterPublisher, Publisher, PublisherLimits
 from pylogbroker.cli.session import ClusterSession, announceWait
@@ -68,8 +68,7 @@ def prepare(options: Namespace, streams: Streams) -> None:
         rejectOptions(options, reason, "--timestamp")
         if options.headers:
             options.parser.error(f"--header: {reason}")
-        if options.compression not in CODEC_NAMES:
-            options.parser.error("--compression: lz4 and zstd need --bootstrap-server")
+        _requireCodec(options)
     if isCurrent(options):
         if options.partition == -1:
             options.parser.error("--partition: with --bootstrap-server it is 0 or more")
@@ -82,6 +81,11 @@ def prepare(options: Namespace, streams: Streams) -> None:
         rejectOptions(options, reason, "--partition")
     with readable(options.file):
         options.descriptor, options.name = openInput(options.file, streams.input)
+
+
+def _requireCodec(options: Namespace) -> None:
+    if options.compression not in CODEC_NAMES:
+        options.parser.error("--compression: lz4 and zstd need --bootstrap-server")
 
 
 async def produce(options: Namespace, streams: Streams) -> int:
@@ -163,6 +167,17 @@ async def _publish(
             f"line {decoder.overlong:,} of {options.name} is too long for a message of "
             f"{options.maxMessageSize:,} bytes: {reason}; {before}"
         )
+
+
+def prepareReplay(options: Namespace, streams: Streams) -> None:
+    """Check the options that only one kind of cluster has."""
+    if isCurrent(options):
+        reason = "not with --bootstrap-server; the mirror copies into the other kind of cluster"
+        rejectOptions(options, reason, "--to-zookeeper")
+    else:
+        reason = "needs --bootstrap-server"
+        rejectOptions(options, reason, "--to-bootstrap-server", "--from-time", "--isolation-level")
+        _requireCodec(options)
 
 
 async def replay(options: Namespace, streams: Streams) -> int:
@@ -288,25 +303,50 @@ _REPLAY = Command(
     (
         option("--topic", "the topic to copy", topic, required=True),
         option("--to-topic TOPIC", "the topic to copy it to", topic, required=True),
-        option("--to-zookeeper HOST:PORT", "the cluster to copy it to; by default, the same"),
+        option(
+            "--to-bootstrap-server HOST:PORT",
+            "with --bootstrap-server: the cluster to copy it to; by default, the same",
+        ),
+        option(
+            "--to-zookeeper HOST:PORT",
+            "with --zookeeper: the cluster to copy it to; by default, the same",
+        ),
         option(
             "--to-config FILE",
             "as --config, for the cluster to copy to; by default, the same for both",
             dest="otherAccessFile",
         ),
         MAX_MESSAGES,
+        option(
+            "--from-time TIME",
+            "with --bootstrap-server: begin with the first records of that time or later, in "
+            "milliseconds since 1970 or a date like 2026-01-31T12:00",
+            pointInTime,
+        ),
+        option(
+            "--isolation-level LEVEL",
+            "with --bootstrap-server: read_committed, the default, leaves out records of aborted "
+            "transactions, and ends before those of open ones; read_uncommitted copies them, too",
+            choices=ISOLATION_LEVELS,
+        ),
         maxMessageSize("message", "the target's"),
-        *BATCHING,
-        *IN_CLUSTER,
+        *ANY_BATCHING,
+        *IN_EITHER,
         flag("--json", "print the outcome as a JSON document on standard output"),
     ),
     """\
 examples:
+  pylogbroker replay --topic payments --to-topic payments-again --bootstrap-server log1:9092
   pylogbroker replay --topic clicks --to-topic clicks-again --zookeeper zk1:2181
   pylogbroker replay --topic clicks --to-topic clicks --zookeeper zk1:2181 --to-zookeeper zk2:2181
 
-It copies the messages that the topic holds at the start: those of a partition in order, to any
-partition of the target. It counts only messages that the target's brokers have confirmed.
+It copies the messages that the topic holds at the start, those of a partition in order, and counts
+only those that the target's brokers have confirmed. With --zookeeper they go to any partition of
+the target. With --bootstrap-server they keep keys, headers and timestamps, and, where both topics
+have as many partitions, their partitions; otherwise the key chooses. A missing target gets as many
+partitions as the source. Ctrl-C and errors report how far it came.
 """,
+    prepareReplay,
+    current=replays.replay,
 )
 COMMANDS = (_PRODUCE, _REPLAY)

@@ -10,23 +10,28 @@ from __future__ import annotations
 from argparse import Namespace
 
 from pylogbroker.cli.streams import Streams, writeAtOnce
+from pylogbroker.config.securitysettings import ToolSettings
 from pylogbroker.net.endpointstrings import brokerEndpoint, endpoint
 from pylogbroker.protocol.kafka.saslclient import SaslLogin
 from pylogbroker.syncclient.kafka.cluster import KafkaCluster
 
 
-def openCluster(options: Namespace) -> KafkaCluster:
+def openCluster(
+    options: Namespace, servers: str | None = None, access: ToolSettings | None = None
+) -> KafkaCluster:
     """
-    The cluster of C{--bootstrap-server}, which connects at its first request.
+    A cluster, which connects at its first request.
 
+    @param servers: brokers; by default, C{--bootstrap-server}.
+    @param access: credentials; by default, those of C{--config}.
     @raise ConfigurationError: an address is none.
     """
-    template: str = options.access.brokerEndpoint
+    access = access or options.access
     addresses = [
-        endpoint(brokerEndpoint(template, each.strip()))
-        for each in options.bootstrapServer.split(",")
+        endpoint(brokerEndpoint(access.brokerEndpoint, each.strip()))
+        for each in (servers or options.bootstrapServer).split(",")
     ]
-    access, login = options.access, None
+    login = None
     if access.saslUsername:
         login = SaslLogin(access.saslMechanism, access.saslUsername, access.saslPassword)
     return KafkaCluster(addresses, timeoutMs=options.timeoutMs, login=login)

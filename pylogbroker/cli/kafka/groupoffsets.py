@@ -196,28 +196,16 @@ def _targets(
             for where in places
         }
     if options.toOffset is None:
-        ends = _offsets(cluster, places, LATEST)
-        found = _offsets(cluster, places, options.to)
-        # No record is that young: behind the last.
-        return {where: ends[where] if offset < 0 else offset for where, offset in found.items()}
+        return cluster.offsetsAt(places, options.to)
     wanted = dict.fromkeys(places, int(options.toOffset))
     if not options.force:
         _requireWithin(wanted, *_bounds(cluster, places))
     return wanted
 
 
-def _offsets(cluster: KafkaCluster, places: list[TopicPartition], time: int) -> Offsets:
-    made = {}
-    for where, each in cluster.offsets(places, time).items():
-        if isinstance(each, ResponseError):
-            raise each
-        made[where] = each[0]
-    return made
-
-
 def _bounds(cluster: KafkaCluster, places: list[TopicPartition]) -> tuple[Offsets, Offsets]:
     """Where the partitions begin and end."""
-    return _offsets(cluster, places, EARLIEST), _offsets(cluster, places, LATEST)
+    return cluster.offsetsAt(places, EARLIEST), cluster.offsetsAt(places, LATEST)
 
 
 def _existing(cluster: KafkaCluster, places: Iterable[TopicPartition]) -> list[TopicPartition]:
@@ -283,8 +271,8 @@ def _checkpoints(
             " --source-alias"
         )
     place = TopicPartition(name, 0)
-    end = _offsets(cluster, [place], LATEST)[place]
-    reader = RecordReader(cluster, _offsets(cluster, [place], EARLIEST))
+    end = cluster.offsetsAt([place], LATEST)[place]
+    reader = RecordReader(cluster, cluster.offsetsAt([place], EARLIEST))
     found: Offsets = {}
     while reader.positions[place] < end:
         for where, record in reader.poll(_POLL_MS):

@@ -16,6 +16,7 @@ from typing import Any
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.kafka import openCluster, show
+from pylogbroker.cli.kafka.publisher import BatchPublisher
 from pylogbroker.cli.output import Progress, asJson, asJsonLine, formatBytes, payloadAsJson
 from pylogbroker.cli.streams import READ_SIZE, LineDecoder, Streams, inputSize, writeAtOnce
 from pylogbroker.cluster.kafkapartitioner import keyPartition
@@ -27,7 +28,6 @@ from pylogbroker.syncclient.connection import monotonic
 from pylogbroker.syncclient.kafka.cluster import EARLIEST, LATEST, KafkaCluster
 from pylogbroker.syncclient.kafka.groupmember import KafkaGroupMember
 from pylogbroker.syncclient.kafka.recordreader import RecordReader
-from pylogbroker.syncclient.kafka.recordwriter import RecordWriter
 from pylogbroker.types import TopicPartition, formatCount
 
 POLL_MS = 500
@@ -94,7 +94,7 @@ def _publish(publisher: _LinePublisher, options: Namespace, streams: Streams) ->
                 data = os.read(options.descriptor, READ_SIZE)
             except OSError as error:
                 raise CommandError(f"cannot read {options.name}: {error.strerror}") from error
-            publisher.add(decoder.feed(data) if data else decoder.finish())
+            publisher.addLines(decoder.feed(data) if data else decoder.finish())
             if size is None:
                 publisher.flush()
             progress.update(publisher.count, publisher.size)
@@ -113,29 +113,19 @@ def _publish(publisher: _LinePublisher, options: Namespace, streams: Streams) ->
         )
 
 
-class _LinePublisher:
-    """
-    Gathers lines into batches.
-
-    @ivar count: records that are acknowledged.
-    @ivar size: bytes of their values.
-    @ivar batchCount: requests.
-    """
+class _LinePublisher(BatchPublisher):
+    """Makes records of lines."""
 
     def __init__(self, cluster: KafkaCluster, options: Namespace, topic: str) -> None:
+        super().__init__(cluster, topic, options)
         self._options = options
-        self._topic = topic
         self._partitions = cluster.partitions(topic, isCreating=True)
         if options.partition is not None:
             if options.partition not in self._partitions:
                 raise CommandError(f"topic {topic} has no partition {options.partition}")
             self._partitions = [options.partition]
-        self._writer = RecordWriter(cluster, options.compression, options.timeoutMs)
-        self._waiting: dict[int, list[Record]] = {}
-        self._turn = 0
-        self.count = self.size = self.batchCount = 0
 
-    def add(self, lines: Iterable[bytes]) -> None:
+    def addLines(self, lines: Iterable[bytes]) -> None:
         """Add records; full batches are sent."""
         separator, headers = self._options.keySeparator, tuple(self._options.headers)
         timestampMs = self._options.timestamp
@@ -147,28 +137,12 @@ class _LinePublisher:
             if separator is not None and separator in line:
                 key, _, value = line.partition(separator)
             place = (
-                self._turn % len(self._partitions)
+                # Records without a key stay together for a batch.
+                self.batchCount % len(self._partitions)
                 if key is None
                 else keyPartition(key, len(self._partitions))
             )
-            index = self._partitions[place]
-            batch = self._waiting.setdefault(index, [])
-            batch.append(Record(0, timestampMs, key, value, headers))
-            if len(batch) >= self._options.batchSize:
-                self._send(index)
-
-    def flush(self) -> None:
-        """Send what waits."""
-        for index in list(self._waiting):
-            self._send(index)
-
-    def _send(self, index: int) -> None:
-        batch = self._waiting.pop(index)
-        self._writer.write(TopicPartition(self._topic, index), batch)
-        self._turn += 1  # records without a key stay together for a batch
-        self.count += len(batch)
-        self.size += sum(len(record.value or b"") for record in batch)
-        self.batchCount += 1
+            self.add(self._partitions[place], Record(0, timestampMs, key, value, headers))
 
 
 # -- consume
@@ -266,26 +240,17 @@ class _Source:
         self.reader = RecordReader(
             self._cluster, positions, self._options.fetchSize, self._isCommitted
         )
-        self._ends = self._offsets(list(positions), LATEST)
-
-    def _offsets(self, places: list[TopicPartition], timeMs: int) -> dict[TopicPartition, int]:
-        made = {}
-        for where, found in self._cluster.offsets(places, timeMs, self._isCommitted).items():
-            if isinstance(found, ResponseError):
-                raise found
-            made[where] = found[0]
-        return made
+        self._ends = self._cluster.offsetsAt(positions, LATEST, self._isCommitted)
 
     def _starts(self, places: list[TopicPartition]) -> dict[TopicPartition, int]:
         """Where reading begins without a committed offset."""
         options = self._options
         if options.offset is not None:
             return dict.fromkeys(places, options.offset)
-        if options.fromTime is not None:
-            ends = self._offsets(places, LATEST)
-            found = self._offsets(places, options.fromTime)
-            return {where: ends[where] if at < 0 else at for where, at in found.items()}
-        return self._offsets(places, EARLIEST if options.fromBeginning else LATEST)
+        time = options.fromTime
+        if time is None:
+            time = EARLIEST if options.fromBeginning else LATEST
+        return self._cluster.offsetsAt(places, time, self._isCommitted)
 
 
 class _Partitions(_Source):

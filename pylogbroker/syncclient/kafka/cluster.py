@@ -336,3 +336,20 @@ class KafkaCluster:
             return found
 
         return self.attempt(ask)
+
+    def offsetsAt(
+        self, places: Iterable[TopicPartition], time: int, isCommitted: bool = False
+    ) -> dict[TopicPartition, int]:
+        """
+        Where reading from a time on begins. The parameters are those of C{offsets}.
+
+        @return: by partition, as C{offsets}; the end where there is no such record.
+        @raise ResponseError: a partition cannot be asked.
+        """
+        wanted, made = list(places), {}
+        for where, found in self.offsets(wanted, time, isCommitted).items():
+            if isinstance(found, ResponseError):
+                raise found
+            made[where] = found[0]
+        missing = [where for where in wanted if made[where] < 0]
+        return {**made, **self.offsetsAt(missing, LATEST, isCommitted)} if missing else made
