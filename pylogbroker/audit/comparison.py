@@ -12,7 +12,9 @@ fit are counted and named in the result.
 
 A message without a known time counts in the window in which it was read. Such windows say nothing
 about the time of sending, so a topic with such messages is judged by its total: all messages seen
-against those sent in the ended windows. That is never a false alarm, and may be a late one.
+against those sent in the ended windows. That is never a false alarm, and may be a late one. The
+timestamp of a record of today is such a time only where all senders of the topic have counted by it
+or by their envelopes: a mirror of 2011's messages stamps records when it copies them.
 """
 
 from __future__ import annotations
@@ -21,7 +23,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pylogbroker.audit.counts import SENT, CountReport, addChecksums
+from pylogbroker.audit.counts import (
+    IN_ENVELOPE,
+    IN_RECORD,
+    SENT,
+    CountReport,
+    addChecksums,
+)
 
 COMPLETE = "complete"
 MISSING = "missing"
@@ -32,7 +40,7 @@ MORE = "more"
 OPEN = "open"
 UNREPORTED = "unreported"
 ARRIVAL = "arrival"
-"""A window of messages whose time is not known; see the total."""
+"""A window of messages whose time is not known, or compared with such; see the total."""
 
 HOLES = frozenset((MISSING, DIFFERENT))
 
@@ -124,8 +132,11 @@ class Comparison:
         return self._judged((MORE,))
 
     def _judged(self, statuses: Collection[str]) -> list[Line]:
+        byTotal = {(line.topic, line.tier) for line in self.lines if line.status == ARRIVAL}
         return [line for line in self.lines if line.status in statuses] + [
-            line for line in self.totals if line.status in statuses and line.arrivalCount
+            line
+            for line in self.totals
+            if line.status in statuses and (line.topic, line.tier) in byTotal
         ]
 
     @property
@@ -140,16 +151,25 @@ class WindowTally(NamedTuple):
 
     @ivar asideCount: of the sent messages, those with an unknown outcome; of the seen ones, those
         without a known time.
+    @ivar recordCount: of the seen messages, those whose time is the timestamp of their record.
     """
 
     messageCount: int = 0
     asideCount: int = 0
     checksum: int | None = 0
+    recordCount: int = 0
 
-    def plus(self, messageCount: int, asideCount: int, checksum: int | None) -> WindowTally:
+    def plus(
+        self, messageCount: int, asideCount: int, checksum: int | None, recordCount: int = 0
+    ) -> WindowTally:
         """The sum with another tally."""
         checksum = addChecksums(self.checksum, checksum) if messageCount else self.checksum
-        return WindowTally(self.messageCount + messageCount, self.asideCount + asideCount, checksum)
+        return WindowTally(
+            self.messageCount + messageCount,
+            self.asideCount + asideCount,
+            checksum,
+            self.recordCount + recordCount,
+        )
 
 
 NOTHING = WindowTally()
@@ -250,6 +270,7 @@ class AuditAggregator:
         count: int,
         isArrival: bool = False,
         checksum: int | None = None,
+        isRecordTime: bool = False,
     ) -> None:
         """
         Count messages that are in a tier.
@@ -257,6 +278,7 @@ class AuditAggregator:
         @param startMs: the start of their window.
         @param isArrival: the window is that of reading, because their time is not known.
         @param checksum: the sum of their checksums; L{None} if unknown.
+        @param isRecordTime: the window is that of the timestamps of their records.
         """
         if startMs < self._sinceMs:
             return
@@ -267,7 +289,9 @@ class AuditAggregator:
                 self.leftOutCount += count
                 return
             tally = NOTHING
-        self._seen[key] = tally.plus(count, count if isArrival else 0, checksum)
+        self._seen[key] = tally.plus(
+            count, count if isArrival else 0, checksum, count if isRecordTime else 0
+        )
 
     def enter(self, report: CountReport) -> None:
         """Add a report. The report with the largest number of a series counts, in any order."""
@@ -332,6 +356,7 @@ class AuditAggregator:
                 continue
             measure = None if topic in reported or not allTiers else allTiers[0]
             for tier in allTiers:
+                isArrival = (tier, topic) in byArrival or (measure, topic) in byArrival
                 some = []
                 for startMs in sorted(windows[topic]):
                     found = tallies.get((tier, topic, startMs), NOTHING)
@@ -343,13 +368,13 @@ class AuditAggregator:
                         if startMs + self.windowMs + graceMs > nowMs
                         else judge(expected, found, tier == measure)
                     )
-                    if (tier, topic) in byArrival and status != OPEN:
+                    if isArrival and status != OPEN:
                         status = ARRIVAL
                     some.append(
                         lineOf(topic, startMs, tier, expected, found, measure or "sent", status)
                     )
                 lines += some
-                totals.append(total(some, tier == measure, (tier, topic) in byArrival))
+                totals.append(total(some, tier == measure, isArrival))
         isCertain = not (self.leftOutCount or self.leftOutReportCount or self.misfitCount)
         lines.sort(key=lambda line: (line.topic, line.startMs))
         return Comparison(
@@ -363,7 +388,13 @@ class AuditAggregator:
         @return: the sums of messages by tier, topic and window, and the tiers. The tier L{None} has
             the sent messages.
         """
-        tallies = dict(self._seen)
+        stamped = self._stampedOtherwise()
+        tallies: dict[tuple[str | None, str, int], WindowTally] = {
+            key: tally._replace(asideCount=tally.asideCount + tally.recordCount)
+            if key[1] in stamped
+            else tally
+            for key, tally in self._seen.items()
+        }
         allTiers = dict.fromkeys(tiers)
         for report in self._reports.values():
             tier = None if report.role == SENT else report.tier
@@ -377,10 +408,21 @@ class AuditAggregator:
             )
         return tallies, list(allTiers)
 
+    def _stampedOtherwise(self) -> set[str]:
+        """
+        Topics of which some messages were counted by a time that neither an envelope nor a record
+        need have.
+        """
+        return {
+            report.topic
+            for report in self._reports.values()
+            if report.role == SENT and report.timeSource not in (IN_ENVELOPE, IN_RECORD)
+        }
+
     def _notes(self, byArrival: set[tuple[str, str]]) -> list[str]:
         notes = [
-            f"{topic} in {tier}: messages without an envelope, whose time is unknown; their windows"
-            " mean when they were read, and only the total is judged"
+            f"{topic} in {tier}: messages without an envelope, whose time of sending is unknown;"
+            " their windows mean when they were read or stored, and only the total is judged"
             for tier, topic in sorted(byArrival)
         ]
         if self.leftOutCount:

@@ -15,11 +15,14 @@ sum of the CRC-32s of the messages, which is independent of their order and adds
 exclusive or, in which pairs cancel out; a number in each envelope, for which an auditor would have
 to remember what it has seen of every producer.) A counter without the messages' bytes leaves the
 sum out.
+
+Messages of a transaction count together or not at all: a L{CountBatch} holds them until it ends.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,6 +31,14 @@ from pylogbroker.errors import FormatError
 SENT = "sent"
 SEEN = "seen"
 ROLES = (SENT, SEEN)
+
+IN_ENVELOPE = "envelope"
+IN_PAYLOAD = "payload"
+"""Only the application can read the time by which a message was counted."""
+
+IN_RECORD = "record"
+"""The timestamp of today's records."""
+
 REPORT_SIZE_MAX = 16 << 10
 NAME_LENGTH_MAX = 4_096
 INT_MAX = 2**63 - 1
@@ -67,8 +78,10 @@ class CountReport(NamedTuple):
     @ivar sequence: the number of the report in its series; the largest counts.
     @ivar host: the machine.
     @ivar timeMs: the time of the report.
-    @ivar checksum: the sum of the CRC-32s of the C{messageCount} payloads as they are in the log,
-        modulo L{CHECKSUM_MODULUS}; L{None} if unknown.
+    @ivar checksum: the sum of the CRC-32s of the C{messageCount} payloads as they are in the log
+        (of today's records: the values), modulo L{CHECKSUM_MODULUS}; L{None} if unknown.
+    @ivar timeSource: where a sent message has the time by which it was counted: L{IN_ENVELOPE},
+        L{IN_PAYLOAD} or L{IN_RECORD}; anything else: unknown.
     """
 
     role: str
@@ -84,10 +97,14 @@ class CountReport(NamedTuple):
     host: str
     timeMs: int
     checksum: int | None = None
+    timeSource: str = ""
 
     def encode(self) -> bytes:
         """As a message of the audit topic: flat JSON."""
-        return json.dumps({"audit": 1, **self._asdict()}, separators=(",", ":")).encode()
+        fields = {"audit": 1, **self._asdict()}
+        if not self.timeSource:
+            del fields["timeSource"]
+        return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def decodeReport(data: bytes) -> CountReport:
@@ -110,7 +127,10 @@ def decodeReport(data: bytes) -> CountReport:
     checksum = found.get("checksum")
     if checksum is not None and (type(checksum) is not int or not 0 <= checksum < CHECKSUM_MODULUS):
         raise FormatError(f"no count report: checksum is {str(checksum)[:40]!r}")
-    report = CountReport._make((*values, checksum))
+    timeSource = found.get("timeSource", "")
+    if type(timeSource) is not str or len(timeSource) > NAME_LENGTH_MAX:
+        raise FormatError(f"no count report: timeSource is {str(timeSource)[:40]!r}")
+    report = CountReport._make((*values, checksum, timeSource))
     if (
         report.role not in ROLES
         or not 1 <= report.windowMs <= WINDOW_MS_MAX
@@ -120,7 +140,7 @@ def decodeReport(data: bytes) -> CountReport:
     return report
 
 
-_NEEDED = CountReport._fields[:-1]
+_NEEDED = CountReport._fields[:-2]
 _KINDS: tuple[Any, ...] = (str, str, str, int, int, int, int, str, int, int, str, int)
 
 
@@ -143,6 +163,39 @@ class _Cell:
         return self.reported != (self.count, self.unknownCount)
 
 
+class CountBatch:
+    """
+    Sent messages that count together or not at all.
+
+    @ivar leftOutCount: messages beyond the limit.
+    """
+
+    def __init__(self, windowMs: int, cellCountMax: int = OPEN_COUNT_MAX) -> None:
+        """
+        @param windowMs: as of the L{WindowCounter}.
+        @param cellCountMax: the limit of topics and windows.
+        """
+        self.leftOutCount = 0
+        self._windowMs = windowMs
+        self._cellCountMax = cellCountMax
+        self._cells: dict[tuple[str, int], tuple[int, int | None]] = {}
+
+    def add(self, topic: str, timeMs: int, checksum: int | None) -> None:
+        """Note a message; the arguments are those of L{WindowCounter.add}."""
+        key = topic, timeMs - timeMs % self._windowMs
+        known = self._cells.get(key)
+        if known is None and len(self._cells) >= self._cellCountMax:
+            self.leftOutCount += 1
+            return
+        count, total = known or (0, 0)
+        self._cells[key] = count + 1, addChecksums(total, checksum)
+
+    def __iter__(self) -> Iterator[tuple[str, int, int, int | None]]:
+        """Topic, start of the window, count and checksum of each cell."""
+        for (topic, startMs), (count, checksum) in self._cells.items():
+            yield topic, startMs, count, checksum
+
+
 class WindowCounter:
     """
     Counts for one run of a program, and makes the reports.
@@ -159,14 +212,17 @@ class WindowCounter:
         windowMs: int,
         role: str = SENT,
         openCountMax: int = OPEN_COUNT_MAX,
+        timeSource: str = "",
     ) -> None:
         """
         @param source: the id of this run.
         @param openCountMax: the limit of open topics and windows.
+        @param timeSource: as of L{CountReport}.
         """
         self.leftOutCount = 0
         self.windowMs = windowMs
         self._identity = (source, host, tier, role)
+        self._timeSource = timeSource
         self._openCountMax = openCountMax
         self._cells: dict[tuple[str, int], _Cell] = {}
         self._series = 0
@@ -219,7 +275,7 @@ class WindowCounter:
                     CountReport(
                         role, tier, cell.topic, cell.startMs, self.windowMs,
                         cell.count, cell.unknownCount, source, cell.series, cell.sequence,
-                        host, nowMs, cell.checksum,
+                        host, nowMs, cell.checksum, self._timeSource,
                     )
                 )  # fmt: skip
         return reports

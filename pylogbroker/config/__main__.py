@@ -12,6 +12,7 @@ from typing import Any
 from pylogbroker.config.auditsettings import AuditedSettings, AuditorSettings
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.config.consumersettings import ConsumerSettings
+from pylogbroker.config.kafka.auditedsettings import KafkaAuditedSettings
 from pylogbroker.config.kafka.clientsettings import (
     KafkaAdminSettings,
     KafkaConsumerSettings,
@@ -99,6 +100,14 @@ _ROLES: tuple[tuple[str, str, type[Settings]], ...] = (
         ),
         AuditedSettings,
     ),
+    (
+        "Audited Kafka producer",
+        (
+            "Of `pylogbroker.auditor.auditedkafkaproducer.AuditedKafkaProducer`: the keys of an"
+            " [audited producer](#audited-producer), where one has another default."
+        ),
+        KafkaAuditedSettings,
+    ),
     ("Auditor", "Of `twistd pylogbroker-auditor` and `pylogbroker audit`.", AuditorSettings),
     (
         "Schema registry",
@@ -108,7 +117,10 @@ _ROLES: tuple[tuple[str, str, type[Settings]], ...] = (
 )
 
 
-_EXTENDED: dict[type[Settings], type[Settings]] = {KafkaSourceSettings: KafkaConsumerSettings}
+_EXTENDED: dict[type[Settings], type[Settings]] = {
+    KafkaSourceSettings: KafkaConsumerSettings,
+    KafkaAuditedSettings: AuditedSettings,
+}
 """Roles of which only what they add is shown."""
 
 

@@ -10,7 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from pylogbroker.config.kafka.clientsettings import BootstrapServers, KafkaClientSettings
 from pylogbroker.config.keys import Settings, ownKey
+from pylogbroker.config.listenersettings import SecretValue
 from pylogbroker.config.propertytypes import (
     BAR_SEPARATED_LIST,
     BOOLEAN,
@@ -30,11 +32,13 @@ from pylogbroker.errors import ConfigurationError
 
 AUDIT_TOPIC = "pylogbroker-audit"
 PREFIX = "audit."
+_BOOTSTRAP = "bootstrap.servers"
 _WEEK_MS = 7 * 24 * 3_600_000
 _WINDOW = Integer(1, _WEEK_MS)
 _MS = Integer(0, LONG_MAX)
 _TIER = re.compile(
     r"(?P<name>[^\s=|]+)=(?:table:(?P<folder>\S*)|broker:(?P<brokers>\S*)"
+    r"|kafka:(?!\d+(?:[,/@]|$))(?P<bootstrap>\S*)"  # C{kafka:2181} is a host of ZooKeeper's
     r"|(?P<servers>\S+?)(?:@(?P<expected>\d{1,9}(?:,\d{1,9})*))?)"
 )
 
@@ -86,6 +90,8 @@ class TierAddress(NamedTuple):
     @ivar table: a folder; C{""} for a cluster.
     @ivar expected: the numbers of the brokers that must be there, with ZooKeeper; empty: those of
         which anything is known.
+    @ivar bootstrapServers: C{host:port} of each broker to ask first, for a cluster of today's
+        Kafka; empty for another.
     """
 
     name: str
@@ -93,19 +99,21 @@ class TierAddress(NamedTuple):
     brokers: tuple[str, ...]
     table: str = ""
     expected: frozenset[int] = frozenset()
+    bootstrapServers: tuple[str, ...] = ()
 
 
 def parseTier(text: str) -> TierAddress:
     """
     @raise ConfigurationError: it is none of C{NAME=SERVERS}, C{NAME=SERVERS@NUMBER,…},
-        C{NAME=broker:HOST:PORT,…} and C{NAME=table:FOLDER}.
+        C{NAME=broker:HOST:PORT,…}, C{NAME=kafka:HOST:PORT,…} and C{NAME=table:FOLDER}.
     """
     found = _TIER.fullmatch(text.strip())
     if found is None:
         raise ConfigurationError(
-            f"{text!r} is not NAME=ZOOKEEPER-SERVERS, NAME=broker:HOST:PORT, nor NAME=table:FOLDER"
+            f"{text!r} is not NAME=ZOOKEEPER-SERVERS, NAME=broker:HOST:PORT, NAME=kafka:HOST:PORT,"
+            " nor NAME=table:FOLDER"
         )
-    name, folder, brokers, servers, expected = found.groups()
+    name, folder, brokers, bootstrap, servers, expected = found.groups()
     if servers:
         try:
             ZookeeperServers().parse(servers, lambda _sentence: None)
@@ -113,6 +121,12 @@ def parseTier(text: str) -> TierAddress:
             raise ConfigurationError(f"{text!r}: {error}") from error
         numbers = frozenset(map(int, expected.split(","))) if expected else frozenset[int]()
         return TierAddress(name, servers, (), expected=numbers)
+    if bootstrap is not None:
+        try:
+            asked = BootstrapServers().parse(bootstrap, lambda _sentence: None)
+        except ValueError as error:
+            raise ConfigurationError(f"{text!r}: {error}") from error
+        return TierAddress(name, "", (), bootstrapServers=asked)
     if folder is not None:
         if not folder:
             raise ConfigurationError(f"{text!r} names no folder")
@@ -149,10 +163,20 @@ class AuditorSettings(Settings):
         None,
         "The tiers to count, with `|` between them: `NAME=SERVERS` for a cluster in "
         "ZooKeeper, `NAME=SERVERS@0,1,2` to name the brokers that must be there, "
-        "`NAME=broker:HOST:PORT,HOST:PORT` for brokers without ZooKeeper, or "
+        "`NAME=broker:HOST:PORT,HOST:PORT` for brokers of 2011 without ZooKeeper, "
+        "`NAME=kafka:HOST:PORT,HOST:PORT` for a cluster of today's Kafka, or "
         "`NAME=table:FOLDER` for a table filled by `pylogbroker load`. The first tier is "
         "the reference for topics without producer reports.",
         isRequired=True,
+    )
+    tier = ownKey(
+        "tier.",
+        SecretValue(),
+        None,
+        "Before the name of a tier of today's Kafka, a dot and a key that all its clients have "
+        "(`sasl.username`, `broker.endpoint`, `request.timeout.ms`, …): its value for this tier.",
+        derived="none",
+        isPrefix=True,
     )
     auditTopic = AUDIT_TOPIC_KEY
     topics = ownKey(
@@ -236,3 +260,53 @@ class AuditorSettings(Settings):
         if len(set(names)) < len(names):
             raise ConfigurationError(f"tiers={properties['tiers']}: two have the same name")
         values["fetchSizeMax"] = max(values["fetchSize"], values["fetchSizeMax"])
+        settings = cls(values)
+        for key in values["tier"]:
+            if not settings._tierOf(key):
+                raise ConfigurationError(
+                    f"tier.{key}: there is no tier NAME=kafka:HOST:PORT of this name"
+                )
+        for tier in values["tiers"]:
+            if tier.bootstrapServers:
+                settings.clientSettings(tier, warn)
+
+    def _tierOf(self, key: str) -> str:
+        """The tier of today's Kafka to which a key behind C{tier.} belongs; C{""}: none."""
+        names = [
+            tier.name
+            for tier in self.tiers
+            if tier.bootstrapServers and key.startswith(f"{tier.name}.")
+        ]
+        return max(names, key=len, default="")
+
+    def clientSettings(
+        self, address: TierAddress, warn: Warn = lambda _sentence: None
+    ) -> KafkaClientSettings:
+        """
+        How to reach a tier of today's Kafka: by the tier's own keys, else by the auditor's.
+
+        @param warn: as of L{Settings.fromProperties}.
+        @raise ConfigurationError: a value is wrong; the text names the tier.
+        """
+        prefix = f"{address.name}."
+        own = {
+            key.removeprefix(prefix): text
+            for key, text in self.tier.items()  # type: ignore[attr-defined]
+            if self._tierOf(key) == address.name
+        }
+        if _BOOTSTRAP in own:
+            raise ConfigurationError(f"tier.{prefix}{_BOOTSTRAP}: the tier's address says it")
+        try:
+            return KafkaClientSettings.fromProperties(
+                {
+                    "client.id": "pylogbroker-auditor",
+                    "broker.endpoint": self.brokerEndpoint,
+                    "request.timeout.ms": str(self.timeoutMs),
+                    "socket.connection.setup.timeout.ms": str(self.timeoutMs),
+                    **own,
+                    _BOOTSTRAP: ",".join(address.bootstrapServers),
+                },
+                lambda sentence: warn(f"tier.{prefix}{sentence}"),
+            )
+        except ConfigurationError as error:
+            raise ConfigurationError(f"tier.{prefix}{error}") from error

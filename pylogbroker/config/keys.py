@@ -101,13 +101,16 @@ class Settings:
     """
     The settings of one role: immutable values by the names of the class's keys.
 
-    @cvar keys: inherited and own keys, in the order of their declaration.
+    @cvar keys: inherited and own keys, in the order of their declaration. A key that a subclass
+        declares again replaces the inherited one.
     """
 
     keys: ClassVar[tuple[ConfigKey[Any], ...]] = ()
 
     def __init_subclass__(cls) -> None:
-        cls.keys += tuple(key for key in vars(cls).values() if isinstance(key, ConfigKey))
+        own = tuple(key for key in vars(cls).values() if isinstance(key, ConfigKey))
+        names = {key.key for key in own}
+        cls.keys = tuple(key for key in cls.keys if key.key not in names) + own
         for key in cls.keys:
             if key.name.lower() != key.key.replace(".", "").replace("-", "").lower():
                 raise TypeError(f"{key.name} is not {key.key} in camelCase")

@@ -22,7 +22,14 @@ from pylogbroker.audit.comparison import (
     AuditAggregator,
     Comparison,
 )
-from pylogbroker.audit.counts import SEEN, CountReport, WindowCounter
+from pylogbroker.audit.counts import (
+    IN_ENVELOPE,
+    IN_PAYLOAD,
+    IN_RECORD,
+    SEEN,
+    CountReport,
+    WindowCounter,
+)
 
 WINDOW = 1000
 
@@ -39,6 +46,7 @@ def report(
     role: str = "sent",
     tier: str = "live",
     checksum: int | None = None,
+    timeSource: str = "",
 ) -> CountReport:
     return CountReport(
         role,
@@ -54,6 +62,7 @@ def report(
         "h",
         0,
         checksum,
+        timeSource,
     )
 
 
@@ -252,6 +261,72 @@ class ArrivalTests(LedgerCase):
         self.assertEqual(
             [(line.startMs, line.status) for line in comparison.missing], [(-1, DIFFERENT)]
         )
+
+
+class RecordTimeTests(LedgerCase):
+    """Messages whose time is the timestamp of their record."""
+
+    def seeRecords(self, tier: str, startMs: int, count: int) -> None:
+        self.ledger.see(tier, "t", startMs, count, isRecordTime=True)
+
+    def test_senders(self) -> None:
+        """
+        Their windows are judged where all senders have counted by records or envelopes; where one
+        has counted otherwise, or does not say, only the total is, and the result says so.
+        """
+        for words, isJudged in (
+            ((IN_RECORD,), True),
+            ((IN_RECORD, IN_ENVELOPE), True),
+            ((IN_RECORD, IN_PAYLOAD), False),
+            ((IN_RECORD, ""), False),
+        ):
+            self.ledger = AuditAggregator(WINDOW)
+            for number, word in enumerate(words):
+                self.ledger.enter(report(5, source=f"p{number}", timeSource=word))
+            self.seeRecords("live", 0, 5 * len(words) - 2)
+            self.seeRecords("live", 1000, 2)
+            comparison = self.compare()
+            expected = [MISSING, MORE] if isJudged else [ARRIVAL, ARRIVAL]
+            self.assertEqual([line.status for line in comparison.lines], expected, words)
+            self.assertEqual(comparison.isComplete, not isJudged, words)
+            self.assertEqual(len(comparison.notes), 0 if isJudged else 1, words)
+
+    def test_lost(self) -> None:
+        """A message that is missing by the total is a hole."""
+        self.ledger.enter(report(5, timeSource=IN_PAYLOAD))
+        self.seeRecords("live", 0, 2)
+        self.seeRecords("live", 1000, 2)
+        [hole] = self.compare().missing
+        self.assertEqual((hole.startMs, hole.missingCount), (-1, 1))
+
+    def test_otherTier(self) -> None:
+        """Messages of a tier that have their own time are judged by windows all the same."""
+        self.ledger.enter(report(5, timeSource=IN_PAYLOAD))
+        self.seeRecords("mirror", 1000, 5)
+        self.ledger.see("live", "t", 0, 4)
+        self.assertEqual(
+            self.statuses("live", "mirror"),
+            [
+                (0, "live", MISSING),
+                (0, "mirror", ARRIVAL),
+                (1000, "live", COMPLETE),
+                (1000, "mirror", ARRIVAL),
+            ],
+        )
+
+    def test_measureOfArrivals(self) -> None:
+        """
+        Where no producer reports, and the first tier does not know the times, the other tiers are
+        judged by their totals as well: complete, or a hole.
+        """
+        for count, isComplete in ((5, True), (4, False)):
+            self.ledger = AuditAggregator(WINDOW)
+            self.ledger.see("live", "t", 5000, 5, True)
+            self.seeRecords("mirror", 0, count)
+            comparison = self.compare("live", "mirror")
+            self.assertEqual({line.status for line in comparison.lines}, {ARRIVAL})
+            self.assertEqual(comparison.isComplete, isComplete)
+            self.assertEqual([line.tier for line in comparison.missing], ["mirror"][isComplete:])
 
 
 class ReportTests(LedgerCase):

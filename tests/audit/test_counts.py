@@ -13,7 +13,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.audit.counts import (
     CHECKSUM_MODULUS,
+    IN_ENVELOPE,
+    IN_PAYLOAD,
+    IN_RECORD,
     REPORT_SIZE_MAX,
+    CountBatch,
     CountReport,
     WindowCounter,
     addChecksums,
@@ -63,6 +67,13 @@ class ReportTests(SynchronousTestCase):
                 decodeReport(json.dumps(changed).encode()), REPORT._replace(checksum=None)
             )
 
+    def test_timeSource(self) -> None:
+        """A report may say where its messages have their time; a word that is not known is kept."""
+        for word in (IN_ENVELOPE, IN_PAYLOAD, IN_RECORD, "elsewhere"):
+            report = REPORT._replace(timeSource=word)
+            self.assertEqual(json.loads(report.encode())["timeSource"], word)
+            self.assertEqual(decodeReport(report.encode()), report)
+
     def test_wrong(self) -> None:
         """
         What is no report is refused: other types, numbers out of range, missing fields, windows
@@ -88,9 +99,11 @@ class ReportTests(SynchronousTestCase):
                 {"checksum": "99"},
                 {"checksum": CHECKSUM_MODULUS},
                 {"checksum": True},
+                {"timeSource": 1},
+                {"timeSource": "x" * 5000},
             )
         ]
-        for name in CountReport._fields[:-1]:
+        for name in CountReport._fields[:-2]:
             wrongs.append({key: value for key, value in good.items() if key != name})
         for wrong in wrongs:
             self.assertRaises(FormatError, decodeReport, json.dumps(wrong).encode())
@@ -217,3 +230,30 @@ class CounterTests(SynchronousTestCase):
         for time in (1000, 1999, 2000):
             self.counter.add("a", time, latestMs=1000)
         self.assertEqual((len(self.counter), self.counter.leftOutCount), (1, 1))
+
+    def test_timeSource(self) -> None:
+        """Each report says where the messages have their time."""
+        counter = WindowCounter("s", "h", "t", 1000, timeSource=IN_RECORD)
+        counter.add("a", 0)
+        self.assertEqual([report.timeSource for report in counter.due(0)], [IN_RECORD])
+
+
+class BatchTests(SynchronousTestCase):
+    """Messages that count together."""
+
+    def test_sums(self) -> None:
+        """A cell for each topic and window, with count and sum of checksums."""
+        batch = CountBatch(1000)
+        batch.add("a", 1, 5)
+        batch.add("a", 999, CHECKSUM_MODULUS - 1)
+        batch.add("a", 1000, 7)
+        batch.add("b", 0, None)
+        self.assertEqual(list(batch), [("a", 0, 2, 4), ("a", 1000, 1, 7), ("b", 0, 1, None)])
+
+    def test_limit(self) -> None:
+        """Messages beyond the limit of cells are counted as left out."""
+        batch = CountBatch(1000, cellCountMax=2)
+        for timeMs in (0, 1000, 2000, 3000, 1):
+            batch.add("a", timeMs, 1)
+        self.assertEqual(list(batch), [("a", 0, 2, 2), ("a", 1000, 1, 1)])
+        self.assertEqual(batch.leftOutCount, 2)

@@ -10,7 +10,7 @@ from typing import Any
 from pylogbroker.audit.comparison import Comparison
 from pylogbroker.audit.counts import FUTURE_MS_MAX
 from pylogbroker.auditor.auditor import Auditor
-from pylogbroker.auditor.tiers import ClusterTier
+from pylogbroker.auditor.clustertier import ClusterTier
 from pylogbroker.config.auditsettings import AUDIT_TOPIC
 from tests.auditor.auditcase import WINDOW_MS, AuditCase, packed, report
 from tests.cli.commands import reactor

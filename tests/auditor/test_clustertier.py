@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.auditor.tiers}, at brokers without ZooKeeper.
+Tests for L{pylogbroker.auditor.clustertier}, at brokers without ZooKeeper.
 """
 
 from __future__ import annotations
@@ -7,7 +7,8 @@ from __future__ import annotations
 from twisted.internet import reactor
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogbroker.auditor.tiers import ClusterTier, _TierMember
+from pylogbroker.auditor.clustertier import ClusterTier, _TierMember
+from pylogbroker.auditor.messagecounter import TimedPayloads
 from pylogbroker.client.syncproducer import SyncProducer
 from pylogbroker.config.auditsettings import AuditorSettings
 from pylogbroker.errors import (
@@ -19,7 +20,6 @@ from pylogbroker.errors import (
 from pylogbroker.protocol.kafka07.requests import encodeFetch
 from pylogbroker.protocol.kafka07.responses import encodeOffsets, fetchHeader
 from pylogbroker.records.compression import GZIP
-from pylogbroker.records.messageset import MessageSet
 from pylogbroker.testing.localbroker import LocalBroker
 from pylogbroker.testing.zookeeper import FakeZookeeper
 from pylogbroker.types import TopicPartition
@@ -49,10 +49,8 @@ class TierReaderTests(CommandCase):
     async def read(self, reader: ClusterTier, topic: str = "clicks") -> list[bytes]:
         found: list[bytes] = []
 
-        def take(fetched: MessageSet) -> int | None:
-            pairs = list(fetched.payloads())
-            found.extend(payload for payload, _ in pairs)
-            return pairs[-1][1] if pairs else None
+        def take(messages: TimedPayloads) -> None:
+            found.extend([payload for payload, _timestamp in messages])
 
         await reader.open()
         await reader.read(topic, 0, take)
@@ -164,7 +162,7 @@ class TierReaderTests(CommandCase):
         await self.publish("clicks", b"one")
         reader = self.reader()
 
-        def take(fetched: MessageSet) -> int | None:
+        def take(messages: TimedPayloads) -> None:
             raise RemoteUnknownError("no")
 
         await self.refused(reader.read("clicks", 0, take), RemoteUnknownError)
@@ -217,10 +215,8 @@ class ZookeeperTests(CommandCase):
         await self.publish("clicks", b"one")
         payloads: list[bytes] = []
 
-        def take(fetched: MessageSet) -> int | None:
-            pairs = list(fetched.payloads())
-            payloads.extend(payload for payload, _ in pairs)
-            return pairs[-1][1]
+        def take(messages: TimedPayloads) -> None:
+            payloads.extend([payload for payload, _timestamp in messages])
 
         while not payloads:
             await reader.open()
@@ -248,7 +244,7 @@ class ZookeeperTests(CommandCase):
     async def lack(self, reader: ClusterTier, sinceMs: int = 1) -> str:
         """What a pass over C{clicks} says."""
         await reader.open()
-        await reader.read("clicks", 0, lambda fetched: None)
+        await reader.read("clicks", 0, lambda messages: None)
         return reader.lack(sinceMs)
 
     async def test_whatIsAway(self) -> None:

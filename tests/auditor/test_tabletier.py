@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.auditor.tiers}: a table as a tier of an audit, beside a real broker.
+Tests for L{pylogbroker.auditor.tabletier}: a table as a tier of an audit, beside a real broker.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ from __future__ import annotations
 import json
 
 from pylogbroker.config.auditsettings import AUDIT_TOPIC
+from pylogbroker.producer.kafka.producer import KafkaProducer
 from tests.auditor.auditcase import AuditCase, report
-from tests.cli.commands import Outcome
+from tests.cli.commands import Outcome, reactor
 
 
 def secondsOf(payload: bytes) -> int:
@@ -85,6 +86,26 @@ class AuditTests(AuditCase):
         code, output, _errors = await self.audit("--set", "timeof=tests.cli.test_audit.secondsOf")
         self.assertEqual(code, 0)
         self.assertNotIn(b"note", output)
+
+    async def test_today(self) -> None:
+        """A cluster of today beside one of 2011; a password for the wrong tier is an error."""
+        await self.fill(10, 10)
+        producer = KafkaProducer(reactor, {"bootstrap.servers": self.live.bootstrapServers})
+        await self.put(self.mirror, AUDIT_TOPIC, report("new", self.base, 3, timeSource="record"))
+        for _number in range(2):
+            producer.sendNoWait("new", b"x", timestamp=self.base)
+        await producer.close()
+        arguments = (
+            *("audit", "--tier", f"today=kafka:{self.live.bootstrapServers}"),
+            *("--tier", self.tiers()[1], "--set", "audit.window.ms=1000", "--topic", "new"),
+        )
+        code, output, _errors = await self.perform(*arguments, "--json")
+        [line] = [each for each in json.loads(output)["windows"] if each["tier"] == "today"]
+        self.assertEqual((code, line["missingCount"], line["seenCount"]), (3, 1, 2))
+        code, _output, errors = await self.perform(
+            *arguments, "--set", "tier.mirror.sasl.username=x"
+        )
+        self.assertEqual((code, "tier.mirror.sasl.username" in errors), (1, True))
 
     async def test_process(self) -> None:
         """As cron runs it, with its exit status."""

@@ -10,6 +10,7 @@ from pylogbroker.config.auditsettings import (
     TierAddress,
     parseTier,
 )
+from pylogbroker.config.kafka.auditedsettings import KafkaAuditedSettings
 from pylogbroker.errors import ConfigurationError
 
 
@@ -37,6 +38,18 @@ class AuditedSettingsTests(SynchronousTestCase):
         """The prefix of every key shows whose it is."""
         self.assertTrue(
             all(key.key.startswith("audit.") and not key.isKafkaKey for key in AuditedSettings.keys)
+        )
+
+    def test_today(self) -> None:
+        """A producer of today has the same keys, and needs no envelopes."""
+        settings = KafkaAuditedSettings.fromProperties({}, self.fail)
+        self.assertEqual(settings.auditEnvelope, False)
+        self.assertEqual(
+            sorted(key.key for key in KafkaAuditedSettings.keys),
+            sorted(key.key for key in AuditedSettings.keys),
+        )
+        self.assertTrue(
+            KafkaAuditedSettings.fromProperties({"audit.envelope": "true"}).auditEnvelope
         )
 
 
@@ -74,6 +87,88 @@ class AuditorSettingsTests(SynchronousTestCase):
             TierAddress("warehouse", "", (), "/data/clicks"),
         )
 
+    def test_kafkaTiers(self) -> None:
+        """
+        Clusters of today; a host of ZooKeeper's may be called C{kafka} all the same, with a port.
+        """
+        for address, servers in (
+            ("log1:9092", ("log1:9092",)),
+            ("log1:9092,[::1]:9093", ("log1:9092", "[::1]:9093")),
+            ("10.0.0.1:9092", ("10.0.0.1:9092",)),
+        ):
+            self.assertEqual(
+                parseTier(f"live=kafka:{address}"),
+                TierAddress("live", "", (), bootstrapServers=servers),
+            )
+        for text in ("kafka:2181", "kafka:2181,zk2:2181/x", "kafka:2181/x", "kafka"):
+            self.assertEqual(parseTier(f"live={text}"), TierAddress("live", text, ()))
+        self.assertEqual(
+            parseTier("live=kafka:2181@0"),
+            TierAddress("live", "kafka:2181", (), expected=frozenset((0,))),
+        )
+
+    def test_clientSettings(self) -> None:
+        """
+        A tier of today is reached as its own keys say, else as the auditor's do; passwords are not
+        shown.
+        """
+        settings = self.settings(
+            tiers="live=kafka:log1:9092 | live.b=kafka:log2:9092",
+            timeout_ms="1234",
+            broker_endpoint="tls:{host}:{port}",
+            **{
+                "tier.live.sasl.username": "auditor",
+                "tier.live.sasl.password": "hidden",
+                "tier.live.b.broker.endpoint": "tcp:{host}:{port}",
+                "tier.live.b.request.timeout.ms": "99",
+            },
+        )
+        first, second = [settings.clientSettings(tier, self.fail) for tier in settings.tiers]
+        self.assertEqual(
+            (
+                first.bootstrapServers,
+                first.saslUsername,
+                first.saslPassword,
+                first.brokerEndpoint,
+                first.requestTimeoutMs,
+                first.socketConnectionSetupTimeoutMs,
+                first.clientId,
+            ),
+            (
+                ("log1:9092",),
+                "auditor",
+                "hidden",
+                "tls:{host}:{port}",
+                1234,
+                1234,
+                "pylogbroker-auditor",
+            ),
+        )
+        self.assertEqual(
+            (second.bootstrapServers, second.saslUsername, second.brokerEndpoint),
+            (("log2:9092",), "", "tcp:{host}:{port}"),
+        )
+        self.assertEqual(second.requestTimeoutMs, 99)
+        for each in (settings, first):
+            self.assertNotIn("hidden", repr(each))
+
+    def test_wrongClientSettings(self) -> None:
+        """What is wrong for a tier is an error that names key and tier; an unknown key is told."""
+        for key, value, reason in (
+            ("tier.other.sasl.username", "x", "there is no tier NAME=kafka:HOST:PORT"),
+            ("tier.live.sasl.username", "x", r"tier\.live\.sasl.username and sasl.password"),
+            ("tier.live.request.timeout.ms", "x", r"tier\.live\.request.timeout.ms=x"),
+            ("tier.live.bootstrap.servers", "h:1", "the tier's address says it"),
+        ):
+            with self.assertRaisesRegex(ConfigurationError, reason):
+                self.settings(tiers="live=kafka:log1:9092", **{key: value})
+        warnings: list[str] = []
+        AuditorSettings.fromProperties(
+            {"tiers": "live=kafka:log1:9092", "tier.live.sasl.user": "x"}, warnings.append
+        )
+        self.assertEqual(len(warnings), 1)
+        self.assertIn("tier.live.sasl.user=", warnings[0])
+
     def test_expected(self) -> None:
         """
         A tier may say which brokers there must be; what only looks a little like it belongs to the
@@ -96,6 +191,7 @@ class AuditorSettingsTests(SynchronousTestCase):
             "a=zk:1 | a=zk:2",
             "a=broker:",
             "a=table:",
+            "a=kafka:",
             "a b=zk:1",
         ):
             self.assertRaises(ConfigurationError, self.settings, tiers=wrong)
@@ -111,6 +207,8 @@ class AuditorSettingsTests(SynchronousTestCase):
             "a=broker:ev[il:9092",
             "a=broker:log1",
             "a=broker:log1:9092,log2:x",
+            "a=kafka:log1",
+            "a=kafka:log1:9092,log2:x",
             "a=broker:[::1:9092",
             "a=ev[il:2181",
             "a=zk1:x",

@@ -154,6 +154,18 @@ class SettingsTests(SynchronousTestCase):
         with self.assertRaises(TypeError):
             type("Wrong", (Settings,), {"sizeOfPaper": ConfigKey("paper.size", Text(), "", "")})
 
+    def test_declaredAgain(self) -> None:
+        """A key that a subclass declares again replaces the inherited one."""
+
+        class RedPrinterSettings(PrinterSettings):
+            ink = ConfigKey("ink", Text(), "red", "Another ink.")
+
+        self.assertEqual(RedPrinterSettings.fromProperties({"paper.size": "4"}).ink, "red")
+        self.assertEqual(
+            [key.doc for key in RedPrinterSettings.keys if key.key == "ink"], ["Another ink."]
+        )
+        self.assertEqual(self.settings.ink, "black")
+
     def test_onTheClass(self) -> None:
         """On the class, a name gives the key, and not a value."""
         self.assertEqual((PrinterSettings.ink.key, PrinterSettings.ink.doc), ("ink", "Which ink."))

@@ -12,6 +12,7 @@ from pylogbroker.config.__main__ import settingsPage
 from pylogbroker.config.auditsettings import AuditedSettings, AuditorSettings
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.config.consumersettings import ConsumerSettings
+from pylogbroker.config.kafka.auditedsettings import KafkaAuditedSettings
 from pylogbroker.config.kafka.clientsettings import (
     KafkaAdminSettings,
     KafkaConsumerSettings,
@@ -58,6 +59,7 @@ class PageTests(SynchronousTestCase):
                 KafkaAdminSettings.keys,
                 KafkaSourceSettings.keys[len(KafkaConsumerSettings.keys) :],
                 AuditedSettings.keys,
+                [KafkaAuditedSettings.auditEnvelope],
                 AuditorSettings.keys,
                 RegistrySettings.keys,
             ),

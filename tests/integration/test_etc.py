@@ -56,7 +56,14 @@ class PropertyTests(SynchronousTestCase):
         text = (ETC / name).read_text(encoding="utf-8")
         used = [row for row in rows if row.isEffective]
         found = re.findall(r"\n((?:# .*\n)+)(#?)([a-zA-Z.]+)=(.*)", text)
-        self.assertEqual([key for _, _, key, _ in found], [row.key for row in used])
+        prefixes = tuple(row.key for row in rows if row.isPrefix)
+        self.assertEqual(
+            [
+                next((prefix for prefix in prefixes if key.startswith(prefix)), key)
+                for _, _, key, _ in found
+            ],
+            [row.key for row in used],
+        )
         for row, (comment, mark, _key, value) in zip(used, found, strict=True):
             self.assertEqual(
                 " ".join(line[2:] for line in comment.splitlines()),

@@ -78,8 +78,9 @@ COMMANDS = (
             changesOption("a property that overrides the file's"),
             repeated(
                 "--tier NAME=SERVERS",
-                "a cluster: ZooKeeper's servers, or broker:HOST:PORT; or table:FOLDER, filled by "
-                "pylogbroker load; can be repeated; replaces the file's tiers",
+                "a cluster of 2011: ZooKeeper's servers, or broker:HOST:PORT; of today: "
+                "kafka:HOST:PORT; or table:FOLDER, filled by pylogbroker load; can be repeated; "
+                "replaces the file's tiers",
                 "tiers",
             ),
             repeated("--topic TOPIC", "audit only this topic; can be repeated", "topics"),
@@ -90,6 +91,7 @@ COMMANDS = (
 examples:
   pylogbroker audit --tier live=zk1:2181/kafka
   pylogbroker audit --tier live=zk1:2181/kafka --tier mirror=zk9:2181/kafka --topic clicks --json
+  pylogbroker audit --tier old=zk1:2181/kafka --tier new=kafka:log1:9092,log2:9092
   pylogbroker audit --tier live=broker:log1:9092 --set grace.ms=60000 --brief
 
 Topics without reports of producers are compared with the first tier. Exit status: 0, nothing is

@@ -582,6 +582,10 @@ class KafkaProducer:
         @raise ConfigurationError: the settings have no C{topic}.
         """
         self.sendNoWait(self.ownTopic(), data)
+        self.onUpstreamWrite()
+
+    def onUpstreamWrite(self) -> None:
+        """Pause the Twisted producer if need be. For wrappers that send its data in another way."""
         self._flowControl.onWrite()
 
     def ownTopic(self) -> str:
