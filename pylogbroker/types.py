@@ -93,8 +93,18 @@ class PartitionId(NamedTuple):
         return f"{self.topic}/{self.partition}"
 
 
-def byTopic(values: Mapping[PartitionId, T]) -> dict[str, dict[str, T]]:
-    """The form of a mapping in JSON: an object of partitions for each topic, both sorted."""
+AnyPartition = PartitionId | TopicPartition
+"""A partition of Kafka 0.7, or of today's Kafka. Collections of both cannot be sorted."""
+
+P = TypeVar("P", bound=AnyPartition)
+
+
+def byTopic(values: Mapping[P, T]) -> dict[str, dict[str, T]]:
+    """
+    The form of a mapping in JSON: an object of partitions for each topic, both sorted.
+
+    @param values: of partitions of one kind.
+    """
     found: dict[str, dict[str, T]] = {}
     for (topic, partition), value in sorted(values.items()):
         found.setdefault(topic, {})[str(partition)] = value

@@ -13,6 +13,9 @@ requests another start.
    next run would not know of it.
  - A log that ends before the table was created anew, or is another log. Only the user knows which
    rows are right then.
+
+Offsets are positions: bytes in logs of Kafka 0.7, numbers in those of today's, where compaction and
+transactions leave gaps. Nothing here counts with them.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from pylogbroker.errors import LoadError
-from pylogbroker.types import EARLIEST, LATEST, OffsetBounds, PartitionId
+from pylogbroker.types import EARLIEST, LATEST, AnyPartition, OffsetBounds
 
 
 class PlannedRange(NamedTuple):
@@ -31,7 +34,7 @@ class PlannedRange(NamedTuple):
     @ivar isAgain: whether it replaces rows of the table.
     """
 
-    partition: PartitionId
+    partition: AnyPartition
     fromOffset: int
     toOffset: int
     isAgain: bool
@@ -58,9 +61,9 @@ class LoadPlan(NamedTuple):
 
 
 def planRanges(
-    positions: Mapping[PartitionId, int],
-    bounds: Mapping[PartitionId, OffsetBounds],
-    startOffsets: Mapping[PartitionId, int] | None = None,
+    positions: Mapping[AnyPartition, int],
+    bounds: Mapping[AnyPartition, OffsetBounds],
+    startOffsets: Mapping[AnyPartition, int] | None = None,
     *,
     isLossFatal: bool = True,
 ) -> LoadPlan:
@@ -93,7 +96,7 @@ def planRanges(
 
 
 def _start(
-    partition: PartitionId,
+    partition: AnyPartition,
     position: int | None,
     bounds: OffsetBounds,
     wanted: int | None,
@@ -132,7 +135,7 @@ def _start(
 
 
 def advancePositions(
-    positions: Mapping[PartitionId, int], plan: LoadPlan
-) -> dict[PartitionId, int]:
+    positions: Mapping[AnyPartition, int], plan: LoadPlan
+) -> dict[AnyPartition, int]:
     """Where the table ends after a plan."""
     return {**positions, **{each.partition: each.toOffset for each in plan.ranges}}

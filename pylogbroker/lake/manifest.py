@@ -5,6 +5,9 @@ A manifest is one JSON object with a version, written once and never changed. Wh
 each manifest alone has the positions of all partitions. So a run reads the last manifest only, and
 a table with ten thousand runs opens as fast as a new one.
 
+Partitions of Kafka 0.7 are written C{"<broker>-<number>"}, those of today's Kafka C{"<number>"}. A
+table has partitions of one kind, since its rows name them by other columns.
+
 Rows are counted per topic, window of event time, and host if the envelopes name one, or without an
 event time in C{arrivals}. Replaced rows count negative, so sums over all manifests equal the
 table's content.
@@ -18,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pylogbroker.errors import TableError
-from pylogbroker.types import BrokerPartition, PartitionId, byTopic
+from pylogbroker.types import AnyPartition, BrokerPartition, PartitionId, TopicPartition, byTopic
 
 MANIFEST_SIZE_MAX = 256 << 20
 WINDOW_COUNT_MAX = 200_000
@@ -47,7 +50,7 @@ class LoadedRange(NamedTuple):
     """
 
     topic: str
-    partition: BrokerPartition
+    partition: BrokerPartition | int
     fromOffset: int
     toOffset: int
     rowCount: int
@@ -100,7 +103,8 @@ class RunManifest:
     @ivar columns: by topic, as JSON, the columns of all runs, without topic, date and hour. If a
         topic is missing, its files tell.
     @ivar notes: sentences for investigators, such as what was lost. Early releases have none.
-    @ivar logSize: loaded bytes of the brokers' logs.
+    @ivar logSize: loaded bytes of the brokers' logs; 0 where offsets do not tell, as in today's
+        Kafka.
     """
 
     number: int
@@ -109,7 +113,7 @@ class RunManifest:
     startedMs: int
     eventTime: str
     ranges: tuple[LoadedRange, ...]
-    positions: Mapping[PartitionId, int]
+    positions: Mapping[AnyPartition, int]
     added: tuple[TableFile, ...]
     removed: tuple[str, ...]
     windowMs: int
@@ -182,7 +186,7 @@ def decodeManifest(name: str, data: bytes) -> RunManifest:
                 for each in _list(found["ranges"])
             ),
             {
-                PartitionId(topic, _partition(text)): offset
+                _place(topic, _partition(text)): offset
                 for topic, offsets in found["positions"].items()
                 for text, offset in offsets.items()
             },
@@ -215,8 +219,14 @@ def _list(found: Any) -> list[Any]:
     return found
 
 
-def _partition(text: str) -> BrokerPartition:
-    return BrokerPartition(*map(int, text.split("-")))
+def _partition(text: str) -> BrokerPartition | int:
+    return BrokerPartition(*map(int, text.split("-"))) if "-" in text else int(text)
+
+
+def _place(topic: str, partition: BrokerPartition | int) -> AnyPartition:
+    if isinstance(partition, BrokerPartition):
+        return PartitionId(topic, partition)
+    return TopicPartition(topic, partition)
 
 
 def _check(manifest: RunManifest) -> None:
@@ -244,6 +254,9 @@ def _check(manifest: RunManifest) -> None:
         for text in (*manifest.columns, *manifest.columns.values(), *manifest.notes)
     ):
         raise ValueError("not a text")
+    places = {type(each.partition) for each in (*manifest.ranges, *manifest.positions)}
+    if len(places) > 1:
+        raise ValueError("partitions of Kafka 0.7 and of today's Kafka")
     paths = [
         manifest.runId,
         *manifest.removed,

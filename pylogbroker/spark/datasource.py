@@ -56,9 +56,9 @@ from pylogbroker.spark.brokerclients import (
     isSelected,
 )
 from pylogbroker.spark.kafka.options import (
-    BOOTSTRAP_SERVERS,
     KafkaSinkOptions,
     KafkaSourceOptions,
+    isKafka,
 )
 from pylogbroker.spark.kafka.rangereader import KAFKA_SCHEMA, KAFKA_SCHEMA_WITH_HEADERS
 from pylogbroker.spark.kafka.sink import KafkaStreamWriter, checkKafkaColumns, sendRows
@@ -348,18 +348,13 @@ class PylogbrokerDataSource(DataSource):
         """The name for C{format}."""
         return "pylogbroker"
 
-    @property
-    def _isKafka(self) -> bool:
-        """Whether the topics are those of today's Kafka."""
-        return any(name.lower() == BOOTSTRAP_SERVERS for name in self.options)
-
     def schema(self) -> StructType:
         """
         The columns.
 
         @raise ConfigurationError: an option is wrong.
         """
-        if not self._isKafka:
+        if not isKafka(self.options):
             return SCHEMA
         hasHeaders = KafkaSourceOptions.fromOptions(self.options).includeHeaders
         return KAFKA_COLUMNS_WITH_HEADERS if hasHeaders else KAFKA_COLUMNS
@@ -369,7 +364,7 @@ class PylogbrokerDataSource(DataSource):
         @raise ConfigurationError: an option is wrong, or the schema is not the source's.
         """
         self._checkSchema(schema)
-        if self._isKafka:
+        if isKafka(self.options):
             return KafkaBatchReader(KafkaSourceOptions.fromOptions(self.options))
         return BatchReader(SourceOptions.fromOptions(self.options))
 
@@ -381,7 +376,7 @@ class PylogbrokerDataSource(DataSource):
         for name in self.options:
             if name.lower().startswith("ending"):
                 raise ConfigurationError(f"{name} has no meaning for a stream, which has no end")
-        if self._isKafka:
+        if isKafka(self.options):
             return KafkaStreamReader(KafkaSourceOptions.fromOptions(self.options))
         return StreamReader(SourceOptions.fromOptions(self.options))
 
@@ -389,7 +384,7 @@ class PylogbrokerDataSource(DataSource):
         """
         @raise ConfigurationError: an option or a column is wrong, or the mode is not C{append}.
         """
-        if self._isKafka:
+        if isKafka(self.options):
             return BatchWriter(partial(sendRows, self._kafkaSinkOptions(schema, overwrite)))
         return BatchWriter(partial(sendAll, self._sinkOptions(schema, overwrite)))
 
@@ -397,7 +392,7 @@ class PylogbrokerDataSource(DataSource):
         """
         @raise ConfigurationError: as C{writer}.
         """
-        if self._isKafka:
+        if isKafka(self.options):
             return KafkaStreamWriter(self._kafkaSinkOptions(schema, overwrite))
         return StreamWriter(self._sinkOptions(schema, overwrite))
 

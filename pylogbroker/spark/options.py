@@ -197,7 +197,8 @@ class DataSourceOptions(Settings):
     def fromOptions(cls, options: Mapping[str, str]) -> Self:
         """
         @param options: keys in any case; an empty value counts as missing.
-        @raise ConfigurationError: an option is wrong, unknown or missing.
+        @raise ConfigurationError: an option is wrong, unknown or missing, or the property file is
+            wrong on this machine.
         """
         known = {key.key.lower(): key.key for key in cls.keys}
         given = {}
@@ -218,7 +219,17 @@ class DataSourceOptions(Settings):
             text = str(value).strip()
             if text:
                 given[option] = text.lower() if option in CASELESS_OPTIONS else text
-        return cls.fromProperties(given)
+        found = cls.fromProperties(given)
+        found.access()
+        return found
+
+    def access(self) -> SecuritySettings:
+        """
+        Credentials and the endpoint of brokers, from the options and this machine's file. Blocks.
+
+        @raise ConfigurationError: the file cannot be read, or a value is wrong.
+        """
+        raise NotImplementedError
 
 
 class ClusterOptions(DataSourceOptions):
@@ -240,16 +251,6 @@ class ClusterOptions(DataSourceOptions):
     retryCount = ownKey("retryCount", Integer(0, 1000), "3", "Repeated requests to a broker.")
 
     @classmethod
-    def fromOptions(cls, options: Mapping[str, str]) -> Self:
-        """
-        @raise ConfigurationError: as L{DataSourceOptions.fromOptions}, or the file is wrong on this
-            machine.
-        """
-        found = super().fromOptions(options)
-        found.access()
-        return found
-
-    @classmethod
     def complete(cls, values: dict[str, Any], properties: Mapping[str, str], warn: Warn) -> None:
         """See L{Settings.complete}."""
         if bool(values["zookeeper"]) == bool(values["brokers"]):
@@ -269,11 +270,7 @@ class ClusterOptions(DataSourceOptions):
         return f"the brokers {', '.join(f'{each.host}:{each.port}' for each in addresses)}"
 
     def access(self) -> SecuritySettings:
-        """
-        Credentials and the endpoint of brokers, from the options and this machine's file. Blocks.
-
-        @raise ConfigurationError: the file cannot be read, or a value is wrong.
-        """
+        """See L{DataSourceOptions.access}."""
         values = (self.zookeeperDigest, self.zookeeperAcl, self.brokerEndpoint)
         changes = zip(ACCESS_OPTIONS.values(), values, strict=True)
         return SecuritySettings.read(

@@ -27,7 +27,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.spark.loader import table
 from tests.cli.commands import Outcome
-from tests.spark.loader.cases import LoadCase
+from tests.spark.loader.cases import KafkaLoadCase, LoadCase
 
 
 def marked(rows: Any) -> Any:
@@ -190,6 +190,35 @@ class CommandTests(LoadCase):
         self.assertIn(f"\t{self.topic}\t0\t{self.end()}\n", Path(out).read_text(encoding="utf-8"))
 
 
+class KafkaCommandTests(KafkaLoadCase):
+    """A topic of today's Kafka."""
+
+    def test_today(self) -> None:
+        """
+        The ranges have plain numbers of partitions, and no bytes of log; C{--from} and
+        C{--isolation-level} mean what they mean there. Credentials are read from the file.
+        """
+        self.write(b"a", b"b", partition=1)
+        config = self.mktemp()
+        Path(config).write_text("broker.endpoint=tcp:{host}:{port}\n", encoding="utf-8")
+        begin = json.dumps({self.topic: {"1": 1}})
+        for arguments, wanted in (
+            ((), ["1", "0", "2", "2", "0"]),
+            (
+                ("--from", begin, "--isolation-level", "read_uncommitted", "--config", config),
+                ["1", "1", "2", "1", "1"],
+            ),
+        ):
+            at = ["--bootstrap-server", self.broker.bootstrapServers]
+            options = parse(["load", self.folder, "--topic", self.topic, *at, *arguments])
+            path, errors = self.mktemp(), io.StringIO()
+            with open(path, "wb") as file:
+                self.assertEqual(load(options, Streams(-1, file.fileno(), errors)), 0)
+            _head, row = (line.split() for line in Path(path).read_text("utf-8").splitlines())
+            self.assertEqual(row, [self.topic, *wanted])
+            self.assertIn("rows, in 1 file of" if not arguments else "row", errors.getvalue())
+
+
 class ArgumentTests(SynchronousTestCase):
     """What does not belong together, or is wrong before Spark has started."""
 
@@ -213,6 +242,8 @@ class ArgumentTests(SynchronousTestCase):
             (("--topic", "a/b"), "a/b"),
             (("--topic", "x", "--config", "/nonexistent/properties"), "/nonexistent/properties"),
             (("--topic", "x", "--set", "zk.diggest=me:secret"), "zk.digest"),
+            (("--topic", "x", "--isolation-level", "read_committed"), "needs --bootstrap-server"),
+            (("--topic", "x", "--bootstrap-server", "h:1"), "not allowed with"),
         ):
             errors = io.StringIO()
             with redirect_stderr(errors):
@@ -223,4 +254,13 @@ class ArgumentTests(SynchronousTestCase):
                     Streams(-1, 1, errors),
                 )
             self.assertEqual(ended.code, 2)
+            self.assertIn(reason, errors.getvalue())
+        today = ["load", "/t", "--bootstrap-server", "h:1", "--topic", "x"]
+        for more, reason in (
+            (("--offsets-out", "f"), "addresses and offsets of Kafka 0.7"),
+            (("--set", "sasl.password=secret", "--set", "sasl.username=ann"), "in the file"),
+        ):
+            errors = io.StringIO()
+            with redirect_stderr(errors):
+                self.assertRaises(SystemExit, prepare, [*today, *more], Streams(-1, 1, errors))
             self.assertIn(reason, errors.getvalue())

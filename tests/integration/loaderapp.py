@@ -1,6 +1,6 @@
 """
 A program with a Spark session that loads when it is told to, so that tests can kill it: C{python -m
-tests.integration.loaderapp FOLDER ZOOKEEPER}.
+tests.integration.loaderapp FOLDER OPTIONS}. The options of the source are JSON.
 
 It says C{ready}, and then, for each line that it reads, loads the topic and says what came of it,
 in a line of JSON. A line C{flaky} lets half of the tasks fail at their first attempt, in the middle
@@ -42,7 +42,7 @@ def flaky(rows: Any) -> Any:
     return rows.mapInArrow(_failing, rows.schema)
 
 
-def main(folder: str, zookeeper: str) -> None:
+def main(folder: str, source: str) -> None:
     """See the module."""
     spark = startSession(folder)
     from pylogbroker.spark.loader import load
@@ -55,7 +55,7 @@ def main(folder: str, zookeeper: str) -> None:
             result = load(
                 spark,
                 f"{folder}/table",
-                zookeeper=zookeeper,
+                **json.loads(source),
                 subscribe=TOPIC,
                 minPartitions="6",
                 transform=transform,

@@ -22,23 +22,29 @@ from pathlib import Path
 from random import Random
 from threading import Event
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow.parquet as parquet
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import TopicPartition as ConfluentPartition
 
 from pylogbroker.audit.envelope import encodeEnvelope
 from pylogbroker.lake.manifest import NO_RUN, RunManifest
 from pylogbroker.lake.table import STAGING, Table
 from pylogbroker.storage.files import RealFileSystem
 from pylogbroker.syncclient import SimpleConsumer
-from pylogbroker.types import BrokerPartition, PartitionId
+from pylogbroker.types import AnyPartition, BrokerPartition, PartitionId, TopicPartition
 from tests.integration.loaderapp import FAILED, TOPIC
 from tests.integration.sparksession import SparkCluster
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PLACES = [BrokerPartition(broker, partition) for broker in range(2) for partition in range(2)]
+PARTITION_COUNT = 4
 BASE_MS = 1_767_268_800_000
 FETCH_SIZE = 8 << 20
+READ_SECONDS = 0.5
+"""For a thousand records; Confluent's client waits as long for the last of them."""
+
+ATTEMPT_COUNT = 240
 
 
 class LoadTrialError(AssertionError):
@@ -69,13 +75,158 @@ class Figures(NamedTuple):
     rowCount: int = 0
 
 
+Row = tuple[Any, ...]
+
+
+class TrialTopic(Protocol):
+    """
+    The topic of a trial, which has L{PARTITION_COUNT} partitions.
+
+    @ivar source: where it is, as options of the loader.
+    @ivar columns: those by which its rows are compared.
+    """
+
+    source: dict[str, str]
+    columns: tuple[str, ...]
+
+    def publish(self, index: int, payloads: list[bytes], codec: int) -> None:
+        """Put messages into one of the partitions; they can be read when this returns."""
+
+    def ends(self) -> dict[AnyPartition, int]:
+        """Where the brokers end."""
+
+    def stored(self, ends: dict[AnyPartition, int]) -> Counter[Row]:
+        """What the brokers have, up to there, as C{columns}."""
+
+
+class Kafka07Topic:
+    """A topic of Kafka 0.7 on two brokers of two partitions."""
+
+    columns: tuple[str, ...] = ("broker", "partition", "nextOffset", "value")
+
+    def __init__(self, cluster: SparkCluster) -> None:
+        self._cluster = cluster
+        self._places = [BrokerPartition(index // 2, index % 2) for index in range(PARTITION_COUNT)]
+        self.source = {"zookeeper": cluster.zookeeper}
+
+    def publish(self, index: int, payloads: list[bytes], codec: int) -> None:
+        """See L{TrialTopic.publish}."""
+        self._cluster.write(TOPIC, self._places[index], payloads, codec=codec)
+
+    def _consumer(self, broker: int) -> SimpleConsumer:
+        return SimpleConsumer("127.0.0.1", self._cluster.brokers[broker].port)
+
+    def ends(self) -> dict[AnyPartition, int]:
+        """See L{TrialTopic.ends}."""
+        found: dict[AnyPartition, int] = {}
+        for place in self._places:
+            with self._consumer(place.broker) as consumer:
+                [found[PartitionId(TOPIC, place)]] = consumer.getOffsetsBefore(
+                    TOPIC, place.partition, -1, 1
+                )
+        return found
+
+    def stored(self, ends: dict[AnyPartition, int]) -> Counter[Row]:
+        """See L{TrialTopic.stored}."""
+        found: Counter[Row] = Counter()
+        for place, end in ends.items():
+            assert isinstance(place, PartitionId)
+            with self._consumer(place.partition.broker) as consumer:
+                begin = 0
+                while begin < end:
+                    size = min(FETCH_SIZE, end - begin)
+                    fetched = consumer.fetch(TOPIC, place.partition.partition, begin, size)
+                    for payload, behind in fetched.payloads():
+                        found[(*place.partition, behind, payload)] += 1
+                        begin = behind
+        return found
+
+
+class KafkaTopic:
+    """
+    A topic of today's Kafka. What is published is a transaction; an aborted one follows, so that
+    offsets have gaps. Confluent's client writes and reads.
+    """
+
+    columns: tuple[str, ...] = ("partition", "offset", "value")
+
+    def __init__(self, servers: str) -> None:
+        self._servers = {"bootstrap.servers": servers}
+        self.source = {"kafka.bootstrap.servers": servers}
+        self._producers: dict[int, Producer] = {}
+
+    def _producer(self, codec: int) -> Producer:
+        if codec not in self._producers:
+            self._producers[codec] = Producer(
+                {
+                    **self._servers,
+                    "transactional.id": f"trial {codec}",
+                    "compression.type": ("none", "gzip", "lz4")[codec],
+                }
+            )
+            self._producers[codec].init_transactions(60)
+        return self._producers[codec]
+
+    def publish(self, index: int, payloads: list[bytes], codec: int) -> None:
+        """See L{TrialTopic.publish}."""
+        producer = self._producer(codec)
+        for values, end in (
+            (payloads, producer.commit_transaction),
+            ([b"aborted"] * 3, producer.abort_transaction),
+        ):
+            producer.begin_transaction()
+            for value in values:
+                producer.produce(TOPIC, value, key=value[:2], partition=index)
+            producer.flush(60)
+            end(60)
+
+    def _consumer(self) -> Consumer:
+        settings = {"group.id": "trial", "enable.partition.eof": True}
+        return Consumer({**self._servers, **settings, "isolation.level": "read_committed"})
+
+    def ends(self) -> dict[AnyPartition, int]:
+        """See L{TrialTopic.ends}."""
+        consumer = self._consumer()
+        found: dict[AnyPartition, int] = {}
+        for index in range(PARTITION_COUNT):
+            _low, high = consumer.get_watermark_offsets(ConfluentPartition(TOPIC, index), 60)
+            found[TopicPartition(TOPIC, index)] = high
+        consumer.close()
+        return found
+
+    def stored(self, ends: dict[AnyPartition, int]) -> Counter[Row]:
+        """See L{TrialTopic.stored}."""
+        found: Counter[Row] = Counter()
+        consumer = self._consumer()
+        consumer.assign([ConfluentPartition(TOPIC, index, 0) for index in range(PARTITION_COUNT)])
+        reading = set(range(PARTITION_COUNT))
+        for _attempt in range(ATTEMPT_COUNT):
+            for message in consumer.consume(1_000, READ_SECONDS):
+                error, index, offset = message.error(), message.partition(), message.offset()
+                if error is None:
+                    assert index is not None
+                    assert offset is not None
+                    if offset < ends[TopicPartition(TOPIC, index)]:
+                        found[index, offset, message.value()] += 1
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    reading.discard(index)
+                else:
+                    raise LoadTrialError(f"the topic cannot be read: {error}")
+            if not reading:
+                break
+        else:
+            raise LoadTrialError(f"the ends of partitions {reading} were not reached")
+        consumer.close()
+        return found
+
+
 class Loader:
     """A L{tests.integration.loaderapp} as a process, in a group of its own."""
 
-    def __init__(self, folder: str, zookeeper: str) -> None:
+    def __init__(self, folder: str, source: dict[str, str]) -> None:
         self._errors = open(f"{folder}/errors.txt", "ab+")  # noqa: SIM115 - as long as the process
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.loaderapp", folder, zookeeper],
+            [sys.executable, "-m", "tests.integration.loaderapp", folder, json.dumps(source)],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdin=subprocess.PIPE,
@@ -135,16 +286,15 @@ class LoadTrial:
     """
 
     def __init__(
-        self, folder: str, cluster: SparkCluster, seed: int, report: Callable[[str], object] = len
+        self, folder: str, topic: TrialTopic, seed: int, report: Callable[[str], object] = len
     ) -> None:
         """
         @param folder: for the table, and for Spark; it is there.
-        @param cluster: two brokers of two partitions.
         @param report: is told how far it is.
         """
         self.figures = Figures()
         self._folder = folder
-        self._cluster = cluster
+        self._topic = topic
         self._random = Random(seed)
         self._report = report
         self._number = 0
@@ -164,7 +314,7 @@ class LoadTrial:
                 loader = self._loader()
             self._failing(loader, messageCount)
             self._two(loader, messageCount)
-            self._compare(self._published())
+            self._compare(self._topic.ends())
             last = self._last()
             self._count(runCount=last.number, rowCount=sum(self._loaded().values()))
         finally:
@@ -177,7 +327,7 @@ class LoadTrial:
         )
 
     def _loader(self) -> Loader:
-        loader = Loader(self._folder, self._cluster.zookeeper)
+        loader = Loader(self._folder, self._topic.source)
         self._loaders.append(loader)
         return loader.ready()
 
@@ -190,13 +340,13 @@ class LoadTrial:
     # -- rounds
 
     def _publish(self, count: int) -> None:
-        for index, place in enumerate(PLACES):
+        for index in range(PARTITION_COUNT):
             payloads = [
                 self._payload(number)
-                for number in range(self._number, self._number + count // len(PLACES))
+                for number in range(self._number, self._number + count // PARTITION_COUNT)
             ]
             self._number += len(payloads)
-            self._cluster.write(TOPIC, place, payloads, codec=(self._number + index) % 3)
+            self._topic.publish(index, payloads, (self._number + index) % 3)
 
     def _payload(self, number: int) -> bytes:
         data = b"%d " % number + b"." * self._random.randrange(100)
@@ -215,7 +365,7 @@ class LoadTrial:
         begun = monotonic()
         loader.begin()
         said = loader.said()
-        if said.get("rowCount") != messageCount // len(PLACES) * len(PLACES):
+        if said.get("rowCount") != messageCount // PARTITION_COUNT * PARTITION_COUNT:
             raise LoadTrialError(f"a load of {messageCount} messages said {said}")
         return monotonic() - begun
 
@@ -237,7 +387,7 @@ class LoadTrial:
         self._compare(dict(self._last().positions))
         self._report(
             f"{self.figures.killCount} kills, {self._last().number} runs,"
-            f" {sum(self._last().positions.values()):,} bytes of log"
+            f" {sum(self._last().positions.values()):,} in offsets"
         )
 
     def _failing(self, loader: Loader, messageCount: int) -> None:
@@ -250,7 +400,7 @@ class LoadTrial:
         self._count(
             failedCount=len(Path(self._folder, FAILED).read_text(encoding="ascii").splitlines())
         )
-        self._compare(self._published())
+        self._compare(self._topic.ends())
 
     def _two(self, loader: Loader, messageCount: int) -> None:
         """Two loaders at once: what the one has loaded the other has not."""
@@ -259,31 +409,20 @@ class LoadTrial:
         for each in (loader, other):
             each.begin()
         outcomes = [each.said() for each in (loader, other)]
-        if max(said.get("rowCount", 0) for said in outcomes) != messageCount // len(PLACES) * len(
-            PLACES
-        ):
+        wanted = messageCount // PARTITION_COUNT * PARTITION_COUNT
+        if max(said.get("rowCount", 0) for said in outcomes) != wanted:
             raise LoadTrialError(f"two loaders at once said {outcomes}")
         self._count(refusedCount=sum(said.get("error") == "TableBusyError" for said in outcomes))
 
     # -- looking
 
-    def _published(self) -> dict[PartitionId, int]:
-        """Where the brokers end."""
-        ends = {}
-        for place in PLACES:
-            with SimpleConsumer("127.0.0.1", self._cluster.brokers[place.broker].port) as consumer:
-                [ends[PartitionId(TOPIC, place)]] = consumer.getOffsetsBefore(
-                    TOPIC, place.partition, -1, 1
-                )
-        return ends
-
-    def _compare(self, ends: dict[PartitionId, int]) -> None:
+    def _compare(self, ends: dict[AnyPartition, int]) -> None:
         """The table has exactly what the topic has up to there."""
         if dict(self._last().positions) != ends:
             raise LoadTrialError(
                 f"the table ends at {dict(self._last().positions)}, and not at {ends}"
             )
-        wanted = self._stored(ends)
+        wanted = self._topic.stored(ends)
         found = self._loaded()
         if found != wanted:
             missing, more = list((wanted - found).items())[:3], list((found - wanted).items())[:3]
@@ -292,31 +431,10 @@ class LoadTrial:
                 f" {(found - wanted).total()} are too many, such as {more}"
             )
 
-    def _stored(self, ends: dict[PartitionId, int]) -> Counter[tuple[BrokerPartition, int, bytes]]:
-        """What the brokers have, up to there: partition, next offset and payload."""
-        found: Counter[tuple[BrokerPartition, int, bytes]] = Counter()
-        for place, end in ends.items():
-            with SimpleConsumer(
-                "127.0.0.1", self._cluster.brokers[place.partition.broker].port
-            ) as consumer:
-                begin = 0
-                while begin < end:
-                    for payload, behind in consumer.fetch(
-                        TOPIC, place.partition.partition, begin, min(FETCH_SIZE, end - begin)
-                    ).payloads():
-                        found[place.partition, behind, payload] += 1
-                        begin = behind
-        return found
-
-    def _loaded(self) -> Counter[tuple[BrokerPartition, int, bytes]]:
+    def _loaded(self) -> Counter[Row]:
         """What the table has."""
-        found: Counter[tuple[BrokerPartition, int, bytes]] = Counter()
+        found: Counter[Row] = Counter()
         for path in self.table.files():
-            rows = parquet.ParquetFile(path).read(
-                columns=["broker", "partition", "nextOffset", "value"]
-            )
-            for broker, partition, nextOffset, value in zip(
-                *(column.to_pylist() for column in rows.columns), strict=True
-            ):
-                found[BrokerPartition(broker, partition), nextOffset, value] += 1
+            rows = parquet.ParquetFile(path).read(columns=list(self._topic.columns))
+            found.update(zip(*(column.to_pylist() for column in rows.columns), strict=True))
         return found

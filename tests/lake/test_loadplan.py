@@ -8,7 +8,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import LoadError
 from pylogbroker.lake.loadplan import LoadPlan, PlannedRange, advancePositions, planRanges
-from pylogbroker.types import EARLIEST, LATEST, BrokerPartition, OffsetBounds, PartitionId
+from pylogbroker.types import (
+    EARLIEST,
+    LATEST,
+    AnyPartition,
+    BrokerPartition,
+    OffsetBounds,
+    PartitionId,
+)
 
 A = PartitionId("clicks", BrokerPartition(0, 0))
 B = PartitionId("clicks", BrokerPartition(1, 0))
@@ -26,7 +33,7 @@ class RangeTests(SynchronousTestCase):
         isLossFatal: bool = True,
     ) -> LoadPlan:
         """One partition."""
-        positions = {} if position is None else {A: position}
+        positions: dict[AnyPartition, int] = {} if position is None else {A: position}
         return planRanges(
             positions,
             {A: OffsetBounds(start, end)},

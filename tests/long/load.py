@@ -2,6 +2,7 @@
 The long form of C{tests.integration.test_load}::
 
     python -m tests.long.load --kills 20
+    python -m tests.long.load --kills 20 --today
 
 prints the seed, the versions, and what the run was made of; the exit status is 0 if the table
 equals the topic after each kill, and in the end.
@@ -17,7 +18,15 @@ import tempfile
 from importlib.metadata import version
 from time import monotonic
 
-from tests.integration.loadtrial import LoadTrial, LoadTrialError
+from pylogbroker.testing.backgroundbroker import BackgroundBroker
+from tests.integration.loadtrial import (
+    PARTITION_COUNT,
+    Kafka07Topic,
+    KafkaTopic,
+    LoadTrial,
+    LoadTrialError,
+    TrialTopic,
+)
 from tests.integration.sparksession import SparkCluster
 from tests.long.telling import addSeed, seedOf, tell, tellFigures, tellStart
 
@@ -35,25 +44,35 @@ def main() -> int:
         help="how many messages are published before each load (20000)",
     )
     parser.add_argument("--kills", type=int, default=20, help="how often the loader is killed (20)")
+    parser.add_argument(
+        "--today", action="store_true", help="a topic of today's Kafka, not of Kafka 0.7"
+    )
     addSeed(parser, "the moments")
     options = parser.parse_args()
     seed = seedOf(options)
     tellStart(
-        f"seed {seed}, {options.messages} messages a load, {options.kills} kills",
+        f"seed {seed}, {options.messages} messages a load, {options.kills} kills,"
+        f" {'today' if options.today else 'Kafka 0.7'}",
         f"PySpark {version('pyspark')}",
     )
     folder = tempfile.mkdtemp(prefix="pylogbroker-load-")
     os.makedirs(f"{folder}/trial")
     begun = monotonic()
-    cluster = SparkCluster(2, num_partitions="2", log_file_size="400000")
-    trial = LoadTrial(f"{folder}/trial", cluster, seed, _progress)
+    topic: TrialTopic
+    if options.today:
+        broker = BackgroundBroker({"num.partitions": str(PARTITION_COUNT)}).start()
+        topic, end = KafkaTopic(broker.bootstrapServers), broker.close
+    else:
+        cluster = SparkCluster(2, num_partitions="2", log_file_size="400000")
+        topic, end = Kafka07Topic(cluster), cluster.end
+    trial = LoadTrial(f"{folder}/trial", topic, seed, _progress)
     try:
         trial.run(options.messages, options.kills)
     except LoadTrialError as error:
         tell(f"WRONG: {error}\nthe directory is {folder}")
         return 1
     finally:
-        cluster.end()
+        end()
         tellFigures(trial.figures._asdict())
         tellFigures({"seconds": monotonic() - begun})
     shutil.rmtree(folder)

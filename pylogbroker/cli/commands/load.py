@@ -1,6 +1,7 @@
 """
-C{load}: new messages of topics into a table of Parquet files (the Hadoop consumer of 0.7, spec-0.7
-tools §11, on Spark); and C{table compact}: fewer, larger files in such a table.
+C{load}: new messages of topics of Kafka 0.7 or of today's Kafka into a table of Parquet files (the
+Hadoop consumer of 0.7, spec-0.7 tools §11, on Spark); and C{table compact}: fewer, larger files in
+such a table.
 
 PySpark comes with the extra C{spark}, so nothing of it is imported before a command needs it.
 """
@@ -19,20 +20,25 @@ from typing import TYPE_CHECKING, Any
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.arguments import (
     ACCESS,
+    BOOTSTRAP,
     JSON,
     ZOOKEEPER,
     Command,
     either,
     flag,
+    isCurrent,
     option,
     positive,
+    rejectOptions,
     repeated,
     topic,
 )
+from pylogbroker.cli.kafka.records import ISOLATION_LEVELS
 from pylogbroker.cli.output import Progress, asJson, formatBytes, table, tableOfRows
 from pylogbroker.cli.streams import Streams, writeAtOnce
 from pylogbroker.cluster.javaregex import TopicPattern
 from pylogbroker.config.properties import Properties
+from pylogbroker.config.securitysettings import BROKER_ENDPOINT
 from pylogbroker.errors import LoadError, PostCommitError, PylogbrokerError
 from pylogbroker.lake.commit import localPath
 from pylogbroker.producer import plugins
@@ -53,8 +59,20 @@ _HEADINGS = ("TOPIC", "PARTITION", "FROM", "TO", "MESSAGES", "REPLACED")
 
 def prepareLoad(options: Namespace, streams: Streams) -> None:
     """
-    @raise SystemExit: the options name no topics.
+    @raise SystemExit: the options name no topics, or do not go together.
     """
+    if isCurrent(options):
+        reason = "these lines have the addresses and offsets of Kafka 0.7"
+        rejectOptions(options, reason, "--offsets-in", "--offsets-out")
+        given = Properties().withOverrides(options.accessChanges)
+        if secrets := sorted(set(given) - {BROKER_ENDPOINT.key}):
+            options.parser.error(
+                f"--set {secrets[0]}: with --bootstrap-server it belongs in the file of --config,"
+                " since Spark's options travel to the workers"
+            )
+    else:
+        reason = "needs --bootstrap-server: Kafka 0.7 has no transactions"
+        rejectOptions(options, reason, "--isolation-level")
     if not (options.topics or options.whitelist or options.offsetsIn):
         options.parser.error("one of --topic, --whitelist and --offsets-in says what to load")
 
@@ -65,7 +83,7 @@ def load(options: Namespace, streams: Streams) -> int:
     lines = _readLines(options)
     with session(options, "pylogbroker load") as spark:
         from pylogbroker.spark import loader
-        from pylogbroker.spark.loader.run import startOffsetsOf
+        from pylogbroker.spark.loader.kafka07 import startOffsetsOf
 
         startOffsets, topics, pattern = options.startOffsets, options.topics, options.whitelist
         if options.offsetsIn is not None:
@@ -118,9 +136,17 @@ def _cluster(options: Namespace) -> dict[str, str]:
     Options of the cluster and its credentials. What the file holds stays there, since options
     travel to workers.
     """
+    from pylogbroker.spark.kafka.options import BOOTSTRAP_SERVERS
     from pylogbroker.spark.options import ACCESS_OPTIONS
 
-    found = {"zookeeper": options.zookeeper} if options.zookeeper else {"brokers": options.brokers}
+    if isCurrent(options):
+        found = {BOOTSTRAP_SERVERS: options.bootstrapServer}
+        if options.isolationLevel is not None:
+            found["kafka.isolation.level"] = options.isolationLevel
+    elif options.zookeeper:
+        found = {"zookeeper": options.zookeeper}
+    else:
+        found = {"brokers": options.brokers}
     found |= {"config": os.path.abspath(options.accessFile)} if options.accessFile else {}
     given = Properties().withOverrides(options.accessChanges)
     return found | {name: given[key] for name, key in ACCESS_OPTIONS.items() if key in given}
@@ -150,7 +176,7 @@ def _readLines(options: Namespace) -> list[str]:
 
 def _writeOffsets(options: Namespace, isWanted: Callable[[str], bool]) -> None:
     """Write the file as a whole: the next tool must not read half of the lines."""
-    from pylogbroker.spark.loader.run import linesOf
+    from pylogbroker.spark.loader.kafka07 import linesOf
     from pylogbroker.spark.loader.tablereader import tableAt
 
     last = tableAt(options.path).last()
@@ -179,10 +205,9 @@ def _report(options: Namespace, streams: Streams, result: Any) -> None:
         streams.say("nothing is new; the table is as it was")
         return
     written = f"{formatCount(len(manifest.added), 'file')} of {formatBytes(manifest.size)}"
-    streams.say(
-        f"run {manifest.number}: {formatCount(manifest.rowCount, 'row')} of "
-        f"{formatBytes(manifest.logSize)} of log, in {written}"
-    )
+    size = f" of {formatBytes(manifest.logSize)} of log" if manifest.logSize else ""
+    rows = formatCount(manifest.rowCount, "row")
+    streams.say(f"run {manifest.number}: {rows}{size}, in {written}")
     streams.say(f"event time: {manifest.eventTime}")
     for name, count in manifest.arrivals.items():
         rows = formatCount(count, "row")
@@ -334,6 +359,7 @@ COMMANDS = (
             either(
                 ZOOKEEPER,
                 option("--brokers ID:HOST:PORT,…", "the brokers of a cluster without ZooKeeper"),
+                BOOTSTRAP,
                 isRequired=True,
             ),
             either(
@@ -344,7 +370,8 @@ COMMANDS = (
                 option(
                     "--from earliest|JSON",
                     "start here, and replace the rows of the table from there on: earliest, "
-                    'latest, or {"TOPIC": {"BROKER-PARTITION": OFFSET}}',
+                    'latest, or {"TOPIC": {"BROKER-PARTITION": OFFSET}}, with --bootstrap-server '
+                    '{"TOPIC": {"PARTITION": OFFSET}}',
                     dest="startOffsets",
                 ),
                 option(
@@ -359,11 +386,19 @@ COMMANDS = (
             ),
             option(
                 "--event-time EXPRESSION",
-                "the time of a message, in SQL (the audit envelope's time, else that of the run)",
+                "the time of a message, in SQL (the audit envelope's time, else the record's "
+                "timestamp, else the time of the run)",
             ),
             option(
                 "--transform MODULE.FUNCTION",
                 "adds columns: a function from a DataFrame to one with a row for each row",
+            ),
+            option(
+                "--isolation-level LEVEL",
+                "with --bootstrap-server: read_committed, the default, leaves out records of "
+                "aborted transactions, and ends before those of open ones; read_uncommitted loads "
+                "them, too",
+                choices=ISOLATION_LEVELS,
             ),
             flag(
                 "--skip-lost",
@@ -378,6 +413,7 @@ COMMANDS = (
 examples:
   pylogbroker load /tmp/warehouse --zookeeper zk1:2181 --topic clicks
   pylogbroker load /tmp/warehouse --zookeeper zk1:2181 --topic clicks --from earliest --json
+  pylogbroker load /tmp/orders --bootstrap-server log1:9092 --topic orders
 
 Each run continues where the last committed one ended, up to the ends of the logs at its start. The
 next run repeats one that died; no row is lost or doubled. --from loads again, and replaces rows.

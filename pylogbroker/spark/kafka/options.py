@@ -4,7 +4,8 @@ default.
 
 Spark's own hands every C{kafka.*} option on to Java's client. Here the known ones say where the
 brokers are and how to reach them; the others tune Java's client, so they are logged and have no
-effect. TLS reads PEM files, as Java's client does with C{ssl.truststore.type=PEM}.
+effect. TLS reads PEM files, as Java's client does with C{ssl.truststore.type=PEM}. A property file
+of this package's tools can hold the credentials instead: then they do not travel with a job.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import logging
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pylogbroker.cluster.javaregex import TopicPattern
@@ -35,8 +36,9 @@ from pylogbroker.config.propertytypes import (
     Text,
     Warn,
 )
+from pylogbroker.config.securitysettings import BROKER_ENDPOINT, ToolSettings
 from pylogbroker.errors import ConfigurationError
-from pylogbroker.net.endpointstrings import SocketAddress, endpoint
+from pylogbroker.net.endpointstrings import SocketAddress, brokerEndpoint, endpoint
 from pylogbroker.protocol.kafka.saslclient import SaslLogin
 from pylogbroker.spark.options import (
     BATCH_SIZE_MAX,
@@ -136,6 +138,15 @@ def _parseAssignment(text: str) -> tuple[TopicPartition, ...]:
 # -- the options
 
 
+def isKafka(given: Iterable[str]) -> bool:
+    """
+    Whether options choose topics of today's Kafka.
+
+    @param given: their names, in any case.
+    """
+    return any(name.lower() == BOOTSTRAP_SERVERS for name in given)
+
+
 class KafkaOptions(DataSourceOptions):
     """
     Where the brokers are and how to reach them. Workers get copies; each machine reads the PEM
@@ -177,6 +188,8 @@ class KafkaOptions(DataSourceOptions):
         "kafka.ssl.keystore.type", Enum({STORE_TYPE: STORE_TYPE}), STORE_TYPE, "PEM."
     )
     kafkaSslKeyPassword = ownKey("kafka.ssl.key.password", SecretValue(), "", "Of that key.")
+    config = ownKey("config", Text(), "", "Or a property file with credentials.")
+    brokerEndpoint = ownKey("brokerEndpoint", Text(), "", "The key `broker.endpoint`.")
 
     @classmethod
     def isIgnored(cls, name: str) -> bool:
@@ -204,24 +217,35 @@ class KafkaOptions(DataSourceOptions):
         """The cluster, for error messages."""
         return f"the cluster of {', '.join(self.kafkaBootstrapServers)}"
 
+    def access(self) -> ToolSettings:
+        """See L{DataSourceOptions.access}."""
+        changes = [f"{BROKER_ENDPOINT.key}={self.brokerEndpoint}"] if self.brokerEndpoint else []
+        return ToolSettings.read(self.config or None, changes)
+
     def cluster(self) -> KafkaCluster:
         """
         A client, which connects at its first request. The caller closes it.
 
-        @raise ConfigurationError: a PEM file cannot be read on this machine.
+        @raise ConfigurationError: a file cannot be read on this machine.
         """
+        access = self.access()
         tls = self._tls() if self.kafkaSecurityProtocol.endswith("SSL") else None
-        addresses = [endpoint(each) for each in self.kafkaBootstrapServers]
+        addresses = [
+            endpoint(brokerEndpoint(access.brokerEndpoint, each))
+            for each in self.kafkaBootstrapServers
+        ]
         return KafkaCluster(
-            [SocketAddress(each.host, each.port, tls) for each in addresses],
+            [SocketAddress(each.host, each.port, tls or each.tls) for each in addresses],
             self.kafkaClientId,
             self.kafkaRequestTimeoutMs,
-            login=self._login(),
+            login=self._login(access),
         )
 
-    def _login(self) -> SaslLogin | None:
+    def _login(self, access: ToolSettings) -> SaslLogin | None:
         if not self.kafkaSecurityProtocol.startswith("SASL"):
-            return None
+            if not access.saslUsername:
+                return None
+            return SaslLogin(access.saslMechanism, access.saslUsername, access.saslPassword)
         found = dict(_JAAS.findall(self.kafkaSaslJaasConfig))
         name, password = (re.sub(r"\\(.)", r"\1", found[key]) for key in ("username", "password"))
         return SaslLogin(self.kafkaSaslMechanism, name, password)

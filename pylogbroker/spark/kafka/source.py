@@ -38,7 +38,7 @@ from pylogbroker.spark.kafka.ranges import (
 )
 from pylogbroker.spark.splits import apportion, reportDataLoss
 from pylogbroker.syncclient.kafka.cluster import LATEST, KafkaCluster
-from pylogbroker.types import TopicPartition
+from pylogbroker.types import TopicPartition, byTopic
 
 FROM, TO = "from", "to"
 
@@ -76,10 +76,7 @@ class KafkaBatchReader(DataSourceReader):
 
 def encodeKafkaCheckpoint(ranges: Mapping[TopicPartition, KafkaRange]) -> dict[str, dict[str, Any]]:
     """The end of a micro-batch, as Spark stores it."""
-    found: dict[str, dict[str, Any]] = {}
-    for (topic, partition), each in sorted(ranges.items()):
-        found.setdefault(topic, {})[str(partition)] = {FROM: each.start, TO: each.end}
-    return found
+    return byTopic({where: {FROM: each.start, TO: each.end} for where, each in ranges.items()})
 
 
 def decodeKafkaCheckpoint(stored: Mapping[str, Any]) -> dict[TopicPartition, KafkaRange]:

@@ -33,6 +33,7 @@ from pylogbroker.spark.loader.jobprogress import (
     reportProgress,
     translateErrors,
 )
+from pylogbroker.spark.loader.partitioncolumns import partitionColumns
 from pylogbroker.spark.loader.stagedfiles import checkCompression, stagedFiles, writeStaged
 from pylogbroker.spark.loader.tablereader import readFiles, tableAt
 
@@ -158,7 +159,7 @@ def _compactDay(
         with reportProgress(spark, runId, f"compacting {topic} {date}", progress):
             rows = readFiles(spark, found, [found.path(path) for path in files])
             rowCount = rows.count()
-            writeStaged(rows, staging, compression)
+            writeStaged(rows, staging, compression, partitionColumns(last.positions))
         added = stagedFiles(staging, last.number + 1, rowCount)
     manifest = replace(
         NO_RUN,

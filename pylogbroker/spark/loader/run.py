@@ -2,9 +2,7 @@
 One run of the loader: plan, read, write, count, commit.
 
 A run loads from the end of the table, or from the user's start offsets, to the ends of the logs.
-Start offsets may come from lines of 0.7's Hadoop consumer (L{pylogbroker.cluster.offsetexport}),
-and positions may be written as such lines. The lines name brokers by address, the table by id;
-ZooKeeper or the list of brokers translates.
+The topics are those of Kafka 0.7 or of today's Kafka (L{pylogbroker.spark.loader.topicsource}).
 
 The ends of the logs are fixed at the start, so a run ends even while producers write. The driver
 holds counts, never rows; Spark's own operators spill to disk.
@@ -15,9 +13,8 @@ removes these files, and writes their other rows again with the new ones, all in
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from time import time  # noqa: TID251 - the default clock
@@ -28,123 +25,103 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
-from pylogbroker.cluster.offsetexport import FROM_EARLIEST, EtlOffset, decodeEtlLines
-from pylogbroker.config.propertytypes import BrokerAddress
-from pylogbroker.errors import ConfigurationError, InvalidNameError, LoadError
+from pylogbroker.errors import ConfigurationError, LoadError
 from pylogbroker.lake.commit import TableWriter
 from pylogbroker.lake.loadplan import LoadPlan, advancePositions, planRanges
 from pylogbroker.lake.manifest import LOAD, LoadedRange, RunManifest
-from pylogbroker.lake.table import LEVELS, Table, topicOf
-from pylogbroker.records.columns import sizeBetween
-from pylogbroker.spark.brokerclients import PartitionDiscovery
+from pylogbroker.lake.table import Table, topicOf
+from pylogbroker.spark.kafka.options import isKafka
 from pylogbroker.spark.loader.eventtime import DEFAULT_RULE, withEventTime
 from pylogbroker.spark.loader.jobprogress import (
     ProgressCallback,
     reportProgress,
     translateErrors,
 )
+from pylogbroker.spark.loader.kafka import KafkaTopics
+from pylogbroker.spark.loader.kafka07 import Kafka07Topics
+from pylogbroker.spark.loader.partitioncolumns import countedColumns, partitionColumns
 from pylogbroker.spark.loader.stagedfiles import (
     NO_ROWS,
     RowCounts,
     checkCompression,
     countRows,
-    dataLossNotes,
     inRanges,
     netCounts,
     stagedFiles,
     writeStaged,
 )
 from pylogbroker.spark.loader.tablereader import (
-    COUNTED,
     dataColumns,
     evolve,
     readFiles,
     tableAt,
     union,
 )
-from pylogbroker.spark.options import SourceOptions, parseOffsets
-from pylogbroker.spark.splits import existingBounds
-from pylogbroker.types import EARLIEST, OffsetBounds, PartitionId, byTopic
+from pylogbroker.spark.loader.topicsource import StartOffsets, TopicSource, parseStartOffsets
+from pylogbroker.types import AnyPartition
 
 WINDOW_MS = 60_000
 OFFSET_MAX = 2**63 - 1
 Transform = Callable[[DataFrame], DataFrame]
-StartOffsets = str | Mapping[str, Mapping[str, int]] | None
-FOLDER_NAME_SIZE_MAX = 255
-"""Bytes, on every common file system."""
 
-_ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | frozenset(map(chr, range(1, 32)))
-"""
-Characters that Spark writes as three in a folder name (C{ExternalCatalogUtils.escapePathName}).
-"""
-
-_RESERVED = ("startingOffsets", "endingOffsets", "startingTimestamp", "assign")
+_RESERVED = frozenset(
+    {
+        "startingoffsets",
+        "endingoffsets",
+        "startingtimestamp",
+        "endingtimestamp",
+        "startingoffsetsbytimestamp",
+        "endingoffsetsbytimestamp",
+        "startingoffsetsbytimestampstrategy",
+        "assign",
+    }
+)
+"""Options of the data source, in lower case, that the loader sets."""
 
 
 # -- the plan
 
 
-def parseStartOffsets(given: StartOffsets, partitions: list[PartitionId]) -> dict[PartitionId, int]:
+def topicSource(given: Mapping[str, str]) -> TopicSource:
     """
-    @param given: C{"earliest"}, C{"latest"}, or offsets by topic and partition, as JSON or values.
-    @param partitions: to load; the words apply to them.
-    @raise ConfigurationError: it has another form.
-    """
-    if not given:
-        return {}
-    try:
-        found = parseOffsets(given if isinstance(given, str) else json.dumps(given))
-    except (TypeError, ValueError, InvalidNameError) as error:
-        raise ConfigurationError(f"startOffsets={given!r}: {error}") from error
-    return dict.fromkeys(partitions, found) if isinstance(found, int) else found
+    The topics that options of the data source choose.
 
-
-def checkFolder(topic: str) -> None:
+    @raise ConfigurationError: an option is wrong.
     """
-    @raise LoadError: the topic's name is too long for a folder. Spark would fail after reading all.
-    """
-    size = len(LEVELS[0]) + sum(
-        3 if char in _ESCAPED else len(char.encode("utf-8", "surrogatepass")) for char in topic
-    )
-    if size > FOLDER_NAME_SIZE_MAX:
-        raise LoadError(
-            f"topic {topic}: the name is too long for a folder, which would have a name of"
-            f" {size} bytes; {FOLDER_NAME_SIZE_MAX} are allowed"
-        )
+    for name in given:
+        if name.lower() in _RESERVED:
+            raise ConfigurationError(
+                f"{name}: the table knows where to continue; use startOffsets to begin elsewhere,"
+                " and subscribe to choose topics"
+            )
+    return KafkaTopics(given) if isKafka(given) else Kafka07Topics(given)
 
 
 def planLoad(
-    options: SourceOptions,
-    positions: Mapping[PartitionId, int],
+    source: TopicSource,
+    positions: Mapping[AnyPartition, int],
     startOffsets: StartOffsets = None,
 ) -> LoadPlan:
     """
-    Ask the brokers, and plan. A partition that no broker has now is left for later, with a note.
+    Ask the brokers, and plan.
 
     @param positions: where the table ends, by partition.
     @raise PylogbrokerError: a broker does not answer, a topic does not exist, or a partition cannot
         be loaded.
     """
-    expected = [each for each in positions if each.topic in options.selection.topics]
-    with PartitionDiscovery(options) as cluster:
-        partitions = cluster.partitions(options.selection, expected)
-        topics = dict.fromkeys(each.topic for each in partitions)
-        for topic in topics:
-            checkFolder(topic)
-        with cluster.brokers(partitions) as brokers:
-            found = existingBounds(options, brokers, partitions)
+    if not all(isinstance(each, source.kind) for each in positions):
+        raise LoadError(
+            f"the topics are those of {source.title}, and the table has others: rows of both name"
+            " their partitions by other columns, so they need two folders"
+        )
+    found = source.logs(positions)
     plan = planRanges(
         positions,
-        {key: OffsetBounds(bounds.earliest, bounds.latest) for key, bounds in found.items()},
-        parseStartOffsets(startOffsets, partitions),
-        isLossFatal=options.failOnDataLoss,
+        found.bounds,
+        parseStartOffsets(startOffsets, source.parseOffsets, found.bounds.keys()),
+        isLossFatal=source.isLossFatal,
     )
-    away = [
-        f"{each}: no broker has this partition now; it is loaded when its broker is back"
-        for each in sorted(positions)
-        if each.topic in topics and each not in found
-    ]
-    return LoadPlan(plan.ranges, (*plan.notes, *away))
+    return LoadPlan(plan.ranges, (*plan.notes, *found.notes))
 
 
 # -- the run
@@ -181,8 +158,9 @@ def load(
 
     @param path: the table's folder, on a local or mounted file system; created if needed.
     @param startOffsets: where to begin instead of the end of the table: C{"earliest"}, or offsets
-        by topic and partition, C{{"clicks": {"0-0": 4711}}}, where -1 is the latest and -2 the
-        earliest. Rows of the table from there on are replaced.
+        by topic and partition, C{{"clicks": {"0-0": 4711}}} (of today's Kafka C{{"clicks": {"0":
+        4711}}}), where -1 is the latest and -2 the earliest. Rows of the table from there on are
+        replaced.
     @param eventTime: a column or expression of a message's time; see
         L{pylogbroker.spark.loader.eventtime}.
     @param transform: adds columns to the source's. It must return one row for each row.
@@ -191,7 +169,8 @@ def load(
         multiples.
     @param progress: called on another thread while the run works.
     @param nowMs: gives milliseconds since 1970.
-    @param source: the data source's options: C{zookeeper} or C{brokers}, C{subscribe} or
+    @param source: the data source's options: C{zookeeper}, C{brokers} or, as
+        C{**{"kafka.bootstrap.servers": …}}, brokers of today's Kafka; C{subscribe} or
         C{subscribePattern}, C{failOnDataLoss} …
     @return: without new messages, and without start offsets that move the end of the table, nothing
         is committed.
@@ -204,17 +183,11 @@ def load(
         committed.
     """
     checkCompression(compression)
-    for name in source:
-        if name in _RESERVED:
-            raise ConfigurationError(
-                f"{name}: the table knows where to continue; use startOffsets to begin elsewhere,"
-                " and subscribe to choose topics"
-            )
-    options = SourceOptions.fromOptions(source)
+    topics = topicSource(source)
     found = tableAt(path)
     with TableWriter(found) as writer:
         last = found.last()
-        plan = planLoad(options, last.positions, startOffsets)
+        plan = planLoad(topics, last.positions, startOffsets)
         if not plan.ranges:
             return LoadResult(None, plan.notes)
         startedMs = nowMs()
@@ -226,8 +199,7 @@ def load(
                 plan,
                 runId,
                 startedMs,
-                source,
-                options.failOnDataLoss,
+                topics,
                 eventTime,
                 transform,
                 compression,
@@ -244,7 +216,7 @@ class _Run:
     A run that has something to do.
 
     @ivar last: what the previous run has committed.
-    @ivar source: the data source's options.
+    @ivar topics: that are loaded.
     """
 
     spark: SparkSession
@@ -253,8 +225,7 @@ class _Run:
     plan: LoadPlan
     runId: str
     startedMs: int
-    source: Mapping[str, str]
-    isLossFatal: bool
+    topics: TopicSource
     eventTime: str | Column | None
     transform: Transform | None
     compression: str
@@ -277,23 +248,23 @@ class _Run:
         rowCount = 0
         if parts:
             with progress("reading and writing"):
-                rowCount = writeStaged(union(parts), staging, self.compression)
+                rowCount = writeStaged(union(parts), staging, self.compression, self._names)
         number = 1 + self.last.number
         added = stagedFiles(staging, number, rowCount)
         loaded, counts, notes = None, NO_ROWS, self.plan.notes
         with progress("counting"):
             if added:
-                wanted = COUNTED
-                if fresh is not None and "nextOffset" in fresh.columns:
-                    # Without it, lost data cannot be reported.
-                    wanted = StructType(list(COUNTED)).add("nextOffset", "long")
+                wanted = countedColumns(self._names)
+                if fresh is not None:
+                    more = self.topics.lossColumns(fresh.schema)
+                    wanted = StructType([*wanted, *more])
                 files = [f"{staging}/{each.staged}" for each in added]
                 loaded = readFiles(self.spark, self.table, files, wanted)
                 if replaced.kept is not None:
                     loaded = loaded.where(inRanges(self.plan.ranges))
                 counts = countRows(loaded, self.plan.ranges, self.windowMs)
-            if not self.isLossFatal:  # messages that were deleted since the plan
-                notes += dataLossNotes(loaded, self.plan.ranges)
+            if not self.topics.isLossFatal:  # messages that were deleted since the plan
+                notes += self.topics.lossNotes(loaded, self.plan.ranges)
         windows, arrivals = netCounts(counts, replaced.counts)
         return RunManifest(
             number,
@@ -305,7 +276,8 @@ class _Run:
             else f"{self.eventTime}, else the time of the run",
             tuple(
                 LoadedRange(
-                    *key,
+                    key.topic,
+                    key.partition,
                     fromOffset,
                     toOffset,
                     counts.rows.get(key, 0),
@@ -322,8 +294,13 @@ class _Run:
             counts.leftOutCount,
             columns,
             notes,
-            sum(sizeBetween(each.fromOffset, each.toOffset) for each in self.plan.ranges),
+            self.topics.logSize(self.plan.ranges),
         )
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """The columns that name a partition."""
+        return partitionColumns(each.partition for each in self.plan.ranges)
 
     def _columns(self, fresh: DataFrame | None, replaced: ReplacedRows) -> Mapping[str, str]:
         """
@@ -341,16 +318,11 @@ class _Run:
     def _read(self) -> DataFrame:
         """The rows of the plan's ranges that are not empty, from the data source."""
         ranges = [each for each in self.plan.ranges if not each.isEmpty]
-        starts = byTopic({each.partition: each.fromOffset for each in ranges})
-        ends = byTopic({each.partition: each.toOffset for each in ranges})
         # Spark Connect has no context, and does not say how many tasks it runs at a time.
         context = getattr(self.spark, "sparkContext", None)
         options = {
             "minPartitions": str(2 * context.defaultParallelism if context else 1),
-            **{key: value for key, value in self.source.items() if not key.startswith("subscribe")},
-            "assign": json.dumps({topic: list(offsets) for topic, offsets in starts.items()}),
-            "startingOffsets": json.dumps(starts),
-            "endingOffsets": json.dumps(ends),
+            **self.topics.readOptions(ranges),
         }
         rows = self.spark.read.format("pylogbroker").options(**options).load()
         return rows if self.transform is None else self.transform(rows)
@@ -387,7 +359,8 @@ def findReplaced(spark: SparkSession, found: Table, plan: LoadPlan, windowMs: in
     files = found.files() if again else []
     if not files:
         return _NOTHING
-    rows = readFiles(spark, found, files, COUNTED)
+    wanted = countedColumns(partitionColumns(each.partition for each in again))
+    rows = readFiles(spark, found, files, wanted)
     parts = (
         rows.groupBy(sql.input_file_name().alias("file"))
         .agg(sql.count_if(inRanges(again)).alias("gone"), sql.count("*").alias("all"))
@@ -401,7 +374,7 @@ def findReplaced(spark: SparkSession, found: Table, plan: LoadPlan, windowMs: in
     if not touched:
         return _NOTHING
     gone = [each._replace(toOffset=OFFSET_MAX) for each in again]
-    removed = readFiles(spark, found, sorted(touched), COUNTED).where(inRanges(again))
+    removed = readFiles(spark, found, sorted(touched), wanted).where(inRanges(again))
     shared = sorted(path for path, hasOthers in touched.items() if hasOthers)
     kept = readFiles(spark, found, shared).where(~inRanges(again)) if shared else None
     paths = {path: path.removeprefix(found.folder + "/") for path in files}
@@ -412,54 +385,3 @@ def findReplaced(spark: SparkSession, found: Table, plan: LoadPlan, windowMs: in
         countRows(removed, gone, windowMs),
         frozenset(topicOf(paths[path]) for path in touched) - staying,
     )
-
-
-# -- the lines of 0.7's Hadoop consumer
-
-
-def startOffsetsOf(
-    lines: Iterable[str], brokers: Mapping[int, BrokerAddress]
-) -> dict[str, dict[str, int]]:
-    """
-    Start offsets for L{pylogbroker.spark.loader.load}.
-
-    @param brokers: by id.
-    @raise pylogbroker.errors.FormatError: a line cannot be decoded.
-    @raise LoadError: no broker has the address of a line.
-    """
-    numbers = {(address.host, address.port): number for number, address in brokers.items()}
-    found: dict[str, dict[str, int]] = {}
-    for each in decodeEtlLines(lines):
-        number = numbers.get((each.host, each.port))
-        if number is None:
-            known = ", ".join(f"{host}:{port}" for host, port in sorted(numbers)) or "none"
-            raise LoadError(
-                f"tcp://{each.host}:{each.port}: there is no such broker now; there are {known}"
-            )
-        offset = EARLIEST if each.offset == FROM_EARLIEST else each.offset
-        found.setdefault(each.topic, {})[f"{number}-{each.partition}"] = offset
-    return found
-
-
-def linesOf(
-    positions: Mapping[PartitionId, int],
-    brokers: Mapping[int, BrokerAddress],
-    isWanted: Callable[[str], bool] = lambda topic: True,
-) -> list[str]:
-    """
-    Lines of the table's positions, without line ends.
-
-    @param isWanted: whether a topic must be complete. Of other topics, partitions whose broker is
-        gone are left out.
-    @raise LoadError: the address of a wanted topic's broker is unknown.
-    """
-    lines = []
-    for key, offset in sorted(positions.items()):
-        address = brokers.get(key.partition.broker)
-        if address is None:
-            if not isWanted(key.topic):
-                continue
-            raise LoadError(f"{key}: its broker is not there now, so its address is unknown")
-        number = key.partition.partition
-        lines.append(EtlOffset(address.host, address.port, key.topic, number, offset).encode())
-    return lines

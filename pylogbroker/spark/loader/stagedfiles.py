@@ -13,9 +13,9 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from glob import glob
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import pyarrow.parquet as parquet
 from pyspark.sql import Column, DataFrame, Observation, Row
@@ -25,12 +25,16 @@ from pylogbroker.errors import ConfigurationError, LoadError
 from pylogbroker.lake.loadplan import PlannedRange
 from pylogbroker.lake.manifest import WINDOW_COUNT_MAX, WINDOWS_SIZE_MAX, TableFile, WindowCount
 from pylogbroker.lake.table import SUFFIX, fileName
-from pylogbroker.records.columns import sizeBetween
+from pylogbroker.spark.loader.partitioncolumns import (
+    KAFKA07_COLUMNS,
+    isOf,
+    partitionColumns,
+    partitionOf,
+)
 from pylogbroker.spark.loader.tablereader import PARTITION_COLUMNS
-from pylogbroker.types import BrokerPartition, PartitionId
+from pylogbroker.types import AnyPartition
 
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
-_ORDER = (*PARTITION_COLUMNS, "broker", "partition", "offset")
 _DATA = "data"
 
 
@@ -40,10 +44,16 @@ def checkCompression(name: str) -> None:
         raise ConfigurationError(f"compression={name}: it must be one of {', '.join(COMPRESSIONS)}")
 
 
-def writeStaged(rows: DataFrame, staging: str, compression: str) -> int:
+def writeStaged(
+    rows: DataFrame,
+    staging: str,
+    compression: str,
+    columns: Sequence[str] = KAFKA07_COLUMNS,
+) -> int:
     """
     Write the rows of a table to a run's staging folder.
 
+    @param columns: those that name a partition.
     @return: the number of rows.
     """
     written = Observation()
@@ -51,7 +61,7 @@ def writeStaged(rows: DataFrame, staging: str, compression: str) -> int:
     counted = rows.hint("rebalance", *PARTITION_COLUMNS).observe(
         written, sql.count(sql.lit(1)).alias("count")
     )
-    spread = counted.sortWithinPartitions(*_ORDER)
+    spread = counted.sortWithinPartitions(*PARTITION_COLUMNS, *columns, "offset")
     spread.write.partitionBy(*PARTITION_COLUMNS).option("compression", compression).parquet(
         f"{staging}/{_DATA}"
     )
@@ -98,7 +108,7 @@ class RowCounts(NamedTuple):
     @ivar leftOutCount: rows missing in C{windows}.
     """
 
-    rows: Mapping[PartitionId, int]
+    rows: Mapping[AnyPartition, int]
     windows: tuple[WindowCount, ...]
     arrivals: Mapping[str, int]
     leftOutCount: int = 0
@@ -110,19 +120,14 @@ NO_ROWS = RowCounts({}, (), {})
 def inRanges(ranges: Iterable[PlannedRange]) -> Column:
     """Whether a row lies in one of the ranges, or behind it in the partition."""
     found = sql.lit(False)
-    for (topic, (broker, partition)), fromOffset, _to, _again in ranges:
-        found = found | (
-            (sql.col("topic") == topic)
-            & (sql.col("broker") == broker)
-            & (sql.col("partition") == partition)
-            & (sql.col("offset") >= fromOffset)
-        )
+    for partition, fromOffset, _to, _again in ranges:
+        found = found | (isOf(partition) & (sql.col("offset") >= fromOffset))
     return found
 
 
 def countRows(
     rows: DataFrame,
-    ranges: Iterable[PlannedRange],
+    ranges: Collection[PlannedRange],
     windowMs: int,
     lineCountMax: int = WINDOW_COUNT_MAX,
     sizeMax: int = WINDOWS_SIZE_MAX,
@@ -135,8 +140,9 @@ def countRows(
     @param sizeMax: bytes of the window counts; if there are more, hosts are left out.
     @raise LoadError: a row comes of none of the ranges: a bug that must not be committed.
     """
-    found = _byPartition(
+    found = byPartition(
         rows,
+        ranges,
         sql.count("*").alias("count"),
         sql.min("offset").alias("first"),
         sql.max("offset").alias("last"),
@@ -160,41 +166,17 @@ def countRows(
     )
 
 
-def _byPartition(rows: DataFrame, *columns: Column) -> dict[PartitionId, Row]:
-    found = rows.groupBy("topic", "broker", "partition").agg(*columns).collect()
-    return {
-        PartitionId(row["topic"], BrokerPartition(row["broker"], row["partition"])): row
-        for row in found
-    }
-
-
-def dataLossNotes(rows: DataFrame | None, ranges: Iterable[PlannedRange]) -> tuple[str, ...]:
+def byPartition(
+    rows: DataFrame, ranges: Iterable[PlannedRange], *columns: Column
+) -> dict[AnyPartition, Row]:
     """
-    A sentence for each range of which messages were deleted while it was read.
+    Aggregates of rows, by partition.
 
-    The entries of a range follow one another, so the rows cover the whole log between the ends of
-    the range, or something is gone. (All but the last message of a compressed set have their own
-    offset as the next one, and cover nothing.)
-
-    @param rows: of the ranges, as they were written; L{None}: there are none.
+    @param ranges: of the run, which tell how its rows name a partition.
     """
-    covered: Mapping[PartitionId, Row] = {}
-    if rows is not None:
-        if "nextOffset" not in rows.columns:
-            return ()  # a transform has dropped it
-        size: Any = sizeBetween(cast("Any", sql.col("offset")), cast("Any", sql.col("nextOffset")))
-        covered = _byPartition(rows, sql.sum(size).alias("size"))
-    notes = []
-    for partition, fromOffset, toOffset, _again in ranges:
-        size = sizeBetween(fromOffset, toOffset)
-        if partition in covered:
-            size -= covered[partition]["size"]
-        if size > 0:
-            notes.append(
-                f"{partition}: of offsets {fromOffset} to {toOffset}, {size} bytes have no rows:"
-                " they were deleted before they were read"
-            )
-    return tuple(notes)
+    names = partitionColumns(each.partition for each in ranges)
+    found = rows.groupBy("topic", *names).agg(*columns).collect()
+    return {partitionOf(row): row for row in found}
 
 
 def _windows(

@@ -45,18 +45,6 @@ from pylogbroker.storage.files import RealFileSystem
 PARTITION_COLUMNS = ("topic", "date", "hour")
 """Columns that the names of folders hold."""
 
-COUNTED = (
-    StructType()
-    .add("topic", "string")
-    .add("broker", "integer")
-    .add("partition", "integer")
-    .add("offset", "long")
-    .add("eventTime", "timestamp")
-    .add("isArrival", "boolean")
-    .add("host", "string")
-)
-"""The columns by which rows are counted; every table has them."""
-
 _WIDER: tuple[tuple[type[DataType], ...], ...] = (
     (ByteType, ShortType, IntegerType, LongType),
     (FloatType, DoubleType),

@@ -16,6 +16,7 @@ from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.records.recordbatch import Record
 from pylogbroker.spark.kafka.options import KafkaSourceOptions
 from pylogbroker.spark.kafka.source import KafkaBatchReader, KafkaStreamReader
+from pylogbroker.syncclient.kafka.cluster import KafkaCluster
 from pylogbroker.syncclient.kafka.recordwriter import RecordWriter
 from pylogbroker.testing.backgroundbroker import BackgroundBroker
 from pylogbroker.types import TopicPartition
@@ -27,6 +28,16 @@ ALL = ReadAllAvailable()
 def record(value: bytes | None, timestampMs: int = 0, key: bytes | None = None) -> Record:
     """A record, whose offset is the broker's to give."""
     return Record(0, timestampMs, key, value)
+
+
+def deleteBefore(cluster: KafkaCluster, where: TopicPartition, offset: int) -> None:
+    """As retention does."""
+    cls = messages.DeleteRecordsRequest
+    part = cls.DeleteRecordsPartition(partitionIndex=where.partition, offset=offset)
+    body = cls(
+        topics=[cls.DeleteRecordsTopic(name=where.topic, partitions=[part])], timeoutMs=30_000
+    )
+    cluster.broker(cluster.leader(where)).request(ApiKey.DELETE_RECORDS, body)
 
 
 class KafkaSourceCase(SynchronousTestCase):
@@ -62,15 +73,6 @@ class KafkaSourceCase(SynchronousTestCase):
     def write(self, where: TopicPartition, *values: bytes | None, timestampMs: int = 0) -> None:
         """A batch of records."""
         RecordWriter(self.cluster).write(where, [record(each, timestampMs) for each in values])
-
-    def deleteBefore(self, where: TopicPartition, offset: int) -> None:
-        """As retention does."""
-        cls = messages.DeleteRecordsRequest
-        part = cls.DeleteRecordsPartition(partitionIndex=where.partition, offset=offset)
-        body = cls(
-            topics=[cls.DeleteRecordsTopic(name=where.topic, partitions=[part])], timeoutMs=30_000
-        )
-        self.cluster.broker(self.cluster.leader(where)).request(ApiKey.DELETE_RECORDS, body)
 
     def rows(self, **options: Any) -> list[dict[str, Any]]:
         """The rows of a batch, by partition and offset."""

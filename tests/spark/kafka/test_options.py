@@ -75,9 +75,31 @@ class OptionsTests(SynchronousTestCase):
             kafka_sasl_mechanism="PLAIN",
             kafka_sasl_jaas_config=JAAS,
         )
-        self.assertEqual(options._login(), SaslLogin("PLAIN", "ann", 'a"b'))
+        self.assertEqual(options._login(options.access()), SaslLogin("PLAIN", "ann", 'a"b'))
         self.assertNotIn("ann", repr(options))
-        self.assertIsNone(self.read()._login())
+        plain = self.read()
+        self.assertIsNone(plain._login(plain.access()))
+
+    def test_file(self) -> None:
+        """A property file of the tools says how to reach the brokers, and who the client is."""
+        folder = self.mktemp()
+        authority = Authority(folder)
+        file = Path(folder, "access.properties")
+        file.write_text(
+            "sasl.username=ann\nsasl.password=secret\nsasl.mechanism=PLAIN\ngroupid=other\n"
+            f"broker.endpoint=tls:{{host}}:{{port}}:trustRoots={authority.trustFolder()}\n",
+            encoding="utf-8",
+        )
+        options = self.read(config=str(file))
+        self.assertEqual(options._login(options.access()), SaslLogin("PLAIN", "ann", "secret"))
+        self.assertNotIn("secret", repr(options))
+        with options.cluster() as cluster:
+            self.assertIsNotNone(cluster._bootstrap[0].tls)
+        plain = self.read(config=str(file), brokerEndpoint="tcp:{host}:{port}")
+        with plain.cluster() as cluster:
+            self.assertIsNone(cluster._bootstrap[0].tls)
+        for wrong in ({"config": f"{folder}/none"}, {"brokerEndpoint": "carrier-pigeon"}):
+            self.assertRaises(ConfigurationError, self.read, **wrong)
 
     def test_tls(self) -> None:
         """PEM files are read where they are used; others are an error that names the file."""

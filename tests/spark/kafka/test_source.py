@@ -30,7 +30,7 @@ from pylogbroker.spark.kafka.ranges import KafkaRange, splitRanges
 from pylogbroker.spark.kafka.source import decodeKafkaCheckpoint
 from pylogbroker.syncclient.kafka.recordreader import FetchedBatches
 from pylogbroker.syncclient.kafka.recordwriter import RecordWriter
-from tests.spark.kafka.kafkasource import ALL, T0, T1, KafkaSourceCase
+from tests.spark.kafka.kafkasource import ALL, T0, T1, KafkaSourceCase, deleteBefore
 
 BOTH = '{"clicks":{"0":%s,"1":%s}}'
 
@@ -139,7 +139,7 @@ class BatchTests(KafkaSourceCase):
         """Records that are gone are an error, or are skipped, while planning and while reading."""
         self.write(T0, b"0", b"1")
         self.write(T0, b"2")
-        self.deleteBefore(T0, 1)
+        deleteBefore(self.cluster, T0, 1)
         self.assertEqual(self.values(), [b"1", b"2"])
         spec = {"startingOffsets": BOTH % (0, 0), "endingOffsets": BOTH % (9, 0)}
         with self.assertRaisesRegex(DataLossError, "the log ends at 3: it was truncated"):
@@ -244,7 +244,7 @@ class StreamTests(KafkaSourceCase):
     def test_lost(self) -> None:
         """Deleted, truncated and missing data are errors, or are skipped."""
         self.write(T0, b"a", b"b")
-        self.deleteBefore(T0, 1)
+        deleteBefore(self.cluster, T0, 1)
         for name, before, reason in (
             ("0", 0, "the earliest offset left is 1"),
             ("0", 9, "the log ends at 2, and 9 was read"),

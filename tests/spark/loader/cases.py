@@ -15,9 +15,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.audit.envelope import encodeEnvelope
 from pylogbroker.lake.manifest import RunManifest
+from pylogbroker.net.endpointstrings import endpoint
+from pylogbroker.records.recordbatch import Record
 from pylogbroker.spark.loader import load
 from pylogbroker.spark.loader.run import LoadResult
-from pylogbroker.types import BrokerPartition
+from pylogbroker.syncclient.kafka.cluster import LATEST, KafkaCluster
+from pylogbroker.syncclient.kafka.recordwriter import RecordWriter
+from pylogbroker.testing.backgroundbroker import BackgroundBroker
+from pylogbroker.types import AnyPartition, BrokerPartition, PartitionId, TopicPartition
 from tests.integration.sparksession import SparkCluster, sharedSession
 
 NOW_MS = 1_767_272_400_005
@@ -66,10 +71,12 @@ class SparkCase(SynchronousTestCase):
 
 class LoadCase(SparkCase):
     """
-    Loads.
+    Loads topics of Kafka 0.7.
 
     @ivar topic: of this test.
     """
+
+    SOURCE_COLUMNS = ("key", "value", "broker", "partition", "offset", "nextOffset", "timestamp")
 
     def setUp(self) -> None:
         super().setUp()
@@ -77,7 +84,7 @@ class LoadCase(SparkCase):
         self.topic = f"load{next(_numbers)}"
 
     def write(self, *payloads: bytes, partition: int = 0, codec: int = 0) -> None:
-        """Messages of the topic."""
+        """Messages of the topic, without a time."""
         self.cluster.write(self.topic, BrokerPartition(0, partition), list(payloads), codec)
 
     def end(self, partition: int = 0) -> int:
@@ -88,17 +95,30 @@ class LoadCase(SparkCase):
             [offset] = consumer.getOffsetsBefore(self.topic, partition, -1, 1)
         return offset
 
+    def place(self, partition: int = 0) -> AnyPartition:
+        """One of the topic's two partitions."""
+        return PartitionId(self.topic, BrokerPartition(0, partition))
+
+    def source(self) -> dict[str, Any]:
+        """Where the topic is, as options."""
+        return {"brokers": self.cluster.listed, "subscribe": self.topic}
+
+    def chosenBy(self, pattern: str) -> dict[str, Any]:
+        """Options that choose topics by a pattern."""
+        return {
+            "brokers": None,
+            "zookeeper": self.cluster.zookeeper,
+            "subscribe": None,
+            "subscribePattern": pattern,
+        }
+
     def load(self, **options: Any) -> LoadResult:
-        """One run."""
+        """One run. Options that are None are not given."""
+        given = {"nowMs": lambda: NOW_MS, **self.source(), **options}
         return load(
             self.spark,
             self.folder,
-            **{
-                "brokers": self.cluster.listed,
-                "subscribe": self.topic,
-                "nowMs": lambda: NOW_MS,
-                **options,
-            },
+            **{name: value for name, value in given.items() if value is not None},
         )
 
     def loaded(self, **options: Any) -> RunManifest:
@@ -106,3 +126,57 @@ class LoadCase(SparkCase):
         manifest = self.load(**options).manifest
         assert manifest is not None
         return manifest
+
+
+class KafkaLoadCase(LoadCase):
+    """Loads topics of today's Kafka, of one broker for all tests."""
+
+    SOURCE_COLUMNS = (
+        "key",
+        "value",
+        "partition",
+        "offset",
+        "timestamp",
+        "timestampType",
+        "headers",
+    )
+    broker = BackgroundBroker({"num.partitions": "2", "log.retention.ms": "-1"})
+
+    def setUp(self) -> None:
+        super(LoadCase, self).setUp()
+        self.broker.start()
+        self.topic = f"load{next(_numbers)}"
+        self.today = KafkaCluster([endpoint(self.broker.bootstrapServers)])
+        self.addCleanup(self.today.close)
+        self.today.partitions(self.topic, isCreating=True)
+
+    def write(self, *payloads: bytes | None, partition: int = 0, codec: int = 0) -> None:
+        """Records of the topic, without a time."""
+        self.writeRecords(*(Record(0, -1, None, each) for each in payloads), partition=partition)
+
+    def writeRecords(self, *records: Record, partition: int = 0) -> None:
+        """Records, whose offsets are the broker's to give; a new topic is created."""
+        self.today.partitions(self.topic, isCreating=True)
+        RecordWriter(self.today).write(TopicPartition(self.topic, partition), records)
+
+    def end(self, partition: int = 0) -> int:
+        """See L{LoadCase.end}."""
+        place = TopicPartition(self.topic, partition)
+        found = self.today.offsets([place], LATEST)[place]
+        assert isinstance(found, tuple)
+        return found[0]
+
+    def place(self, partition: int = 0) -> AnyPartition:
+        """See L{LoadCase.place}."""
+        return TopicPartition(self.topic, partition)
+
+    def source(self) -> dict[str, Any]:
+        """See L{LoadCase.source}."""
+        return {
+            "kafka.bootstrap.servers": self.broker.bootstrapServers,
+            "subscribe": self.topic,
+        }
+
+    def chosenBy(self, pattern: str) -> dict[str, Any]:
+        """See L{LoadCase.chosenBy}."""
+        return {"subscribe": None, "subscribePattern": pattern}

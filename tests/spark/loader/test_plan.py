@@ -11,32 +11,26 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.config.propertytypes import BrokerAddress
 from pylogbroker.errors import ConfigurationError, LoadError, NoBrokersError
 from pylogbroker.lake.loadplan import PlannedRange
-from pylogbroker.spark.loader.run import (
-    checkFolder,
-    linesOf,
-    parseStartOffsets,
-    planLoad,
-    startOffsetsOf,
-)
-from pylogbroker.spark.options import SourceOptions
-from pylogbroker.types import EARLIEST, LATEST, BrokerPartition, PartitionId
+from pylogbroker.spark.loader.kafka07 import Kafka07Topics, linesOf, startOffsetsOf
+from pylogbroker.spark.loader.run import planLoad
+from pylogbroker.spark.loader.topicsource import checkFolder, parseStartOffsets
+from pylogbroker.spark.options import parseOffsets
+from pylogbroker.types import EARLIEST, LATEST, AnyPartition, BrokerPartition, PartitionId
 from tests.spark.loader.cases import HERE, LoadCase
 
 
 class PlanningTests(LoadCase):
     """What brokers say."""
 
-    def options(self, **more: str) -> SourceOptions:
-        return SourceOptions.fromOptions(
-            {"brokers": self.cluster.listed, "subscribe": self.topic, **more}
-        )
+    def topics(self, **more: str) -> Kafka07Topics:
+        return Kafka07Topics({"brokers": self.cluster.listed, "subscribe": self.topic, **more})
 
     def test_plan(self) -> None:
         """From where the table ends to where the logs end."""
         self.write(b"a", b"b")
         self.write(b"c", partition=1)
         places = [PartitionId(self.topic, BrokerPartition(0, partition)) for partition in (0, 1)]
-        plan = planLoad(self.options(), {places[1]: self.end(1)})
+        plan = planLoad(self.topics(), {places[1]: self.end(1)})
         self.assertEqual(
             (plan.ranges, plan.notes), ((PlannedRange(places[0], 0, self.end(), False),), ())
         )
@@ -47,11 +41,11 @@ class PlanningTests(LoadCase):
         another topic gets none.
         """
         self.write(b"a")
-        positions = {
+        positions: dict[AnyPartition, int] = {
             PartitionId(self.topic, BrokerPartition(9, 0)): 5,
             PartitionId("another", BrokerPartition(9, 0)): 5,
         }
-        plan = planLoad(self.options(), positions)
+        plan = planLoad(self.topics(), positions)
         self.assertEqual((len(plan.ranges), len(plan.notes)), (1, 1))
         self.assertIn("is loaded when its broker is back", plan.notes[0])
 
@@ -60,18 +54,16 @@ class PlanningTests(LoadCase):
         self.assertRaises(
             NoBrokersError,
             planLoad,
-            SourceOptions.fromOptions(
-                {"zookeeper": self.cluster.zookeeper, "subscribe": "nobody-has-it"}
-            ),
+            Kafka07Topics({"zookeeper": self.cluster.zookeeper, "subscribe": "nobody-has-it"}),
             {},
         )
         self.assertIn(
             f"topic {self.topic} does not exist in the brokers",
-            str(self.assertRaises(NoBrokersError, planLoad, self.options(), {})),
+            str(self.assertRaises(NoBrokersError, planLoad, self.topics(), {})),
         )
         self.write(b"a")
         self.assertRaises(
-            LoadError, planLoad, self.options(), {PartitionId(self.topic, HERE): 10**6}
+            LoadError, planLoad, self.topics(), {PartitionId(self.topic, HERE): 10**6}
         )
 
     def test_longNames(self) -> None:
@@ -86,26 +78,26 @@ class PlanningTests(LoadCase):
                 f"topic {name}: the name is too long",
                 str(self.assertRaises(LoadError, checkFolder, name)),
             )
-        options = SourceOptions.fromOptions(
+        topics = Kafka07Topics(
             {"brokers": self.cluster.listed, "assign": json.dumps({"x" * 250: ["0-0"]})}
         )
-        self.assertIn("too long", str(self.assertRaises(LoadError, planLoad, options, {})))
+        self.assertIn("too long", str(self.assertRaises(LoadError, planLoad, topics, {})))
 
     def test_beginnings(self) -> None:
         """
         Words mean all partitions; offsets come as JSON or as values; anything else is refused.
         """
         place = PartitionId("clicks", HERE)
-        self.assertEqual(parseStartOffsets(None, [place]), {})
-        self.assertEqual(parseStartOffsets("Earliest", [place]), {place: EARLIEST})
-        self.assertEqual(parseStartOffsets("latest", [place]), {place: LATEST})
+        self.assertEqual(parseStartOffsets(None, parseOffsets, [place]), {})
+        self.assertEqual(parseStartOffsets("Earliest", parseOffsets, [place]), {place: EARLIEST})
+        self.assertEqual(parseStartOffsets("latest", parseOffsets, [place]), {place: LATEST})
         for given in ('{"clicks": {"0-0": 5}}', {"clicks": {"0-0": 5}}):
-            self.assertEqual(parseStartOffsets(given, []), {place: 5})
+            self.assertEqual(parseStartOffsets(given, parseOffsets, []), {place: 5})
         for wrong in ("soon", "[]", {"clicks": 5}, {"clicks": {"0": 5}}, {"clicks": {"0-0": b"5"}}):
-            self.assertIn(
-                "startOffsets",
-                str(self.assertRaises(ConfigurationError, parseStartOffsets, wrong, [place])),
+            error = self.assertRaises(
+                ConfigurationError, parseStartOffsets, wrong, parseOffsets, [place]
             )
+            self.assertIn("startOffsets", str(error))
 
 
 BROKERS = {3: BrokerAddress(3, "log1", 9092), 5: BrokerAddress(5, "log2", 9092)}
@@ -124,7 +116,7 @@ class OffsetTests(SynchronousTestCase):
 
     def test_lines(self) -> None:
         """Positions become lines that begin where the table ends."""
-        positions = {
+        positions: dict[AnyPartition, int] = {
             PartitionId("clicks", BrokerPartition(5, 1)): 7,
             PartitionId("clicks", BrokerPartition(3, 0)): 100,
         }
@@ -151,7 +143,7 @@ class OffsetTests(SynchronousTestCase):
         Brokers that are gone matter only to the topics that are wanted; of others there are the
         lines that can be.
         """
-        positions = {
+        positions: dict[AnyPartition, int] = {
             PartitionId("clicks", BrokerPartition(3, 0)): 100,
             PartitionId("old", BrokerPartition(9, 0)): 1,
             PartitionId("old", BrokerPartition(5, 1)): 7,

@@ -18,21 +18,29 @@ from pylogbroker.records.messageset import encodeSet
 from pylogbroker.spark.loader import compact, load, table
 from pylogbroker.spark.loader.run import findReplaced
 from pylogbroker.spark.loader.tablereader import tableAt
-from pylogbroker.types import PartitionId
-from tests.spark.loader.cases import HERE, NOW_MS, LoadCase, packed
+from pylogbroker.types import PartitionId, byTopic
+from tests.spark.loader.cases import HERE, NOW_MS, KafkaLoadCase, LoadCase, packed
 from tests.spark.logbroker import LogBroker
 
 HOUR_MS = 3_600_000
 
 
 class RunTests(LoadCase):
-    """One run after the other."""
+    """One run after the other; L{KafkaRunTests} has the same tests."""
 
     def values(self) -> list[bytes]:
         """What the table has, sorted."""
         return sorted(
             bytes(row["value"]) for row in table(self.spark, self.folder).select("value").collect()
         )
+
+    def logSize(self) -> int:
+        """Bytes of the topic, as a run of all of it tells."""
+        return self.end() + self.end(1)
+
+    def starts(self, offset: int) -> dict[str, dict[str, int]]:
+        """A start in the first partition."""
+        return byTopic({self.place(): offset})
 
     def test_goesOn(self) -> None:
         """
@@ -43,7 +51,7 @@ class RunTests(LoadCase):
         self.write(b"c", partition=1)
         first = self.loaded()
         self.assertEqual((first.number, first.rowCount, first.arrivals), (1, 3, {self.topic: 2}))
-        self.assertEqual(first.logSize, self.end() + self.end(1))
+        self.assertEqual(first.logSize, self.logSize())
         self.assertEqual([(each.host, each.rowCount) for each in first.windows], [("web1", 1)])
         self.assertEqual(
             {each.path.rpartition("/")[0] for each in first.added},
@@ -81,13 +89,7 @@ class RunTests(LoadCase):
         self.assertEqual(
             found.columns,
             [
-                "key",
-                "value",
-                "broker",
-                "partition",
-                "offset",
-                "nextOffset",
-                "timestamp",
+                *self.SOURCE_COLUMNS,
                 "made",
                 "eventTime",
                 "isArrival",
@@ -118,9 +120,7 @@ class RunTests(LoadCase):
         self.loaded()
         before = self.values()
         compact(self.spark, self.folder)
-        again = self.loaded(
-            startOffsets={self.topic: {"0-0": middle}}, eventTime="cast(null as timestamp)"
-        )
+        again = self.loaded(startOffsets=self.starts(middle), eventTime="cast(null as timestamp)")
         self.assertEqual(
             (again.rowCount, again.replacedCount, again.arrivals), (10, 10, {self.topic: 10})
         )
@@ -156,10 +156,11 @@ class RunTests(LoadCase):
         path = f"{self.folder}/_manifests/000000000001.json"
         with open(path, encoding="utf-8") as file:
             document = json.load(file)
-        document |= {"positions": {self.topic: {"0-0": 500, "0-1": self.end(1)}}, "added": []}
+        document |= {"positions": byTopic({self.place(): 500, self.place(1): self.end(1)})}
+        document |= {"added": []}
         with open(path, "w", encoding="utf-8") as file:
             json.dump(document, file)
-        anew = self.loaded(startOffsets={self.topic: {"0-0": 0}})
+        anew = self.loaded(startOffsets=self.starts(0))
         self.assertEqual(
             (anew.ranges[0][2:], len(anew.ranges), self.values()), ((0, 0, 0, 1), 1, [b"b"])
         )
@@ -178,48 +179,30 @@ class RunTests(LoadCase):
         self.write(b"a")
         end = self.end()
         self.write(b"b")
-        self.loaded(startOffsets={self.topic: {"0-0": end}})
+        self.loaded(startOffsets=self.starts(end))
         self.write(b"c")
-        manifest = self.loaded(startOffsets={self.topic: {"0-0": 0}})
+        manifest = self.loaded(startOffsets=self.starts(0))
         self.assertEqual(
             (manifest.rowCount, manifest.replacedCount, self.values()), (3, 1, [b"a", b"b", b"c"])
         )
 
     def test_pattern(self) -> None:
         """
-        Topics can be chosen by a pattern, where there is ZooKeeper; no topic is nothing to do.
+        Topics can be chosen by a pattern; no topic is nothing to do.
         """
         self.write(b"a")
-        found = self.loaded(
-            brokers=None,
-            zookeeper=self.cluster.zookeeper,
-            subscribe=None,
-            subscribePattern=self.topic[:-1] + "[" + self.topic[-1] + "]",
-        )
-        self.assertEqual([each.topic for each in found.ranges], [self.topic])
-        self.assertEqual(
-            self.load(
-                brokers=None,
-                zookeeper=self.cluster.zookeeper,
-                subscribe=None,
-                subscribePattern="nobody.*",
-            ),
-            (None, ()),
-        )
+        pattern = self.topic[:-1] + "[" + self.topic[-1] + "]"
+        found = self.loaded(**self.chosenBy(pattern))
+        self.assertEqual({each.topic for each in found.ranges}, {self.topic})
+        self.assertEqual(self.load(**self.chosenBy("nobody.*")), (None, ()))
 
-    def load(self, **options: Any) -> Any:
-        """Options that are None are not given."""
-        given = {
-            "brokers": self.cluster.listed,
-            "subscribe": self.topic,
-            "nowMs": lambda: NOW_MS,
-            **options,
-        }
-        return load(
-            self.spark,
-            self.folder,
-            **{name: value for name, value in given.items() if value is not None},
-        )
+
+class KafkaRunTests(KafkaLoadCase, RunTests):
+    """Runs over topics of today's Kafka."""
+
+    def logSize(self) -> int:
+        """Offsets do not tell bytes."""
+        return 0
 
 
 class FailureTests(LoadCase):

@@ -13,11 +13,11 @@ from pylogbroker.errors import LoadError
 from pylogbroker.lake.loadplan import PlannedRange
 from pylogbroker.lake.manifest import WindowCount
 from pylogbroker.spark.loader.eventtime import withEventTime
+from pylogbroker.spark.loader.kafka07 import dataLossNotes
 from pylogbroker.spark.loader.stagedfiles import (
     COMPRESSIONS,
     RowCounts,
     countRows,
-    dataLossNotes,
     inRanges,
     netCounts,
     stagedFiles,

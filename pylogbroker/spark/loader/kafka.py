@@ -1,0 +1,126 @@
+"""
+Topics of today's Kafka in a run of the loader. A module of its own, so that what only one protocol
+has is in one place.
+
+Rows have headers, and records of open and aborted transactions are left out, unless the caller
+wants it otherwise. The end of a log is then where its first open transaction begins.
+
+Offsets have gaps: compaction takes records away, and transactions leave markers. So rows alone do
+not tell whether something was lost. What retention deletes while a run reads lies before the log's
+start when the run has read; only there can a record be missing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as sql
+from pyspark.sql.types import StructType
+
+from pylogbroker.config.kafka.clientsettings import READ_COMMITTED
+from pylogbroker.lake.loadplan import PlannedRange
+from pylogbroker.spark.kafka.options import KafkaSourceOptions, parseKafkaOffsets
+from pylogbroker.spark.kafka.ranges import logBounds, selectedPartitions
+from pylogbroker.spark.loader.partitioncolumns import isOf
+from pylogbroker.spark.loader.stagedfiles import byPartition
+from pylogbroker.spark.loader.topicsource import FoundLogs, TopicSource, checkFolder
+from pylogbroker.types import AnyPartition, OffsetBounds, TopicPartition, byTopic
+
+DEFAULTS = {"includeHeaders": "true", "kafka.isolation.level": READ_COMMITTED}
+"""Options that the data source leaves off."""
+
+
+class KafkaTopics(TopicSource):
+    """Topics of today's Kafka."""
+
+    kind = TopicPartition
+    title = "today's Kafka"
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        """
+        @param given: the data source's options, by names in any case.
+        @raise ConfigurationError: an option is wrong.
+        """
+        names = {name.lower() for name in given}
+        self._given = {
+            **{name: value for name, value in DEFAULTS.items() if name.lower() not in names},
+            **given,
+        }
+        self.options = KafkaSourceOptions.fromOptions(self._given)
+        self.isLossFatal = self.options.failOnDataLoss
+
+    def logs(self, positions: Mapping[AnyPartition, int]) -> FoundLogs:
+        """See L{TopicSource.logs}. A partition that is gone has a note."""
+        with self.options.cluster() as cluster:
+            places = selectedPartitions(self.options, cluster)
+            topics = dict.fromkeys(each.topic for each in places)
+            for topic in topics:
+                checkFolder(topic)
+            found = logBounds(self.options, cluster, places)
+        gone = [
+            f"{each}: the topic has no such partition now, and the table has it up to"
+            f" {positions[each]}: was the topic created anew?"
+            for each in sorted(positions)
+            if each.topic in topics and each not in found
+        ]
+        return FoundLogs({key: OffsetBounds(*each) for key, each in found.items()}, tuple(gone))
+
+    def parseOffsets(self, text: str) -> int | Mapping[Any, int]:
+        """See L{TopicSource.parseOffsets}."""
+        return parseKafkaOffsets(text)
+
+    def readOptions(self, ranges: Collection[PlannedRange]) -> dict[str, str]:
+        """See L{TopicSource.readOptions}."""
+        starts = byTopic({each.partition: each.fromOffset for each in ranges})
+        ends = byTopic({each.partition: each.toOffset for each in ranges})
+        assigned = {topic: list(map(int, offsets)) for topic, offsets in starts.items()}
+        return {
+            **{
+                name: value
+                for name, value in self._given.items()
+                if not name.lower().startswith("subscribe")
+            },
+            "assign": json.dumps(assigned),
+            "startingOffsets": json.dumps(starts),
+            "endingOffsets": json.dumps(ends),
+        }
+
+    def lossColumns(self, fresh: StructType) -> StructType:
+        """See L{TopicSource.lossColumns}."""
+        return StructType()
+
+    def lossNotes(
+        self, rows: DataFrame | None, ranges: Collection[PlannedRange]
+    ) -> tuple[str, ...]:
+        """See L{TopicSource.lossNotes}. Gaps in a log that was not compacted count as lost, too."""
+        ends = {each.partition: each for each in ranges if not each.isEmpty}
+        places = [each for each in ends if isinstance(each, TopicPartition)]
+        with self.options.cluster() as cluster:
+            bounds = logBounds(self.options, cluster, places)
+        deleted = {}
+        for where, each in bounds.items():
+            _where, start, end, _again = ends[where]
+            if each.earliest > start:
+                deleted[where] = OffsetBounds(start, min(each.earliest, end))
+        found: Mapping[AnyPartition, Row] = {}
+        if rows is not None and deleted:
+            wasDeleted = sql.lit(False)
+            for where, lost in deleted.items():
+                wasDeleted = wasDeleted | (isOf(where) & (sql.col("offset") < lost.end))
+            found = byPartition(rows.where(wasDeleted), ranges, sql.count("*").alias("count"))
+        notes = []
+        for where, lost in sorted(deleted.items()):
+            count = lost.end - lost.start - (found[where]["count"] if where in found else 0)
+            if count:
+                notes.append(
+                    f"{where}: offsets {lost.start} to {lost.end} were deleted while they were"
+                    f" read, and {count} of them have no rows"
+                )
+        return tuple(notes)
+
+    def logSize(self, ranges: Collection[PlannedRange]) -> int:
+        """See L{TopicSource.logSize}."""
+        return 0
