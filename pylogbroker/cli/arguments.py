@@ -215,10 +215,10 @@ _BROKER_TIMEOUT = _timeout("for connecting and for each answer")
 ZOOKEEPER = _zookeeper()
 AT_BROKER = (_BROKER, _BROKER_TIMEOUT, *ACCESS)
 BOOTSTRAP = option("--bootstrap-server HOST:PORT", _BOOTSTRAP_TEXT)
+AT_BROKERS = (_BROKER_TIMEOUT, *ACCESS)
 AT_BOOTSTRAP = (
     option("--bootstrap-server HOST:PORT", _BOOTSTRAP_TEXT, required=True),
-    _timeout("for connecting and for each answer"),
-    *ACCESS,
+    *AT_BROKERS,
 )
 AT_BROKER_OR_BOOTSTRAP = (either(_BROKER, BOOTSTRAP), _BROKER_TIMEOUT, *ACCESS)
 AT_BROKER_OR_CLUSTER = (
@@ -337,6 +337,13 @@ def endpointOf(options: Namespace) -> str:
 def isCurrent(options: Namespace) -> bool:
     """Whether a command is for today's Kafka."""
     return getattr(options, "bootstrapServer", None) is not None
+
+
+def blockingRun(options: Namespace) -> Callable[[Namespace, Streams], int] | None:
+    """What runs a command without a reactor; L{None}: it needs one."""
+    command: Command = options.command
+    current = command.current if isCurrent(options) else None
+    return current or (command.run if command.isBlocking else None)
 
 
 def rejectOptions(options: Namespace, reason: str, *names: str) -> None:

@@ -26,7 +26,7 @@ from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, global
 from zope.interface import directlyProvides
 
 from pylogbroker import __version__, speedups
-from pylogbroker.cli.arguments import Command, isCurrent, loadAccess
+from pylogbroker.cli.arguments import Command, blockingRun, loadAccess
 from pylogbroker.cli.streams import Streams, keepStandardDescriptors
 from pylogbroker.errors import PylogbrokerError
 
@@ -176,7 +176,8 @@ _TEXTS: tuple[tuple[str, dict[str, str]], ...] = (
         "dump",
         {
             "dump": "Print the entries of segment files, and whether they are valid to the end.",
-            "verify": "Check that the segment files of partitions are valid and contiguous.",
+            "verify": "Check that segment files, or the partitions of a cluster, are valid and "
+            "contiguous, or that another cluster has the same records.",
         },
     ),
     (
@@ -313,10 +314,9 @@ def main(
     try:
         options = prepare(arguments, streams)
         onPrepared()
-        run = options.command.run if options.command.isBlocking else options.command.current
-        if options.command.isBlocking or (run is not None and isCurrent(options)):
-            code: int = _blocking(run, options, streams)
-            return code
+        run = blockingRun(options)
+        if run is not None:
+            return _blocking(run, options, streams)
     except BrokenPipeError:
         return 0
     except PylogbrokerError as error:

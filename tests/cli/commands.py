@@ -5,6 +5,7 @@ What the tests of the commands share: a command carried out in the test's reacto
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import struct
@@ -23,6 +24,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
+from pylogbroker.cli.arguments import blockingRun
 from pylogbroker.cli.main import COMMANDS, prepare, runCommand
 from pylogbroker.cli.streams import Streams
 from pylogbroker.client.simpleconsumer import SimpleConsumer
@@ -57,6 +59,10 @@ class Outcome(NamedTuple):
     output: bytes
     errors: str
 
+    def document(self) -> Any:
+        """What was printed with C{--json}."""
+        return json.loads(self.output)
+
 
 def performAtOnce(*arguments: str, input: bytes = b"") -> Outcome:
     """Carry out a command that needs no reactor, to its end."""
@@ -67,8 +73,9 @@ def performAtOnce(*arguments: str, input: bytes = b"") -> Outcome:
         streams = Streams(given.fileno(), output.fileno(), errors)
         try:
             options = prepare(arguments, streams)
-            command = options.command
-            code = (command.run if command.isBlocking else command.current)(options, streams)
+            run = blockingRun(options)
+            assert run is not None, arguments
+            code = run(options, streams)
         except PylogbrokerError as error:
             code = 1
             streams.warn(str(error))

@@ -19,13 +19,20 @@ from typing import Any, BinaryIO, NamedTuple
 
 from pylogbroker.cli import batchdump
 from pylogbroker.cli.arguments import (
+    AT_BROKERS,
+    BOOTSTRAP,
     JSON,
     Command,
     either,
     flag,
+    isCurrent,
     option,
+    rejectOptions,
+    repeated,
+    topic,
 )
 from pylogbroker.cli.kafka.internaltopics import offsetsText, transactionText
+from pylogbroker.cli.kafka.verify import verifyTopics
 from pylogbroker.cli.output import asJson, asJsonLine, payloadAsJson, tableOfRows
 from pylogbroker.cli.streams import Streams, writeAtOnce
 from pylogbroker.errors import FormatError, StorageError
@@ -291,6 +298,21 @@ def verifyFiles(options: Namespace, streams: Streams) -> int:
     return 1 if faulty or problems else 0
 
 
+def prepareVerify(options: Namespace, streams: Streams) -> None:
+    """Check that either files or a cluster are named."""
+    if isCurrent(options):
+        if options.paths:
+            options.parser.error("PATH: not with --bootstrap-server")
+        if options.against is None:
+            rejectOptions(options, "needs --against", "--ignore-timestamps")
+        return
+    rejectOptions(options, "needs --bootstrap-server", "--against", "--ignore-timestamps")
+    if options.topics:
+        options.parser.error("--topic: needs --bootstrap-server")
+    if not options.paths:
+        options.parser.error("name a PATH, or give --bootstrap-server")
+
+
 COMMANDS = (
     Command(
         "dump",
@@ -351,20 +373,58 @@ internal topic are shown field by field.
         (
             option(
                 "paths PATH",
-                "a log directory, the directory of a partition, or a segment file",
-                nargs="+",
+                "a log directory, the directory of a partition, or a segment file; without "
+                "--bootstrap-server, one at least",
+                nargs="*",
             ),
+            BOOTSTRAP,
+            option(
+                "--against HOST:PORT",
+                "with --bootstrap-server: another cluster, which must have the same records in the "
+                "same partitions, as a mirror's target has",
+            ),
+            option(
+                "--against-config FILE",
+                "as --config, for that cluster; by default, the same for both",
+                dest="otherAccessFile",
+            ),
+            flag(
+                "--ignore-timestamps",
+                "with --against: records may differ in their timestamps, as in topics with "
+                "LogAppendTime",
+            ),
+            repeated(
+                "--topic TOPIC",
+                "with --bootstrap-server: a topic; can be repeated; by default, all, or with "
+                "--against all but internal ones",
+                "topics",
+                topic,
+            ),
+            *AT_BROKERS,
             JSON,
         ),
         """\
 examples:
   pylogbroker verify /tmp/pylogbroker-logs
   pylogbroker verify /tmp/pylogbroker-logs/dpkg-0 --json
+  pylogbroker verify --bootstrap-server log1:9092
+  pylogbroker verify --bootstrap-server log1:9092 --topic payments --against log1:9092
 
-It checks the sizes and checksums of all entries and batches, opens them, and checks that each
-segment starts where the one before it ends. The exit code is 1 when something is wrong. While a
-broker runs, the last entry of a partition may be incomplete.
+Of files it checks the sizes and checksums of all entries and batches, opens them, and checks that
+each segment starts where the one before it ends. While a broker runs, the last entry of a partition
+may be incomplete.
+
+With --bootstrap-server it reads partitions from their beginnings to the ends that they have at the
+start, and checks checksums, records, the order of offsets and leader epochs, and, unless the topic
+is compacted, that no offset is missing.
+
+With --against it compares committed records with those of the other cluster: key, value, headers
+and timestamp. They must be there in their order. A record may come again there, as behind a mirror
+that was killed, and the cluster may have deleted its oldest ones. The exit code is 1 when something
+is wrong or missing.
 """,
+        prepareVerify,
         isBlocking=True,
+        current=verifyTopics,
     ),
 )

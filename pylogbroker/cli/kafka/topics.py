@@ -167,25 +167,36 @@ def _offset(found: tuple[int, int] | ResponseError | None, problems: list[str]) 
 
 def _configs(cluster: KafkaCluster, topics: list[str]) -> dict[str, dict[str, str | None]]:
     """The settings that topics have of their own."""
+    return {
+        name: {each.name: each.value for each in found if each.configSource == _TOPIC_CONFIG}
+        for name, found in _described(cluster, topics, None).items()
+    }
+
+
+def effectiveConfigs(cluster: KafkaCluster, topics: list[str], key: str) -> dict[str, str | None]:
+    """A setting's value for topics, their own or the broker's."""
+    return {
+        name: next((each.value for each in found if each.name == key), None)
+        for name, found in _described(cluster, topics, [key]).items()
+    }
+
+
+def _described(
+    cluster: KafkaCluster, topics: list[str], keys: list[str] | None
+) -> dict[str, list[Any]]:
     cls = messages.DescribeConfigsRequest
     resources = [
         cls.DescribeConfigsResource(
-            resourceType=_TOPIC_RESOURCE, resourceName=name, configurationKeys=None
+            resourceType=_TOPIC_RESOURCE, resourceName=name, configurationKeys=keys
         )
         for name in topics
     ]
     if not resources:
         return {}
     found = cluster.ask(ApiKey.DESCRIBE_CONFIGS, cls(resources=resources))
-    made = {}
     for each in found.results:
         checkCode(each.errorCode, f"topic {each.resourceName}", each.errorMessage)
-        made[each.resourceName] = {
-            config.name: config.value
-            for config in each.configs
-            if config.configSource == _TOPIC_CONFIG
-        }
-    return made
+    return {each.resourceName: each.configs for each in found.results}
 
 
 # -- changes

@@ -83,7 +83,7 @@ class RecordReader:
                             self.positions[where] = record.offset + 1
                             yield where, record
                 except FormatError as error:
-                    raise _placed(error, where, header) from error
+                    raise _placed(error, where, header.baseOffset) from error
 
     def fetch(self, waitMs: int) -> list[FetchedBatches]:
         """
@@ -159,23 +159,37 @@ class RecordReader:
         @raise FormatError: a batch is damaged.
         @raise MessageTooLargeError: the first batch does not fit in a response.
         """
-        at, before = 0, self.positions[where]
         begins = deque(sorted(aborted))
         producers = set[int]()  # in an aborted transaction at this place
-        while len(data) - at >= BATCH_OVERHEAD:
-            header = readHeader(data, at)
-            if header.size > len(data) - at:
-                break
-            try:
-                checkCrc(data, at, header)
-            except FormatError as error:
-                raise _placed(error, where, header) from error
+        for at, header in self.checkedBatches(where, data):
             while begins and begins[0][0] <= header.lastOffset:
                 producers.add(begins.popleft()[1])
             if header.isControl:
                 producers.discard(header.producerId)
             elif not (header.isTransactional and header.producerId in producers):
                 yield data, at, header
+
+    def checkedBatches(
+        self, where: TopicPartition, data: bytes
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        """
+        All whole batches, with those that hold markers. The partition's position is behind a batch
+        when the next one is asked for.
+
+        @return: the position of a batch in the bytes, and its header.
+        @raise FormatError: a batch is damaged.
+        @raise MessageTooLargeError: the first batch does not fit in a response.
+        """
+        at, before = 0, self.positions[where]
+        while len(data) - at >= BATCH_OVERHEAD:
+            try:
+                header = readHeader(data, at)
+                if header.size > len(data) - at:
+                    break
+                checkCrc(data, at, header)
+            except FormatError as error:
+                raise _placed(error, where, self.positions[where]) from error
+            yield at, header
             self.positions[where] = max(self.positions[where], header.nextOffset)
             at += header.size
         if data and at == 0 and self.positions[where] == before:
@@ -184,7 +198,5 @@ class RecordReader:
             )
 
 
-def _placed(error: FormatError, where: TopicPartition, header: BatchHeader) -> FormatError:
-    return type(error)(
-        f"{where}, batch at offset {header.baseOffset}: {error.reason}", error.position
-    )
+def _placed(error: FormatError, where: TopicPartition, offset: int) -> FormatError:
+    return type(error)(f"{where}, batch at offset {offset}: {error.reason}", error.position)
