@@ -71,19 +71,22 @@ REFUSED_OPTIONS = frozenset(
 )
 """Spark's own refuses them, too: they would change what is read and from where."""
 
-TUNING_OPTIONS = frozenset(
-    {
-        "groupidprefix",
-        "fetchoffset.numretries",
-        "fetchoffset.retryintervalms",
-        "kafkaconsumer.polltimeoutms",
-    }
-)
-"""Options of Spark's own, in lower case, that tune Java's client."""
+GROUP_OPTIONS = frozenset({"groupidprefix", "kafka.group.id"})
+"""Options of Spark's own, in lower case, that name a group. Nothing here joins one."""
 
 KafkaOffsets = int | dict[TopicPartition, int]
 """L{EARLIEST}, L{LATEST}, or one of them or an offset for each partition."""
 
+_DURATION = re.compile("([0-9]{1,15})([a-z]*)")
+_DURATION_UNITS = {
+    "us": 0.001,
+    "ms": 1,
+    "s": 1_000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
 _JAAS = re.compile(r"\b(username|password)\s*=\s*\"((?:[^\"\\]|\\.)*)\"")
 
 log = logging.getLogger(__name__)
@@ -121,6 +124,21 @@ def parseKafkaOffsets(text: str) -> KafkaOffsets:
 
 def _parseTimestamps(text: str) -> dict[TopicPartition, int]:
     return _parseNumbers(text, 0, "timestamps")
+
+
+def parseDurationMs(text: str) -> int:
+    """
+    A time as Spark writes it, such as C{15m}, in milliseconds. Without a unit it is milliseconds.
+
+    @raise ValueError: the text has another form.
+    """
+    found = _DURATION.fullmatch(text.lower())
+    scale = None if found is None else _DURATION_UNITS.get(found[2] or "ms")
+    if found is None or scale is None:
+        raise ValueError(
+            f"{text!r} is not a time such as 15m; its unit is one of {', '.join(_DURATION_UNITS)}"
+        )
+    return int(int(found[1]) * scale)
 
 
 def _parseAssignment(text: str) -> tuple[TopicPartition, ...]:
@@ -196,8 +214,11 @@ class KafkaOptions(DataSourceOptions):
         """See L{DataSourceOptions.isIgnored}."""
         if name in REFUSED_OPTIONS:
             raise ConfigurationError(f"the option {name} cannot be set: the data source decides it")
-        if name.startswith(PREFIX) or name in TUNING_OPTIONS:
-            log.info("The option %s tunes Java's client and has no effect", name)
+        if name in GROUP_OPTIONS:
+            log.warning("The option %s has no effect: partitions are read without a group", name)
+            return True
+        if name.startswith(PREFIX):
+            log.warning("The option %s tunes Java's client and has no effect", name)
             return True
         return super().isIgnored(name)
 
@@ -277,7 +298,11 @@ class KafkaSinkOptions(KafkaOptions):
 
 
 class KafkaSourceOptions(KafkaOptions):
-    """What to read. One of C{subscribe}, C{subscribePattern} and C{assign} is given."""
+    """
+    What to read. One of C{subscribe}, C{subscribePattern} and C{assign} is given.
+
+    @ivar maxTriggerDelay: milliseconds.
+    """
 
     subscribe = ownKey(
         "subscribe", Nullable(Parsed(parseTopicNames)), "", "Topics, separated by commas."
@@ -319,8 +344,32 @@ class KafkaSourceOptions(KafkaOptions):
     minPartitions = ownKey(
         "minPartitions", Nullable(Integer(1, 10**6)), "", "The least number of tasks."
     )
+    maxRecordsPerPartition = ownKey(
+        "maxRecordsPerPartition", Nullable(Integer(1, LONG_MAX)), "", "The most offsets of a task."
+    )
     maxOffsetsPerTrigger = ownKey(
         "maxOffsetsPerTrigger", Nullable(Integer(1, LONG_MAX)), "", "Offsets of a micro-batch."
+    )
+    minOffsetsPerTrigger = ownKey(
+        "minOffsetsPerTrigger",
+        Nullable(Integer(1, LONG_MAX)),
+        "",
+        "Offsets that a micro-batch waits for.",
+    )
+    maxTriggerDelay = ownKey(
+        "maxTriggerDelay", Parsed(parseDurationMs), "15m", "How long it waits for them at most."
+    )
+    fetchOffsetNumRetries = ownKey(
+        "fetchOffset.numRetries", Integer(0, 1_000), "3", "Repeated attempts to plan."
+    )
+    fetchOffsetRetryIntervalMs = ownKey(
+        "fetchOffset.retryIntervalMs", Integer(0, INT_MAX), "1000", "Milliseconds between them."
+    )
+    kafkaConsumerPollTimeoutMs = ownKey(
+        "kafkaConsumer.pollTimeoutMs",
+        Integer(1, INT_MAX),
+        "120000",
+        "How long a task waits for records.",
     )
     includeHeaders = ownKey("includeHeaders", Boolean(), "false", "Whether there is `headers`.")
     kafkaIsolationLevel = ownKey(
@@ -338,6 +387,11 @@ class KafkaSourceOptions(KafkaOptions):
         """See L{Settings.complete}."""
         super().complete(values, properties, warn)
         checkSelection(values, properties)
+        least, most = values["minOffsetsPerTrigger"], values["maxOffsetsPerTrigger"]
+        if least is not None and most is not None and least > most:
+            raise ConfigurationError(
+                f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}"
+            )
 
     @property
     def isCommitted(self) -> bool:

@@ -31,8 +31,6 @@ from pylogbroker.syncclient.kafka.cluster import KafkaCluster
 from pylogbroker.syncclient.kafka.recordreader import FetchedBatches, RecordReader
 
 ROW_COUNT = 10_000
-EMPTY_COUNT_MAX = 10
-"""Answers without records, where the broker says that there are some."""
 TIMESTAMP_MAX_MS = ((1 << 63) - 1) // 1000
 """Milliseconds that can be counted in microseconds, as Spark does."""
 
@@ -130,10 +128,11 @@ class KafkaRangeReader:
             self._reader.positions[where] = end
         else:
             self._emptyCount += 1
-            if self._emptyCount > EMPTY_COUNT_MAX:
+            waitedMs = (self._emptyCount - 1) * _WAIT_MS
+            if waitedMs >= self._options.kafkaConsumerPollTimeoutMs:
                 raise BrokerConnectionError(
-                    f"{where}, offset {position}: the broker gives nothing, though it has"
-                    f" {bounds.earliest} to {bounds.latest}"
+                    f"{where}, offset {position}: the broker gives nothing for {waitedMs} ms,"
+                    f" though it has {bounds.earliest} to {bounds.latest}"
                 )
 
 

@@ -8,17 +8,24 @@ a logged warning where the user allows it, as for topics of 2011.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from pylogbroker.cluster.javaregex import TopicPattern
-from pylogbroker.errors import ConfigurationError, UnknownPartitionError
+from pylogbroker.errors import BrokerConnectionError, ConfigurationError, UnknownPartitionError
 from pylogbroker.protocol.kafka.errorcodes import ResponseError
+from pylogbroker.retry import BlockingRetryPolicy, RetryDelays
 from pylogbroker.spark.kafka.options import ERROR, KafkaOffsets, KafkaSourceOptions
 from pylogbroker.spark.splits import reportDataLoss
+from pylogbroker.syncclient.connection import sleep
 from pylogbroker.syncclient.kafka.cluster import EARLIEST, LATEST, KafkaCluster
 from pylogbroker.types import TopicPartition
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class KafkaRange(NamedTuple):
@@ -71,6 +78,36 @@ def selectedPartitions(options: KafkaSourceOptions, cluster: KafkaCluster) -> li
     return sorted(
         TopicPartition(name, number) for name in names for number in cluster.partitions(name)
     )
+
+
+def asked(
+    options: KafkaSourceOptions,
+    ask: Callable[[], T],
+    pause: Callable[[float], object] = sleep,
+) -> T:
+    """
+    Ask brokers, C{fetchOffset.numRetries} times more if none answers or the error may pass.
+
+    @param ask: may be repeated.
+    @param pause: waits for a number of seconds.
+    @raise PylogbrokerError: the last failure.
+    """
+    intervalMs = options.fetchOffsetRetryIntervalMs
+    policy = BlockingRetryPolicy(
+        options.fetchOffsetNumRetries,
+        pause,
+        lambda: 0.0,
+        RetryDelays(intervalMs, intervalMs, jitter=0),
+    )
+    for isLast in policy.attempts():
+        try:
+            return ask()
+        except (BrokerConnectionError, ResponseError) as error:
+            isPassing = not isinstance(error, ResponseError) or error.isRetriable
+            if isLast or not isPassing:
+                raise
+            log.warning("The partitions and their ends are asked for again: %s", error)
+    raise AssertionError("a policy has at least one attempt")
 
 
 def isSelected(options: KafkaSourceOptions, where: TopicPartition) -> bool:
@@ -232,15 +269,21 @@ def withinBounds(options: KafkaSourceOptions, wanted: KafkaRange, bounds: LogBou
     return KafkaRange(wanted.where, min(start, end), end)
 
 
-def splitRanges(ranges: Iterable[KafkaRange], countMin: int) -> list[KafkaRange]:
+def splitRanges(
+    ranges: Iterable[KafkaRange], countMin: int, sizeMax: int | None = None
+) -> list[KafkaRange]:
     """
     Split large ranges into about C{countMin} equal parts or more. Empty ranges are left out.
+
+    @param sizeMax: the most offsets of a part.
     """
     filled = [each for each in ranges if each.size > 0]
     total = sum(each.size for each in filled)
     found = []
     for each in filled:
         count = 1 if len(filled) >= countMin else -(-each.size * countMin // total)
+        if sizeMax is not None:
+            count = max(count, -(-each.size // sizeMax))
         count = min(count, each.size)
         edges = [each.start + each.size * index // count for index in range(count + 1)]
         found += [KafkaRange(each.where, start, end) for start, end in pairwise(edges)]

@@ -10,7 +10,7 @@ rows (L{pylogbroker.spark.datasource} explains why an end alone is not enough).
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -19,15 +19,17 @@ from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
-from pylogbroker.errors import UnreadableRangeError
+from pylogbroker.errors import ConfigurationError, UnreadableRangeError
 from pylogbroker.spark.kafka.options import KafkaSourceOptions
 from pylogbroker.spark.kafka.rangereader import readRange
 from pylogbroker.spark.kafka.ranges import (
     KafkaRange,
     LogBounds,
+    asked,
     isSelected,
     logBounds,
     plannedRanges,
@@ -37,6 +39,7 @@ from pylogbroker.spark.kafka.ranges import (
     withinBounds,
 )
 from pylogbroker.spark.splits import apportion, reportDataLoss
+from pylogbroker.syncclient.connection import monotonic
 from pylogbroker.syncclient.kafka.cluster import LATEST, KafkaCluster
 from pylogbroker.types import TopicPartition, byTopic
 
@@ -48,13 +51,33 @@ log = logging.getLogger(__name__)
 def _inputPartitions(
     options: KafkaSourceOptions, ranges: Collection[KafkaRange]
 ) -> list[InputPartition]:
-    return [InputPartition(each) for each in splitRanges(ranges, options.minPartitions or 0)]
+    parts = splitRanges(ranges, options.minPartitions or 0, options.maxRecordsPerPartition)
+    return [InputPartition(each) for each in parts]
+
+
+def checkBatchStart(options: KafkaSourceOptions) -> None:
+    """
+    @raise ConfigurationError: a batch would begin at the end of a partition. Spark's own source
+        refuses that, too.
+    """
+    spec = options.startingOffsets
+    if options.startingTimestamp is not None or options.startingOffsetsByTimestamp:
+        return
+    if spec == LATEST or (isinstance(spec, dict) and LATEST in spec.values()):
+        raise ConfigurationError(
+            "startingOffsets: a batch that begins at the latest offset would read nothing; give"
+            " earliest, or an offset"
+        )
 
 
 class KafkaBatchReader(DataSourceReader):
     """The data source's reader of a batch. Workers get copies, so it holds only options."""
 
     def __init__(self, options: KafkaSourceOptions) -> None:
+        """
+        @raise ConfigurationError: the batch would begin at the end.
+        """
+        checkBatchStart(options)
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
@@ -64,7 +87,8 @@ class KafkaBatchReader(DataSourceReader):
         @raise PylogbrokerError: something to read is missing, or no broker can be asked.
         """
         with self._options.cluster() as cluster:
-            return _inputPartitions(self._options, plannedRanges(self._options, cluster))
+            ranges = asked(self._options, lambda: plannedRanges(self._options, cluster))
+            return _inputPartitions(self._options, ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a split. Spark passes one without a value if there are no splits."""
@@ -103,8 +127,13 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     The data source's reader of a stream. The driver has one; workers get copies that only read.
     """
 
-    def __init__(self, options: KafkaSourceOptions) -> None:
+    def __init__(self, options: KafkaSourceOptions, clock: Callable[[], float] = monotonic) -> None:
+        """
+        @param clock: seconds.
+        """
         self._options = options
+        self._clock = clock
+        self._triggeredAt: float | None = None
         self._opened: KafkaCluster | None = None
         self._targets: dict[TopicPartition, int] | None = None
 
@@ -115,8 +144,11 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._opened
 
     def _bounds(self) -> dict[TopicPartition, LogBounds]:
-        places = selectedPartitions(self._options, self._cluster)
-        return logBounds(self._options, self._cluster, places)
+        def ask() -> dict[TopicPartition, LogBounds]:
+            places = selectedPartitions(self._options, self._cluster)
+            return logBounds(self._options, self._cluster, places)
+
+        return asked(self._options, ask)
 
     def initialOffset(self) -> dict[str, Any]:
         """
@@ -135,9 +167,14 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """C{maxOffsetsPerTrigger}."""
-        limit = self._options.maxOffsetsPerTrigger
-        return ReadMaxRows(limit) if limit else ReadAllAvailable()
+        """
+        C{maxOffsetsPerTrigger}, else C{minOffsetsPerTrigger}. Spark for Python has no limit that is
+        both.
+        """
+        most, least = self._options.maxOffsetsPerTrigger, self._options.minOffsetsPerTrigger
+        if most:
+            return ReadMaxRows(most)
+        return ReadMinRows(least) if least else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of a run that reads what exists now."""
@@ -162,6 +199,9 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ahead = {
             where: self._ahead(where, before.get(where), each) for where, each in bounds.items()
         }
+        size = sum(each.size for each in ahead.values())
+        if not isinstance(limit, ReadAllAvailable) and self._isDelayed(size):
+            return start
         if isinstance(limit, ReadMaxRows):
             shares = apportion({key: each.size for key, each in ahead.items()}, limit.max_rows)
             ahead = {
@@ -171,6 +211,24 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         unchanged = {where: each._replace(start=each.end) for where, each in before.items()}
         after = unchanged | ahead
         return start if after == unchanged else encodeKafkaCheckpoint(after)
+
+    def _isDelayed(self, size: int) -> bool:
+        """
+        Whether a micro-batch waits for more records. The first one does not, and neither do those
+        of a run that reads what exists: it would end without the last of them.
+
+        @param size: in offsets.
+        """
+        least = self._options.minOffsetsPerTrigger
+        if least is None or self._targets is not None:
+            return False
+        now, before = self._clock(), self._triggeredAt
+        delay = self._options.maxTriggerDelay / 1000
+        if size < least and before is not None and now - before < delay:
+            return True
+        if size:
+            self._triggeredAt = now
+        return False
 
     def _reportGone(self, before: KafkaRange) -> None:
         why = f"it does not exist any more; {before.end} of it was read"

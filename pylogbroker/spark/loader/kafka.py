@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from pylogbroker.config.kafka.clientsettings import READ_COMMITTED
 from pylogbroker.lake.loadplan import PlannedRange
 from pylogbroker.spark.kafka.options import KafkaSourceOptions, parseKafkaOffsets
-from pylogbroker.spark.kafka.ranges import logBounds, selectedPartitions
+from pylogbroker.spark.kafka.ranges import asked, logBounds, selectedPartitions
 from pylogbroker.spark.loader.partitioncolumns import isOf
 from pylogbroker.spark.loader.stagedfiles import byPartition
 from pylogbroker.spark.loader.topicsource import FoundLogs, TopicSource, checkFolder
@@ -55,11 +55,11 @@ class KafkaTopics(TopicSource):
     def logs(self, positions: Mapping[AnyPartition, int]) -> FoundLogs:
         """See L{TopicSource.logs}. A partition that is gone has a note."""
         with self.options.cluster() as cluster:
-            places = selectedPartitions(self.options, cluster)
+            places = asked(self.options, lambda: selectedPartitions(self.options, cluster))
             topics = dict.fromkeys(each.topic for each in places)
             for topic in topics:
                 checkFolder(topic)
-            found = logBounds(self.options, cluster, places)
+            found = asked(self.options, lambda: logBounds(self.options, cluster, places))
         gone = [
             f"{each}: the topic has no such partition now, and the table has it up to"
             f" {positions[each]}: was the topic created anew?"

@@ -5,7 +5,7 @@ What tests of the source and the sink for today's Kafka share: a real broker, re
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -16,6 +16,7 @@ from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.records.recordbatch import Record
 from pylogbroker.spark.kafka.options import KafkaSourceOptions
 from pylogbroker.spark.kafka.source import KafkaBatchReader, KafkaStreamReader
+from pylogbroker.syncclient.connection import monotonic
 from pylogbroker.syncclient.kafka.cluster import KafkaCluster
 from pylogbroker.syncclient.kafka.recordwriter import RecordWriter
 from pylogbroker.testing.backgroundbroker import BackgroundBroker
@@ -97,8 +98,8 @@ class KafkaSourceCase(SynchronousTestCase):
             batch.validate(full=True)
             yield from batch.to_pylist()
 
-    def stream(self, **options: Any) -> KafkaStreamReader:
+    def stream(self, clock: Callable[[], float] = monotonic, **options: Any) -> KafkaStreamReader:
         """A stream's reader, which the test ends."""
-        reader = KafkaStreamReader(self.options(**options))
+        reader = KafkaStreamReader(self.options(**options), clock)
         self.addCleanup(reader.stop)
         return reader

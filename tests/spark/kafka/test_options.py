@@ -54,6 +54,13 @@ class OptionsTests(SynchronousTestCase):
             ("none of timestamps", {"startingOffsetsByTimestamp": '{"t":{"0":-1}}'}),
             ("to end at the earliest", {"endingOffsets": "earliest"}),
             ("did you mean failOnDataLoss", {"failOnDatLoss": "true"}),
+            ("did you mean maxTriggerDelay", {"maxTriggerDelays": "1m"}),
+            ("is not a time such as 15m", {"maxTriggerDelay": "1 week"}),
+            ("is not a time such as 15m", {"maxTriggerDelay": "m"}),
+            (
+                "minOffsetsPerTrigger=5 is more than maxOffsetsPerTrigger=4",
+                {"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"},
+            ),
             ("cannot be set", {"kafka_auto_offset_reset": "latest"}),
             ("needs kafka.sasl.jaas.config", {"kafka_security_protocol": "SASL_SSL"}),
             ("kafka.ssl.truststore.type", {"kafka_ssl_truststore_type": "JKS"}),
@@ -62,11 +69,37 @@ class OptionsTests(SynchronousTestCase):
                 self.read(**options)
 
     def test_tuning(self) -> None:
-        """What tunes Java's client is read over, and said."""
-        with self.assertLogs("pylogbroker.spark.kafka.options", "INFO") as logged:
-            self.read(kafka_max_poll_records="1", groupIdPrefix="x")
+        """What tunes Java's client, or names a group, is read over, and said."""
+        with self.assertLogs("pylogbroker.spark.kafka.options", "WARNING") as logged:
+            self.read(kafka_max_poll_records="1", groupIdPrefix="x", kafka_group_id="g")
         self.assertIn("The option kafka.max.poll.records tunes Java's client", logged.output[0])
-        self.assertEqual(len(logged.output), 2)
+        for line in logged.output[1:]:
+            self.assertIn("has no effect: partitions are read without a group", line)
+        self.assertEqual(len(logged.output), 3)
+
+    def test_sparks(self) -> None:
+        """Every option that Spark's guide has is known, with its default."""
+        found = self.read()
+        self.assertEqual(
+            (
+                found.fetchOffsetNumRetries,
+                found.fetchOffsetRetryIntervalMs,
+                found.kafkaConsumerPollTimeoutMs,
+            ),
+            (3, 1_000, 120_000),
+        )
+        self.assertEqual(found.maxTriggerDelay, 900_000)
+        self.assertIsNone(found.maxRecordsPerPartition)
+        for text, wanted in (
+            ("250", 250),
+            ("250ms", 250),
+            ("1500us", 1),
+            ("2S", 2_000),
+            ("3min", 180_000),
+            ("1h", 3_600_000),
+            ("1d", 86_400_000),
+        ):
+            self.assertEqual(self.read(maxTriggerDelay=text).maxTriggerDelay, wanted)
 
     def test_login(self) -> None:
         """User and password stand in the JAAS text."""

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from confluent_kafka import Producer
-from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadMaxRows, ReadMinRows
 
 from pylogbroker.errors import (
     BrokerConnectionError,
@@ -21,13 +21,12 @@ from pylogbroker.protocol.kafka.errorcodes import ResponseError
 from pylogbroker.records.columns import recordColumns
 from pylogbroker.records.recordbatch import Record, encodeBatch, readHeader
 from pylogbroker.spark.kafka.rangereader import (
-    EMPTY_COUNT_MAX,
     TIMESTAMP_MAX_MS,
     KafkaRangeReader,
     arrowBatch,
 )
-from pylogbroker.spark.kafka.ranges import KafkaRange, splitRanges
-from pylogbroker.spark.kafka.source import decodeKafkaCheckpoint
+from pylogbroker.spark.kafka.ranges import KafkaRange, asked, splitRanges
+from pylogbroker.spark.kafka.source import KafkaBatchReader, decodeKafkaCheckpoint
 from pylogbroker.syncclient.kafka.recordreader import FetchedBatches
 from pylogbroker.syncclient.kafka.recordwriter import RecordWriter
 from tests.spark.kafka.kafkasource import ALL, T0, T1, KafkaSourceCase, deleteBefore
@@ -72,14 +71,14 @@ class BatchTests(KafkaSourceCase):
         with self.assertRaisesRegex(UnknownPartitionError, "no partition clicks-7"):
             self.values(subscribe=None, assign='{"clicks":[7]}')
         with self.assertRaisesRegex(ResponseError, "topic none: UNKNOWN_TOPIC_OR_PARTITION"):
-            self.values(subscribe="none")
+            self.values(subscribe="none", fetchOffset_numRetries=0)
 
     def test_ranges(self) -> None:
         """Offsets cut batches; words and numbers may be mixed."""
         self.write(T0, b"0", b"1", b"2", b"3")
         self.write(T1, b"x")
-        found = self.values(startingOffsets=BOTH % (1, -1), endingOffsets=BOTH % (3, -1))
-        self.assertEqual(found, [b"1", b"2"])
+        found = self.values(startingOffsets=BOTH % (1, -2), endingOffsets=BOTH % (3, -1))
+        self.assertEqual(found, [b"1", b"2", b"x"])
         for reason, options in (
             ("startingOffsets does not name clicks-1", {"startingOffsets": '{"clicks":{"0":0}}'}),
             ("names clicks-2", {"endingOffsets": '{"clicks":{"0":0,"1":0,"2":0}}'}),
@@ -87,6 +86,8 @@ class BatchTests(KafkaSourceCase):
                 "clicks-0: the end is 1, before the start at 2",
                 {"startingOffsets": BOTH % (2, 0), "endingOffsets": BOTH % (1, -1)},
             ),
+            ("would read nothing", {"startingOffsets": "latest"}),
+            ("would read nothing", {"startingOffsets": BOTH % (1, -1)}),
         ):
             with self.assertRaisesRegex(ConfigurationError, reason):
                 self.values(**options)
@@ -104,16 +105,27 @@ class BatchTests(KafkaSourceCase):
         self.assertEqual(found, [b"30", b"25"])
         with self.assertRaisesRegex(ConfigurationError, "clicks-1 has no record of time 26"):
             self.values(startingTimestamp=26)
-        found = self.values(startingTimestamp=26, startingOffsetsByTimestampStrategy="latest")
+        found = self.values(
+            startingTimestamp=26,
+            startingOffsetsByTimestampStrategy="latest",
+            startingOffsets="latest",
+        )
         self.assertEqual(found, [b"30"])
 
     def test_splits(self) -> None:
-        """C{minPartitions} cuts anywhere; every record is in one split."""
+        """
+        C{minPartitions} and C{maxRecordsPerPartition} cut anywhere; every record is in one split.
+        """
         values = [b"%d" % number for number in range(100)]
         self.write(T0, *values)
         self.write(T1, b"x")
         self.assertEqual(self.values(minPartitions=7), [*values, b"x"])
+        reader = KafkaBatchReader(self.options(maxRecordsPerPartition=30))
+        self.assertEqual(len(reader.partitions()), 5)
+        self.assertEqual(self.values(maxRecordsPerPartition=30), [*values, b"x"])
         ranges = [KafkaRange(T0, 0, 100), KafkaRange(T1, 5, 5), KafkaRange(T1, 0, 1)]
+        self.assertEqual(max(each.size for each in splitRanges(ranges, 0, 33)), 25)
+        self.assertEqual(len(splitRanges(ranges, 7, 50)), 8)
         self.assertEqual(len(splitRanges(ranges, 7)), 8)
         self.assertEqual(len(splitRanges(ranges, 1)), 2)
 
@@ -155,7 +167,8 @@ class BatchTests(KafkaSourceCase):
     def test_unreadable(self) -> None:
         """A damaged batch, and a broker that gives nothing, are errors that name the place."""
         self.write(T0, b"0")
-        reader = KafkaRangeReader(KafkaRange(T0, 0, 1), self.cluster, self.options())
+        options = self.options(kafkaConsumer_pollTimeoutMs=1_500)
+        reader = KafkaRangeReader(KafkaRange(T0, 0, 1), self.cluster, options)
         [(where, data, aborted)] = reader._reader.fetch(0)
         damaged = data[:-1] + bytes([data[-1] ^ 1])
         self.patch(reader._reader, "fetch", lambda _waitMs: [(where, damaged, aborted)])
@@ -168,9 +181,9 @@ class BatchTests(KafkaSourceCase):
             return []
 
         self.patch(reader._reader, "fetch", fetchNothing)
-        with self.assertRaisesRegex(BrokerConnectionError, "though it has 0 to 1"):
+        with self.assertRaisesRegex(BrokerConnectionError, "for 1500 ms, though it has 0 to 1"):
             list(reader)
-        self.assertEqual(len(waits), EMPTY_COUNT_MAX + 1)
+        self.assertEqual(waits, [0, 500, 500, 500])
 
     def test_timestamp(self) -> None:
         """A timestamp beyond those of Spark is an error, and none before."""
@@ -219,6 +232,77 @@ class StreamTests(KafkaSourceCase):
             sorted(filter(None, found)), sorted([*(b"%d" % n for n in range(10)), b"x", b"y"])
         )
 
+    def test_delay(self) -> None:
+        """
+        C{minOffsetsPerTrigger} lets a micro-batch wait for records, but not the first one, not
+        longer than C{maxTriggerDelay}, and not when Spark asks for all there is.
+        """
+        clock = [1_000.0]
+        options: dict[str, Any] = {"minOffsetsPerTrigger": 3, "maxTriggerDelay": "2m"}
+        stream = self.stream(startingOffsets="earliest", clock=lambda: clock[0], **options)
+        limit = stream.getDefaultReadLimit()
+        self.assertEqual(limit, ReadMinRows(3))
+        self.write(T0, b"0")
+        end = stream.latestOffset(stream.initialOffset(), limit)
+        self.assertEqual(self.micro(stream, {}, end), [b"0"])
+        self.write(T0, b"1", b"2")
+        self.assertIs(stream.latestOffset(end, limit), end)
+        self.assertIsNot(stream.latestOffset(end, ALL), end)
+        clock[0] += 119
+        self.assertIs(stream.latestOffset(end, limit), end)
+        clock[0] += 1
+        end = stream.latestOffset(end, limit)
+        self.assertEqual(self.micro(stream, {}, end), [b"1", b"2"])
+        self.write(T0, b"3", b"4")
+        self.assertIs(stream.latestOffset(end, limit), end)
+        self.write(T1, b"5")
+        end = stream.latestOffset(end, limit)
+        self.assertEqual(self.micro(stream, {}, end), [b"3", b"4", b"5"])
+        both = self.stream(maxOffsetsPerTrigger=4, **options)
+        self.assertEqual(both.getDefaultReadLimit(), ReadMaxRows(4))
+        both.latestOffset(end, ALL)
+        self.write(T0, b"6")
+        self.assertIsNot(both.latestOffset(end, ReadMaxRows(4)), end)  # the first that has records
+        self.assertIs(both.latestOffset(end, ReadMaxRows(4)), end)
+
+    def test_delayAvailableNow(self) -> None:
+        """A run that reads what exists does not wait for more."""
+        self.write(T0, b"a", b"b")
+        stream = self.stream(
+            startingOffsets="earliest", minOffsetsPerTrigger=2, maxOffsetsPerTrigger=2
+        )
+        start = stream.initialOffset()
+        self.write(T0, b"c")
+        stream.prepareForTriggerAvailableNow()
+        end = stream.latestOffset(start, ReadMaxRows(2))
+        end = stream.latestOffset(end, ReadMaxRows(2))
+        self.assertEqual(end["clicks"]["0"]["to"], 3)
+
+    def test_askedAgain(self) -> None:
+        """
+        Without an answer the brokers are asked again, C{fetchOffset.numRetries} times; an error
+        that does not pass is told at once.
+        """
+        options = self.options(fetchOffset_numRetries=2, fetchOffset_retryIntervalMs=250)
+        outcomes: list[Any] = [BrokerConnectionError("away"), ResponseError(5), "found"]
+        pauses: list[float] = []
+
+        def ask() -> Any:
+            outcome = outcomes.pop(0)
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+        self.assertEqual(asked(options, ask, pauses.append), "found")
+        self.assertEqual(pauses, [0.25, 0.25])
+        outcomes += [BrokerConnectionError("away")] * 3
+        with self.assertRaisesRegex(BrokerConnectionError, "away"):
+            asked(options, ask, pauses.append)
+        outcomes += [ResponseError(29), "not asked for"]
+        with self.assertRaisesRegex(ResponseError, "TOPIC_AUTHORIZATION_FAILED"):
+            asked(options, ask, pauses.append)
+        self.assertEqual((outcomes, len(pauses)), (["not asked for"], 4))
+
     def test_availableNow(self) -> None:
         """A run that reads what exists ends there, whatever comes meanwhile."""
         self.write(T0, b"a")
@@ -256,7 +340,8 @@ class StreamTests(KafkaSourceCase):
             stream = self.stream(failOnDataLoss="false")
             end = stream.latestOffset(start, ALL)
             self.assertEqual(self.micro(stream, start, end), [b"b"])
-        for options in ({}, {"subscribe": None, "subscribePattern": "cl.*"}):
+        pattern: dict[str, Any] = {"subscribe": None, "subscribePattern": "cl.*"}
+        for options in ({}, pattern):
             with self.assertRaisesRegex(DataLossError, "other-0: .* no longer subscribed"):
                 self.stream(**options).latestOffset({"other": {"0": {"from": 0, "to": 3}}}, ALL)
 
