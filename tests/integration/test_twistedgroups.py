@@ -242,6 +242,80 @@ class GroupTests(GroupCase):
         self.assertEqual(seen, [("assigned", False), ("revoked", True)])
         self.assertFalse(member.isOwning)
 
+    async def lose(self, member: KafkaConsumer, listener: Listener) -> None:
+        """Let a member lose its partitions, and join again."""
+        request = "Heartbeat" if self.protocol == "classic" else "ConsumerGroupHeartbeat"
+        self.broker.injectError(request, "UNKNOWN_MEMBER_ID")
+        await self.until(lambda: listener.told[1:2] == [("lost", listener.told[0][1])])
+        await self.until(lambda: member.isOwning)
+
+    async def test_lostInHand(self) -> None:
+        """
+        A member that lost its partitions and is one again commits nothing of what its reader had
+        before, by hand or in a transaction: others may have handled it.
+        """
+        await self.send(4)
+        listener = Listener()
+        member = self.member(session_timeout_ms="300", enable_auto_commit="false")
+        member.subscribe(["t"], listener)
+        message = await member.__anext__()
+        place = TopicPartition(message.topic, message.partition)
+        await self.lose(member, listener)
+        writer = KafkaProducer(
+            reactor,
+            {"bootstrap.servers": self.broker.bootstrapServers, "transactional.id": "x"},
+        )
+        self.addCleanup(writer.close)
+        for offsets in ({place: 1}, None):
+            with self.assertRaises(CommitFailedError):
+                await member.commitOffsets(offsets)
+        with self.assertRaises(CommitFailedError):
+            async with writer.transaction() as transaction:
+                await transaction.sendOffsets({place: 1}, member.groupMetadata())
+        self.assertEqual(await member.committed([place]), {place: None})
+        again = await member.__anext__()
+        place = TopicPartition(again.topic, again.partition)
+        self.assertGreaterEqual(member.groupMetadata().generationId, 0)
+        async with writer.transaction() as transaction:
+            await transaction.sendOffsets({place: 1}, member.groupMetadata())
+        self.assertEqual(await member.committed([place]), {place: OffsetAndMetadata(1)})
+
+    async def test_lostWhileCommitting(self) -> None:
+        """A commit that is tried again is not carried out for a later membership."""
+        await self.send(4)
+        listener = Listener()
+        member = self.member(session_timeout_ms="300", enable_auto_commit="false")
+        member.subscribe(["t"], listener)
+        message = await member.__anext__()
+        place = TopicPartition(message.topic, message.partition)
+        refusing = self.broker.injectError(
+            "OffsetCommit", "COORDINATOR_LOAD_IN_PROGRESS", count=None
+        )
+        committing = member.commitOffsets({place: 1})
+        await self.until(lambda: refusing.hitCount > 0)
+        await self.lose(member, listener)
+        refusing.clear()
+        with self.assertRaises(CommitFailedError):
+            await committing
+        self.assertEqual(await member.committed([place]), {place: None})
+
+    async def test_closedTwice(self) -> None:
+        """The second call waits for the first one, which commits and leaves."""
+        await self.send(8)
+        first, second = self.member(), self.member()
+        first.subscribe(["t"])
+        self.read(first)
+        await self.until(lambda: len(self.found) == 8)
+        first.close()
+        await first.close()
+        await first.close()
+        second.subscribe(["t"])
+        self.read(second)
+        await self.until(lambda: len(second.assignment()) == COUNT)
+        await self.send(8)
+        await self.until(lambda: len(self.found) == 16)
+        self.assertEqual(set(self.found.values()), {1})
+
     async def test_unsubscribed(self) -> None:
         """One that wants no topics any more gives its partitions up, and may assign some."""
         await self.send(4)

@@ -58,7 +58,7 @@ from pylogbroker.errors import (
 from pylogbroker.metrics.clientmetrics import consumerFamilies
 from pylogbroker.metrics.counters import ConsumerCounters
 from pylogbroker.metrics.exposition import Family
-from pylogbroker.net.deferreds import asDeferred
+from pylogbroker.net.deferreds import Waiters, asDeferred
 from pylogbroker.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 __all__ = ["ConsumerRecord", "KafkaConsumer", "LogTruncatedError", "OffsetAndTimestamp"]
@@ -129,6 +129,8 @@ class KafkaConsumer:
         self._unreported: PylogbrokerError | None = None
         self._topics: set[str] = set()
         self._wakeReader: Callable[[], None] | None = None
+        self._isClosed = False
+        self._closed: Waiters[None] = Waiters()
 
     def __repr__(self) -> str:
         ended = ", ended" if self.isEnded else ""
@@ -220,8 +222,12 @@ class KafkaConsumer:
         return self._group.member.isOwning
 
     def groupMetadata(self) -> ConsumerGroupMetadata:
-        """As the coordinator knows this member: for a transaction with its positions."""
-        return self._group.member.metadata
+        """
+        As the coordinator knows this member: for a transaction with its positions. While the reader
+        has messages of partitions that were lost, it has no generation, and
+        L{sendOffsets<pylogbroker.producer.kafka.transactions.Transaction.sendOffsets>} refuses it.
+        """
+        return self._group.metadata
 
     def _drop(self, partition: AssignedPartition) -> None:
         self._inHand.pop(partition, None)
@@ -393,7 +399,8 @@ class KafkaConsumer:
         @param offsets: of the next messages; L{None}: L{positions}, thus behind all messages that
             were handed out.
         @return: fires when they are stored. Fails with L{CommitFailedError} when this is no member
-            of the group any more, or the group rebalances: others may read the messages again. With
+            of the group any more, or was none since the reader took its last messages, or the group
+            rebalances: others may read the messages again. With
             L{ResponseError} when the coordinator refuses; with L{TimedOutError} after
             C{default.api.timeout.ms}. Can be cancelled.
         @raise ConsumerStateError: there is neither C{group.id} nor an offset store.
@@ -627,22 +634,29 @@ class KafkaConsumer:
         positions are committed by C{enable.auto.commit}, and the member leaves; a static one does
         not, so that it can come back.
 
-        @return: fires with L{None} when the connections are gone.
+        @return: fires with L{None} when the connections are gone, for each call.
         """
-        isFirst, self.isEnded = not self.isEnded, True
+        if self.isEnded:  # the first call may be committing still
+            if not self._isClosed:
+                await self._closed.wait()
+            return
+        self.isEnded = True
         self._questions.isEnded = True
         self._turns.clear()
         self._unreported = None
         self._wake()
-        if isFirst:
-            await self._group.close()
-        self._fetcher.stop()
-        self._cluster.abort()
-        self._wake()
         try:
-            await self._cluster.close()
-        except ClosedError:
-            pass  # requests under way were cut
+            await self._group.close()
+            self._fetcher.stop()
+            self._cluster.abort()
+            self._wake()
+            try:
+                await self._cluster.close()
+            except ClosedError:
+                pass  # requests under way were cut
+        finally:
+            self._isClosed = True
+            self._closed.fire(None)
 
 
 def _offsetsAlone(

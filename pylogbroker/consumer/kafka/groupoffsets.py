@@ -73,26 +73,29 @@ class GroupOffsets:
         self,
         clock: IReactorTime,
         cluster: ClusterClient,
-        member: Callable[[], ConsumerGroupMetadata],
         store: IOffsetStore | None,
         settings: KafkaConsumerSettings,
     ) -> None:
         """
-        @param member: as whom to commit; may raise L{CommitFailedError}.
         @param store: instead of the coordinator.
         """
         self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
         self._clock = clock
         self._cluster = cluster
-        self._member = member
         self._store = store
         self._timeoutMs = settings.defaultApiTimeoutMs
         self._groupId = settings.groupId
         self._turn = DeferredLock()
 
-    async def commit(self, offsets: Callable[[], Commits], timeoutMs: float | None = None) -> None:
+    async def commit(
+        self,
+        offsets: Callable[[], Commits],
+        committer: Callable[[], ConsumerGroupMetadata],
+        timeoutMs: float | None = None,
+    ) -> None:
         """
         @param offsets: returns them when this commit's turn comes.
+        @param committer: as whom to commit, at each attempt; may raise L{CommitFailedError}.
         @raise CommitFailedError: this is no member of the group any more, or the store has not
             stored them all.
         @raise PylogbrokerError: as L{ClusterClient.attempt}.
@@ -102,7 +105,7 @@ class GroupOffsets:
             wanted = dict(offsets())
             if not wanted:
                 return
-            self._member()
+            committer()
             if self._store is not None:
                 await self._commitToStore(self._store, wanted)
             else:
@@ -110,7 +113,7 @@ class GroupOffsets:
                     lambda: self._cluster.coordinators.ask(
                         CoordinatorKind.GROUP,
                         self._groupId,
-                        lambda connection: self._commit(connection, wanted),
+                        lambda connection: self._commit(connection, wanted, committer),
                     ),
                     self._timeoutMs if timeoutMs is None else timeoutMs,
                     f"commit of group {self._groupId}",
@@ -134,12 +137,17 @@ class GroupOffsets:
         if missing:
             raise CommitFailedError(f"not stored: the positions of {', '.join(missing[:10])}")
 
-    async def _commit(self, connection: NegotiatedConnection, offsets: Commits) -> None:
+    async def _commit(
+        self,
+        connection: NegotiatedConnection,
+        offsets: Commits,
+        committer: Callable[[], ConsumerGroupMetadata],
+    ) -> None:
         """Again with the newest epoch, while the member's is stale."""
         staleCount = 0
         while True:
             try:
-                return await self._commitOnce(connection, offsets)
+                return await self._commitOnce(connection, offsets, committer())
             except ResponseError as error:
                 staleCount += 1
                 if error.code != ErrorCode.STALE_MEMBER_EPOCH or staleCount > STALE_COUNT_MAX:
@@ -149,8 +157,13 @@ class GroupOffsets:
             pause.addTimeout(waitMs / 1000, self._clock, lambda _result, _seconds: None)
             await pause
 
-    async def _commitOnce(self, connection: NegotiatedConnection, offsets: Commits) -> None:
-        cls, member = messages.OffsetCommitRequest, self._member()
+    async def _commitOnce(
+        self,
+        connection: NegotiatedConnection,
+        offsets: Commits,
+        member: ConsumerGroupMetadata,
+    ) -> None:
+        cls = messages.OffsetCommitRequest
         body = cls(
             groupId=member.groupId,
             generationIdOrMemberEpoch=member.generationId,

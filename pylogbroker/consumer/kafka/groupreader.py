@@ -12,6 +12,9 @@ What must be true:
   not come back within C{max.poll.interval.ms} loses all partitions.
   - Of a partition that comes, nothing is handed out before its position was loaded and the listener
   was told.
+  - A member that has lost its partitions may be one again before its reader comes back from their
+  messages. The reader's commits are refused until then, by hand and in transactions; and no commit
+  is tried again as another member than it began.
 """
 
 from __future__ import annotations
@@ -98,7 +101,7 @@ class GroupReader:
             if settings.groupProtocol == CONSUMER
             else ClassicGroupMember(clock, settings, cluster, self)
         )
-        self.offsets = GroupOffsets(clock, cluster, self._committer, store, settings)
+        self.offsets = GroupOffsets(clock, cluster, store, settings)
         self.failed = onError
         self._listener: IRebalanceListener | None = None
         self._clock = clock
@@ -108,6 +111,9 @@ class GroupReader:
         self._drop = drop
         self._isAttached = isAttached
         self._returned: Waiters[None] = Waiters()
+        self._lossCount = 0
+        self._isFenced = False  # the reader may have messages of partitions that were lost
+        self._memberId = ""  # the last one with partitions
         self._commitTimer = Timer(clock)
         self._commitFailure = ""
         self._patternTimer = Timer(clock)
@@ -131,6 +137,7 @@ class GroupReader:
     def polled(self) -> None:
         """The reader is here, and has handled what it took."""
         self.inHand.clear()
+        self._isFenced = False
         if self.subscribed is not None:
             self.member.polled()
             self._returned.fire(None)
@@ -219,6 +226,7 @@ class GroupReader:
 
         @raise PylogbrokerError: the positions cannot be had.
         """
+        self._memberId = self.member.metadata.memberId
         if not partitions and self.owned:
             return
         found = await self.offsets.load(partitions)
@@ -291,6 +299,8 @@ class GroupReader:
 
     async def lose(self) -> None:
         """See L{IGroupReader.lose}."""
+        self._lossCount += 1
+        self._isFenced = not self.isWaiting
         held = list(self._fetcher.partitions.values())
         if held:
             for each in held:
@@ -327,19 +337,38 @@ class GroupReader:
 
     # -- commits
 
-    def _committer(self) -> ConsumerGroupMetadata:
+    @property
+    def metadata(self) -> ConsumerGroupMetadata:
         """
-        As whom to commit.
-
-        @raise CommitFailedError: this is no member now, so others may have the partitions.
+        As whom to commit what the reader has. Where that was lost, it has no generation, but a
+        member id.
         """
         found = self.member.metadata
-        if self.subscribed is not None and found.generationId == NO_GENERATION:
-            raise CommitFailedError(
-                f"nothing was committed, since this is no member of group {found.groupId} now:"
-                " others may have its partitions"
-            )
-        return found
+        if self.subscribed is None or not (self._isFenced or found.generationId == NO_GENERATION):
+            return found
+        memberId = found.memberId or self._memberId
+        return found._replace(generationId=NO_GENERATION, memberId=memberId)
+
+    def _committer(self) -> Callable[[], ConsumerGroupMetadata]:
+        """
+        Says as whom to make one commit, now and with each retry.
+
+        @return: raises L{CommitFailedError} when this is no member any more, or was none in
+            between, so others may have the partitions.
+        """
+        lossCount = self._lossCount
+
+        def committer() -> ConsumerGroupMetadata:
+            found = self.member.metadata
+            isMember = found.generationId != NO_GENERATION and self._lossCount == lossCount
+            if self.subscribed is not None and not isMember:
+                raise CommitFailedError(
+                    f"nothing was committed, since this is no member of group {found.groupId} now,"
+                    " or was none in between: others may have its partitions"
+                )
+            return found
+
+        return committer
 
     async def commit(self, offsets: Commits | None) -> None:
         """
@@ -348,9 +377,15 @@ class GroupReader:
         @param offsets: L{None}: behind all that was handed out.
         @raise PylogbrokerError: as L{GroupOffsets.commit}.
         """
-        self._committer()
+        committer = self._committer()
+        committer()
+        if self._isFenced:
+            raise CommitFailedError(
+                "nothing was committed, since the reader has messages of partitions that were lost:"
+                " others may have them"
+            )
         given = self.positions(isHandled=False) if offsets is None else offsets
-        await self.offsets.commit(lambda: given)
+        await self.offsets.commit(lambda: given, committer)
         for each, first in list(self.inHand.items()):
             offset = given[each.place].offset if each.place in given else NO_OFFSET
             if offset >= each.position:
@@ -401,7 +436,7 @@ class GroupReader:
     ) -> None:
         """A failure that repeats itself is logged once, and its end, too."""
         try:
-            await self.offsets.commit(lambda: self._moved(places), timeoutMs)
+            await self.offsets.commit(lambda: self._moved(places), self._committer(), timeoutMs)
         except CancelledError:
             raise
         except Exception as error:

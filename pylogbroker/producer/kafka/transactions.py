@@ -48,6 +48,7 @@ from pylogbroker.client.kafka.errorpolicy import ErrorPolicy, policyOf
 from pylogbroker.config.kafka.clientsettings import KafkaProducerSettings
 from pylogbroker.errors import (
     ClosedError,
+    CommitFailedError,
     PylogbrokerError,
     TransactionAbortedError,
     TransactionStateError,
@@ -474,6 +475,11 @@ class TransactionManager:
         self.state.hasBegun = True
         self._askedCount += 1
         try:
+            if group.generationId < 0 and (group.memberId or group.groupInstanceId):
+                raise CommitFailedError(
+                    f"no positions were sent, since {group.memberId or group.groupInstanceId} is no"
+                    f" member of group {group.groupId} now: others may have its partitions"
+                )
             if not self.state.isImplicit:
                 await self._addOffsets(group.groupId)
             await self._commitOffsets(offsets, group)
@@ -723,6 +729,7 @@ class Transaction:
         @return: fires when they are stored. Fails with
             L{ResponseError<pylogbroker.protocol.kafka.errorcodes.ResponseError>}, such as
             ILLEGAL_GENERATION for a member that has lost its partitions; with
+            L{pylogbroker.errors.CommitFailedError} for one that knows that it has; with
             L{pylogbroker.errors.TimedOutError} after C{delivery.timeout.ms}. Then the transaction
             can only be aborted.
         """
