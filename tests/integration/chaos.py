@@ -16,20 +16,13 @@ members themselves think; and it stays so.
 
 from __future__ import annotations
 
-import heapq
 import json
 import os
-import re
 import signal
-import socket
-import subprocess
-import sys
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from random import Random, SystemRandom
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -40,19 +33,23 @@ from kazoo.handlers.threading import KazooTimeoutError
 from pylogbroker.cluster.assignment import assign
 from pylogbroker.records.messageset import MessageSet
 from pylogbroker.types import BrokerPartition
-from tests.integration.brokerprocess import ROOT, BrokerProcess
+from tests.integration.brokerprocess import BrokerProcess
 from tests.integration.chaosjudge import (
     ZOOKEEPER,
     Bounds,
     Entry,
-    Fault,
     Sender,
     Sent,
     judgeGroup,
     judgeLogs,
-    some,
 )
 from tests.integration.chaosmember import TOPIC
+from tests.integration.chaosrun import (
+    BrokenError,
+    ChaosRun,
+    Member,
+    steadyPort,
+)
 from tests.integration.cuttingproxy import ANSWER, REQUEST, CuttingProxy
 from tests.integration.rawclient import RawClient
 from tests.integration.test_golden import readDirectory
@@ -76,8 +73,6 @@ BOUNDS = Bounds(
 SHARED, SINGLE = "shared", "single"
 MEMBER_COUNT_MAX = 5
 DRAIN_SECONDS_MAX = 600.0
-END_SECONDS_MAX = 300.0
-REST_SECONDS_MAX = 300.0
 CHROOT = "/chaos"
 GROUP_PROPERTIES = {
     "zk.sessiontimeout.ms": str(SESSION_MS),
@@ -103,32 +98,6 @@ PRODUCERS: tuple[dict[str, str], ...] = (
 )
 """The properties of each, beside those that all have."""
 
-_UNFORESEEN = re.compile(r"Unhandled|nobody foresaw|Traceback|should not have happened|unaccounted")
-
-
-PORT_MIN = 15_000
-
-
-def steadyPort() -> int:
-    """
-    A port of the loopback interface that nobody has, and that no client is given while its server
-    is away: one below those that the system gives to clients.
-    """
-    random = SystemRandom()
-    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
-    while True:
-        port = random.randrange(PORT_MIN, max(low, PORT_MIN + 5_000))
-        with socket.socket() as found:
-            try:
-                found.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port
-
-
-class BrokenError(AssertionError):
-    """The cluster has broken a promise."""
-
 
 class Figures(NamedTuple):
     """
@@ -153,81 +122,8 @@ class Figures(NamedTuple):
     settledSeconds: float = 0
 
 
-class Member:
-    """
-    A process that runs L{tests.integration.chaosmember}.
-
-    @ivar group: of a consumer.
-    @ivar isLeaving: it was told to end.
-    """
-
-    def __init__(self, folder: Path, name: str, options: dict[str, Any], group: str = "") -> None:
-        self.name = name
-        self.group = group
-        self.isLeaving = False
-        self.isStopped = False
-        self.record = folder / f"{name}.record"
-        self.log = folder / f"{name}.log"
-        environment = {
-            key: value
-            for key, value in os.environ.items()
-            if not key.startswith("COVERAGE_PROCESS")
-        }
-        environment["PYTHONPATH"] = os.pathsep.join(
-            filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
-        )
-        with self.log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "tests.integration.chaosmember",
-                    json.dumps({**options, "name": name, "record": str(self.record)}),
-                ],
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-
-    @property
-    def isHere(self) -> bool:
-        """Whether it runs and was not told to end."""
-        return not self.isLeaving and self._process.poll() is None
-
-    def signal(self, number: int) -> None:
-        """It may have ended already."""
-        self._process.send_signal(number)
-
-    def end(self, secondsMax: float) -> int | None:
-        """Wait for it; returns the status, L{None} if it had to be killed."""
-        try:
-            return self._process.wait(secondsMax)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            return None
-
-    def kill(self) -> None:
-        """C{kill -9}."""
-        self._process.kill()
-        self._process.wait()
-
-    def lines(self, word: str = "") -> Iterator[list[str]]:
-        """What it has written so far: whole lines, split, those that begin with a word."""
-        if not self.record.exists():
-            return
-        for line in self.record.read_text(encoding="utf-8").splitlines():
-            if line.startswith(word + " " if word else ""):
-                yield line.split(" ")
-
-
-class ChaosTrial:
-    """
-    One run.
-
-    @ivar figures: what it was made of; also when it fails.
-    """
+class ChaosTrial(ChaosRun):
+    """One run."""
 
     def __init__(
         self,
@@ -237,58 +133,50 @@ class ChaosTrial:
         tell: Callable[[str], None] = lambda text: None,
         slowness: float = 1.0,
     ) -> None:
-        """
-        @param folder: empty; everything is in it.
-        @param seconds: how long faults come.
-        @param tell: called with a sentence for what is done.
-        @param slowness: how many times slower than a quiet machine this one may be: a factor of all
-            times within which something must have happened.
-        """
+        """See L{ChaosRun}."""
+        super().__init__(folder, seed, seconds, tell, slowness)
         self.figures = Figures()
-        self._folder = Path(folder)
-        self._seconds = seconds
-        self._tell = tell
-        self._slowness = slowness
         self._bounds = Bounds(*(slowness * seconds for seconds in BOUNDS))
-        self._random = Random(seed)
         self._zookeeper = ZookeeperProcess(f"{folder}/zookeeper", steadyPort())
         self._brokers: list[BrokerProcess] = []
         self._proxies: list[CuttingProxy] = []
         self._producers: list[Member] = []
         self._members: list[Member] = []
-        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
-        self._turn = 0
         self._isBrokerBusy = [False] * BROKER_COUNT
         self._launches = [0] * BROKER_COUNT
-        self._faults: list[Fault] = []
-        self._counts: Counter[str] = Counter()
         self._logs: dict[str, list[Entry]] = {}
-        self._broken: list[str] = []
         self._brokerLogs: list[str] = []
 
     # -- the whole of it
 
-    def run(self) -> None:
-        """
-        @raise BrokenError: names what is wrong.
-        """
-        begun = monotonic()
-        try:
-            self._begin()
-            self._disturb()
-            lastFault = self._rest()
-            self._settle(lastFault)
-            self._drain()
-            self._endMembers()
-            self._endBrokers()
-            self._judge()
-        finally:
-            self._clear()
-            self.figures = self.figures._replace(
-                seconds=monotonic() - begun, faults=dict(sorted(self._counts.items()))
-            )
-        if self._broken:
-            raise BrokenError("\n".join(self._broken))
+    def _carryOut(self) -> None:
+        self._begin()
+        self._disturb(
+            [
+                self._newcomer,
+                self._leave,
+                self._killMember,
+                self._killMember,
+                self._stopMember,
+                self._expire,
+                self._expire,
+                self._killBroker,
+                self._killBroker,
+                self._stopBroker,
+                self._restartZookeeper,
+                self._cutRequest,
+                self._cutAnswer,
+            ]
+        )
+        lastFault = self._rest()
+        self._settle(lastFault)
+        self._drain()
+        self._endMembers()
+        self._endBrokers()
+        self._judge()
+
+    def _end(self, seconds: float, faults: dict[str, int]) -> None:
+        self.figures = self.figures._replace(seconds=seconds, faults=faults)
 
     def _begin(self) -> None:
         self._zookeeper.start()
@@ -347,7 +235,8 @@ class ChaosTrial:
         """
         isProxied = len(self._producers if not group else self._members) % 2 == 0
         ports = {port: proxied if isProxied else port for port, proxied in self._ports.items()}
-        return Member(self._folder, name, {**options, "ports": ports}, group)
+        module = "tests.integration.chaosmember"
+        return Member(self._folder, module, name, {**options, "ports": ports}, group)
 
     def _join(self, group: str) -> Member:
         properties = {
@@ -366,71 +255,7 @@ class ChaosTrial:
         client.start(timeout=300)
         return client
 
-    def _pause(self, seconds: float) -> None:
-        threading.Event().wait(max(seconds, 0))
-
-    def _until(self, condition: Callable[[], bool], what: str, secondsMax: float) -> None:
-        deadline = monotonic() + secondsMax
-        while not condition():
-            if monotonic() > deadline:
-                raise BrokenError(f"not within {secondsMax} s: {what}")
-            self._pause(0.05)
-
     # -- faults
-
-    def _disturb(self) -> None:
-        acts = [
-            self._newcomer,
-            self._leave,
-            self._killMember,
-            self._killMember,
-            self._stopMember,
-            self._expire,
-            self._expire,
-            self._killBroker,
-            self._killBroker,
-            self._stopBroker,
-            self._restartZookeeper,
-            self._cutRequest,
-            self._cutAnswer,
-        ]
-        deadline = monotonic() + self._seconds
-        deck: list[Callable[[], None]] = []
-        gap = min(3.0, self._seconds / (len(acts) + 3))
-        rounds = 0
-        while True:
-            self._work(monotonic() + self._random.uniform(0.3, 1.7) * gap)
-            if monotonic() > deadline and (rounds > 1 or not deck):  # each kind came at least once
-                return
-            if not deck:
-                rounds += 1
-                deck = acts.copy()
-                self._random.shuffle(deck)
-            deck.pop()()
-
-    def _again(self, act: Callable[[], None]) -> None:
-        """It cannot be done now."""
-        self._later(1, act)
-
-    def _later(self, seconds: float, act: Callable[[], None]) -> None:
-        self._turn += 1
-        heapq.heappush(self._agenda, (monotonic() + seconds, self._turn, act))
-
-    def _do(self, until: float) -> None:
-        while self._agenda and self._agenda[0][0] <= until:
-            heapq.heappop(self._agenda)[2]()
-
-    def _work(self, until: float) -> None:
-        """Do what is due up to then, and wait."""
-        while self._agenda and self._agenda[0][0] <= until:
-            self._pause(self._agenda[0][0] - monotonic())
-            self._do(monotonic())
-        self._pause(until - monotonic())
-
-    def _note(self, kind: str, target: str, begin: float, what: str = "") -> None:
-        self._faults.append(Fault(kind, target, begin, monotonic()))
-        self._counts[what or kind] += 1
-        self._tell(f"{what or kind} {target}")
 
     def _here(self, group: str) -> list[Member]:
         return [
@@ -447,8 +272,7 @@ class ChaosTrial:
         members = self._here(SHARED)
         if len(members) > 2:
             member = self._random.choice(members)
-            member.isLeaving = True
-            member.signal(signal.SIGTERM)
+            member.leave()
             self._note("leave", member.name, monotonic())
 
     def _killMember(self) -> None:
@@ -471,17 +295,7 @@ class ChaosTrial:
         if not members:
             self._again(self._stopMember)
             return
-        member = self._random.choice(members)
-        begin = monotonic()
-        member.isStopped = True
-        member.signal(signal.SIGSTOP)
-
-        def goOn() -> None:
-            member.signal(signal.SIGCONT)
-            member.isStopped = False
-            self._note("stop", member.name, begin, "stop member")
-
-        self._later(STOP_SECONDS, goOn)
+        self._stop(self._random.choice(members), STOP_SECONDS)
 
     def _expire(self) -> None:
         """End somebody's session, from outside."""
@@ -596,9 +410,7 @@ class ChaosTrial:
 
         @return: when the last fault was over.
         """
-        deadline = monotonic() + REST_SECONDS_MAX
-        while self._agenda and monotonic() < deadline:
-            self._work(self._agenda[0][0])
+        self._finishAgenda()
         for number, broker in enumerate(self._brokers):
             if not any(" serves " in line for line in broker.lines):
                 raise BrokenError(f"broker{number} does not serve: {broker.log}")
@@ -691,13 +503,9 @@ class ChaosTrial:
     def _drain(self) -> None:
         """Let the producers end, and the groups read all."""
         for member in self._producers:
-            member.isLeaving = True
-            member.signal(signal.SIGTERM)
+            member.leave()
         for member in self._producers:
-            if member.end(END_SECONDS_MAX) != 0:
-                self._broken.append(
-                    f"{member.name} has not ended well: {member.log.read_text()[-2000:]}"
-                )
+            self._endWell(member)
         self._readLogs()
         ends = {place: entries[-1].nextOffset for place, entries in self._logs.items() if entries}
         seen: dict[str, dict[str, int]] = {}
@@ -773,14 +581,9 @@ class ChaosTrial:
     def _endMembers(self) -> None:
         here = [member for member in self._members if member.isHere]
         for member in here:
-            member.isLeaving = True
-            member.signal(signal.SIGTERM)
+            member.leave()
         for member in self._members:
-            status = member.end(END_SECONDS_MAX)
-            if status not in (0, -signal.SIGKILL):
-                self._broken.append(
-                    f"{member.name} has not ended well ({status}): {member.log.read_text()[-2000:]}"
-                )
+            self._endWell(member, (0, -signal.SIGKILL))
         client = self._client()
         for group in (SHARED, SINGLE):
             stored = {}
@@ -844,16 +647,7 @@ class ChaosTrial:
             result = judgeGroup(self._logs, deliveries, self._faults, self._bounds)
             self._broken += [f"{group}: {each}" for each in result.faults]
             duplicates.update(result.duplicates)
-        for member in [*self._producers, *self._members]:
-            self._broken += some(
-                f"{member.name} has met trouble",
-                (" ".join(words[2:]) for words in member.lines("trouble")),
-            )
-        for path in sorted(self._folder.glob("*.log")):
-            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-            self._broken += some(
-                f"{path.name}: nobody foresaw", (line for line in lines if _UNFORESEEN.search(line))
-            )
+        self._judgeLogFiles([*self._producers, *self._members])
         self.figures = self.figures._replace(
             sentCount=sum(len(sent.numbers) for sent in producers.values()),
             okCount=outcomes["ok"],
@@ -914,8 +708,3 @@ class ChaosTrial:
         for proxy in self._proxies:
             proxy.close()
         self._zookeeper.stop()
-        records = [
-            f"{fault.begin:.3f} {fault.end:.3f} {fault.kind} {fault.target}\n"
-            for fault in self._faults
-        ]
-        (self._folder / "faults").write_text("".join(records), encoding="utf-8")

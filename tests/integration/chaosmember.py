@@ -1,11 +1,7 @@
 """
 The programs of the chaos run (L{tests.integration.chaos}): a producer that publishes numbered
-messages, and a member of a group that reads them. Each is a process of its own, and writes down
-what it sees in a file, line by line, at once: what a killed one has written stays. C{SIGTERM} ends
-it in order.
-
-A line is a word and what belongs to it, with the time (ns of the monotonic clock, which all
-processes of a machine share)::
+messages, and a member of a group that reads them. Each is a process of its own
+(L{tests.integration.chaosprogram}), and writes down what it sees::
 
     sent N                      before it is given to the producer
     view PARTITIONS             before the first message sent after the producer's list changed
@@ -19,18 +15,12 @@ processes of a machine share)::
 from __future__ import annotations
 
 import json
-import os
-import signal
-import sys
-from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from random import Random
-from time import monotonic_ns
 from typing import Any
 
-from twisted.internet.defer import Deferred, ensureDeferred
-from twisted.internet.task import LoopingCall, deferLater, react
-from twisted.logger import globalLogBeginner, textFileLogObserver
+from twisted.internet.defer import Deferred
+from twisted.internet.task import LoopingCall, deferLater
 
 from pylogbroker.client.brokerclient import BrokerClient, BrokerClientPool
 from pylogbroker.client.connection import ConnectionLimits
@@ -42,6 +32,7 @@ from pylogbroker.errors import PylogbrokerError, UnknownOutcomeError
 from pylogbroker.producer.producer import Producer
 from pylogbroker.types import BrokerPartition
 from pylogbroker.zookeeper.client import ZookeeperClient
+from tests.integration.chaosprogram import Record, start
 
 TOPIC = "clicks"
 LOOK_SECONDS = 0.02
@@ -49,20 +40,6 @@ JOIN_AGAIN_SECONDS = 0.3
 KEY_COUNT = 20
 CONNECT_MS = 1_000
 """Shorter than a broker may be away, so that messages fail, too."""
-
-
-class Record:
-    """A file of lines that survives its writer."""
-
-    def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-
-    def write(self, word: str, *others: object) -> None:
-        """One line, in the file when this returns."""
-        os.write(
-            self._descriptor,
-            " ".join([word, str(monotonic_ns()), *map(str, others)]).encode() + b"\n",
-        )
 
 
 class ProxiedConnections(BrokerClientPool):
@@ -263,26 +240,5 @@ async def drain(stream: MessageStream, record: Record) -> None:
             record.write("trouble", type(error).__name__, error)
 
 
-async def run(
-    reactor: Any,
-    program: Callable[[Any, dict[str, Any], Record, Deferred[None]], Awaitable[None]],
-    options: dict[str, Any],
-) -> None:
-    """Run a program until C{SIGTERM}."""
-    over: Deferred[None] = Deferred()
-
-    def end() -> None:
-        if not over.called:
-            over.callback(None)
-
-    # In the first turn, since the reactor sets its own when it starts.
-    reactor.callLater(0, signal.signal, signal.SIGTERM, lambda *_: reactor.callFromThread(end))
-    await program(reactor, options, Record(options["record"]), over)
-
-
-PROGRAMS = {"producer": publish, "consumer": consume}
-
 if __name__ == "__main__":
-    globalLogBeginner.beginLoggingTo([textFileLogObserver(sys.stderr)], redirectStandardIO=False)
-    given = json.loads(sys.argv[1])
-    react(lambda reactor: ensureDeferred(run(reactor, PROGRAMS[given["program"]], given)))
+    start({"producer": publish, "consumer": consume})
