@@ -179,6 +179,20 @@ class Parsed(PropertyType[T]):
 
 # -- the options
 
+SUBSCRIBE = ownKey(
+    "subscribe", Nullable(Parsed(parseTopicNames)), "", "Topics, separated by commas."
+)
+SUBSCRIBE_PATTERN = ownKey(
+    "subscribePattern",
+    Nullable(Parsed(lambda text: TopicPattern(text).pattern)),
+    "",
+    "Or a pattern of topics.",
+)
+FAIL_ON_DATA_LOSS = ownKey("failOnDataLoss", Boolean(), "true", "Whether lost data are an error.")
+MIN_PARTITIONS = ownKey(
+    "minPartitions", Nullable(Integer(1, 10**6)), "", "The least number of tasks."
+)
+
 
 class DataSourceOptions(Settings):
     """Options as Spark passes them on."""
@@ -360,15 +374,8 @@ class SourceOptions(ClusterOptions):
     @ivar selection: of C{subscribe}, C{subscribePattern} or C{assign}.
     """
 
-    subscribe = ownKey(
-        "subscribe", Nullable(Parsed(parseTopicNames)), "", "Topics, separated by commas."
-    )
-    subscribePattern = ownKey(
-        "subscribePattern",
-        Nullable(Parsed(lambda text: TopicPattern(text).pattern)),
-        "",
-        "Or a pattern of topics.",
-    )
+    subscribe = SUBSCRIBE
+    subscribePattern = SUBSCRIBE_PATTERN
     assign = ownKey(
         "assign",
         Nullable(Parsed(_parseAssignment)),
@@ -393,10 +400,8 @@ class SourceOptions(ClusterOptions):
         "",
         "Or a time, in milliseconds since 1970.",
     )
-    failOnDataLoss = ownKey("failOnDataLoss", Boolean(), "true", "Whether lost data are an error.")
-    minPartitions = ownKey(
-        "minPartitions", Nullable(Integer(1, 10**6)), "", "The least number of tasks."
-    )
+    failOnDataLoss = FAIL_ON_DATA_LOSS
+    minPartitions = MIN_PARTITIONS
     maxBytesPerTrigger = ownKey(
         "maxBytesPerTrigger", Nullable(Integer(1, LONG_MAX)), "", "Bytes of a micro-batch."
     )

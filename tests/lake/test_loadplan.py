@@ -15,6 +15,7 @@ from pylogbroker.types import (
     BrokerPartition,
     OffsetBounds,
     PartitionId,
+    TopicPartition,
 )
 
 A = PartitionId("clicks", BrokerPartition(0, 0))
@@ -118,6 +119,15 @@ class RangeTests(SynchronousTestCase):
         self.assertEqual(self.range(None, 0, 100, LATEST), (100, 100, False))
         self.assertEqual(self.range(500, 0, 0, EARLIEST), (0, 0, True))
         self.assertIsNone(self.range(100, 0, 100, 100))
+
+    def test_today(self) -> None:
+        """Partitions of today's Kafka are planned alike, and are named as Kafka names them."""
+        place = TopicPartition("clicks", 7)
+        plan = planRanges({place: 40}, {place: OffsetBounds(30, 90)})
+        self.assertEqual(plan.ranges, (PlannedRange(place, 40, 90, False),))
+        self.assertEqual(advancePositions({place: 40}, plan), {place: 90})
+        error = self.assertRaises(LoadError, planRanges, {place: 40}, {place: OffsetBounds(50, 90)})
+        self.assertIn("clicks-7: offsets 40 to 50 were deleted", str(error))
 
     def test_several(self) -> None:
         """

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.errors import TableError
 from pylogbroker.lake.manifest import LoadedRange, WindowCount, decodeManifest
-from pylogbroker.types import BrokerPartition, PartitionId
+from pylogbroker.types import BrokerPartition, PartitionId, TopicPartition
 from tests.lake.tables import PLACE, manifest
 
 
@@ -38,6 +38,25 @@ class ManifestTests(SynchronousTestCase):
             logSize=77,
         )
         self.assertEqual(decodeManifest("m", whole.encode()), whole)
+
+    def test_today(self) -> None:
+        """
+        Partitions of today's Kafka are numbers alone; a manifest has partitions of one kind, since
+        the rows of a table name them by the same columns.
+        """
+        place = TopicPartition("clicks-0", 3)
+        whole = replace(
+            manifest(),
+            ranges=(LoadedRange(*place, 5, 15, 3, 2),),
+            positions={place: 15, TopicPartition("größe", 12): 2**62},
+        )
+        document = whole.asDocument()
+        self.assertEqual(document["ranges"][0]["partition"], "3")
+        self.assertEqual(document["positions"], {"clicks-0": {"3": 15}, "größe": {"12": 2**62}})
+        self.assertEqual(decodeManifest("m", whole.encode()), whole)
+        mixed = replace(whole, ranges=(LoadedRange(*PLACE, 0, 10, 10),))
+        error = self.assertRaises(TableError, decodeManifest, "m", mixed.encode())
+        self.assertIn("partitions of Kafka 0.7 and of today's Kafka", str(error))
 
     def test_sums(self) -> None:
         """Rows, bytes of the log and bytes of files are sums."""

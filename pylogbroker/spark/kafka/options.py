@@ -16,7 +16,6 @@ import ssl
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pylogbroker.cluster.javaregex import TopicPattern
 from pylogbroker.config.kafka.clientsettings import (
     CODECS,
     READ_COMMITTED,
@@ -42,10 +41,13 @@ from pylogbroker.net.endpointstrings import SocketAddress, brokerEndpoint, endpo
 from pylogbroker.protocol.kafka.saslclient import SaslLogin
 from pylogbroker.spark.options import (
     BATCH_SIZE_MAX,
+    FAIL_ON_DATA_LOSS,
+    MIN_PARTITIONS,
+    SUBSCRIBE,
+    SUBSCRIBE_PATTERN,
     DataSourceOptions,
     Parsed,
     checkSelection,
-    parseTopicNames,
     parseTopics,
 )
 from pylogbroker.syncclient.kafka.cluster import EARLIEST, LATEST, KafkaCluster
@@ -304,15 +306,8 @@ class KafkaSourceOptions(KafkaOptions):
     @ivar maxTriggerDelay: milliseconds.
     """
 
-    subscribe = ownKey(
-        "subscribe", Nullable(Parsed(parseTopicNames)), "", "Topics, separated by commas."
-    )
-    subscribePattern = ownKey(
-        "subscribePattern",
-        Nullable(Parsed(lambda text: TopicPattern(text).pattern)),
-        "",
-        "Or a pattern of topics.",
-    )
+    subscribe = SUBSCRIBE
+    subscribePattern = SUBSCRIBE_PATTERN
     assign = ownKey(
         "assign", Nullable(Parsed(_parseAssignment)), "", "Or partitions by topic, as JSON."
     )
@@ -340,10 +335,8 @@ class KafkaSourceOptions(KafkaOptions):
         ERROR,
         "What a start behind the last record's time is.",
     )
-    failOnDataLoss = ownKey("failOnDataLoss", Boolean(), "true", "Whether lost data are an error.")
-    minPartitions = ownKey(
-        "minPartitions", Nullable(Integer(1, 10**6)), "", "The least number of tasks."
-    )
+    failOnDataLoss = FAIL_ON_DATA_LOSS
+    minPartitions = MIN_PARTITIONS
     maxRecordsPerPartition = ownKey(
         "maxRecordsPerPartition", Nullable(Integer(1, LONG_MAX)), "", "The most offsets of a task."
     )

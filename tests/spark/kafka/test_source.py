@@ -5,6 +5,7 @@ Tests for L{pylogbroker.spark.kafka.source} and the modules that it reads with, 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
@@ -14,12 +15,14 @@ from pylogbroker.errors import (
     BrokerConnectionError,
     ConfigurationError,
     DataLossError,
+    PylogbrokerError,
     UnknownPartitionError,
     UnreadableRangeError,
 )
 from pylogbroker.protocol.kafka.errorcodes import ResponseError
 from pylogbroker.records.columns import recordColumns
 from pylogbroker.records.recordbatch import Record, encodeBatch, readHeader
+from pylogbroker.spark.kafka.options import KafkaSourceOptions
 from pylogbroker.spark.kafka.rangereader import (
     TIMESTAMP_MAX_MS,
     KafkaRangeReader,
@@ -29,6 +32,7 @@ from pylogbroker.spark.kafka.ranges import KafkaRange, asked, splitRanges
 from pylogbroker.spark.kafka.source import KafkaBatchReader, decodeKafkaCheckpoint
 from pylogbroker.syncclient.kafka.recordreader import FetchedBatches
 from pylogbroker.syncclient.kafka.recordwriter import RecordWriter
+from pylogbroker.testing.backgroundbroker import BackgroundBroker
 from tests.spark.kafka.kafkasource import ALL, T0, T1, KafkaSourceCase, deleteBefore
 
 BOTH = '{"clicks":{"0":%s,"1":%s}}'
@@ -111,6 +115,35 @@ class BatchTests(KafkaSourceCase):
             startingOffsets="latest",
         )
         self.assertEqual(found, [b"30"])
+
+    def test_file(self) -> None:
+        """A broker that asks for a password is read with the property file of the tools."""
+        listener = "listener.name.sasl_plaintext."
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        properties = {
+            "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+            "sasl.enabled.mechanisms": "PLAIN",
+            f"{listener}plain.sasl.jaas.config": f'{module} required user_ann="right";',
+        }
+        broker = BackgroundBroker(properties).start()
+        self.addCleanup(broker.close)
+        for password, isRight in (("right", True), ("wrong", False)):
+            file = Path(self.mktemp())
+            file.write_text(
+                f"sasl.mechanism=PLAIN\nsasl.username=ann\nsasl.password={password}\n",
+                encoding="utf-8",
+            )
+            given = {
+                "kafka.bootstrap.servers": broker.bootstrapServers,
+                "subscribePattern": ".*",
+                "config": str(file.absolute()),
+                "fetchOffset.numRetries": "0",
+            }
+            reader = KafkaBatchReader(KafkaSourceOptions.fromOptions(given))
+            if isRight:
+                self.assertEqual(reader.partitions(), [])
+            else:
+                self.assertRaises(PylogbrokerError, reader.partitions)
 
     def test_splits(self) -> None:
         """
