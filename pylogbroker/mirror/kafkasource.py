@@ -11,6 +11,8 @@ What must be true:
   consumer commits nothing by itself.
   - Before a partition goes to another member, what is in flight is confirmed and committed, unless
   the target takes too long.
+  - A partition that was lost, and comes back, goes on behind what the target has confirmed, though
+  that could not be committed. A source whose broker restarts may forget its members.
   - While the target has no room, nothing is taken; but a member that takes nothing would be put out
   of its group. So it takes from paused partitions then, which have nothing to give.
 """
@@ -309,15 +311,17 @@ class KafkaSourceCluster:
 
     # -- partitions come and go
 
-    def partitionsAssigned(self, partitions: Collection[TopicPartition]) -> None:
+    async def partitionsAssigned(self, partitions: Collection[TopicPartition]) -> None:
         """See L{IRebalanceListener}."""
         assert self._consumer is not None and self._outlet is not None
         positions = self._consumer.positions
-        for place in partitions:
-            partitionId = partitionIdOf(place)
+        stored = {partitionIdOf(place): positions.get(place) for place in partitions}
+        for partitionId in stored:
             self._outlet.forget(partitionId)
-            self._tracker.reset(partitionId)
-            self._tracker.begin(partitionId, positions.get(place))
+        starts = await self._tracker.takeBack(self._reactor, stored, COMMIT_TIMEOUT_MS)
+        for partitionId, start in starts.items():
+            if start is not None and start != stored[partitionId]:
+                self._consumer.seek(placeOf(partitionId), start)
 
     async def partitionsRevoked(self, partitions: Collection[TopicPartition]) -> None:
         """See L{IRebalanceListener}."""
@@ -339,7 +343,7 @@ class KafkaSourceCluster:
         assert self._outlet is not None
         for place in partitions:
             self._outlet.forget(partitionIdOf(place))
-            self._tracker.reset(partitionIdOf(place))
+            self._tracker.giveUp(partitionIdOf(place))
 
     def _whenConfirmed(self, partitions: Iterable[TopicPartition]) -> Deferred[Any]:
         return self._tracker.whenConfirmed(map(partitionIdOf, partitions))

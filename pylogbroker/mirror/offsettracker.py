@@ -61,6 +61,7 @@ class OffsetTracker:
 
     def __init__(self) -> None:
         self._partitions: dict[PartitionId, PartitionTracker] = {}
+        self._given: dict[PartitionId, PartitionTracker] = {}  # given up, or lost
 
     def __repr__(self) -> str:
         return f"<OffsetTracker, {len(self._partitions)} partitions>"
@@ -79,6 +80,45 @@ class OffsetTracker:
         @param offset: its stored offset; L{None} without one.
         """
         self._partitions[partitionId] = PartitionTracker(offset, True)
+
+    def giveUp(self, partitionId: PartitionId) -> None:
+        """A partition may go to another mirror; L{takeBack} is for when it returns."""
+        known = self._partitions.get(partitionId)
+        if known is not None:
+            self._given[partitionId] = known
+        self.reset(partitionId)
+
+    async def takeBack(
+        self, clock: Any, offsets: Mapping[PartitionId, int | None], timeoutMs: int
+    ) -> dict[PartitionId, int | None]:
+        """
+        Start partitions. One that this mirror has given up before starts behind what was confirmed:
+        that need not be sent again, also if it could not be committed.
+
+        @param offsets: the stored offset of each; L{None} without one.
+        @param timeoutMs: how long it waits for batches that are still in flight.
+        @return: where to start; L{None}: where a partition without a stored offset starts.
+        """
+        given = {each: self._given.pop(each) for each in offsets if each in self._given}
+        waiting = Deferred.fromCoroutine(
+            gatherAll(
+                tracker.inFlight[-1].waiters.wait()
+                for tracker in given.values()
+                if tracker.inFlight
+            )
+        )
+        try:
+            await waiting.addTimeout(timeoutMs / 1000, clock)
+        except TimeoutError:
+            pass  # these are read again
+        found = dict(offsets)
+        for partitionId, tracker in given.items():
+            stored, confirmed = offsets[partitionId], tracker.confirmed
+            if confirmed is not None and (stored is None or stored < confirmed):
+                found[partitionId] = confirmed
+        for partitionId, offset in found.items():
+            self.begin(partitionId, offset)
+        return found
 
     def register(
         self, partitionId: PartitionId, nextOffset: int, isWhole: bool = True

@@ -88,6 +88,8 @@ class KafkaMirrorFigures(NamedTuple):
 class KafkaMirrorTrial:
     """
     @ivar figures: of the run.
+    @ivar source: the end that is mirrored.
+    @ivar target: the end that it is mirrored to.
     @ivar expected: how often each number should be in the target, beyond once.
     @ivar twice: how often each number is there, beyond once.
     """
@@ -98,8 +100,8 @@ class KafkaMirrorTrial:
         self.twice: Counter[int] = Counter()
         self._random = Random(seed)
         self._directory = directory
-        self._source = source
-        self._target = target
+        self.source = source
+        self.target = target
         self._mirror: MirrorProcess | None = None
         self._beganMs = 0
         self._sentCount = 0
@@ -116,17 +118,17 @@ class KafkaMirrorTrial:
         self._random.shuffle(events)
         parts = len(events) + 1
         try:
-            self._source.start()
-            self._target.start()
-            if isinstance(self._source, TodayEnd):
-                self._source.createTopic()
+            self.source.start()
+            self.target.start()
+            if isinstance(self.source, TodayEnd):
+                self.source.createTopic()
             self._beganMs = int(time.time() * 1000)
             self._startMirror()
             self._begin(messageCount // FIRST_PART)
             for part in range(parts):
                 before = self._sentCount
                 self._sentCount = messageCount * (part + 1) // parts
-                self._source.produce(range(before, self._sentCount))
+                self.source.produce(range(before, self._sentCount))
                 if part == parts // 2:
                     self._leaveSource()
                 if part < len(events):
@@ -142,8 +144,8 @@ class KafkaMirrorTrial:
         """End all processes, however they are. Twice does no harm."""
         if self._mirror is not None:
             self._mirror.kill()
-        self._target.close()
-        self._source.close()
+        self.target.close()
+        self.source.close()
 
     def _count(self, **more: int) -> None:
         known = self.figures._asdict()
@@ -157,9 +159,9 @@ class KafkaMirrorTrial:
         ZooKeeper do not go back further.
         """
         self._sentCount = count
-        self._source.produce(range(count))
+        self.source.produce(range(count))
         self._waitFor(count)
-        if self._source.isOld or self._target.isOld:
+        if self.source.isOld or self.target.isOld:
             until(
                 lambda: (
                     sum(bool(each.entries) for each in self._tables().values()) == PARTITION_COUNT
@@ -175,8 +177,8 @@ class KafkaMirrorTrial:
         if self._mirror is None:
             self._mirror = MirrorProcess(
                 f"{self._directory}/mirror",
-                [self._source.consumerProperties(MIRRORS)],
-                self._target.producerProperties(),
+                [self.source.consumerProperties(MIRRORS)],
+                self.target.producerProperties(),
                 "--whitelist",
                 TOPIC,
             )
@@ -197,7 +199,7 @@ class KafkaMirrorTrial:
 
         def reached() -> bool:
             self._checkMirror()
-            return self._target.count() - twiceCount >= count
+            return self.target.count() - twiceCount >= count
 
         until(reached, f"{count} messages in the target", 120, 20)
 
@@ -208,7 +210,7 @@ class KafkaMirrorTrial:
             self._expect()
             self._startMirror()
         else:
-            end = self._source if kind == "source" else self._target
+            end = self.source if kind == "source" else self.target
             end.kill()
             end.start()
         self._count(**{f"{kind}KillCount": 1})
@@ -219,21 +221,21 @@ class KafkaMirrorTrial:
 
         def rests() -> bool:
             nonlocal seen
-            now = self._target.ends()
+            now = self.target.ends()
             isSame, seen = now == seen, now
             return isSame
 
         until(rests, "the target comes to rest", 60, 100)
-        committed = self._source.committed(MIRRORS)
+        committed = self.source.committed(MIRRORS)
         behind = {
             entry.number
-            for partition, entries in enumerate(self._source.read())
+            for partition, entries in enumerate(self.source.read())
             for entry in entries
             if entry.offset >= committed.get(partition, 0)
         }
         again = [
             entry.number
-            for entries in self._target.read()
+            for entries in self.target.read()
             for entry in entries
             if entry.number in behind
         ]
@@ -250,7 +252,7 @@ class KafkaMirrorTrial:
 
     def _judge(self) -> None:
         self._hear()
-        self._sent, found = self._source.read(), self._target.read()
+        self._sent, found = self.source.read(), self.target.read()
         self._stored = found
         counts = Counter(entry.number for entries in found for entry in entries)
         missing = [number for number in range(self._sentCount) if number not in counts]
@@ -261,7 +263,7 @@ class KafkaMirrorTrial:
         if len(counts) != self._sentCount:
             raise MirrorError(f"the target has {len(counts)} messages, not {self._sentCount}")
         unexplained = sum((twice - self.expected).values())
-        toldCount = self.figures.toldCount if self._target.isOld else 0
+        toldCount = self.figures.toldCount if self.target.isOld else 0
         if self.expected - twice or unexplained > toldCount:
             raise MirrorError(
                 f"{sum(twice.values())} messages are there twice, {sum(self.expected.values())}"
@@ -275,7 +277,7 @@ class KafkaMirrorTrial:
 
     def _checkOrder(self, found: Sequence[Sequence[Entry]]) -> None:
         figures = self.figures
-        backMax = figures.mirrorKillCount + (figures.targetKillCount if self._target.isOld else 0)
+        backMax = figures.mirrorKillCount + (figures.targetKillCount if self.target.isOld else 0)
         for partition in range(PARTITION_COUNT):
             rows = [
                 [entry.number for entry in entries if entry.number % PARTITION_COUNT == partition]
@@ -296,7 +298,7 @@ class KafkaMirrorTrial:
         if entry.rest is None:
             return
         number, (key, headers, timestamp) = entry.number, entry.rest
-        if self._source.isOld:
+        if self.source.isOld:
             isRight = key is None and not headers and timestamp >= self._beganMs
         else:
             isRight = (
@@ -314,14 +316,14 @@ class KafkaMirrorTrial:
         """The group has read a part of each partition, and is gone."""
         wanted = {
             partition: entries[int(self._random.uniform(0.3, 0.9) * len(entries))].offset
-            for partition, entries in enumerate(self._source.read())
+            for partition, entries in enumerate(self.source.read())
         }
-        self._source.commit(READERS, wanted)
+        self.source.commit(READERS, wanted)
         self._positions = wanted
 
     def _syncs(self) -> dict[int, list[tuple[int, int]]]:
         """By source partition, what the mirrors have written down: offsets of source and target."""
-        source, target = self._source, self._target
+        source, target = self.source, self.target
         syncs: dict[int, list[tuple[int, int]]] = {}
         if isinstance(source, TodayEnd) and isinstance(target, TodayEnd):
             for message in source.messages("mm2-offset-syncs.target.internal", [(0, 0)]):
@@ -339,14 +341,14 @@ class KafkaMirrorTrial:
 
     def _tables(self) -> dict[PartitionId, Any]:
         """In the ZooKeeper of the end that has one."""
-        end = self._source if isinstance(self._source, OldEnd) else self._target
+        end = self.source if isinstance(self.source, OldEnd) else self.target
         assert isinstance(end, OldEnd)
         return end.tables(MIRRORS)
 
     def _translated(self) -> dict[int, int]:
         """By target partition, where the group goes on."""
-        target = self._target
-        if isinstance(self._source, TodayEnd) and isinstance(target, TodayEnd):
+        target = self.target
+        if isinstance(self.source, TodayEnd) and isinstance(target, TodayEnd):
             return target.committed(READERS)  # the mirror commits there
         places = {
             PartitionId(TOPIC, BrokerPartition(0, partition)): offset
@@ -409,9 +411,19 @@ class KafkaMirrorTrial:
         )
         if self.figures.againCount != sum(again.values()):
             raise MirrorError(f"the group has read {len(read - rest)} messages again, not {again}")
+        self.moved(read)
+
+    def moved(self, read: set[int]) -> None:
+        """
+        The mirror has stopped, and the group has read all from its translated positions on; they
+        are still those of the group. Further readers are for subclasses.
+
+        @param read: the numbers.
+        @raise MirrorError: another reader differs.
+        """
 
     def _readInTarget(self, starts: Mapping[int, int]) -> list[Entry]:
-        target = self._target
+        target = self.target
         if isinstance(target, TodayEnd):
             return [entryOf(message) for message in target.readAsGroup(READERS, starts)]
         return [entry for entries in target.read(target.committed(READERS)) for entry in entries]
@@ -437,7 +449,7 @@ class KafkaMirrorTrial:
         """How much it may read again of a source partition."""
         position, sent = self._positions[partition], self._sent[partition]
         index = bisect_right(syncs, position, key=lambda each: each[0])
-        if self._source.isOld or self._target.isOld:
+        if self.source.isOld or self.target.isOld:
             # The end of the target was an earlier one by the messages that were in flight, or that
             # it had when it answered last.
             while index > 1 and syncs[index - 2][1] == syncs[index - 1][1]:

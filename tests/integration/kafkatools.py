@@ -56,13 +56,21 @@ def fetchTools(cache: Path = CACHE) -> Path:
 
     @raise subprocess.CalledProcessError: Maven failed.
     """
-    folder = cache / f"tools-{VERSION}"
+    return fetchJars(cache / f"tools-{VERSION}", _POM)
+
+
+def fetchJars(folder: Path, pom: str) -> Path:
+    """
+    As L{fetchTools}, for any C{pom.xml}.
+
+    @param folder: for this one only.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     complete = folder / "complete"
     with (folder / "lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not complete.exists():
-            (folder / "pom.xml").write_text(_POM, encoding="utf-8")
+            (folder / "pom.xml").write_text(pom, encoding="utf-8")
             goal = "dependency:copy-dependencies"
             command = ["mvn", "-q", "-B", goal, f"-DoutputDirectory={folder / 'jars'}"]
             subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
@@ -142,8 +150,12 @@ class JavaProcess:
     @ivar kafka: C{org.apache.kafka} in it.
     """
 
-    def __init__(self) -> None:
-        self._path = ":".join(map(str, sorted(fetchTools().glob("*.jar"))))
+    def __init__(self, *folders: Path) -> None:
+        """
+        @param folders: of jars, beside those of the tools.
+        """
+        jars = [jar for folder in (fetchTools(), *folders) for jar in sorted(folder.glob("*.jar"))]
+        self._path = ":".join(map(str, jars))
         port, self._process = launch_gateway(
             classpath=self._path, javaopts=list(JAVA_OPTIONS), die_on_exit=True, return_proc=True
         )

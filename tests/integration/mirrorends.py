@@ -6,8 +6,8 @@ come back with their data. Messages are numbers, dealt to the partitions in turn
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
@@ -22,9 +22,10 @@ from tests.integration.brokerprocess import BrokerProcess, until
 from tests.integration.mirrortrial import BROKER, SESSION_MS
 from tests.integration.zookeeperprocess import ZookeeperProcess
 
+T = TypeVar("T")
 TOPIC = "numbers"
 PARTITION_COUNT = 4
-MESSAGE_SIZE = 100
+MESSAGE_SIZE = 200
 KEY_COUNT = 50
 FIRST_TIME_MS = 1_600_000_000_000
 BATCH_COUNT = 100
@@ -258,6 +259,36 @@ class Server(Protocol):
         """End it."""
 
 
+_PASSING = (
+    "NOT_LEADER_FOR_PARTITION",
+    "LEADER_NOT_AVAILABLE",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "COORDINATOR_NOT_AVAILABLE",
+    "NOT_COORDINATOR",
+    "_TRANSPORT",
+    "_TIMED_OUT",
+    "_ALL_BROKERS_DOWN",
+    "_WAIT_COORD",
+)
+"""Errors of a broker that has just come back, by name."""
+
+
+def patiently(ask: Callable[[], T]) -> T:
+    """
+    Ask a broker that may have come back just now.
+
+    @raise KafkaException: it refuses for good, or for too long.
+    """
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while True:
+        try:
+            return ask()
+        except KafkaException as error:
+            if error.args[0].name() not in _PASSING or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
 class TodayEnd:
     """A broker of today, ours or Apache's."""
 
@@ -317,6 +348,8 @@ class TodayEnd:
             {"bootstrap.servers": self.address, "enable.idempotence": True, "linger.ms": 5}
         )
         for number in numbers:
+            if not number % 5000:
+                producer.poll(0)
             producer.produce(
                 TOPIC,
                 valueOf(number),
@@ -326,8 +359,6 @@ class TodayEnd:
                 timestamp=FIRST_TIME_MS + number,
                 headers=headersOf(number),
             )
-            if not number % 5000:
-                producer.poll(0)
         left = producer.flush(TIMEOUT_SECONDS)
         if left or failures:
             raise AssertionError(f"{left} messages are not sent, {failures[:1]}")
@@ -358,14 +389,17 @@ class TodayEnd:
     def _end(self, consumer: Consumer, partition: int) -> int:
         """0 for a topic that is not there yet."""
         try:
-            found = consumer.get_watermark_offsets(
-                TopicPartition(TOPIC, partition), TIMEOUT_SECONDS
-            )
+            found = self._bounds(consumer, TopicPartition(TOPIC, partition))
         except KafkaException as error:
             if error.args[0].name() in ("_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_OR_PART"):
                 return 0
             raise
         return int(found[1])
+
+    @staticmethod
+    def _bounds(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
+        found: Any = patiently(lambda: consumer.get_watermark_offsets(place, TIMEOUT_SECONDS / 6))
+        return found
 
     def count(self) -> int:
         """See L{MirrorEnd}."""
@@ -389,10 +423,7 @@ class TodayEnd:
         consumer = self.consumer("nobody", isolation_level="read_committed")
         assigned = [TopicPartition(topic, number, offset) for number, offset in places]
         try:
-            ends = {
-                each.partition: consumer.get_watermark_offsets(each, TIMEOUT_SECONDS)[1]
-                for each in assigned
-            }
+            ends = {each.partition: self._bounds(consumer, each)[1] for each in assigned}
             consumer.assign(assigned)
             return takeTo(consumer, {each.partition: each.offset for each in assigned}, ends)
         finally:
@@ -418,7 +449,7 @@ class TodayEnd:
         consumer = self.consumer(group)
         places = [TopicPartition(TOPIC, partition) for partition in range(PARTITION_COUNT)]
         try:
-            found = consumer.committed(places, TIMEOUT_SECONDS)
+            found = patiently(lambda: consumer.committed(places, TIMEOUT_SECONDS / 6))
         finally:
             consumer.close()
         return {each.partition: each.offset for each in found if each.offset >= 0}
@@ -428,7 +459,7 @@ class TodayEnd:
         consumer = self.consumer(group)
         places = [TopicPartition(TOPIC, number, offset) for number, offset in offsets.items()]
         try:
-            done = consumer.commit(offsets=places, asynchronous=False)
+            done = patiently(lambda: consumer.commit(offsets=places, asynchronous=False))
         finally:
             consumer.close()
         for each in done or ():

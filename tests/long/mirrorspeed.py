@@ -7,6 +7,11 @@ Messages of 200 bytes, batches of 200. In each round a process produces so many 
 source with C{Producer}, as an application does (batches, no confirmation); a process consumes them
 with C{ConsumerConnector}; and a mirror, C{twistd pylogbroker-mirror}, copies them to the target.
 The exit status is 0 if the mirror's median rate is at least half of the slower of the two.
+
+Then our mirror copies as many from 2011 to a cluster of today, back, and between clusters of today;
+and so does MirrorMaker 2 of Apache Kafka 4.3.1 between clusters of today, with the same brokers of
+ours. Each is measured from the moment in which the target has a tenth, so that a start does not
+count. Beside the rate stands the processor time of the mirror for a million messages.
 """
 
 from __future__ import annotations
@@ -19,21 +24,28 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 from random import SystemRandom
 from time import monotonic
 
 from kazoo.client import KazooClient
 
 from pylogbroker import __version__
+from pylogbroker.testing.backgroundbroker import BackgroundBroker
 from tests.integration.brokerprocess import ROOT, BrokerProcess, until
+from tests.integration.mirrorends import TODAY, TOPIC, MirrorEnd, OldEnd, TodayEnd
 from tests.integration.mirrorprocess import MirrorProcess
 from tests.integration.zookeeperprocess import sharedZookeeper
+from tests.long.mirrormaker import MirrorMakerProcess
 
 MESSAGE_SIZE = 200
 BATCH_COUNT = 200
 PARTITION_COUNT = 4
 SECONDS_MAX = 600
+PART_COUNT = 50_000
+"""Messages that are produced at a time."""
 
 BROKER = {
     "enable.zookeeper": "true",
@@ -200,6 +212,106 @@ class Speed:
             mirror.stop()
 
 
+class KafkaMirrorSpeed:
+    """A mirror with a cluster of today at one end at least, measured once."""
+
+    def __init__(self, folder: str, messageCount: int) -> None:
+        """@param folder: exists."""
+        self._folder = folder
+        self._count = messageCount
+
+    def _end(self, isOld: bool, side: str) -> MirrorEnd:
+        directory = f"{self._folder}/{side}"
+        if isOld:
+            root = f"/speed-{os.path.basename(self._folder)}-{side}"
+            return OldEnd(directory, sharedZookeeper(), root)
+        return TodayEnd(BackgroundBroker(TODAY, directory))
+
+    def measure(self, isOldSource: bool, isOldTarget: bool, isTheirs: bool) -> tuple[float, float]:
+        """
+        @param isTheirs: whether MirrorMaker 2 mirrors.
+        @return: messages a second, and seconds of the processor for a million.
+        """
+        source, target = self._end(isOldSource, "source"), self._end(isOldTarget, "target")
+        stop: Callable[[], object] = int
+        try:
+            for end in (source, target):
+                end.start()
+            if isinstance(source, TodayEnd):
+                source.createTopic()
+            for first in range(0, self._count, PART_COUNT):
+                source.produce(range(first, min(first + PART_COUNT, self._count)))
+            if isTheirs:
+                assert isinstance(source, TodayEnd)
+                assert isinstance(target, TodayEnd)
+                theirs = MirrorMakerProcess(
+                    f"{self._folder}/mm2", source.address, target.address, TOPIC
+                )
+                theirs.start()
+                stop = theirs.stop
+                assert theirs.process is not None
+                processId = theirs.process.pid
+            else:
+                ours = MirrorProcess(
+                    f"{self._folder}/mirror",
+                    [source.consumerProperties("mirrors")],
+                    target.producerProperties(),
+                    "--whitelist",
+                    TOPIC,
+                )
+                ours.launch()
+                stop = ours.kill
+                processId = ours.pid
+            return self._watch(target, processId)
+        finally:
+            stop()
+            for end in (source, target):
+                end.close()
+
+    def _watch(self, target: MirrorEnd, processId: int) -> tuple[float, float]:
+        until(lambda: target.count() >= self._count // 10, "a tenth", SECONDS_MAX, 50)
+        firstCount, begun, before = target.count(), monotonic(), cpuSeconds(processId)
+        until(lambda: target.count() >= self._count, "all", SECONDS_MAX, 50)
+        seconds, used = monotonic() - begun, cpuSeconds(processId) - before
+        moved = self._count - firstCount
+        return moved / seconds, used / moved * 1e6
+
+
+def cpuSeconds(processId: int) -> float:
+    """What a process has used of the processors."""
+    fields = Path(f"/proc/{processId}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measureToday(messageCount: int, roundCount: int) -> None:
+    """Print what the mirrors with a cluster of today do."""
+    out = sys.stdout
+    out.write(f"{'':>28}  messages a second   CPU seconds for a million\n")
+    for name, how in KINDS.items():
+        rates, costs = [], []
+        for _round in range(roundCount):
+            folder = tempfile.mkdtemp()
+            rate, cost = KafkaMirrorSpeed(folder, messageCount).measure(*how)
+            shutil.rmtree(folder)
+            rates.append(rate)
+            costs.append(cost)
+        each = ", ".join(f"{rate:,.0f}" for rate in rates)
+        out.write(
+            f"{name:>28}  {statistics.median(rates):>17,.0f}   {statistics.median(costs):>25.1f}"
+            f"   ({each})\n"
+        )
+        out.flush()
+
+
+KINDS = {
+    "2011 to today": (True, False, False),
+    "today to 2011": (False, True, False),
+    "today to today": (False, False, False),
+    "today to today, MirrorMaker 2": (False, False, True),
+}
+"""By name: whether source and target are of 2011, and whether MirrorMaker 2 mirrors."""
+
+
 def main() -> int:
     """Run it; returns the exit status."""
     parser = argparse.ArgumentParser(
@@ -209,6 +321,7 @@ def main() -> int:
     parser.add_argument(
         "--messages", type=int, default=300_000, help="how many messages in each round (300000)"
     )
+    parser.add_argument("--today", action="store_true", help="only those with clusters of today")
     parser.add_argument("--rounds", type=int, default=3, help="how many rounds (3)")
     options = parser.parse_args()
     out = sys.stdout
@@ -220,6 +333,9 @@ def main() -> int:
         f"pylogbroker {__version__}, Twisted {version('Twisted')}, Python"
         f" {platform.python_version()}, {platform.system()} {platform.release()}\n"
     )
+    if options.today:
+        measureToday(options.messages, options.rounds)
+        return 0
     folder = tempfile.mkdtemp()
     speed = Speed(folder, f"speed{SystemRandom().randrange(1 << 32)}", options.messages)
     rates: dict[str, list[float]] = {"produce": [], "consume": [], "mirror": []}
@@ -251,6 +367,7 @@ def main() -> int:
         f"the mirror has {share:.2f} of the slower of producing and consuming;"
         f" {'' if share >= 0.5 else 'TOO LITTLE: '}0.5 is asked for\n"
     )
+    measureToday(options.messages, options.rounds)
     return 0 if share >= 0.5 else 1
 
 

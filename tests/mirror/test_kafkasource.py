@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from twisted.trial.unittest import SynchronousTestCase
+
 from pylogbroker.client.kafka.admin.client import (
     AdminClient,
     AlterConfigOperation,
@@ -42,7 +44,7 @@ class KafkaSourceCase(MirrorCase):
     """A source and a target of today."""
 
     async def setUp(self) -> None:  # type: ignore[override]
-        self.source = await self.broker()
+        self.source = await self.broker(group_min_session_timeout_ms="500")
         self.target = await self.broker()
 
     async def broker(self, **properties: str) -> LocalBroker:
@@ -272,6 +274,27 @@ class MirrorOfTodayTests(KafkaSourceCase):
         found = (await self.values("t"))[0]
         self.assertEqual(list(dict.fromkeys(found)), payloads("a", 1500))
 
+    async def test_lostMembership(self) -> None:
+        """
+        A mirror that its group has forgotten, before anything was committed, mirrors nothing again:
+        neither what was confirmed nor what was in flight then.
+        """
+        await self.send("t", payloads("a", 1000))
+        mirror = self.todayMirror(auto_commit_interval_ms="600000", session_timeout_ms="600")
+        mirror.startService()
+        await self.until(lambda: mirror.counters.confirmedCount == 1000)
+        self.target.injectDelay("Produce", 300, count=1)
+        await self.send("t", payloads("b", 100))
+        self.source.injectError("Heartbeat", "UNKNOWN_MEMBER_ID", count=1)
+        (source,) = mirror.sources
+        await self.until(lambda: not source.isOwning)
+        await self.until(lambda: source.isOwning)
+        await self.send("t", payloads("c", 100))
+        await self.until(lambda: mirror.counters.confirmedCount >= 1200)
+        await mirror.stopService()
+        wanted = [*payloads("a", 1000), *payloads("b", 100), *payloads("c", 100)]
+        self.assertEqual(await self.values("t"), {0: wanted})
+
     async def test_stuck(self) -> None:
         """
         A message that the target refuses is named; those before it arrive, and all others once it
@@ -410,6 +433,32 @@ class PositionTests(KafkaSourceCase):
             checkpoint.value, b"\0\0" + b"\0" * 7 + b"\3" + b"\0" * 7 + b"\3" + b"\0\0"
         )
         self.assertEqual(decodeCheckpoint(checkpoint), Checkpoint("g", place, 3, 3))
+
+
+class RecordTests(SynchronousTestCase):
+    """L{pylogbroker.mirror.checkpoints}"""
+
+    def test_mirrorMaker2(self) -> None:
+        """What MirrorMaker 2 of Apache Kafka 4.3.1 has written is read, and written alike."""
+        place = TopicPartition("numbers", 1)
+        for written, read, decode in (
+            (
+                (b"\0\7numbers\0\0\0\1", b"\0" * 7 + b"\xca" + b"\0" * 7 + b"\xca"),
+                OffsetSync(place, 202, 202),
+                decodeOffsetSync,
+            ),
+            (
+                (
+                    b"\0\7readers\0\7numbers\0\0\0\1",
+                    b"\0\0" + b"\0" * 6 + b"\2X" + b"\0" * 6 + b"\1\x95" + b"\0\0",
+                ),
+                Checkpoint("readers", place, 600, 405),
+                decodeCheckpoint,
+            ),
+        ):
+            record = ConsumerRecord("x", 0, 0, 0, *written, (), 0, 0)
+            self.assertEqual(decode(record), read)
+            self.assertEqual(read.encode(), written)
 
 
 class MirrorInto2011Tests(KafkaSourceCase):

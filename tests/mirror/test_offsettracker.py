@@ -9,7 +9,8 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.mirror.offsettracker import OffsetTracker
@@ -53,6 +54,39 @@ class ForgetTests(SynchronousTestCase):
         ledger.reset(ONE)
         self.assertFalse(ledger.discardAfter(ONE, batch))
         self.assertIs(ledger.handed(ONE), None)
+
+
+class GivenUpTests(SynchronousTestCase):
+    """A partition that goes, and comes back."""
+
+    def test_confirmedSince(self) -> None:
+        """It starts behind what was confirmed, also meanwhile; or at the stored offset."""
+        for stored, start in ((None, 300), (100, 300), (900, 900)):
+            tracker, clock = OffsetTracker(), Clock()
+            tracker.begin(ONE, 100)
+            first, second = (tracker.register(ONE, offset) for offset in (200, 300))
+            tracker.confirm(first)
+            tracker.giveUp(ONE)
+            taking = Deferred.fromCoroutine(
+                tracker.takeBack(clock, {ONE: stored, TWO: stored}, 1000)
+            )
+            self.assertNoResult(taking)
+            tracker.confirm(second)
+            self.assertEqual(self.successResultOf(taking), {ONE: start, TWO: stored})
+            self.assertEqual((tracker.confirmed(ONE), tracker.handed(ONE)), (start, None))
+
+    def test_tooLate(self) -> None:
+        """What is not confirmed in time is read again; an earlier owner's start counts once."""
+        tracker, clock = OffsetTracker(), Clock()
+        tracker.begin(ONE, 100)
+        tracker.register(ONE, 200)
+        tracker.giveUp(ONE)
+        taking = Deferred.fromCoroutine(tracker.takeBack(clock, {ONE: 50}, 1000))
+        clock.advance(1)
+        self.assertEqual(self.successResultOf(taking), {ONE: 100})
+        tracker.giveUp(TWO)
+        again = Deferred.fromCoroutine(tracker.takeBack(clock, {ONE: 50, TWO: 7}, 1000))
+        self.assertEqual(self.successResultOf(again), {ONE: 50, TWO: 7})
 
 
 class CommittableTests(SynchronousTestCase):

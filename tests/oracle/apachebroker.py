@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 VERSION = "4.3.1"
@@ -91,15 +91,17 @@ def apacheProcess(
     folder: Path,
     java: Sequence[str] = JAVA,
     started: Callable[[int], object] = lambda _processId: None,
+    ports: tuple[int, int] | None = None,
 ) -> Iterator[tuple[subprocess.Popen[bytes], tuple[str, int]]]:
     """
-    A new broker as a process, and its address; it is killed with the context, and its log directory
+    A broker as a process, and its address; it is killed with the context, and its log directory
     stays, as C{logs}. See L{apacheBroker}.
 
-    @param folder: where its files are; exists.
+    @param folder: where its files are; exists. A broker that was there before goes on.
+    @param ports: for clients, and of the controller; L{None}: free ones.
     @raise RuntimeError: it did not start; the text has the end of its output.
     """
-    port, controllerPort = _freePort(), _freePort()
+    port, controllerPort = ports or (freePort(), freePort())
     properties = {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -118,7 +120,8 @@ def apacheProcess(
     process = None
     try:
         with output.open("wb") as log:
-            storage = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(config)]
+            storage = ["kafka.tools.StorageTool", "format", "--ignore-formatted"]
+            storage += ["-t", _CLUSTER_ID, "-c", str(config)]
             subprocess.run([*command, *storage], check=True, stdout=log, stderr=log)
             process = subprocess.Popen(
                 [*command, "kafka.Kafka", str(config)], stdout=log, stderr=log, cwd=folder
@@ -132,7 +135,44 @@ def apacheProcess(
             process.wait()
 
 
-def _freePort() -> int:
+class ApacheServer:
+    """
+    A broker of Apache Kafka that can be killed, and that comes back on its port with its data.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+        """
+        @param folder: of its data and files; it is made.
+        """
+        folder.mkdir(parents=True)
+        self._folder = folder
+        self._settings = settings
+        self._ports = freePort(), freePort()
+        self._running = ExitStack()
+
+    @property
+    def bootstrapServers(self) -> str:
+        """Its address."""
+        return f"127.0.0.1:{self._ports[0]}"
+
+    def start(self) -> None:
+        """
+        Returns when it serves.
+
+        @raise RuntimeError: it did not start; the text has the end of its output.
+        """
+        broker = apacheProcess(fetchKafka(), self._settings, self._folder, ports=self._ports)
+        self._running.enter_context(broker)
+
+    def kill(self) -> None:
+        """C{kill -9}."""
+        self._running.close()
+
+    close = kill
+
+
+def freePort() -> int:
+    """A port of loopback on which nothing listens."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
