@@ -7,7 +7,7 @@ and restarted; connections are cut in the middle of a frame; requests are answer
 that pass, or not at all. In the end the books must balance (L{tests.integration.kafkachaosjudge}).
 
 Half of the clients reach the broker by way of a proxy that cuts connections, at a listener whose
-advertised address is the proxy's. The seed also decides the group's assignor and whether
+advertised address is the proxy's. The seed also decides the groups' assignors and whether
 acknowledgements wait for the disk: C{kill -9} must lose nothing in either case.
 
 After the last fault, within L{SETTLE_SECONDS}, each partition has one owner in each group, and it
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
@@ -71,6 +71,7 @@ CLASSIC, MODERN, COPIERS = "classic", "modern", "copiers"
 TOPICS = {CLASSIC: CLICKS, MODERN: COPIES, COPIERS: CLICKS}
 """Of each group, the topic that it reads."""
 ASSIGNORS = ("range", "roundrobin", "cooperative-sticky")
+REMOTE_ASSIGNORS = ("uniform", "range")
 STATIC = "static"
 """C{group.instance.id} of one member of the classic group."""
 
@@ -177,18 +178,12 @@ class KafkaChaosTrial(ChaosRun):
         seconds: float,
         tell: Callable[[str], None] = lambda text: None,
         slowness: float = 1.0,
-        planted: Mapping[str, Any] | None = None,
     ) -> None:
-        """
-        See L{ChaosRun}.
-
-        @param planted: what the clients do wrong, for a trial of the judge: C{producer}, properties
-            of all producers; C{isCommittedFirst}, of members of groups.
-        """
+        """See L{ChaosRun}."""
         super().__init__(folder, seed, seconds, tell, slowness)
         isFlushed = bool(seed // len(ASSIGNORS) % 2)
         self.figures = Figures(assignor=ASSIGNORS[seed % len(ASSIGNORS)], isFlushed=isFlushed)
-        self._planted = planted or {}
+        self._remoteAssignor = REMOTE_ASSIGNORS[seed % len(REMOTE_ASSIGNORS)]
         self._port, proxiedPort = steadyPort(), steadyPort()
         self._proxy = CuttingProxy(proxiedPort)
         self._brokerProperties = {
@@ -292,7 +287,6 @@ class KafkaChaosTrial(ChaosRun):
             **self._servers(),
             "close.timeout.ms": "60000",
             **PRODUCERS[number],
-            **self._planted.get("producer", {}),
         }
         options = {"program": "producer", "seed": self._random.random(), "properties": properties}
         member = self._member(f"p{len(self._producers)}", options, str(number))
@@ -300,7 +294,7 @@ class KafkaChaosTrial(ChaosRun):
         return member
 
     def _join(self, group: str, instance: str = "") -> Member:
-        isByHand = len(self._members) % 2 == 0 or "isCommittedFirst" in self._planted
+        isByHand = len(self._members) % 2 == 0
         properties = {
             **CONSUMER_PROPERTIES,
             **self._servers(),
@@ -314,13 +308,15 @@ class KafkaChaosTrial(ChaosRun):
                 "group.instance.id": instance,
             }
         else:
-            properties["group.protocol"] = "consumer"
+            properties |= {
+                "group.protocol": "consumer",
+                "group.remote.assignor": self._remoteAssignor,
+            }
         options = {
             "program": "consumer",
             "seed": self._random.random(),
             "topic": TOPICS[group],
             "properties": properties,
-            **self._planted,
         }
         member = self._member(f"c{len(self._members)}", options, group)
         self._members.append(member)
