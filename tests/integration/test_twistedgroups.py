@@ -332,6 +332,17 @@ class GroupTests(GroupCase):
         await self.send(4)
         await self.until(lambda: len(self.found) == 5)
 
+    async def test_assignedInstead(self) -> None:
+        """One that unsubscribes before it takes anything may assign partitions, and commit."""
+        await self.send(4)
+        member = self.member()
+        member.subscribe(["t"])
+        await self.until(lambda: member.isOwning)
+        await member.unsubscribe()
+        member.assign([T0])
+        await member.commitOffsets({T0: 1})
+        self.assertEqual(await member.committed([T0]), {T0: OffsetAndMetadata(1)})
+
     async def test_store(self) -> None:
         """Positions can be kept elsewhere."""
         await self.send(4)

@@ -300,9 +300,9 @@ class GroupReader:
     async def lose(self) -> None:
         """See L{IGroupReader.lose}."""
         self._lossCount += 1
-        self._isFenced = not self.isWaiting
         held = list(self._fetcher.partitions.values())
         if held:
+            self._isFenced = not self.isWaiting
             for each in held:
                 each.isHeld = True
             await self._tell("partitionsLost", [each.place for each in held])
