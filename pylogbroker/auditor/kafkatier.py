@@ -7,7 +7,8 @@ What must be true:
 
   - A record counts once: the position moves behind it in the same turn of the reactor.
   - Records of aborted transactions are not counted, and those of open ones not yet
-  (C{read_committed}). So a pass ends where the first open transaction begins.
+  (C{read_committed}). So a pass ends where the first open transaction begins. If it stays there for
+  longer than the grace, a note says why later records look missing.
   - The metadata name all partitions, also those without a leader. A partition that cannot be read
   fails the pass: what has not been looked for is not missing.
 
@@ -103,6 +104,7 @@ class KafkaTier:
         )
         self._positions: dict[TopicPartition, int] = {}
         self._topicIds: dict[str, bytes] = {}
+        self._held: dict[TopicPartition, tuple[int, float]] = {}  # where and since when, in ms
         self._gapTopics: set[str] = set()  # of this pass
         self._compacted: set[str] = set()
 
@@ -154,6 +156,7 @@ class KafkaTier:
         if not places:
             return {}
         admin = self._admin
+        highs = checkAll(await admin.listOffsets(dict.fromkeys(places, LATEST)))
         ends = checkAll(await admin.listOffsets(dict.fromkeys(places, LATEST), isCommitted=True))
         begins = checkAll(await admin.listOffsets(dict.fromkeys(places, EARLIEST)))
         new = [place for place in places if place not in self._positions]
@@ -162,6 +165,7 @@ class KafkaTier:
         for place in places:
             begin, end = begins[place].offset, ends[place].offset
             position = self._positions.get(place)
+            self._hold(place, end, highs[place].offset)
             if position is None:
                 first = firsts[place].offset  # -1: all records are older
                 position = min(first, end) if first >= 0 else end
@@ -174,6 +178,20 @@ class KafkaTier:
             if position < end:
                 found[place] = end
         return found
+
+    def _hold(self, place: TopicPartition, end: int, high: int) -> None:
+        """
+        Note whether a transaction is open, since when a pass has found it there.
+
+        @param end: where it begins, if it is before C{high}.
+        @param high: the high watermark, asked for before.
+        """
+        offset, sinceMs = self._held.pop(place, (end, self._nowMs()))
+        if end < high:
+            self._held[place] = end, sinceMs if offset == end else self._nowMs()
+
+    def _nowMs(self) -> float:
+        return float(self._clock.seconds() * 1000)
 
     async def _partitions(self, topics: Collection[str]) -> list[TopicPartition]:
         """The partitions of those topics that the cluster has."""
@@ -281,7 +299,15 @@ class KafkaTier:
 
     def notes(self) -> list[str]:
         """See L{IAuditTier<pylogbroker.auditor.tiers.IAuditTier>}."""
-        return skippedNotes(self.name, self.skippedCount) + [
+        heldMs = self._nowMs() - self._settings.graceMs
+        held = {place.topic for place, (_at, sinceMs) in self._held.items() if sinceMs <= heldMs}
+        notes = skippedNotes(self.name, self.skippedCount)
+        notes += [
+            f"{self.name}: a transaction that stays open holds back records of {topic}, which look"
+            " missing"
+            for topic in sorted(held)
+        ]
+        return notes + [
             f"{self.name}: {topic} is compacted: records that were removed before they were counted"
             " look missing"
             for topic in sorted(self._compacted)

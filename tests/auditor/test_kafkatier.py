@@ -209,6 +209,29 @@ class TransactionTests(TierCase):
         self.assertEqual(self.tier(comparison), [(0, 3, "complete")])
         self.assertEqual(comparison.notes, ())
 
+    async def test_staysOpen(self) -> None:
+        """A transaction that is open for longer than the grace is named, until it has ended."""
+        await self.createTopic(self.live, "clicks", 1)
+        await self.report(1)
+        auditor = self.auditor({"live": self.live}, grace_ms="300")
+        writer = self.audited(self.live, None, transactional_id="x", audit_tier="other")
+        async with writer.transaction():
+            await writer.send("clicks", b"a", timestamp=self.base)
+            self.assertEqual((await auditor.audit()).notes, ())
+            await deferLater(reactor, 0.4)
+            comparison = await auditor.audit()
+            self.assertEqual(self.tier(comparison), [(0, 0, "missing")])
+            self.assertEqual(
+                comparison.notes,
+                (
+                    "live: a transaction that stays open holds back records of clicks, which look"
+                    " missing",
+                ),
+            )
+        while (comparison := await auditor.audit()).notes:
+            pass
+        self.assertEqual(self.tier(comparison), [(0, 1, "complete")])
+
 
 class DeletedTests(TierCase):
     """Records that are gone before they were counted."""
