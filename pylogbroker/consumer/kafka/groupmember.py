@@ -376,18 +376,21 @@ class ClassicGroupMember(BaseGroupMember):
         settings: KafkaConsumerSettings,
         cluster: ClusterClient,
         reader: IGroupReader,
+        membership: GroupMembership | None = None,
     ) -> None:
         """
+        @param membership: by default, a consumer's.
         @raise ConfigurationError: there is no such assignor.
         """
-        membership = GroupMembership(
-            settings.groupId,
-            settings.groupInstanceId or None,
-            [assignorOf(name) for name in settings.partitionAssignmentStrategy],
-            sessionTimeoutMs=settings.sessionTimeoutMs,
-            maxPollIntervalMs=settings.maxPollIntervalMs,
-            rackId=settings.clientRack or None,
-        )
+        if membership is None:
+            membership = GroupMembership(
+                settings.groupId,
+                settings.groupInstanceId or None,
+                [assignorOf(name) for name in settings.partitionAssignmentStrategy],
+                sessionTimeoutMs=settings.sessionTimeoutMs,
+                maxPollIntervalMs=settings.maxPollIntervalMs,
+                rackId=settings.clientRack or None,
+            )
         self._coming: list[TopicPartition] | None = None  # assigned, and not adopted yet
         self._counts: dict[str, int] = {}  # by which the leader has assigned
         super().__init__(clock, settings, cluster, reader, membership)
@@ -434,11 +437,18 @@ class ClassicGroupMember(BaseGroupMember):
             assignments = {}
         waitMs = self._settings.maxPollIntervalMs
         answer = await self._ask(ApiKey.SYNC_GROUP, member.syncRequest(assignments), waitMs)
-        assigned = decodeAssignment(bytes(answer.assignment))
+        assigned = self._decodeAssignment(bytes(answer.assignment))
         member.synced(answer.errorCode)
         if member.phase is not Phase.STABLE:
             return
         self._beatTimer.start(self._settings.heartbeatIntervalMs, self._beat)
+        await self._assigned(assigned)
+
+    def _decodeAssignment(self, data: bytes) -> Any:
+        return decodeAssignment(data)
+
+    async def _assigned(self, assigned: Any) -> None:
+        member = self.membership
         leaving = [each for each in self._reader.owned if each not in assigned]
         if leaving:
             member.rejoin()

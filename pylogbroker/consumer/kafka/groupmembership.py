@@ -75,7 +75,10 @@ class GroupMembership:
     @ivar assignor: that the group has chosen, by name.
     @ivar members: of the generation, for the leader: C{JoinGroupResponseMember}s.
     @ivar polledAtMs: when the reader was here last.
+    @cvar protocolType: what kind of group it is.
     """
+
+    protocolType = PROTOCOL_TYPE
 
     def __init__(
         self,
@@ -220,6 +223,21 @@ class GroupMembership:
         self.phase = Phase.JOINING
         self._isRejoining = False
         cls = messages.JoinGroupRequest
+        return cls(
+            groupId=self.groupId,
+            sessionTimeoutMs=self._sessionTimeoutMs,
+            rebalanceTimeoutMs=self._maxPollIntervalMs,
+            memberId=self.memberId,
+            groupInstanceId=self.instanceId,
+            protocolType=self.protocolType,
+            protocols=[
+                cls.JoinGroupRequestProtocol(name=name, metadata=metadata)
+                for name, metadata in self._protocols(owned).items()
+            ],
+        )
+
+    def _protocols(self, owned: Collection[TopicPartition]) -> Mapping[str, bytes]:
+        """What the member tells the others, by the name of each protocol that it knows."""
         subscription = encodeSubscription(
             MemberSubscription(
                 self.memberId,
@@ -230,18 +248,7 @@ class GroupMembership:
                 self._rackId,
             )
         )
-        return cls(
-            groupId=self.groupId,
-            sessionTimeoutMs=self._sessionTimeoutMs,
-            rebalanceTimeoutMs=self._maxPollIntervalMs,
-            memberId=self.memberId,
-            groupInstanceId=self.instanceId,
-            protocolType=PROTOCOL_TYPE,
-            protocols=[
-                cls.JoinGroupRequestProtocol(name=each.name, metadata=subscription)
-                for each in self._assignors
-            ],
-        )
+        return {each.name: subscription for each in self._assignors}
 
     def syncRequest(self, assignments: Mapping[str, bytes]) -> Any:
         """
@@ -255,7 +262,7 @@ class GroupMembership:
             generationId=self.generation,
             memberId=self.memberId,
             groupInstanceId=self.instanceId,
-            protocolType=PROTOCOL_TYPE,
+            protocolType=self.protocolType,
             protocolName=self.assignor,
             assignments=[
                 cls.SyncGroupRequestAssignment(memberId=member, assignment=data)
