@@ -455,6 +455,18 @@ class RegistryRefusalError(PylogbrokerError):
         return self.code if self.code < 1000 else self.code // 100
 
 
+class NotLeaderError(RegistryRefusalError):
+    """
+    A schema registry cannot change anything, since another one leads.
+
+    @ivar url: of the registry that leads; empty: none is known.
+    """
+
+    def __init__(self, code: int, reason: str, url: str = "") -> None:
+        super().__init__(code, reason)
+        self.url = url
+
+
 # -- groups
 # ------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ share a request.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
@@ -195,28 +195,43 @@ class RegistryClient:
         return Deferred.fromCoroutine(self._ask(call))
 
     async def _ask(self, call: RegistryCall[T]) -> T:
+        status, body = await self.exchange(call.method, call.path, call.headers, call.body)
+        return call.decode(status, body)
+
+    async def exchange(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
+    ) -> tuple[int, bytes]:
+        """
+        Send any request to the registry.
+
+        @param path: with the query.
+        @return: the status and the body of the answer, whatever they are.
+        @raise BrokerConnectionError: there is no answer; L{TimedOutError}: in time.
+        @raise WireError: the answer is too large.
+        """
         self._askedCount += 1
         try:
-            status, body = await Deferred.fromCoroutine(self._exchange(call)).addTimeout(
-                self._timeoutMs / 1000, self._reactor, self._late
-            )
+            return await Deferred.fromCoroutine(
+                self._exchange(method, path, headers, body)
+            ).addTimeout(self._timeoutMs / 1000, self._reactor, self._late)
         except (PylogbrokerError, CancelledError):
             raise
         except Exception as error:  # twisted.web's and twisted.internet's, of many kinds
             raise BrokerConnectionError(f"{self._url} cannot be asked: {_reason(error)}") from error
         finally:
             self._askedCount -= 1
-        return call.decode(status, body)
 
     def _late(self, _result: object, _seconds: float) -> tuple[int, bytes]:
         raise TimedOutError(f"{self._url} did not answer within {self._timeoutMs:.0f} ms")
 
-    async def _exchange(self, call: RegistryCall[T]) -> tuple[int, bytes]:
+    async def _exchange(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
+    ) -> tuple[int, bytes]:
         response = await self._agent.request(
-            call.method.encode(),
-            (self._url + call.path).encode(),
-            Headers({name: [value] for name, value in call.headers.items()}),
-            None if call.body is None else _Body(call.body),
+            method.encode(),
+            (self._url + path).encode(),
+            Headers({name: [value] for name, value in headers.items()}),
+            None if body is None else _Body(body),
         )
         collecting = _Collecting()
         response.deliverBody(collecting)

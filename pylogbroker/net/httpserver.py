@@ -77,6 +77,7 @@ class HttpRequest(NamedTuple):
     @ivar path: not unquoted.
     @ivar query: values by name; the last of repeated ones.
     @ivar kind: the media type of the body, in lower case, without parameters.
+    @ivar isForwarded: whether another server has passed it on, and says so (C{X-Forward}).
     """
 
     method: str
@@ -84,6 +85,7 @@ class HttpRequest(NamedTuple):
     query: Mapping[str, str]
     kind: str
     body: bytes
+    isForwarded: bool = False
 
 
 class BadRequestError(Exception):
@@ -194,6 +196,7 @@ class _Request(http.Request):
                 query,
                 kind,
                 self.content.read(),
+                self.getHeader(b"X-Forward") is not None,
             )
         )
 

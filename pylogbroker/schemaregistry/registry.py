@@ -10,6 +10,7 @@ Reads are answered from memory, even while the broker is away.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from pylogbroker.errors import (
     ClosedError,
     InvalidEntryError,
     InvalidRegistryTopicError,
+    PylogbrokerError,
     RegistryRefusalError,
 )
 from pylogbroker.net.workers import IWorker
@@ -39,7 +41,18 @@ from pylogbroker.schemas.logrecords import (
 )
 from pylogbroker.schemas.schemaparser import parseSchema
 from pylogbroker.schemas.schematext import fingerprint
-from pylogbroker.schemas.state import STALE, SUBJECT_NOT_FOUND, RegistryState, SchemaVersion
+from pylogbroker.schemas.state import (
+    INCOMPATIBLE,
+    INVALID_MODE,
+    MODE_NOT_FOUND,
+    NOT_ALLOWED,
+    READWRITE,
+    STALE,
+    SUBJECT_NOT_FOUND,
+    BaseRegistryState,
+    RegistryState,
+    SchemaVersion,
+)
 from pylogbroker.types import formatCount
 
 T = TypeVar("T")
@@ -54,23 +67,205 @@ VERSION_COUNT_MAX = 1_000
 TEXTS_SIZE_MAX = 256 << 20
 """Bytes of all schemas together."""
 
-NOT_ALLOWED = 42205
-INVALID_SCHEMA = 42201
-INCOMPATIBLE = 409
 STORE_FAILED = 50001
 TIMED_OUT = 50002
 NOT_READY = 50301
 
 
-class Registry:
+class BaseRegistry(ABC):
     """
-    The registry on one topic.
+    What registries of both kinds of topics have in common.
 
+    @ivar state: what was read from the topic.
     @ivar isReady: whether all records that the topic had at the start are read.
     @ivar skippedCount: records that could not be decoded.
     """
 
+    state: BaseRegistryState
     _log = Logger()
+
+    def __init__(self, clock: Any, worker: IWorker, timeoutMs: float) -> None:
+        """
+        @param worker: for parsing and comparing schemas.
+        @param timeoutMs: for a change.
+        """
+        self.isReady = False
+        self.skippedCount = 0
+        self._clock = clock
+        self._worker = worker
+        self._timeoutMs = timeoutMs
+        self._refusal: InvalidRegistryTopicError | None = None
+
+    def _becomeReady(self) -> None:
+        self.isReady = True
+        self._log.info(
+            "The registry has {subjects}",
+            subjects=formatCount(len(self.state.subjects(True)), "subject"),
+        )
+
+    def _skip(self, offset: int, error: InvalidEntryError) -> None:
+        self.skippedCount += 1
+        self._log.error(
+            "Skipped the record at offset {offset}, which cannot be decoded: {error}",
+            offset=offset,
+            error=error,
+        )
+
+    @abstractmethod
+    def checkSubject(self, subject: str) -> None:
+        """
+        @raise RegistryRefusalError: the topic may have the subject, but it is not served.
+        """
+
+    async def schema(self, schemaId: int) -> str:
+        """
+        The text of a schema. For an unknown id the topic is read first, since another registry on
+        the topic may have just assigned the id.
+
+        @raise RegistryRefusalError: there is no schema with this id.
+        """
+        try:
+            return self.state.schema(schemaId)
+        except RegistryRefusalError:
+            await self.refresh()
+            return self.state.schema(schemaId)
+
+    async def refresh(self) -> None:
+        """
+        Read what is in the topic now.
+
+        @raise RegistryRefusalError: it cannot be read, or not in time.
+        """
+        try:
+            await self._readToEnd().addTimeout(self._timeoutMs / 1000, self._clock)
+        except TimeoutError:
+            raise RegistryRefusalError(
+                TIMED_OUT, f"The topic cannot be read now: {self._problem}"
+            ) from None
+        except (InvalidRegistryTopicError, ClosedError) as error:
+            raise RegistryRefusalError(
+                STORE_FAILED, f"The topic cannot be read any more: {error}"
+            ) from error
+        except PylogbrokerError as error:
+            raise RegistryRefusalError(
+                STORE_FAILED, f"The topic cannot be read now: {error}"
+            ) from error
+
+    @abstractmethod
+    def _readToEnd(self) -> Deferred[None]:
+        """Read what the topic has now, however long that takes."""
+
+    @property
+    @abstractmethod
+    def _problem(self) -> object:
+        """Why the topic cannot be read now; L{None}: it can."""
+
+    async def canonicalize(self, text: str) -> tuple[str, str]:
+        """
+        The canonical text and the fingerprint of a schema, made by the worker.
+
+        @raise InvalidSchemaError: it is not a schema.
+        """
+
+        def parse() -> tuple[str, str]:
+            canonical = parseSchema(text).text
+            return canonical, fingerprint(canonical)
+
+        return await self._worker.submit(parse)
+
+    async def incompatibilities(
+        self, text: str, earlier: list[tuple[int, str]], level: str
+    ) -> list[str]:
+        """L{pylogbroker.schemas.compatibility.incompatibilities}, on the worker."""
+        return await self._worker.submit(
+            lambda: compatibility.incompatibilities(text, earlier, level)
+        )
+
+    async def register(self, subject: str, text: str) -> int:
+        """
+        The id of a schema, which becomes the subject's next version unless it is a version.
+
+        @raise InvalidSchemaError: the text is not a schema.
+        @raise RegistryRefusalError: the schema is incompatible, or cannot be stored.
+        """
+        canonical, identity = await self.canonicalize(text)
+        found = self.state.find(subject, identity)
+        if found is not None:
+            return found.schemaId
+        return await self._registerNew(subject, canonical, identity)
+
+    @abstractmethod
+    async def _registerNew(self, subject: str, text: str, identity: str) -> int:
+        """The id of a schema that the subject may not have."""
+
+    @abstractmethod
+    async def deleteVersion(self, subject: str, version: int, isPermanent: bool) -> int:
+        """
+        @raise RegistryRefusalError: there is no such version, or it has to be deleted in the other
+            way first.
+        """
+
+    @abstractmethod
+    async def deleteSubject(self, subject: str, isPermanent: bool) -> list[int]:
+        """
+        @return: the deleted versions.
+        @raise RegistryRefusalError: there is no such subject, or it has to be deleted in the other
+            way first.
+        """
+
+    @abstractmethod
+    async def setLevel(self, subject: str, level: str) -> str:
+        """
+        @param subject: C{""}: the general level.
+        @param level: C{""}: remove the level.
+        @return: the level that was set or removed.
+        @raise RegistryRefusalError: the change cannot be stored.
+        """
+
+    @abstractmethod
+    async def setMode(self, subject: str, mode: str) -> str:
+        """
+        @param subject: C{""}: the general mode.
+        @param mode: C{""}: remove the mode.
+        @return: the mode that was set or removed.
+        @raise RegistryRefusalError: it cannot be set.
+        """
+
+    async def _judge(
+        self, subject: str, text: str, earlier: list[tuple[int, str]], level: str
+    ) -> None:
+        """
+        @raise RegistryRefusalError: the schema is incompatible with an earlier one.
+        """
+        problems = await self.incompatibilities(text, earlier, level)
+        if problems:
+            raise RegistryRefusalError(
+                INCOMPATIBLE,
+                "Schema being registered is incompatible with an earlier schema for subject"
+                f' "{subject}" ({level}): {problems}',
+            )
+
+    def _checkLimits(self, versionCount: int, size: int) -> None:
+        state = self.state
+        if (
+            versionCount >= VERSION_COUNT_MAX
+            or state.subjectCount >= SUBJECT_COUNT_MAX
+            or state.textsSize + size > TEXTS_SIZE_MAX
+        ):
+            raise RegistryRefusalError(
+                NOT_ALLOWED,
+                f"The registry is full. The limits are {VERSION_COUNT_MAX} versions of a subject"
+                f" that are not permanently deleted, {SUBJECT_COUNT_MAX} subjects,"
+                f" {TEXTS_SIZE_MAX} bytes of schemas",
+            )
+
+
+class Registry(BaseRegistry):
+    """
+    The registry on one topic of a broker of 2011.
+    """
+
+    state: RegistryState
 
     def __init__(
         self,
@@ -85,17 +280,12 @@ class Registry:
         @param newRequest: returns unique ids.
         @param timeoutMs: for a change.
         """
+        super().__init__(clock, worker, timeoutMs)
         self.state = RegistryState()
-        self.isReady = False
-        self.skippedCount = 0
-        self._clock = clock
         self._topicLog = log
-        self._worker = worker
         self._newRequest = newRequest
-        self._timeoutMs = timeoutMs
         self._waiting: dict[str, Deferred[Any]] = {}
         self._locks: dict[str, DeferredLock] = {}
-        self._refusal: InvalidRegistryTopicError | None = None
         self._initializing: Deferred[Any] | None = None
 
     # -- the log
@@ -143,13 +333,6 @@ class Registry:
                     error=error,
                 )
 
-    def _becomeReady(self) -> None:
-        self.isReady = True
-        self._log.info(
-            "The registry has {subjects}",
-            subjects=formatCount(len(self.state.subjects(True)), "subject"),
-        )
-
     def _apply(self, payload: bytes, offset: int) -> None:
         try:
             record = decodeRecord(payload)
@@ -158,12 +341,7 @@ class Registry:
                 raise InvalidRegistryTopicError(
                     f"the topic does not begin with a registry's first record, but with {error}"
                 ) from error
-            self.skippedCount += 1
-            self._log.error(
-                "Skipped the record at offset {offset}, which cannot be decoded: {error}",
-                offset=offset,
-                error=error,
-            )
+            self._skip(offset, error)
             return
         if not self.state.isInitialized and not isinstance(record.change, Initialize):
             raise InvalidRegistryTopicError(
@@ -216,61 +394,22 @@ class Registry:
 
     # -- requests
 
-    async def schema(self, schemaId: int) -> str:
-        """
-        The text of a schema. For an unknown id the topic is read first, since another registry on
-        the topic may have just assigned the id.
+    def _readToEnd(self) -> Deferred[None]:
+        return self._topicLog.refresh()
 
-        @raise RegistryRefusalError: there is no schema with this id.
-        """
-        try:
-            return self.state.schema(schemaId)
-        except RegistryRefusalError:
-            await self._refresh()
-            return self.state.schema(schemaId)
+    @property
+    def _problem(self) -> object:
+        return self._topicLog.problem
 
-    async def _refresh(self) -> None:
-        try:
-            await self._topicLog.refresh().addTimeout(self._timeoutMs / 1000, self._clock)
-        except TimeoutError:
-            raise RegistryRefusalError(
-                TIMED_OUT, f"The topic cannot be read now: {self._topicLog.problem}"
-            ) from None
-        except (InvalidRegistryTopicError, ClosedError) as error:
-            raise RegistryRefusalError(
-                STORE_FAILED, f"The topic cannot be read any more: {error}"
-            ) from error
+    async def close(self) -> None:
+        """Close the connections. Does not fail."""
+        await self._topicLog.close()
 
-    async def canonicalize(self, text: str) -> tuple[str, str]:
-        """
-        The canonical text and the fingerprint of a schema, made by the worker.
+    def checkSubject(self, subject: str) -> None:
+        """Do nothing: all are served."""
 
-        @raise InvalidSchemaError: it is not a schema.
-        """
-
-        def parse() -> tuple[str, str]:
-            canonical = parseSchema(text).text
-            return canonical, fingerprint(canonical)
-
-        return await self._worker.submit(parse)
-
-    async def incompatibilities(
-        self, text: str, earlier: list[tuple[int, str]], level: str
-    ) -> list[str]:
-        """L{pylogbroker.schemas.compatibility.incompatibilities}, on the worker."""
-        return await self._worker.submit(
-            lambda: compatibility.incompatibilities(text, earlier, level)
-        )
-
-    async def register(self, subject: str, text: str) -> int:
-        """
-        The id of a schema, which becomes the subject's next version unless it is a version.
-
-        @raise InvalidSchemaError: the text is not a schema.
-        @raise RegistryRefusalError: the schema is incompatible, or cannot be stored.
-        """
-        canonical, identity = await self.canonicalize(text)
-        return await self._serialize(subject, lambda: self._register(subject, canonical, identity))
+    async def _registerNew(self, subject: str, text: str, identity: str) -> int:
+        return await self._serialize(subject, lambda: self._register(subject, text, identity))
 
     async def _register(self, subject: str, text: str, identity: str) -> int:
         for _attempt in range(ATTEMPT_COUNT_MAX):
@@ -293,59 +432,34 @@ class Registry:
             self.state.basis(subject),
         )
         self._checkLimits(self.state.versionCount(subject), len(text))
-        problems = await self.incompatibilities(text, earlier, level)
-        if problems:
-            raise RegistryRefusalError(
-                INCOMPATIBLE,
-                "Schema being registered is incompatible with an earlier schema for subject"
-                f' "{subject}" ({level}): {problems}',
-            )
+        await self._judge(subject, text, earlier, level)
         registered: SchemaVersion = await self._append(Register(subject, text, identity, basis))
         return registered.schemaId
 
-    def _checkLimits(self, versionCount: int, size: int) -> None:
-        state = self.state
-        if (
-            versionCount >= VERSION_COUNT_MAX
-            or state.subjectCount >= SUBJECT_COUNT_MAX
-            or state.textsSize + size > TEXTS_SIZE_MAX
-        ):
-            raise RegistryRefusalError(
-                NOT_ALLOWED,
-                f"The registry is full. The limits are {VERSION_COUNT_MAX} versions of a subject"
-                f" that are not permanently deleted, {SUBJECT_COUNT_MAX} subjects,"
-                f" {TEXTS_SIZE_MAX} bytes of schemas",
-            )
-
     async def deleteVersion(self, subject: str, version: int, isPermanent: bool) -> int:
-        """
-        @raise RegistryRefusalError: there is no such version, or it has to be deleted in the other
-            way first.
-        """
         change = DeleteVersion(subject, version, isPermanent)
         return await self._serialize(subject, lambda: self._append(change))
 
     async def deleteSubject(self, subject: str, isPermanent: bool) -> list[int]:
-        """
-        @return: the deleted versions.
-        @raise RegistryRefusalError: there is no such subject, or it has to be deleted in the other
-            way first.
-        """
         return await self._serialize(
             subject, lambda: self._append(DeleteSubject(subject, isPermanent))
         )
 
     async def setLevel(self, subject: str, level: str) -> str:
-        """
-        @param subject: C{""}: the general level.
-        @param level: C{""}: remove the level.
-        @return: the level that was set or removed.
-        @raise RegistryRefusalError: the change cannot be stored.
-        """
         if subject and not level and not self.state.ownLevel(subject):
             raise RegistryRefusalError(SUBJECT_NOT_FOUND, f"Subject '{subject}' not found.")
         self._checkLimits(0, 0)
         return await self._serialize(subject, lambda: self._append(SetLevel(subject, level)))
+
+    async def setMode(self, subject: str, mode: str) -> str:
+        """The topic has no modes, so there is only one."""
+        if not mode:
+            raise RegistryRefusalError(
+                MODE_NOT_FOUND, f"Subject '{subject}' does not have subject-level mode configured"
+            )
+        if mode != READWRITE:
+            raise RegistryRefusalError(INVALID_MODE, f"Invalid mode. The only mode is {READWRITE}")
+        return mode
 
     async def _serialize(
         self, subject: str, act: Callable[[], Coroutine[Deferred[Any], Any, T]]

@@ -13,21 +13,26 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
-from pylogbroker.errors import InvalidSchemaError, RegistryRefusalError
+from pylogbroker.errors import InvalidSchemaError, NotLeaderError, RegistryRefusalError
 from pylogbroker.net.httpserver import HttpRequest, HttpResponse, HttpSite, jsonReply
-from pylogbroker.schemaregistry.registry import INVALID_SCHEMA, NOT_ALLOWED, NOT_READY, Registry
-from pylogbroker.schemas.logrecords import LEVELS, TRANSITIVE
+from pylogbroker.schemaregistry.registry import NOT_READY, BaseRegistry
+from pylogbroker.schemas.kafka.changes import checkComparable
+from pylogbroker.schemas.logrecords import LEVELS, NONE, TRANSITIVE
 from pylogbroker.schemas.rest import MEDIA_TYPE
 from pylogbroker.schemas.state import (
+    INCOMPATIBLE,
+    INVALID_MODE,
+    INVALID_SCHEMA,
     LEVEL_NOT_FOUND,
     MODE_NOT_FOUND,
+    NOT_ALLOWED,
     SCHEMA_NOT_FOUND,
     VERSION_NOT_FOUND,
-    RegistryState,
+    BaseRegistryState,
     SchemaVersion,
 )
 
@@ -35,7 +40,6 @@ T = TypeVar("T")
 
 INVALID_VERSION = 42202
 INVALID_LEVEL = 42203
-INVALID_MODE = 42204
 INVALID_SUBJECT = 42208
 TOO_MANY = 429
 NAME_SIZE_MAX = 1_024
@@ -44,8 +48,6 @@ NAME_SIZE_MAX = 1_024
 _KINDS = frozenset((MEDIA_TYPE, "application/vnd.schemaregistry+json", "application/json"))
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _AVRO = "AVRO"
-_MODE = {"mode": "READWRITE"}
-
 
 _UNSUPPORTED = {
     "references": "References are not supported: put the referenced schemas into the schema",
@@ -62,14 +64,14 @@ class _Call(NamedTuple):
     @ivar pieces: the decoded parts of the path that match a C{*}.
     """
 
-    registry: Registry
+    registry: BaseRegistry
     asked: HttpRequest
     pieces: tuple[str, ...]
 
     # -- parts
 
     @property
-    def state(self) -> RegistryState:
+    def state(self) -> BaseRegistryState:
         return self.registry.state
 
     def flag(self, *names: str) -> bool:
@@ -101,6 +103,7 @@ class _Call(NamedTuple):
                 f"The specified subject is not a valid one: 1 to {NAME_SIZE_MAX} characters, none"
                 " of them a control character",
             )
+        self.registry.checkSubject(name)
         return name
 
     @property
@@ -199,7 +202,7 @@ class _Call(NamedTuple):
         found = self.state.find(subject, identity, self.flag("deleted"))
         if found is None:
             raise RegistryRefusalError(SCHEMA_NOT_FOUND, "Schema not found")
-        return _asJson(found)
+        return self.asJson(found)
 
     async def deleteSubject(self) -> list[int]:
         return await self.registry.deleteSubject(self.subject, self.flag("permanent"))
@@ -216,10 +219,25 @@ class _Call(NamedTuple):
         return await self.registry.schema(self.schemaId)
 
     async def schemaById(self) -> dict[str, Any]:
-        return {"schema": await self.schemaText()}
+        text = await self.schemaText()
+        return {**self.state.schemaAttributes(self.schemaId), "schema": text}
 
     async def schemaJson(self) -> Any:
-        return json.loads(await self.schemaText())
+        text = await self.schemaText()
+        return _asDocument(text, self.state.schemaAttributes(self.schemaId))
+
+    def versionJson(self) -> Any:
+        found = self.foundVersion()
+        return _asDocument(found.text, self.state.attributes(found.subject, found.version))
+
+    def asJson(self, found: SchemaVersion) -> dict[str, Any]:
+        return {
+            "subject": found.subject,
+            "version": found.version,
+            "id": found.schemaId,
+            **self.state.attributes(found.subject, found.version),
+            "schema": found.text,
+        }
 
     def usages(self) -> list[tuple[str, int]]:
         wanted = self.asked.query.get("subject")
@@ -240,12 +258,15 @@ class _Call(NamedTuple):
 
     def level(self) -> dict[str, Any]:
         subject = self.subjectOrAll
-        if subject and not self.state.ownLevel(subject) and not self.flag("defaultToGlobal"):
+        config = self.state.config(subject)
+        isSet = self.state.ownLevel(subject) or config is not None
+        if subject and not isSet and not self.flag("defaultToGlobal"):
             raise RegistryRefusalError(
                 LEVEL_NOT_FOUND,
                 f"Subject '{subject}' does not have subject-level compatibility configured",
             )
-        return {"compatibilityLevel": self.state.level(subject)}
+        others = {name: value for name, value in (config or {}).items() if name != "subject"}
+        return {**others, "compatibilityLevel": self.state.level(subject)}
 
     async def setLevel(self) -> dict[str, Any]:
         body = self.json()
@@ -266,19 +287,21 @@ class _Call(NamedTuple):
         return {"compatibilityLevel": await self.registry.setLevel(self.subjectOrAll, "")}
 
     def mode(self) -> dict[str, str]:
-        if self.pieces and not self.flag("defaultToGlobal"):
-            self.deleteMode()
-        return _MODE
+        subject = self.subjectOrAll
+        if subject and not self.state.ownMode(subject) and not self.flag("defaultToGlobal"):
+            raise RegistryRefusalError(
+                MODE_NOT_FOUND, f"Subject '{subject}' does not have subject-level mode configured"
+            )
+        return {"mode": self.state.mode(subject)}
 
-    def deleteMode(self) -> None:
-        raise RegistryRefusalError(
-            MODE_NOT_FOUND, f"Subject '{self.subject}' does not have subject-level mode configured"
-        )
+    async def deleteMode(self) -> dict[str, str]:
+        return {"mode": await self.registry.setMode(self.subject, "")}
 
-    def setMode(self) -> dict[str, str]:
-        if self.json().get("mode") != _MODE["mode"]:
-            raise RegistryRefusalError(INVALID_MODE, "Invalid mode. The only mode is READWRITE")
-        return _MODE
+    async def setMode(self) -> dict[str, str]:
+        mode = self.json().get("mode")
+        if not isinstance(mode, str) or not mode:
+            raise RegistryRefusalError(INVALID_MODE, "Invalid mode: the body must have a mode")
+        return {"mode": await self.registry.setMode(self.subjectOrAll, mode.upper())}
 
     async def checkCompatibility(self) -> dict[str, Any]:
         """Compatibility with one version, or with all versions that the level names."""
@@ -290,27 +313,43 @@ class _Call(NamedTuple):
                 earlier = [each for each in earlier if each[0] == number]
                 if not earlier:
                     raise RegistryRefusalError(VERSION_NOT_FOUND, f"Version {number} not found.")
-        problems = await self.registry.incompatibilities(text, earlier, level)
+        problems = await self._incompatibilities(text, earlier, level)
         return {
             "is_compatible": not problems,
             **({"messages": problems} if self.flag("verbose") else {}),
         }
 
+    async def _incompatibilities(
+        self, text: str, earlier: list[tuple[int, str]], level: str
+    ) -> list[str]:
+        if level == NONE:
+            return []
+        compared = earlier if level.endswith(TRANSITIVE) else earlier[-1:]
+        try:
+            checkComparable(self.state, self.subject, [number for number, _text in compared])
+        except RegistryRefusalError as error:
+            if error.code != INCOMPATIBLE:
+                raise
+            return [str(error)]
+        return await self.registry.incompatibilities(text, compared, level)
+
     def referencedBy(self) -> list[int]:
-        self.foundVersion()
-        return []
+        found = self.foundVersion()
+        return self.state.referencedBy(found.subject, found.version)
 
 
-def _asJson(registered: SchemaVersion) -> dict[str, Any]:
-    return {
-        "subject": registered.subject,
-        "version": registered.version,
-        "id": registered.schemaId,
-        "schema": registered.text,
-    }
+def _asDocument(text: str, attributes: Mapping[str, Any]) -> Any:
+    """The schema itself. That of Protobuf is no JSON, so it is a text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        if "schemaType" not in attributes:
+            raise
+        return text
 
 
 Route = Callable[[_Call], Any]
+Forward = Callable[[str, HttpRequest], Awaitable[HttpResponse]]
 _CONFIG: dict[str, Route] = {
     "GET": _Call.level,
     "PUT": _Call.setLevel,
@@ -322,10 +361,10 @@ ROUTES: dict[str, dict[str, Route]] = {
     "subjects/*": {"POST": _Call.findSchema, "DELETE": _Call.deleteSubject},
     "subjects/*/versions": {"GET": _Call.listVersions, "POST": _Call.register},
     "subjects/*/versions/*": {
-        "GET": lambda call: _asJson(call.foundVersion()),
+        "GET": lambda call: call.asJson(call.foundVersion()),
         "DELETE": _Call.deleteVersion,
     },
-    "subjects/*/versions/*/schema": {"GET": lambda call: json.loads(call.foundVersion().text)},
+    "subjects/*/versions/*/schema": {"GET": _Call.versionJson},
     "subjects/*/versions/*/referencedby": {"GET": _Call.referencedBy},
     "schemas/types": {"GET": lambda call: [_AVRO]},
     "schemas/ids/*": {"GET": _Call.schemaById},
@@ -338,7 +377,7 @@ ROUTES: dict[str, dict[str, Route]] = {
     "mode/*": {"GET": _Call.mode, "PUT": _Call.setMode, "DELETE": _Call.deleteMode},
     "compatibility/subjects/*/versions": {"POST": _Call.checkCompatibility},
     "compatibility/subjects/*/versions/*": {"POST": _Call.checkCompatibility},
-    "contexts": {"GET": lambda call: call.page(["."])},
+    "contexts": {"GET": lambda call: call.page(list(call.state.contexts))},
 }
 """Functions by path, with C{*} for a variable part, and by method."""
 
@@ -370,26 +409,34 @@ class RegistrySite(HttpSite):
     def __init__(
         self,
         reactor: Any,
-        registry: Registry,
+        registry: BaseRegistry,
         names: tuple[str, ...],
         requestSizeMax: int,
         requestCountMax: int,
+        forward: Forward | None = None,
     ) -> None:
         """
         @param requestSizeMax: bytes of a body.
         @param requestCountMax: the most requests in flight.
+        @param forward: passes a change on to the registry that leads, by its URL.
         """
         super().__init__(reactor, {}, names, "hosts", max(requestCountMax, 64))
         self.bodySizeMax = requestSizeMax
         self.inFlightCount = 0
         self._registry = registry
         self._requestCountMax = requestCountMax
+        self._forward = forward
 
     async def answer(self, asked: HttpRequest) -> HttpResponse:
         """Answer a request, always with JSON."""
         self.inFlightCount += 1
         try:
-            return jsonReply(await self._route(asked), kind=MEDIA_TYPE)
+            try:
+                return jsonReply(await self._route(asked), kind=MEDIA_TYPE)
+            except NotLeaderError as error:
+                if self._forward is None or asked.isForwarded or not error.url:
+                    raise
+                return await self._forward(error.url, asked)
         except InvalidSchemaError as error:
             refusal = RegistryRefusalError(INVALID_SCHEMA, f"Invalid schema: {error}")
         except RegistryRefusalError as error:

@@ -21,10 +21,13 @@ class RegistryProcess(BrokerProcess):
     def __init__(self, directory: str, brokerPort: int, **properties: str) -> None:
         """
         @param directory: for its property file.
+        @param brokerPort: of a broker of 2011; 0: the properties have C{bootstrap.servers}.
         """
         super().__init__(directory)
         Path(directory).mkdir(parents=True)
-        own = {"broker": f"127.0.0.1:{brokerPort}", "listen": "0", "poll.interval.ms": "20"}
+        own = {"listen": "0", "poll.interval.ms": "20"}
+        if brokerPort:
+            own["broker"] = f"127.0.0.1:{brokerPort}"
         changes = {key.replace("_", "."): value for key, value in properties.items()}
         self._config = writeProperties(f"{directory}/registry.properties", {**own, **changes})
 

@@ -15,6 +15,9 @@ from http.client import HTTPConnection
 from itertools import count
 from typing import Any
 
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from confluent_kafka.schema_registry import (
     ConfigCompatibilityLevel,
     Rule,
@@ -35,8 +38,10 @@ from pylogbroker.schemas.avro import AvroDecoder, AvroEncoder, schemaIdOf
 from pylogbroker.syncclient.registryclient import RegistryClient
 from pylogbroker.syncclient.simpleconsumer import SimpleConsumer
 from pylogbroker.syncclient.syncproducer import SyncProducer
+from pylogbroker.testing.backgroundbroker import BackgroundBroker
 from tests.integration.brokerprocess import BrokerProcess, until
 from tests.integration.registryprocess import RegistryProcess
+from tests.schemas.kafka.goldenrecords import goldenRecords
 
 CLICK = json.dumps({
     "type": "record", "name": "Click", "namespace": "web",
@@ -586,3 +591,94 @@ class BrokerTests(RegistryCase):
         error = self.assertRaises(RegistryRefusalError, client.register, "t", WIDER)
         self.assertEqual(error.status, 500)
         self.assertIn("was not read back within 2000 ms", str(error))
+
+
+class KafkaTests(SynchronousTestCase):
+    """Two registries on a topic of today's Kafka, which Confluent's registry had before."""
+
+    def setUp(self) -> None:
+        self.broker = BackgroundBroker({"group.min.session.timeout.ms": "1000"})
+        self.broker.start()
+        self.addCleanup(self.broker.stop)
+        self.access: dict[str, Any] = {"bootstrap.servers": self.broker.bootstrapServers}
+
+    def startRegistry(self, name: str) -> RegistryProcess:
+        folder = os.path.abspath(self.mktemp())
+        registry = RegistryProcess(
+            f"{folder}/{name}",
+            0,
+            bootstrap_servers=self.broker.bootstrapServers,
+            kafkagroup_session_timeout_ms="3000",
+            kafkagroup_heartbeat_interval_ms="200",
+        )
+        self.addCleanup(registry.kill)
+        registry.start()
+        registry.waitForLine("The registry at http.* leads", 30)
+        return registry
+
+    def takeOver(self) -> None:
+        """Give the topic the records of Confluent's registry."""
+        admin = AdminClient(self.access)
+        topic = NewTopic("_schemas", 1, 1, config={"cleanup.policy": "compact"})
+        admin.create_topics([topic])["_schemas"].result()
+        producer = Producer({**self.access, "linger.ms": 0})
+        for key, value in goldenRecords():
+            producer.produce("_schemas", value, key, partition=0)
+        producer.flush()
+
+    def test_confluentsClients(self) -> None:
+        """
+        Confluent's client and serializers work with both registries, on the topic that Confluent's
+        registry wrote; when the one that leads is killed, the other one goes on with its ids.
+        """
+        self.takeOver()
+        registries = {each.url: each for each in map(self.startRegistry, ("one", "two"))}
+        clients = {url: SchemaRegistryClient({"url": url}) for url in registries}
+        last = list(registries.values())[1]
+        leader = last.waitForLine("The registry at (http.*?) leads", 30).group(1)
+        [other] = set(registries) - {leader}
+        client = clients[other]
+        self.assertEqual(client.get_latest_version("clicks-value").schema_id, 2)
+        self.assertEqual(client.get_schema(5).schema_type, "PROTOBUF")
+        self.assertEqual(client.get_compatibility("clicks-value"), "BACKWARD_TRANSITIVE")
+        self.assertEqual(client.register_schema("new-value", Schema(CLICK, "AVRO")), 101)
+        self.assertEqual(client.register_schema("new-value", Schema(WIDER, "AVRO")), 102)
+        self.assertFalse(client.test_compatibility("new-value", Schema('"int"', "AVRO")))
+        with self.assertRaises(SchemaRegistryError) as caught:
+            client.register_schema("frozen-value", Schema(CLICK, "AVRO"))
+        self.assertEqual(caught.exception.error_code, 42205)
+        self.assertEqual(client.delete_version("new-value", 1), 1)
+        self.assertEqual(clients[leader].get_versions("new-value"), [2])
+
+        where = SerializationContext("new", MessageField.VALUE)
+        serializer = AvroSerializer(client, WIDER)
+        producer = Producer(self.access)
+        values = [{"user": f"u{n}", "at": n, "page": None, "ms": n} for n in range(50)]
+        for value in values:
+            producer.produce("new", serializer(value, where))
+        producer.flush()
+        del producer  # or it logs that the broker is away
+        consumer = Consumer({**self.access, "group.id": "g", "auto.offset.reset": "earliest"})
+        consumer.subscribe(["new"])
+        deserializer = AvroDeserializer(clients[leader])
+        found: list[Any] = []
+        while len(found) < len(values):
+            for message in consumer.consume(100, 1):
+                self.assertIsNone(message.error())
+                found.append(deserializer(message.value(), where))
+        consumer.close()
+        self.assertEqual([each["user"] for each in found], [each["user"] for each in values])
+
+        registries[leader].kill()
+
+        def isTakenOver() -> bool:
+            try:
+                return client.register_schema("late", Schema('"int"', "AVRO")) == 103
+            except SchemaRegistryError:
+                return False
+
+        until(isTakenOver, "the other registry leads")
+        self.assertEqual(client.delete_subject("new-value"), [2])
+        again = SchemaRegistryClient({"url": self.startRegistry("three").url})
+        self.assertEqual(again.get_latest_version("late").schema_id, 103)
+        self.assertNotIn("new-value", again.get_subjects())

@@ -39,7 +39,9 @@ class RegistryTests(RegistryCase):
         return str(error)
 
     async def start(self, **properties: str) -> Registry:
-        return (await self.startService(**properties)).registry
+        registry = (await self.startService(**properties)).registry
+        assert isinstance(registry, Registry)
+        return registry
 
     async def test_register(self) -> None:
         """
@@ -227,7 +229,9 @@ class RegistryTests(RegistryCase):
             "_schemas", b"rubbish", encodeRecord(ChangeEnvelope("x", Initialize())), b"\xff\xfe"
         )
         self.assertEqual(await services[0].registry.register("s", X), 1)
-        await services[1].registry._topicLog.refresh()
+        second = services[1].registry
+        assert isinstance(second, Registry)
+        await second._topicLog.refresh()
         self.assertEqual(
             [
                 (service.registry.skippedCount, service.registry.state.versions("s"))

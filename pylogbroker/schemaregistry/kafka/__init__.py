@@ -1,0 +1,3 @@
+"""
+A schema registry on a compacted topic of today's Kafka, in Confluent's format.
+"""
