@@ -869,33 +869,75 @@ failed:
     return -1;
 }
 
-static PyObject *
-RecordEncoder_append(RecordEncoder *self, PyObject *const *given, Py_ssize_t count)
+/* Append a record with a timestamp; nothing counts if it fails. */
+static int
+RecordEncoder_append(RecordEncoder *self, PyObject *timestamp, PyObject *key, PyObject *value,
+                     PyObject *headers)
 {
-    long long timestampMs;
     int64_t deltaMs = 0;
-    if (count < 3 || count > 4) {
-        PyErr_SetString(PyExc_TypeError, "timestamp, key, value, and perhaps headers are needed");
-        return NULL;
-    }
-    timestampMs = PyLong_AsLongLong(given[0]);
+    long long timestampMs = PyLong_AsLongLong(timestamp);
     if (timestampMs == -1 && PyErr_Occurred()) {
-        return NULL;
+        return -1;
     }
     if (self->count && __builtin_sub_overflow(timestampMs, self->baseMs, &deltaMs)) {
         PyErr_SetString(PyExc_OverflowError, "timestamps too far from each other");
-        return NULL;
+        return -1;
     }
-    if (RecordEncoder_write(self, deltaMs, self->count, given[1], given[2],
-                            count > 3 ? given[3] : NULL)
-        < 0) {
-        return NULL;
+    if (RecordEncoder_write(self, deltaMs, self->count, key, value, headers) < 0) {
+        return -1;
     }
     if (self->count == 1) {
         self->baseMs = timestampMs;
     }
     if (timestampMs > self->maxTimestampMs) {
         self->maxTimestampMs = timestampMs;
+    }
+    return 0;
+}
+
+/* Append a record of the lists. The objects are held, since other code may run meanwhile. */
+static int
+RecordEncoder_appendAt(RecordEncoder *self, PyObject *const *lists, Py_ssize_t index)
+{
+    PyObject *key, *value, *timestamp, *headers = NULL;
+    int isWritten;
+    for (int each = 0; each < 3; each++) {
+        if (index >= PyList_GET_SIZE(lists[each])) {
+            PyErr_SetString(PyExc_ValueError, "timestamps, keys and values differ in number");
+            return -1;
+        }
+    }
+    timestamp = Py_NewRef(PyList_GET_ITEM(lists[0], index));
+    key = Py_NewRef(PyList_GET_ITEM(lists[1], index));
+    value = Py_NewRef(PyList_GET_ITEM(lists[2], index));
+    if (PyDict_GET_SIZE(lists[3])) {
+        PyObject *place = PyLong_FromSsize_t(index);
+        if (place != NULL) {
+            headers = Py_XNewRef(PyDict_GetItemWithError(lists[3], place));
+            Py_DECREF(place);
+        }
+    }
+    isWritten = PyErr_Occurred() ? -1 : RecordEncoder_append(self, timestamp, key, value, headers);
+    Py_DECREF(timestamp);
+    Py_DECREF(key);
+    Py_DECREF(value);
+    Py_XDECREF(headers);
+    return isWritten;
+}
+
+static PyObject *
+RecordEncoder_extend(RecordEncoder *self, PyObject *const *given, Py_ssize_t count)
+{
+    if (count != 4 || !PyList_Check(given[0]) || !PyList_Check(given[1]) || !PyList_Check(given[2])
+        || !PyDict_Check(given[3])) {
+        PyErr_SetString(PyExc_TypeError,
+                        "lists of timestamps, keys and values, and a dict of headers are needed");
+        return NULL;
+    }
+    for (Py_ssize_t index = 0; index < PyList_GET_SIZE(given[0]); index++) {
+        if (RecordEncoder_appendAt(self, given, index) < 0) {
+            return NULL;
+        }
     }
     Py_RETURN_NONE;
 }
@@ -913,8 +955,8 @@ RecordEncoder_take(RecordEncoder *self, PyObject *Py_UNUSED(nothing))
 }
 
 static PyMethodDef RecordEncoder_methods[] = {
-    {"append", (PyCFunction)(void (*)(void))RecordEncoder_append, METH_FASTCALL,
-     PyDoc_STR("append(timestampMs, key, value, headers=())")},
+    {"extend", (PyCFunction)(void (*)(void))RecordEncoder_extend, METH_FASTCALL,
+     PyDoc_STR("extend(timestamps, keys, values, headers)")},
     {"take", (PyCFunction)RecordEncoder_take, METH_NOARGS,
      PyDoc_STR("The bytes of the records, which are here no longer.")},
     {NULL, NULL, 0, NULL},

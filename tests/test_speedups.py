@@ -154,19 +154,24 @@ class WrongArgumentTests(SynchronousTestCase):
             lambda: native.ColumnsEncoder().add(b"", 1, 0, 0, 0, None, 0, 0, 0, 1, 1),
             lambda: native.ColumnsEncoder().add(b"", 0, 0, 0, 0, "text", 0, 0, 0, 1, 1),
             lambda: native.ColumnsEncoder().add(b"", 0, 0, 0, 0, None, 0, 0, 0, 1, -1),
-            lambda: encoder.append(1, b""),
-            lambda: encoder.append("text", None, None),
-            lambda: encoder.append(0, "text", None),
-            lambda: encoder.append(0, None, None, 5),
-            lambda: encoder.append(0, None, None, [("name", "text")]),
-            lambda: encoder.append(0, None, None, [(b"name", b"")]),
-            lambda: encoder.append(0, None, None, [("name",)]),
-            lambda: encoder.append(0, None, None, [5]),
+            lambda: encoder.extend([1], [b""], [b""]),
+            lambda: encoder.extend((1,), [b""], [b""], {}),
+            lambda: encoder.extend([1], [b""], [b""], [5]),
+            lambda: encoder.extend([1], [], [b""], {}),
+            lambda: encoder.extend([1], [b""], [], {}),
+            lambda: encoder.extend(["text"], [None], [None], {}),
+            lambda: encoder.extend([0], ["text"], [None], {}),
+            lambda: encoder.extend([0], [None], [None], {0: 5}),
+            lambda: encoder.extend([0], [None], [None], {0: [("name", "text")]}),
+            lambda: encoder.extend([0], [None], [None], {0: [(b"name", b"")]}),
+            lambda: encoder.extend([0], [None], [None], {0: [("name",)]}),
+            lambda: encoder.extend([0], [None], [None], {0: [5]}),
         ):
             self.assertRaises((TypeError, ValueError), call)
         self.assertEqual((encoder.count, encoder.take()), (0, b""))
-        self.assertRaises(UnicodeError, encoder.append, 0, None, None, [("\ud800", b"")])
-        self.assertRaises(OverflowError, encoder.append, 1 << 63, None, None)
+        wrong = {0: [("\ud800", b"")]}
+        self.assertRaises(UnicodeError, encoder.extend, [0], [None], [None], wrong)
+        self.assertRaises(OverflowError, encoder.extend, [1 << 63], [None], [None], {})
 
     def test_unusualPayloads(self) -> None:
         """What is no bytes is left to Python."""

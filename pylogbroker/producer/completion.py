@@ -6,15 +6,16 @@ L{pylogbroker.producer.inflight}.
 
 A L{SendDeferred} is the Deferred of one message. Most applications only add one errback to each. A
 plain Deferred keeps a list and three tuples for that, and walks them on success: 40 % of the cost
-of C{send}. A L{SendDeferred} is initialised only for further use, and its result is made only when
-an application reads it. It relies on one property of
-C{Deferred}: methods that it does not override read what C{__init__} sets as attributes. A contract
-test compares it with Twisted's own.
+of C{send}. A L{SendDeferred} is initialised only for further use, when it becomes a plain Deferred,
+and its result is made only when an application reads it. It relies on two properties of
+C{Deferred}: methods that it does not override read what C{__init__} sets as attributes, and its
+objects have no slots, so that C{__class__} can be assigned. A contract test compares it with
+Twisted's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,41 +30,36 @@ from pylogbroker.producer.inflight import InFlightMessageLimiter
 log = Logger()
 
 
-_NOT_LAZY = object()
+_FIRED = object()
 
 
 class _LazyDeferred(Deferred[Any]):
     """
-    A Deferred that is initialised when an attribute is read that only C{Deferred.__init__} sets.
+    A Deferred that becomes one of Twisted's own class when an attribute is read that only
+    C{Deferred.__init__} sets. From then on no method of this class is called.
     """
 
     __init__ = object.__init__
-    isInitialised = False
 
     def initialise(self) -> None:
-        self.isInitialised = True
+        """Become a Deferred of Twisted's own class, in the same state."""
+        self.__class__ = Deferred  # type: ignore[assignment]
         Deferred.__init__(self)
 
-    def ensureInitialised(self) -> None:
-        if not self.isInitialised:
-            self.initialise()
-
     def __getattr__(self, name: str) -> Any:
-        if self.isInitialised:
-            raise AttributeError(name)
         self.initialise()
         return getattr(self, name)
 
     def pause(self) -> None:
-        self.ensureInitialised()
-        super().pause()
+        self.initialise()
+        self.pause()
 
 
 class SendDeferred(_LazyDeferred):
     """The Deferred of one message, which fires with L{None} or with where the message is."""
 
     _errback: Any = None
-    """The one errback that was added; C{_NOT_LAZY} once it has fired or is an ordinary Deferred."""
+    """The one errback that was added; C{_FIRED}: it has fired."""
 
     _results: Callable[[int], Any] | None = None
     """Makes the result from C{_index} when it is read."""
@@ -78,10 +74,12 @@ class SendDeferred(_LazyDeferred):
         return super().__getattr__(name)
 
     def initialise(self) -> None:
-        errback, self._errback = self._errback, _NOT_LAZY
+        if self._results is not None:
+            self.result = self._results(self._index)
+        errback, self._errback, self._results = self._errback, None, None
         super().initialise()
-        if errback is not None and errback is not _NOT_LAZY:
-            super().addErrback(errback)
+        if errback is not None and errback is not _FIRED:
+            self.addErrback(errback)
 
     def addErrback(self, errback: Any, *args: Any, **kwargs: Any) -> Deferred[Any]:
         if self._errback is None and not args and not kwargs:
@@ -92,32 +90,40 @@ class SendDeferred(_LazyDeferred):
     def callback(self, result: Any) -> None:
         # A tuple and None are values; a Failure, for instance, is not. (isinstance is slow with
         # Deferred, an abstract base class.)
-        if self._errback is _NOT_LAZY or not (result is None or isinstance(result, tuple)):
-            self.ensureInitialised()
-            super().callback(result)
+        if self._errback is _FIRED or not (result is None or isinstance(result, tuple)):
+            self.initialise()
+            self.callback(result)
             return
         self.called = True
         self.result = result
-        self._errback = _NOT_LAZY
-
-    def callbackLazily(self, results: Callable[[int], Any], index: int) -> None:
-        """
-        As C{callback(results(index))}, but the result is made when it is read. Most never are, and
-        each would be an object that the garbage collector examines.
-
-        @param results: gives a tuple or L{None}; must not fail.
-        """
-        if self._errback is _NOT_LAZY:
-            self.callback(results(index))
-            return
-        self.called = True
-        self._results = results
-        self._index = index
-        self._errback = _NOT_LAZY
+        self._errback = _FIRED
 
     def errback(self, fail: Any = None) -> None:
-        self.ensureInitialised()
-        super().errback(fail)
+        self.initialise()
+        self.errback(fail)
+
+
+def fireLazily(waiters: Iterable[Any], results: Callable[[int], Any]) -> None:
+    """
+    Give the messages of a batch their outcomes: as C{waiter.callback(results(index))} for each that
+    is not L{None}. But the result of a L{SendDeferred} is made when it is read. Most never are, and
+    each would be an object that the garbage collector examines.
+
+    @param waiters: of each message, in order.
+    @param results: gives a tuple or L{None} for a message's place; must not fail.
+    """
+    fired = _FIRED
+    for index, waiter in enumerate(waiters):
+        if type(waiter) is SendDeferred and waiter._errback is not fired:
+            waiter.called = True
+            waiter._results = results
+            waiter._index = index
+            waiter._errback = fired
+        elif waiter is not None:
+            waiter.callback(results(index))
+
+
+_END: Iterator[Any] = iter(())
 
 
 class SucceededDeferred(_LazyDeferred):
@@ -126,11 +132,13 @@ class SucceededDeferred(_LazyDeferred):
     called = True
     result: Any = None
 
-    def __await__(self) -> Any:
-        return super().__await__() if self.isInitialised else _END
+    # Awaiting it calls this method of an iterator that has ended, which gives that iterator: no
+    # function of Python runs.
+    __await__: Any = _END.__iter__
 
-
-_END: Iterator[Any] = iter(())
+    def initialise(self) -> None:
+        super().initialise()
+        self.called, self.result = True, None
 
 
 def sendResultClass() -> type[Deferred[Any]]:

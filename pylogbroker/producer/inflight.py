@@ -37,7 +37,10 @@ class InFlightMessageLimiter:
     """
     Counts messages in flight, and admits more while there is capacity.
 
+    @ivar count: messages in flight.
     @ivar size: bytes in flight.
+    @ivar countMax: messages that may be in flight.
+    @ivar sizeMax: bytes that may be in flight.
     @ivar isReady: whether one more message would be admitted at once.
     """
 
@@ -60,8 +63,8 @@ class InFlightMessageLimiter:
         self.count = self.size = self.waitingCount = 0
         self.isReady = countMax > 0 and sizeMax > 0
         self._clock = clock
-        self._countMax = countMax
-        self._sizeMax = sizeMax
+        self.countMax = countMax
+        self.sizeMax = sizeMax
         self._enqueueTimeoutMs = enqueueTimeoutMs
         self._waiting: OrderedDict[_Waiting, None] = OrderedDict()
         self._waitingSize = 0
@@ -77,7 +80,7 @@ class InFlightMessageLimiter:
         is admitted when nothing else is in flight.
         """
         newCount, newSize = self.count + count, self.size + size
-        if newCount >= self._countMax or newSize >= self._sizeMax or self._waiting:
+        if newCount >= self.countMax or newSize >= self.sizeMax or self._waiting:
             if self._waiting or not self._fits(count, size):
                 return False
             self.isReady = False
@@ -93,8 +96,7 @@ class InFlightMessageLimiter:
             self._onRefused(call, QueueFullError(self._fullText()))
             return
         if self._waiting and (
-            self.waitingCount + count > WAITING_COUNT_MAX
-            or self._waitingSize + size > self._sizeMax
+            self.waitingCount + count > WAITING_COUNT_MAX or self._waitingSize + size > self.sizeMax
         ):
             text = f"{self.waitingCount} messages of {self._waitingSize} bytes wait for capacity"
             self._onRefused(call, QueueFullError(f"{self._fullText()}, and {text} already"))
@@ -110,13 +112,13 @@ class InFlightMessageLimiter:
 
     def _fits(self, count: int, size: int) -> bool:
         return not self.count or (
-            self.count + count <= self._countMax and self.size + size <= self._sizeMax
+            self.count + count <= self.countMax and self.size + size <= self.sizeMax
         )
 
     def _fullText(self) -> str:
         return (
             f"{self.count} messages of {self.size} bytes are in flight, "
-            f"{self._countMax} of {self._sizeMax} may be"
+            f"{self.countMax} of {self.sizeMax} may be"
         )
 
     def _stopWaiting(self, waiting: _Waiting) -> None:
@@ -176,21 +178,19 @@ class InFlightMessageLimiter:
         if (
             self._readyWaiters
             and self.isReady
-            and self.count <= self._countMax // 2
-            and self.size <= self._sizeMax // 2
+            and self.count <= self.countMax // 2
+            and self.size <= self.sizeMax // 2
         ):
             self._readyWaiters.fire(None)
         if not self.count and not self._waiting:
             self._idleWaiters.fire(None)
 
     def _updateReady(self) -> None:
-        self.isReady = (
-            not self._waiting and self.count < self._countMax and self.size < self._sizeMax
-        )
+        self.isReady = not self._waiting and self.count < self.countMax and self.size < self.sizeMax
 
     def fullness(self) -> float:
         """The part of the capacity that messages in flight and waiting calls need; may exceed 1."""
-        return max((self.count + self.waitingCount) / self._countMax, self.size / self._sizeMax)
+        return max((self.count + self.waitingCount) / self.countMax, self.size / self.sizeMax)
 
     def whenReady(self) -> Deferred[None]:
         """Fires at once if L{isReady}, otherwise when half of the capacity is free."""

@@ -1,17 +1,17 @@
 """
-Builds a record batch record by record: a module of its own, since this loop is most of what sending
-a message costs.
+Builds a record batch: a module of its own, since this loop is most of what sending a message costs.
 
-The bytes of a record are known when it is added: its offset is its index, its timestamp is relative
-to the first record's. So each record is encoded once, into pieces that refer to its key and value;
-closing the batch joins all pieces. Numbers that have few bytes are looked up.
+Records wait in lists until their bytes, or the size of the batch, are needed: a loop over many
+records costs a third of a call for each. Each record is encoded once, into pieces that refer to its
+key and value; its offset is its index, its timestamp is relative to the first record's. Numbers
+that have few bytes are looked up.
 
 The bytes are those of L{pylogbroker.records.recordbatch.encodeBatch}, which tests compare.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pylogbroker.errors import EncodingError
@@ -35,6 +35,13 @@ _SMALL = [encodeVarint(number) for number in range(_LOOKED_UP_COUNT)]
 """The first numbers from 0 on, as records have them: one or two bytes."""
 
 _ABSENT = encodeVarint(-1)
+
+_HEAD_COUNT = 1 << 11
+_HEADS = [size + b"\0" for size in _SMALL[:_HEAD_COUNT]]
+"""The size of a record, and its attributes."""
+
+_KEYLESS = [_ABSENT + size for size in _SMALL[:_HEAD_COUNT]]
+"""No key, and the size of a value."""
 
 GivenHeaders = Iterable[tuple[str, bytes | None]]
 
@@ -74,14 +81,109 @@ class PureRecordEncoder:
     @ivar baseMs: the first one.
     """
 
-    __slots__ = ("_pieces", "baseMs", "count", "maxTimestampMs", "size")
+    __slots__ = ("_bodies", "baseMs", "count", "maxTimestampMs", "size")
 
     def __init__(self) -> None:
         self.count = 0
         self.size = BATCH_OVERHEAD
         self.maxTimestampMs = -1
         self.baseMs = 0
-        self._pieces: list[bytes] = []
+        self._bodies: list[bytes] = []
+
+    def extend(
+        self,
+        timestamps: Sequence[int],
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        headers: Mapping[int, GivenHeaders],
+    ) -> None:
+        """
+        Add records. L{recordSizeMax} has checked them.
+
+        @param timestamps: of each record, in milliseconds since the epoch.
+        @param keys: of each record.
+        @param values: of each record.
+        @param headers: of the records that have some, by their index in these lists.
+        """
+        if not timestamps:
+            return
+        first, behind = self.count, self.count + len(timestamps)
+        if not first:
+            self.baseMs = timestamps[0]
+        positions = _SMALL[first:behind]
+        positions += [encodeVarint(index) for index in range(first + len(positions), behind)]
+        tails = [b"\0"] * len(timestamps)
+        for index, given in headers.items():
+            tails[index] = _encodeHeaders(given)
+        # As locals, which are faster than globals.
+        small, smallCount, absent, headCount = _SMALL, _LOOKED_UP_COUNT, _ABSENT, _HEAD_COUNT
+        heads, keyless, baseMs = _HEADS, _KEYLESS, self.baseMs
+        beforeMs, delta = baseMs, b"\0"
+        pieces: list[bytes] = []
+        for timestampMs, key, value, position, tail in zip(
+            timestamps, keys, values, positions, tails, strict=True
+        ):
+            if timestampMs != beforeMs:
+                beforeMs, delta = timestampMs, _varint(timestampMs - baseMs)
+            if value is None:
+                value, fields = b"", absent + absent if key is None else absent
+            else:
+                size = len(value)
+                if key is None and size < headCount:
+                    fields = keyless[size]
+                else:
+                    fields = small[size] if size < smallCount else encodeVarint(size)
+                    if key is None:
+                        fields = absent + fields
+            # One more byte for the attributes.
+            size = 1 + len(delta) + len(position) + len(fields) + len(value) + len(tail)
+            if key is None:
+                head = heads[size] if size < headCount else encodeVarint(size) + b"\0"
+                pieces += (head, delta, position, fields, value, tail)
+            else:
+                keySize = _varint(len(key))
+                size += len(keySize) + len(key)
+                head = heads[size] if size < headCount else encodeVarint(size) + b"\0"
+                pieces += (head, delta, position, keySize, key, fields, value, tail)
+        body = b"".join(pieces)
+        self._bodies.append(body)
+        self.count = behind
+        self.size += len(body)
+        self.maxTimestampMs = max(self.maxTimestampMs, max(timestamps))
+
+    def take(self) -> bytes:
+        """The bytes of the records, which are here no longer."""
+        body = b"".join(self._bodies)
+        self._bodies = []
+        return body
+
+
+if TYPE_CHECKING:
+    _RecordEncoder = PureRecordEncoder
+else:
+    _RecordEncoder = chosen("RecordEncoder", PureRecordEncoder)
+
+
+class BatchBuilder(_RecordEncoder):
+    """
+    Records for one batch.
+
+    The lists are open to the producer, which appends to them itself, as L{append} does.
+
+    @ivar timestamps: of all records.
+    @ivar keys: of records that are not encoded yet.
+    @ivar values: likewise.
+    @ivar headers: likewise, of those that have some, by their index in C{values}.
+    """
+
+    __slots__ = ("headers", "keys", "timestamps", "values")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.timestamps: list[int] = []
+        self.keys: list[bytes | None] = []
+        self.values: list[bytes | None] = []
+        self.headers: dict[int, GivenHeaders] = {}
 
     def append(
         self,
@@ -95,57 +197,24 @@ class PureRecordEncoder:
 
         @param timestampMs: since the epoch.
         """
-        index = self.count
-        if not index:
-            self.baseMs = timestampMs
-        self.count = index + 1
-        if timestampMs > self.maxTimestampMs:
-            self.maxTimestampMs = timestampMs
-        small = _SMALL
-        number = timestampMs - self.baseMs
-        delta = small[number] if 0 <= number < _LOOKED_UP_COUNT else encodeVarint(number)
-        position = small[index] if index < _LOOKED_UP_COUNT else encodeVarint(index)
-        if value is None:
-            valueSize, value, number = _ABSENT, b"", 0
-        else:
-            number = len(value)
-            valueSize = small[number] if number < _LOOKED_UP_COUNT else encodeVarint(number)
-        # Two more bytes for attributes, and the number of headers.
-        size = 2 + len(delta) + len(position) + len(valueSize) + number
-        tail: bytes = b"\0"
         if headers:
-            tail = _encodeHeaders(headers)
-            size += len(tail) - 1
-        if key is None:
-            size += 1
-            head = small[size] if size < _LOOKED_UP_COUNT else encodeVarint(size)
-            self._pieces += (head, b"\0", delta, position, _ABSENT, valueSize, value, tail)
-        else:
-            keySize = _varint(len(key))
-            size += len(keySize) + len(key)
-            head = _varint(size)
-            self._pieces += (head, b"\0", delta, position, keySize, key, valueSize, value, tail)
-        self.size += len(head) + size
+            self.headers[len(self.values)] = headers
+        self.timestamps.append(timestampMs)
+        self.keys.append(key)
+        self.values.append(value)
 
-    def take(self) -> bytes:
-        """The bytes of the records, which are here no longer."""
-        body = b"".join(self._pieces)
-        self._pieces = []
-        return body
+    def encode(self) -> int:
+        """
+        Encode the records that are not encoded yet.
 
-
-if TYPE_CHECKING:
-    _RecordEncoder = PureRecordEncoder
-else:
-    _RecordEncoder = chosen("RecordEncoder", PureRecordEncoder)
-
-
-class BatchBuilder(_RecordEncoder):
-    """
-    Records for one batch.
-    """
-
-    __slots__ = ()
+        @return: the bytes of the batch so far, before compression.
+        """
+        if self.values:
+            self.extend(self.timestamps[self.count :], self.keys, self.values, self.headers)
+            self.keys.clear()
+            self.values.clear()
+            self.headers.clear()
+        return self.size
 
     def close(self, codec: int = NONE) -> PackedRecords:
         """
@@ -153,6 +222,7 @@ class BatchBuilder(_RecordEncoder):
 
         @raise UnknownCodecError: an unknown codec.
         """
+        self.encode()
         body = compress(codec, self.take())
         return PackedRecords(body, codec, self.count, self.baseMs, self.maxTimestampMs)
 

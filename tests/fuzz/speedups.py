@@ -85,6 +85,12 @@ def outcome(values: Callable[[], Any]) -> tuple[Any, ...]:
     return found, None
 
 
+def columnsOf(rows: Sequence[tuple[Any, ...]]) -> tuple[list[Any], list[Any], list[Any], dict]:
+    """Rows of timestamp, key, value and headers, as an encoder takes them."""
+    headers = {index: row[3] for index, row in enumerate(rows) if row[3]}
+    return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows], headers
+
+
 class Comparison:
     """
     Compares the functions in Python with those in C. Each method makes one random case.
@@ -135,8 +141,9 @@ class Comparison:
         self._same(self._native.murmur2(data), pureMurmur2(data))
 
     def _fill(self, encoder: Any, rows: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-        for row in rows:
-            encoder.append(*row)
+        middle = self._random.randrange(len(rows) + 1)
+        for some in (rows[:middle], rows[middle:]):
+            encoder.extend(*columnsOf(some))
         numbers = encoder.count, encoder.size, encoder.baseMs, encoder.maxTimestampMs
         return (*numbers, encoder.take(), encoder.size)
 
@@ -161,8 +168,7 @@ class Comparison:
     def _body(self) -> tuple[bytes, int]:
         rows = self._rows()
         encoder = PureRecordEncoder()
-        for row in rows:
-            encoder.append(*row)
+        encoder.extend(*columnsOf(rows))
         count = max(0, len(rows) + self._random.choice((0, 0, 0, 0, 1, -1)))
         return mutated(self._random, encoder.take()), count
 

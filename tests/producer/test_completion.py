@@ -31,6 +31,7 @@ from pylogbroker.producer.completion import (
     SendDeferred,
     SendGroup,
     SucceededDeferred,
+    fireLazily,
     sendResultClass,
 )
 from pylogbroker.producer.inflight import InFlightMessageLimiter
@@ -208,12 +209,9 @@ class Application:
             deferred.unpause()
 
 
-def fireLazily(deferred: Deferred[Any]) -> None:
-    """Fire with a tuple, which a L{SendDeferred} makes when it is read."""
-    if isinstance(deferred, SendDeferred):
-        deferred.callbackLazily(lambda index: (index, "made"), 3)
-    else:
-        deferred.callback((3, "made"))
+def fireSecond(deferred: Deferred[Any]) -> None:
+    """Fire it as the second of a batch, with a tuple that a L{SendDeferred} makes when read."""
+    fireLazily([None, deferred], lambda index: (index, "made"))
 
 
 STEPS: dict[str, Callable[[Application, Deferred[Any]], object]] = {
@@ -230,7 +228,7 @@ STEPS: dict[str, Callable[[Application, Deferred[Any]], object]] = {
     "cancel": lambda application, deferred: deferred.cancel(),
     "fire": lambda application, deferred: deferred.callback(None),
     "fire with a value": lambda application, deferred: deferred.callback(7),
-    "fire lazily": lambda application, deferred: fireLazily(deferred),
+    "fire lazily": lambda application, deferred: fireSecond(deferred),
     "fail": lambda application, deferred: deferred.errback(ValueError("failed")),
 }
 
@@ -372,9 +370,9 @@ class SendResultTests(SynchronousTestCase):
             return (index,)
 
         results = [SendDeferred() for _ in range(3)]
-        for index, each in enumerate(results):
+        for each in results:
             each.addErrback(Application().bad)
-            each.callbackLazily(make, index)
+        fireLazily(results, make)
         self.assertEqual(made, [])
         self.assertEqual(self.successResultOf(results[2]), (2,))
         self.assertEqual([results[1].result for _ in range(2)], [(1,), (1,)])

@@ -99,6 +99,7 @@ class ProducerBatch:
         L{None}.
     @ivar timestamps: of each message.
     @ivar memorySize: bytes that its messages have of the producer's memory.
+    @ivar roomySize: while C{memorySize} is at most this, it has certainly room.
     @ivar deadlineMs: when it is given up, on the clock.
     @ivar isDue: whether it need not wait for more messages.
     @ivar ordinal: its place among the batches that were sent.
@@ -120,6 +121,7 @@ class ProducerBatch:
         "ordinal",
         "packed",
         "queue",
+        "roomySize",
         "sequence",
         "timestamps",
         "waiters",
@@ -130,7 +132,8 @@ class ProducerBatch:
         self.builder: BatchBuilder | None = BatchBuilder()
         self.packed: PackedRecords | None = None
         self.waiters: list[Any] = []
-        self.timestamps: list[int] = []
+        self.timestamps: list[int] = self.builder.timestamps
+        self.roomySize = 0
         self.memorySize = 0
         self.deadlineMs = deadlineMs
         self.sequence = NO_SEQUENCE
@@ -148,7 +151,21 @@ class ProducerBatch:
         if self.packed is not None:
             return self.packed.size
         assert self.builder is not None
-        return self.builder.size
+        return self.builder.encode()
+
+    def hasRoom(self, size: int, sizeMax: int) -> bool:
+        """
+        Whether one more message fits into a batch with a builder. The first one always does.
+
+        The memory of messages is the most bytes that they can take, so records need not be encoded
+        for each answer: only when the batch could be full by what they take at most.
+
+        @param size: the memory of the message.
+        @param sizeMax: bytes of a batch.
+        """
+        assert self.builder is not None
+        self.roomySize = self.memorySize + sizeMax - self.builder.encode()
+        return self.memorySize + size <= self.roomySize or not self.waiters
 
     def pack(self, codec: int) -> None:
         """Close the batch, if it is open."""
@@ -179,7 +196,6 @@ class ProducerBatch:
             for record in records[start:end]:
                 half.builder.append(record.timestampMs, record.key, record.value, record.headers)
             half.waiters = self.waiters[start:end]
-            half.timestamps = self.timestamps[start:end]
             half.lastError = self.lastError
             if self.sequence != NO_SEQUENCE:
                 half.sequence = (self.sequence + start) & _SEQUENCE_MASK

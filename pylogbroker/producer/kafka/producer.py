@@ -329,9 +329,13 @@ class KafkaProducer:
             if size > self._messageSizeMax or self._isRefusing:
                 self._refuse(self._refusalOf(topic, size), waiter)
                 return
-            if not self._limiter.tryAcquire(1, size):
+            limiter = self._limiter
+            count, held = limiter.count + 1, limiter.size + size
+            if limiter.isReady and count < limiter.countMax and held < limiter.sizeMax:
+                limiter.count, limiter.size = count, held  # as tryAcquire(), without a call
+            elif not limiter.tryAcquire(1, size):
                 call = (topic, value, key, headers, timestamp, partition, waiter, size)
-                self._limiter.acquire(1, size, call)
+                limiter.acquire(1, size, call)
                 self._sender.wake()
                 return
         elif self._sender.fatalError is not None:
@@ -363,13 +367,17 @@ class KafkaProducer:
             return
         batch = queues[partition].open
         if batch is None or (
-            batch.waiters and batch.builder.size + size > self._batchSize  # type: ignore[union-attr]
+            batch.memorySize + size > batch.roomySize and not batch.hasRoom(size, self._batchSize)
         ):
             batch = self._sender.openBatch(queues[partition])
-        batch.builder.append(timestamp, key, value, headers)  # type: ignore[union-attr]
-        batch.waiters.append(waiter)
-        batch.timestamps.append(timestamp)
         batch.memorySize += size
+        batch.waiters.append(waiter)
+        builder: Any = batch.builder  # as its append(), without a call
+        if headers:
+            builder.headers[len(builder.values)] = headers
+        builder.timestamps.append(timestamp)
+        builder.keys.append(key)
+        builder.values.append(value)
 
     def _refusalOf(self, topic: str, size: int) -> PylogbrokerError:
         if size > self._messageSizeMax:

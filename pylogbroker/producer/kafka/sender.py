@@ -43,7 +43,7 @@ from pylogbroker.errors import (
 )
 from pylogbroker.net.deferreds import Waiters
 from pylogbroker.net.timer import Timer
-from pylogbroker.producer.completion import ProducerCounters, SendDeferred
+from pylogbroker.producer.completion import ProducerCounters, fireLazily
 from pylogbroker.producer.inflight import InFlightMessageLimiter
 from pylogbroker.producer.kafka.partitionqueue import (
     NO_OFFSET,
@@ -56,6 +56,7 @@ from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode, ResponseError, checkCode
 from pylogbroker.protocol.kafka.schemas import ZERO_UUID
+from pylogbroker.records.recordbatch import BATCH_OVERHEAD
 
 NAMED_VERSION = 12
 """The last version of Produce that names topics instead of giving their ids."""
@@ -165,6 +166,7 @@ class KafkaSender:
             self._activate(queue)
         nowMs, settings = self.nowMs(), self._settings
         batch = queue.open = ProducerBatch(queue, nowMs + settings.deliveryTimeoutMs)
+        batch.roomySize = settings.batchSize - BATCH_OVERHEAD
         self._deadlines[batch] = None
         if not self._deadlineTimer.isRunning:
             self._deadlineTimer.start(settings.deliveryTimeoutMs, self._onDeadline)
@@ -526,12 +528,7 @@ class KafkaSender:
         self._settle(batch)
         queue = batch.queue
         results = BatchMetadata(queue.topic, queue.partition, baseOffset, batch.timestamps, timeMs)
-        resultOf = results.of
-        for index, waiter in enumerate(batch.waiters):
-            if type(waiter) is SendDeferred:
-                waiter.callbackLazily(resultOf, index)
-            elif waiter is not None:
-                waiter.callback(resultOf(index))
+        fireLazily(batch.waiters, results.of)
         self._finish(batch)
 
     def _fail(self, batch: ProducerBatch, error: PylogbrokerError) -> None:

@@ -60,7 +60,6 @@ class QueueTests(SynchronousTestCase):
             assert batch.builder is not None
             batch.builder.append(5, None, value)
             batch.waiters.append(Deferred())
-            batch.timestamps.append(5)
             batch.memorySize += 11
         self.queue.full.append(batch)
         return batch
