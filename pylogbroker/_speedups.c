@@ -1546,20 +1546,30 @@ plainColumns(PyObject *Py_UNUSED(module), PyObject *arguments)
 
 #define RUN_HEAD 8 /* frame size, request type, size of the topic */
 #define RUN_TOPIC_SIZE_MAX 1024
+#define KNOWN_RUN_COUNT 128
+
+/* The type, topic and partition of requests seen before, and the list of their sets. */
+typedef struct {
+    const byte *key;
+    size_t size;
+    PyObject *sets; /* borrowed: the dictionary keeps it */
+} KnownRun;
 
 /*
  * takeRuns(buffer, position, sizeMax): a dictionary, and the byte behind the last request.
  *
  * Goes over whole and regular PRODUCE requests. For each request's type, topic and partition, as
- * bytes, the dictionary has the list of its sets.
+ * bytes, the dictionary has the list of its sets. Requests for several partitions alternate, and
+ * hashing each one's key would be a tenth of what they cost: keys are kept by their last byte.
  */
 static PyObject *
 takeRuns(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
-    PyObject *buffer, *runs, *sets = NULL;
+    PyObject *buffer, *runs;
     Py_ssize_t position, sizeMax;
-    const byte *begin, *key = NULL;
-    size_t end, keySize = 0;
+    const byte *begin;
+    size_t end;
+    KnownRun known[KNOWN_RUN_COUNT] = {{NULL, 0, NULL}};
     if (!PyArg_ParseTuple(arguments, "O!nn", &PyBytes_Type, &buffer, &position, &sizeMax)) {
         return NULL;
     }
@@ -1578,6 +1588,7 @@ takeRuns(PyObject *Py_UNUSED(module), PyObject *arguments)
         size_t left = end - (size_t)position, headSize, frameSize;
         uint32_t setSize;
         PyObject *set;
+        KnownRun *run;
         int isAdded;
         if (left < RUN_HEAD) {
             break;
@@ -1592,15 +1603,17 @@ takeRuns(PyObject *Py_UNUSED(module), PyObject *arguments)
             || sizeMax < 0 || headSize + setSize != frameSize + 4 || frameSize + 4 > left) {
             break;
         }
-        if (sets == NULL || keySize != headSize - 8 || memcmp(key, at + 4, keySize) != 0) {
-            PyObject *name;
-            key = at + 4;
-            keySize = headSize - 8;
-            name = PyBytes_FromStringAndSize((const char *)key, (Py_ssize_t)keySize);
+        run = &known[at[headSize - 5] % KNOWN_RUN_COUNT]; /* the last byte of the partition */
+        if (run->sets == NULL || run->size != headSize - 8
+            || memcmp(run->key, at + 4, run->size) != 0) {
+            PyObject *name, *sets;
+            run->key = at + 4;
+            run->size = headSize - 8;
+            name = PyBytes_FromStringAndSize((const char *)run->key, (Py_ssize_t)run->size);
             if (name == NULL) {
                 goto failed;
             }
-            sets = PyDict_GetItemWithError(runs, name); /* borrowed: the dictionary keeps it */
+            sets = PyDict_GetItemWithError(runs, name);
             if (sets == NULL) {
                 PyObject *made = PyErr_Occurred() ? NULL : PyList_New(0);
                 if (made == NULL || PyDict_SetItem(runs, name, made) < 0) {
@@ -1612,9 +1625,10 @@ takeRuns(PyObject *Py_UNUSED(module), PyObject *arguments)
                 Py_DECREF(made);
             }
             Py_DECREF(name);
+            run->sets = sets;
         }
         set = PyBytes_FromStringAndSize((const char *)at + headSize, (Py_ssize_t)setSize);
-        isAdded = set != NULL && PyList_Append(sets, set) == 0;
+        isAdded = set != NULL && PyList_Append(run->sets, set) == 0;
         Py_XDECREF(set);
         if (!isAdded) {
             goto failed;

@@ -6,8 +6,8 @@ client that waits for memory gets it in turn; a client that has memory and does 
 starve the others.
 
 Each connection may hold a share (C{receiveSize}) of a fixed amount without a reservation, at most
-512 KiB. Shares are dealt anew whenever there are a quarter more connections. The deal subtracts
-what connections hold, because they may keep it.
+960 KiB. Shares are dealt anew whenever there are a quarter more connections, or few again. The deal
+subtracts what connections hold, because they may keep it.
 
 A larger frame first needs a reservation of its whole size: up to 1 MiB from the budget for ordinary
 frames, else from the one for large frames. A connection that waits for it is not read. The memory
@@ -25,7 +25,13 @@ from typing import Any
 
 from pylogbroker.limits import MemoryBudget, Reservation
 
-RECEIVE_SIZE_MAX = 512 << 10
+RECEIVE_SIZE_MAX = 960 << 10
+"""
+What is received at once is appended partition by partition, so this bounds how many requests share
+the cost of an append: for example 80 with a message of 200 bytes, for each of 50 partitions. It is
+a little below L{ORDINARY_SIZE_MAX}, so that a frame of 1 MiB has a reservation.
+"""
+
 RECEIVE_SIZE_MIN = 4 << 10
 RECEIVE_SIZE_TOTAL = 64 << 20
 HELD_SIZE_TOTAL = 2 * RECEIVE_SIZE_TOTAL
@@ -87,7 +93,11 @@ class RequestMemory:
 
     def _changed(self) -> None:
         self._changeCount += 1
-        if self._changeCount >= DEAL_COUNT or self.connectionCount > self._dealtCount:
+        if (
+            self._changeCount >= DEAL_COUNT
+            or self.connectionCount > self._dealtCount
+            or self.connectionCount <= FEW_COUNT < self._dealtCount
+        ):
             self._deal()
 
     def _deal(self) -> None:

@@ -28,7 +28,7 @@ class ReceiveSizeTests(SynchronousTestCase):
         self.admission = RequestMemory(Clock(), 256 * MIB, 120_000)
 
     def test_few(self) -> None:
-        """Few connections receive 512 KiB at once."""
+        """Few connections receive 960 KiB at once."""
         self.assertEqual(self.admission.receiveSize, RECEIVE_SIZE_MAX)
         self.admission.connectionMade()
         self.assertEqual(
