@@ -123,21 +123,29 @@ def logBounds(
     """
     @raise ResponseError: a partition has no leader, or may not be read.
     """
-    first = _offsets(options, cluster, places, EARLIEST)
-    last = _offsets(options, cluster, places, LATEST)
+    first = _offsets(cluster, places, EARLIEST, options.isCommitted)
+    last = _offsets(cluster, places, LATEST, options.isCommitted)
     return {where: LogBounds(first[where], max(first[where], last[where])) for where in places}
 
 
+def highWatermarks(
+    cluster: KafkaCluster, places: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """
+    Where logs end, whether or not transactions are open before it.
+
+    @raise ResponseError: as L{logBounds}.
+    """
+    return _offsets(cluster, places, LATEST, False)
+
+
 def _offsets(
-    options: KafkaSourceOptions,
-    cluster: KafkaCluster,
-    places: Collection[TopicPartition],
-    time: int,
+    cluster: KafkaCluster, places: Collection[TopicPartition], time: int, isCommitted: bool
 ) -> dict[TopicPartition, int]:
     """By time; -1: there is no such record."""
     found = {}
     if places:
-        for where, each in cluster.offsets(places, time, options.isCommitted).items():
+        for where, each in cluster.offsets(places, time, isCommitted).items():
             if isinstance(each, ResponseError):
                 raise each
             found[where] = each[0]
@@ -182,7 +190,7 @@ def _byTime(
     found: dict[TopicPartition, int] = {}
     for time in set(times.values()):
         places = [where for where in bounds if times[where] == time]
-        for where, offset in _offsets(options, cluster, places, time).items():
+        for where, offset in _offsets(cluster, places, time, options.isCommitted).items():
             if offset < 0 and isStrict:
                 raise ConfigurationError(
                     f"{where} has no record of time {time} or later;"

@@ -23,10 +23,17 @@ from pyspark.sql.types import StructType
 from pylogbroker.config.kafka.clientsettings import READ_COMMITTED
 from pylogbroker.lake.loadplan import PlannedRange
 from pylogbroker.spark.kafka.options import KafkaSourceOptions, parseKafkaOffsets
-from pylogbroker.spark.kafka.ranges import asked, logBounds, selectedPartitions
+from pylogbroker.spark.kafka.ranges import (
+    LogBounds,
+    asked,
+    highWatermarks,
+    logBounds,
+    selectedPartitions,
+)
 from pylogbroker.spark.loader.partitioncolumns import isOf
 from pylogbroker.spark.loader.stagedfiles import byPartition
 from pylogbroker.spark.loader.topicsource import FoundLogs, TopicSource, checkFolder
+from pylogbroker.syncclient.kafka.cluster import KafkaCluster
 from pylogbroker.types import AnyPartition, OffsetBounds, TopicPartition, byTopic
 
 DEFAULTS = {"includeHeaders": "true", "kafka.isolation.level": READ_COMMITTED}
@@ -60,13 +67,33 @@ class KafkaTopics(TopicSource):
             for topic in topics:
                 checkFolder(topic)
             found = asked(self.options, lambda: logBounds(self.options, cluster, places))
+            waiting = self._unstable(cluster, positions, found)
         gone = [
             f"{each}: the topic has no such partition now, and the table has it up to"
             f" {positions[each]}: was the topic created anew?"
             for each in sorted(positions)
             if each.topic in topics and each not in found
         ]
-        return FoundLogs({key: OffsetBounds(*each) for key, each in found.items()}, tuple(gone))
+        bounds: dict[AnyPartition, OffsetBounds] = {
+            key: OffsetBounds(*each) for key, each in found.items()
+        }
+        return FoundLogs(bounds, tuple(gone), waiting)
+
+    def _unstable(
+        self,
+        cluster: KafkaCluster,
+        positions: Mapping[AnyPartition, int],
+        found: Mapping[TopicPartition, LogBounds],
+    ) -> frozenset[AnyPartition]:
+        """
+        The partitions that an earlier run has loaded beyond the last stable offset, with
+        C{read_uncommitted}: nothing is new there until the open transactions have ended.
+        """
+        ahead = [where for where, each in found.items() if positions.get(where, 0) > each.latest]
+        if not ahead or not self.options.isCommitted:
+            return frozenset()
+        ends = highWatermarks(cluster, ahead)
+        return frozenset(where for where in ahead if positions[where] <= ends[where])
 
     def parseOffsets(self, text: str) -> int | Mapping[Any, int]:
         """See L{TopicSource.parseOffsets}."""

@@ -115,12 +115,10 @@ def planLoad(
             " their partitions by other columns, so they need two folders"
         )
     found = source.logs(positions)
-    plan = planRanges(
-        positions,
-        found.bounds,
-        parseStartOffsets(startOffsets, source.parseOffsets, found.bounds.keys()),
-        isLossFatal=source.isLossFatal,
-    )
+    wanted = parseStartOffsets(startOffsets, source.parseOffsets, found.bounds.keys())
+    absent = found.waiting - wanted.keys()
+    bounds = {key: each for key, each in found.bounds.items() if key not in absent}
+    plan = planRanges(positions, bounds, wanted, isLossFatal=source.isLossFatal)
     return LoadPlan(plan.ranges, (*plan.notes, *found.notes))
 
 

@@ -34,10 +34,13 @@ class FoundLogs(NamedTuple):
     The partitions to load.
 
     @ivar notes: sentences for the user.
+    @ivar waiting: those that end before the table for a while, and have nothing to load unless a
+        start is given.
     """
 
     bounds: Mapping[AnyPartition, OffsetBounds]
     notes: tuple[str, ...] = ()
+    waiting: frozenset[AnyPartition] = frozenset()
 
 
 class TopicSource(ABC):

@@ -168,6 +168,29 @@ class PlanTests(KafkaLoadCase):
         self.assertEqual(len(plan.notes), 1)
         self.assertIn(f"{more}: the topic has no such partition now", plan.notes[0])
 
+    def test_unstable(self) -> None:
+        """
+        A table that was loaded with C{read_uncommitted} beyond the first open transaction waits for
+        its end; then the next run continues.
+        """
+        servers = {"bootstrap.servers": self.broker.bootstrapServers}
+        producer = Producer({**servers, "transactional.id": self.topic})
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        producer.produce(self.topic, b"open", partition=0)
+        producer.flush(60)
+        self.write(b"behind it")
+        place = self.place()
+        plan = planLoad(self.topics(), {place: 2})
+        self.assertEqual((plan.ranges, plan.notes), ((), ()))
+        plan = planLoad(self.topics(), {place: 2}, "earliest")
+        self.assertEqual(plan.ranges[0], PlannedRange(place, 0, 0, True))
+        error = self.assertRaises(LoadError, planLoad, self.topics(), {place: 3})
+        self.assertIn("the log ends at 0", str(error))
+        producer.commit_transaction(60)
+        plan = planLoad(self.topics(), {place: 2})
+        self.assertEqual(plan.ranges, (PlannedRange(place, 2, 3, False),))
+
     def test_otherKind(self) -> None:
         """A table has topics of one protocol."""
         error = self.assertRaises(
