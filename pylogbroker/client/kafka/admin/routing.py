@@ -225,7 +225,7 @@ class AdminRouter:
         self, places: Collection[TopicPartition], refused: dict[TopicPartition, Any]
     ) -> dict[int, list[TopicPartition]]:
         """Partitions by the number of their leader. Those that have none are refused."""
-        found = await self.cluster.lookUp({place.topic for place in places})
+        found = await self.cluster.lookUp(dict.fromkeys(place.topic for place in places))
         topics = {topic.name: topic for topic in found.topics}
         byNode: dict[int, list[TopicPartition]] = {}
         for place in places:
