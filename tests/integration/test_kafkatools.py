@@ -17,6 +17,7 @@ from py4j.protocol import Py4JJavaError
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.testing.backgroundbroker import BackgroundBroker
+from tests.cli.commands import performAtOnce
 from tests.integration.certificates import Authority
 from tests.integration.kafkatools import JavaProcess, ToolRun, sharedJava
 from tests.integration.test_kafkaclients import Sent, records
@@ -287,6 +288,34 @@ class GroupToolTests(JavaCase):
         self.assertIn(
             "GroupIdNotFoundException", self.run_(self.TOOL, "--delete", "--group", "new").output
         )
+
+    def test_ourExport(self) -> None:
+        """
+        Kafka's tool takes the positions that C{group export} writes, and C{group import} those that
+        it writes; C{offset list} prints the lines of Kafka's.
+        """
+        self.produce("t", RECORD_COUNT)
+        self.consume("t", 7)
+        place = ("--bootstrap-server", self.broker.bootstrapServers)
+        exported = performAtOnce("group", "export", *place).output
+        self.assertEqual(exported, b"g,t,0,7\n")
+        reset = ("--reset-offsets", "--group", "g")
+        lines = self.succeed(
+            self.TOOL, *reset, "--topic", "t", "--shift-by", "-3", "--export", "--dry-run"
+        )
+        outcome = performAtOnce(
+            *("group", "import", "-", "--group", "g", "--execute", *place),
+            input="".join(f"{line}\n" for line in lines).encode(),
+        )
+        self.assertEqual((outcome.code, outcome.errors), (0, "set 1 offset\n"))
+        self.assertEqual(self.offsets()[0][2], "4")
+        file = Path(self.mktemp())
+        file.write_bytes(exported)
+        self.succeed(self.TOOL, *reset, "--from-file", str(file), "--execute")
+        self.assertEqual(self.offsets()[0][2], "7")
+        self.assertEqual(self.succeed("GetOffsetShell", "--topic", "t"), ["t:0:20"])
+        found = performAtOnce("offset", "list", "--topic", "t", *place)
+        self.assertEqual(found.output, b"t:0:20\n")
 
 
 class VerifiableToolTests(JavaCase):
