@@ -181,7 +181,7 @@ _BOOTSTRAP_TEXT = (
 
 
 def _zookeeper(more: str = "", **required: Any) -> Argument:
-    text = f"ZooKeeper's servers, host:port[,host:port…][/chroot]{more}"
+    text = f"ZooKeeper's servers, host:port[,host:port…][/chroot], of a cluster of Kafka 0.7{more}"
     return option("--zookeeper HOST:PORT", text, **required)
 
 
@@ -208,7 +208,8 @@ ACCESS = (
 
 _BROKER = option(
     "--broker HOST:PORT",
-    "the broker, or a Twisted client endpoint string such as tls:log1:9093 (%(default)s)",
+    "a broker, which is spoken to with Kafka 0.7's protocol, or a Twisted client endpoint string "
+    "such as tls:log1:9093 (%(default)s)",
     default=DEFAULT_BROKER,
 )
 _BROKER_TIMEOUT = _timeout("for connecting and for each answer")
@@ -232,7 +233,7 @@ IN_CLUSTER = (
     *ACCESS,
 )
 IN_EITHER = (
-    either(_zookeeper(": a cluster of Kafka 0.7"), BOOTSTRAP, isRequired=True),
+    either(_zookeeper(), BOOTSTRAP, isRequired=True),
     _timeout("for ZooKeeper and for each answer"),
     *ACCESS,
 )
@@ -252,7 +253,13 @@ BATCHING = (
     option("--compression none|gzip|snappy", "compression of each batch (none)", codec, 0),
 )
 ANY_BATCHING = (
-    BATCHING[0],
+    option(
+        "--batch-size N",
+        "messages in one request, which with --bootstrap-server has at most --max-message-size "
+        "bytes (%(default)s)",
+        positive,
+        200,
+    ),
     option(
         "--compression none|gzip|snappy|lz4|zstd",
         "compression of each batch (none); lz4 and zstd need --bootstrap-server",
@@ -268,7 +275,7 @@ def maxMessageSize(what: str, whose: str) -> Argument:
     return option(
         "--max-message-size BYTES",
         f"a longer {what} is an error; must not be above {whose} max.message.size, "
-        "or the broker silently drops it (%(default)s)",
+        "since a broker of Kafka 0.7 silently drops it (%(default)s)",
         positive,
         PAYLOAD_SIZE_MAX,
     )

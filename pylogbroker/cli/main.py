@@ -33,8 +33,9 @@ from pylogbroker.errors import PylogbrokerError
 PROGRAM = "pylogbroker"
 _DESCRIPTION = """\
 Publish to a pylogbroker or Kafka broker, read from it, and administer a cluster: of today's Kafka
-with --bootstrap-server, of Kafka 0.7 with --zookeeper or --broker.
-The broker itself is started with: twistd pylogbroker
+with --bootstrap-server, of Kafka 0.7 with --zookeeper or --broker. Without any of these, produce,
+consume and offset list speak the protocol of Kafka 0.7 with a broker at 127.0.0.1:9092.
+The broker itself, which speaks both, is started with: twistd pylogbroker
 """
 _EXAMPLES = """\
 examples:
@@ -42,9 +43,10 @@ examples:
   twistd -n pylogbroker --config etc/broker.properties
   pylogbroker produce /var/log/dpkg.log --topic dpkg
   pylogbroker consume --topic dpkg --from-beginning
+  pylogbroker topic list --bootstrap-server 127.0.0.1:9092
 
-pylogbroker COMMAND --help shows options and examples. docs/tools.md maps Kafka 0.7's scripts to
-commands.
+pylogbroker COMMAND --help shows options and examples. docs/tools.md maps the scripts of Kafka 4 and
+of Kafka 0.7 to commands, and tells which command speaks which protocol.
 """
 
 CANCELLED = -1
@@ -104,7 +106,7 @@ _TEXTS: tuple[tuple[str, dict[str, str]], ...] = (
             "topic alter": "Give a topic of today's Kafka more partitions, or other settings.",
             "topic delete": "Delete topics of today's Kafka, with their records.",
             "broker list": "Print the brokers of a cluster, and whether they answer.",
-            "offset list": "Print where a partition begins or ends, or where it was at a time.",
+            "offset list": "Print where partitions begin or end, or where they were at a time.",
         },
     ),
     (
@@ -177,7 +179,7 @@ _TEXTS: tuple[tuple[str, dict[str, str]], ...] = (
         {
             "dump": "Print the entries of segment files, and whether they are valid to the end.",
             "verify": "Check that segment files, or the partitions of a cluster, are valid and "
-            "contiguous, or that another cluster has the same records.",
+            "contiguous.",
         },
     ),
     (
@@ -196,12 +198,12 @@ COMMANDS = tuple(
 """All commands, in the order of the help."""
 
 _NOUNS = {
-    "topic": "Topics of a cluster: partitions, sizes, and changes of today's.",
+    "topic": "Topics of a cluster: partitions and sizes; changes of those of today's Kafka.",
     "broker": "Brokers of a cluster.",
     "offset": "Offsets of a partition.",
     "group": "Consumer groups: members, lag, and changes of committed offsets.",
     "user": "Users and their passwords, for SASL SCRAM.",
-    "perf": "How fast messages can be published and read.",
+    "perf": "How fast messages can be published and read with Kafka 0.7's protocol.",
     "table": "Tables that load has filled.",
 }
 """Help of the first words of commands of two words."""

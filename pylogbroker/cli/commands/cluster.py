@@ -204,9 +204,9 @@ examples:
 
 A topic is listed in its own protocol only: those of today's Kafka with --bootstrap-server, those of
 Kafka 0.7 with --zookeeper. SIZE is in bytes: of 0.7's topics what a consumer can read, of today's
-what lies on the brokers' disks. The protocol of Kafka 0.7 cannot list the
-topics of a broker without ZooKeeper: pylogbroker verify LOG_DIRECTORY shows its partitions, and so
-does the broker's page at http.listener.
+what lies on the brokers' disks. The protocol of Kafka 0.7 cannot list the topics of a broker
+without ZooKeeper: pylogbroker verify LOG_DIRECTORY shows its partitions, and so does the broker's
+page at http.listener.
 """,
         current=topics.listTopics,
     ),

@@ -578,8 +578,8 @@ _CHANGES = (
     flag("--execute", "make the changes; by default, they are only shown"),
     flag(
         "--force",
-        "make refused changes, too: to a group with members, or to an offset at which "
-        "no message begins",
+        "make refused changes, too: to an offset at which no message begins, and with --zookeeper "
+        "to a group with members",
     ),
 )
 _TOPICS = repeated(

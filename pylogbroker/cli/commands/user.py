@@ -73,10 +73,10 @@ class _SynchronousWorker:
 
 
 @contextmanager
-def _metadata(options: Namespace) -> Iterator[Request]:
+def _metadata(options: Namespace, streams: Streams) -> Iterator[Request]:
     """A function that carries out a request: by a broker, or in its directory."""
     if options.logDir is None:
-        with openCluster(options) as cluster:
+        with openCluster(options, streams) as cluster:
             yield (
                 lambda key, body: (
                     cluster.change(key, body)
@@ -169,7 +169,7 @@ def addUser(options: Namespace, streams: Streams) -> int:
     """Give a user a password, for each mechanism by itself, since a request may name it once."""
     password = _password(streams)
     cls = messages.AlterUserScramCredentialsRequest
-    with _metadata(options) as request:
+    with _metadata(options, streams) as request:
         for mechanism in _chosen(options):
             salt = secrets.token_bytes(_SALT_SIZE)
             salted = mechanism.saltedPassword(password, salt, options.iterations)
@@ -193,7 +193,7 @@ def removeUser(options: Namespace, streams: Streams) -> int:
     """
     cls = messages.AlterUserScramCredentialsRequest
     chosen = {each.number for each in _chosen(options)}
-    with _metadata(options) as request:
+    with _metadata(options, streams) as request:
         found = chosen & {number for _, number, _ in _users(request, options.user)}
         if not found:
             raise CommandError(f"user {options.user} has no such password")
@@ -219,7 +219,7 @@ def _users(request: Request, name: str | None = None) -> list[tuple[str, int, in
 
 def listUsers(options: Namespace, streams: Streams) -> int:
     """Print a line for each user and mechanism."""
-    with _metadata(options) as request:
+    with _metadata(options, streams) as request:
         found = _users(request)
     rows = [
         (user, SCRAM_MECHANISMS[number].name if number in SCRAM_MECHANISMS else number, iterations)

@@ -32,7 +32,7 @@ def listBrokers(options: Namespace, streams: Streams) -> int:
     @return: 1 when a broker does not answer.
     """
     problems: list[str] = []
-    with openCluster(options) as cluster:
+    with openCluster(options, streams) as cluster:
         found = cluster.metadata(None)
         leaders, replicas = Counter[int](), Counter[int]()
         for topic in found.topics:
@@ -100,7 +100,7 @@ def listOffsets(options: Namespace, streams: Streams) -> int:
     wanted = None if options.partition is None else {options.partition}
     documents, lines = [], []
     problems: list[str] = []
-    with openCluster(options) as cluster:
+    with openCluster(options, streams) as cluster:
         names = [] if options.topic is None else [options.topic]
         places = sorted(
             TopicPartition(topic.name, part.partitionIndex)

@@ -64,7 +64,7 @@ GroupOffsets = dict[str, Offsets]
 
 def exportOffsets(options: Namespace, streams: Streams) -> int:
     """Print or write the committed offsets of groups."""
-    with openCluster(options) as cluster:
+    with openCluster(options, streams) as cluster:
         names = [
             name
             for name, listed in wantedGroups(cluster, options.groups).items()
@@ -102,7 +102,7 @@ def importOffsets(options: Namespace, streams: Streams) -> int:
     """Show or write the offsets of a file."""
     text, name = readText(options.file, streams.input, OFFSETS_SIZE_MAX, EXPORT)
     wanted = decodeOffsets(text, name, options.group)
-    with openCluster(options) as cluster:
+    with openCluster(options, streams) as cluster:
         if not options.force:
             places = {where for offsets in wanted.values() for where in offsets}
             bounds = _bounds(cluster, _existing(cluster, places))
@@ -160,7 +160,7 @@ def _number(text: str, high: int, what: str) -> int:
 
 def resetOffsets(options: Namespace, streams: Streams) -> int:
     """Show or write new offsets of a group."""
-    with openCluster(options) as cluster:
+    with openCluster(options, streams) as cluster:
         old = committedOffsets(cluster, options.group)
         new = _targets(cluster, _chosen(cluster, options, old), old, options)
         _change(cluster, {options.group: new}, options, streams)
@@ -237,7 +237,7 @@ def translateOffsets(options: Namespace, streams: Streams) -> int:
     never behind it.
     """
     problems: list[str] = []
-    with openCluster(options) as cluster:
+    with openCluster(options, streams) as cluster:
         topics = {
             topic.name: sorted(part.partitionIndex for part in topic.partitions)
             for topic in cluster.metadata(None).topics

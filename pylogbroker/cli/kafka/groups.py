@@ -87,7 +87,7 @@ def wantedGroups(cluster: KafkaCluster, names: list[str]) -> dict[str, Any]:
 
 def listGroups(options: Namespace, streams: Streams) -> int:
     """Print a line for each group."""
-    with openCluster(options) as cluster:
+    with openCluster(options, streams) as cluster:
         rows = [
             (name, each.groupState or None, each.groupType or None, each.protocolType or None)
             for name, each in knownGroups(cluster).items()
@@ -215,7 +215,7 @@ def describeGroups(options: Namespace, streams: Streams) -> int:
     """Print state, members, offsets and lag of groups."""
     documents, texts = [], []
     problems: list[str] = []
-    with openCluster(options) as cluster:
+    with openCluster(options, streams) as cluster:
         for name, listed in wantedGroups(cluster, options.groups).items():
             group = _describe(cluster, name, getattr(listed, "groupType", ""))
             lags = _lags(cluster, group, problems)
@@ -263,7 +263,7 @@ def deleteGroups(options: Namespace, streams: Streams) -> int:
     @return: 1 when one could not be deleted.
     """
     failures = 0
-    with openCluster(options) as cluster:
+    with openCluster(options, streams) as cluster:
         for name in dict.fromkeys(options.groups):
             body = messages.DeleteGroupsRequest(groupsNames=[name])
             try:

@@ -71,8 +71,8 @@ def compareTopics(options: Namespace, streams: Streams) -> int:
     verdicts: list[ComparisonVerdict] = []
     progress = Progress(streams.errors, monotonic)
     with (
-        openCluster(options) as cluster,
-        openCluster(options, options.against, options.otherAccess) as other,
+        openCluster(options, streams) as cluster,
+        openCluster(options, streams, options.against, options.otherAccess) as other,
     ):
         topics = [
             topic

@@ -64,7 +64,7 @@ def fields(text: str) -> list[str]:
 
 def produce(options: Namespace, streams: Streams) -> int:
     """Publish the lines of C{options.descriptor}."""
-    with openCluster(options) as cluster:
+    with openCluster(options, streams) as cluster:
         publisher = _LinePublisher(cluster, options, options.topic)
         _publish(publisher, options, streams)
     if options.json:
@@ -151,7 +151,7 @@ class _LinePublisher(BatchPublisher):
 def consume(options: Namespace, streams: Streams) -> int:
     """Print records until the end, or for ever."""
     printer = _Printer(options, streams)
-    with openCluster(options) as cluster:
+    with openCluster(options, streams) as cluster:
         topics = _topics(cluster, options)
         source: _Source = (
             _Partitions(cluster, options, topics)

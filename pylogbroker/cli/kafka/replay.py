@@ -43,11 +43,11 @@ def replay(options: Namespace, streams: Streams) -> int:
     Copy the records. However it ends, people are told how far it came.
     """
     with ExitStack() as stack:
-        source = stack.enter_context(openCluster(options))
+        source = stack.enter_context(openCluster(options, streams))
         target = source
         if options.toBootstrapServer is not None:
             target = stack.enter_context(
-                openCluster(options, options.toBootstrapServer, options.otherAccess)
+                openCluster(options, streams, options.toBootstrapServer, options.otherAccess)
             )
         copy = _TopicCopy(source, target, options)
         progress = Progress(streams.errors, monotonic)

@@ -68,7 +68,7 @@ def sizes(cluster: KafkaCluster, problems: list[str]) -> dict[TopicPartition, in
 def listTopics(options: Namespace, streams: Streams) -> int:
     """Print a line for each topic."""
     problems: list[str] = []
-    with openCluster(options) as cluster:
+    with openCluster(options, streams) as cluster:
         topics = wantedTopics(cluster, [])
         found = sizes(cluster, problems)
     rows = []
@@ -98,7 +98,7 @@ def _warn(streams: Streams, problems: Iterable[str]) -> None:
 def describeTopics(options: Namespace, streams: Streams) -> int:
     """Print a line for each partition, and one for each setting that a topic has of its own."""
     problems: list[str] = []
-    with openCluster(options) as cluster:
+    with openCluster(options, streams) as cluster:
         topics = wantedTopics(cluster, options.topics)
         places = [
             TopicPartition(topic.name, part.partitionIndex)
@@ -213,7 +213,7 @@ def createTopics(options: Namespace, streams: Streams) -> int:
             cls.CreatableTopicConfig(name=name, value=value) for name, value in options.topicConfigs
         ],
     )
-    with openCluster(options) as cluster:
+    with openCluster(options, streams) as cluster:
         body = cls(topics=[topic], timeoutMs=options.timeoutMs)
         [found] = cluster.change(ApiKey.CREATE_TOPICS, body).topics
     checkCode(found.errorCode, f"topic {options.topic}", found.errorMessage)
@@ -230,7 +230,7 @@ def deleteTopics(options: Namespace, streams: Streams) -> int:
     """
     cls = messages.DeleteTopicsRequest
     names = list(dict.fromkeys(options.topics))
-    with openCluster(options) as cluster:
+    with openCluster(options, streams) as cluster:
         controller = cluster.controller()
         body = cls(timeoutMs=options.timeoutMs)
         if controller.supports(ApiKey.DELETE_TOPICS, 6):
@@ -254,7 +254,7 @@ def alterTopics(options: Namespace, streams: Streams) -> int:
     """Give a topic more partitions, or other settings."""
     if options.partitions is None and not options.topicConfigs and not options.deleteConfigs:
         raise CommandError("there is nothing to alter: give --partitions or --topic-config")
-    with openCluster(options) as cluster:
+    with openCluster(options, streams) as cluster:
         if options.topicConfigs or options.deleteConfigs:
             _alterConfigs(cluster, options)
         if options.partitions is not None:

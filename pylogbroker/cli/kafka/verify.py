@@ -73,7 +73,7 @@ def verifyTopics(options: Namespace, streams: Streams) -> int:
     verdicts: list[PartitionVerdict] = []
     problems: list[str] = []
     progress = Progress(streams.errors, monotonic)
-    with openCluster(options) as cluster:
+    with openCluster(options, streams) as cluster:
         topics = wantedTopics(cluster, options.topics)
         compacted = _compacted(cluster, [topic.name for topic in topics], problems)
         try:

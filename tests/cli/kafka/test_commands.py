@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, Producer
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.cli.kafka import WaitNotice
 from pylogbroker.cli.main import main, prepare
 from pylogbroker.cli.streams import Streams
 from pylogbroker.errors import PylogbrokerError
@@ -525,6 +527,35 @@ class GroupTests(CurrentCase):
         self.done("topic", "delete", "t")
         for offset, lag in self.lags().values():
             self.assertEqual((offset is None, lag), (False, None))
+
+
+class WaitNoticeTests(SynchronousTestCase):
+    """A command that tries again for long says so."""
+
+    def test_long(self) -> None:
+        """Once, when attempts that follow one another have taken long; not for scattered ones."""
+        clock, said = Clock(), []
+        notice = WaitNotice(lambda: said.append(clock.seconds()), clock.seconds, clock.advance)
+        for _ in range(5):  # apart
+            notice(0.1)
+            clock.advance(10)
+        self.assertEqual(said, [])
+        begin = clock.seconds()
+        for _ in range(40):
+            notice(0.1)
+            clock.advance(0.01)
+        [at] = said
+        self.assertTrue(1.5 <= at - begin < 1.7, at - begin)
+
+    def test_refused(self) -> None:
+        """The cluster and the time-out are named."""
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            place = f"127.0.0.1:{listening.getsockname()[1]}"
+        outcome = performAtOnce(
+            *("topic", "list", "--bootstrap-server", place, "--timeout-ms", "4000")
+        )
+        self.assertEqual(outcome.code, 1)
+        self.assertIn(f"waiting for the cluster at {place}; gives up after 4 s\n", outcome.errors)
 
 
 class MainTests(CurrentCase):
