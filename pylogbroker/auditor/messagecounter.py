@@ -102,14 +102,18 @@ class MessageCounter:
             else:
                 self._ledger.see(tier, topic, startMs, count, False, checksum, isRecordTime)
 
-    def takeRows(self, tier: str, topic: str, timeMs: int, count: int, isArrival: bool) -> None:
+    def takeRows(
+        self, tier: str, topic: str, timeMs: int, count: int, isArrival: bool, isRecordTime: bool
+    ) -> None:
         """
         Count rows of a table, whose checksums are not known.
 
         @param isArrival: the time is that of loading.
+        @param isRecordTime: the time is the timestamp of their records.
         """
         self.messageCount += count
-        self._ledger.see(tier, topic, self._ledger.startOf(timeMs), count, isArrival)
+        startMs = self._ledger.startOf(timeMs)
+        self._ledger.see(tier, topic, startMs, count, isArrival, isRecordTime=isRecordTime)
 
     def leaveOut(self, count: int) -> None:
         """Messages that are there and cannot be counted."""

@@ -5,6 +5,9 @@ A table as a tier: its reader counts the rows in the manifests of its loads
 A manifest counts once and as a whole; the reader keeps the last one and its counts in memory. Rows
 that a later run has replaced are negative. All topics are counted within the horizon, because the
 audited topics may change from pass to pass.
+
+A row's time is that of an envelope if the count names its host. Otherwise it is the timestamp of a
+record of today, unless the load's user gave an expression.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from twisted.internet.threads import deferToThreadPool
 from pylogbroker.auditor.messagecounter import MessageCounter
 from pylogbroker.config.auditsettings import TierAddress
 from pylogbroker.errors import ConfigurationError, TableError
-from pylogbroker.lake.manifest import RunManifest
+from pylogbroker.lake.manifest import EVENT_TIME_RULE, RunManifest
 from pylogbroker.lake.table import Table
 from pylogbroker.storage.files import RealFileSystem
 
@@ -31,12 +34,18 @@ AHEAD_MS = 24 * 3_600_000
 
 
 class _Seen(NamedTuple):
-    """Rows of a topic."""
+    """
+    Rows of a topic.
+
+    @ivar isArrival: the time is that of loading.
+    @ivar isRecordTime: the time is the timestamp of their records.
+    """
 
     topic: str
     timeMs: int
     rowCount: int
     isArrival: bool
+    isRecordTime: bool
 
 
 class TableTier:
@@ -73,11 +82,13 @@ class TableTier:
                     f"run {manifest.number} has counted in windows of {manifest.windowMs} ms, which"
                     f" do not divide {counter.windowMs} ms"
                 )
+            isByRule = manifest.eventTime == EVENT_TIME_RULE
             self._waiting += [
-                _Seen(each.topic, each.startMs, each.rowCount, False) for each in manifest.windows
+                _Seen(each.topic, each.startMs, each.rowCount, False, isByRule and not each.host)
+                for each in manifest.windows
             ]
             self._waiting += [
-                _Seen(topic, manifest.startedMs, count, True)
+                _Seen(topic, manifest.startedMs, count, True, False)
                 for topic, count in manifest.arrivals.items()
             ]
             counter.leaveOut(manifest.leftOutCount)
@@ -88,8 +99,8 @@ class TableTier:
         ]
         self._waiting = waiting[-WAITING_COUNT_MAX:]
         counter.leaveOut(sum(each.rowCount for each in waiting[:-WAITING_COUNT_MAX]))
-        for topic, timeMs, count, isArrival in chosen:
-            counter.takeRows(self.name, topic, timeMs, count, isArrival)
+        for each in chosen:
+            counter.takeRows(self.name, *each)
 
     def _new(self, sinceMs: int) -> Deferred[list[RunManifest]]:
         """The new manifests, the latest first."""

@@ -36,6 +36,9 @@ Bytes of the window counts; if there are more, hosts are left out. A run that re
 twice as many, and ranges, positions and files take space, too.
 """
 
+EVENT_TIME_RULE = "the envelope's time, else the message's timestamp, else the time of the run"
+"""The C{eventTime} of runs whose user gives no expression."""
+
 VERSION = 1
 LOAD = "load"
 COMPACTION = "compaction"

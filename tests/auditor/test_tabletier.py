@@ -10,7 +10,7 @@ from dataclasses import replace
 from pylogbroker.audit.comparison import Comparison
 from pylogbroker.auditor.auditor import Auditor
 from pylogbroker.config.auditsettings import AUDIT_TOPIC
-from pylogbroker.lake.manifest import RunManifest, WindowCount
+from pylogbroker.lake.manifest import EVENT_TIME_RULE, RunManifest, WindowCount
 from pylogbroker.lake.table import MANIFESTS, manifestName
 from pylogbroker.storage.files import RealFileSystem
 from tests.auditor.auditcase import WINDOW_MS, AuditCase, report
@@ -101,6 +101,37 @@ class TableTests(AuditCase):
             [(10, 6, "complete")],
         )
         self.assertIn("without an envelope", comparison.notes[0])
+
+    async def test_recordTime(self) -> None:
+        """
+        Rows without a host have the timestamps of their records, by which the senders need not have
+        counted: then they are judged by their total. Those that were loaded by an expression have
+        the time that it gives.
+        """
+        one = replace(
+            manifest(1),
+            startedMs=self.base + 60_000,
+            windowMs=WINDOW_MS,
+            windows=(WindowCount("clicks", self.base + 5 * WINDOW_MS, "", 10),),
+            arrivals={},
+        )
+        for number, (rule, sender, statuses) in enumerate(
+            (
+                (EVENT_TIME_RULE, "payload", ["arrival", "arrival"]),
+                (EVENT_TIME_RULE, "record", ["missing", "more"]),
+                ("time, else the time of the run", "payload", ["missing", "more"]),
+            )
+        ):
+            sent = report("clicks", self.base, 10, sequence=number + 1, timeSource=sender)
+            await self.put(self.live, AUDIT_TOPIC, sent)
+            folder = f"{self.path}-{number}"
+            path = f"{folder}/{MANIFESTS}/{manifestName(1)}"
+            write(RealFileSystem(), path, replace(one, eventTime=rule).encode())
+            auditor = Auditor(reactor, self.settings(tiers=f"{self.tiers()[0]}|w=table:{folder}"))
+            comparison = await auditor.audit()
+            await auditor.close()
+            found = [line.status for line in comparison.lines if line.tier == "w"]
+            self.assertEqual(found, statuses, (rule, sender))
 
     async def test_laterTopic(self) -> None:
         """A topic that producers have reported only after its rows were loaded is counted then."""

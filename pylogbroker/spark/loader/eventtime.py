@@ -22,7 +22,6 @@ from pylogbroker.audit.envelope import HEAD_SIZE, MAGIC, VERSION
 from pylogbroker.errors import ConfigurationError
 
 AHEAD_MS_MAX = 24 * 3_600_000
-DEFAULT_RULE = "the envelope's time, else the message's timestamp, else the time of the run"
 _BEGINNING = MAGIC + bytes((VERSION,))
 
 

@@ -28,10 +28,10 @@ from pyspark.sql.types import StructType
 from pylogbroker.errors import ConfigurationError, LoadError
 from pylogbroker.lake.commit import TableWriter
 from pylogbroker.lake.loadplan import LoadPlan, advancePositions, planRanges
-from pylogbroker.lake.manifest import LOAD, LoadedRange, RunManifest
+from pylogbroker.lake.manifest import EVENT_TIME_RULE, LOAD, LoadedRange, RunManifest
 from pylogbroker.lake.table import Table, topicOf
 from pylogbroker.spark.kafka.options import isKafka
-from pylogbroker.spark.loader.eventtime import DEFAULT_RULE, withEventTime
+from pylogbroker.spark.loader.eventtime import withEventTime
 from pylogbroker.spark.loader.jobprogress import (
     ProgressCallback,
     reportProgress,
@@ -269,7 +269,7 @@ class _Run:
             self.runId,
             LOAD,
             self.startedMs,
-            DEFAULT_RULE
+            EVENT_TIME_RULE
             if self.eventTime is None
             else f"{self.eventTime}, else the time of the run",
             tuple(
