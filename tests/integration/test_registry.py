@@ -608,7 +608,7 @@ class KafkaTests(SynchronousTestCase):
             f"{folder}/{name}",
             0,
             bootstrap_servers=self.broker.bootstrapServers,
-            kafkagroup_session_timeout_ms="3000",
+            kafkagroup_session_timeout_ms="6000",
             kafkagroup_heartbeat_interval_ms="200",
         )
         self.addCleanup(registry.kill)

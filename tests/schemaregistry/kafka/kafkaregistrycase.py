@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from twisted.internet import reactor
+from twisted.internet.task import deferLater
 
 from pylogbroker.client.kafka.admin.client import AdminClient, NewTopic, checkAll
 from pylogbroker.client.registryclient import RegistryClient
@@ -33,15 +34,24 @@ class KafkaRegistryCase(RegistryCase):
     @ivar broker: the broker that all registries of a test use.
     """
 
+    bootstrapServers = ""
+    """Of another broker; empty: each test has its own L{LocalBroker}. A class variable."""
+
     async def setUp(self) -> None:  # type: ignore[override]
-        self.broker = LocalBroker(reactor, {"group.initial.rebalance.delay.ms": "0"})
-        await self.broker.start()
-        self.addCleanup(self.broker.stop)
+        if not self.bootstrapServers:
+            self.broker = LocalBroker(reactor)
+            await self.broker.start()
+            self.addCleanup(self.broker.stop)
+            return
+        async with AdminClient(reactor, self.access()) as admin:
+            while TOPIC in await admin.listTopics():
+                await admin.deleteTopics([TOPIC])
+                await deferLater(reactor, 0.1)
 
     def settings(self, **properties: str) -> RegistrySettings:
         given = {key.replace("_", "."): value for key, value in properties.items()}
         own = {
-            "bootstrap.servers": self.broker.bootstrapServers,
+            **self.access(),
             "listen": "0",
             "poll.interval.ms": "50",
             "timeout.ms": "20000",
@@ -78,7 +88,7 @@ class KafkaRegistryCase(RegistryCase):
             checkAll(await admin.createTopics([new]))
 
     def access(self) -> dict[str, str]:
-        return {"bootstrap.servers": self.broker.bootstrapServers}
+        return {"bootstrap.servers": self.bootstrapServers or self.broker.bootstrapServers}
 
     async def write(self, records: Iterable[Record], topic: str = TOPIC) -> None:
         """Records as another registry writes them."""

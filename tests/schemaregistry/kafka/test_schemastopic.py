@@ -113,7 +113,7 @@ class TopicTests(KafkaRegistryCase):
         are refused in bounded time.
         """
         directory, port = self.mktemp(), self.broker.port
-        service = self.makeService(timeout_ms="500")
+        service = self.makeService(timeout_ms="2000")
         await self.broker.stop()
         service.startService()
         await self.refused(50301, service, "GET", "/subjects")
