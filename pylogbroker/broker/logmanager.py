@@ -362,7 +362,8 @@ class LogManager:
         if log.pendingSize and log.blocked is not None:
             self._blockOnDisk(partition, log.blocked)
             return
-        if partition.isOverLimit:
+        # As isOverLimit, without a call: this is the hot path.
+        if log.unflushedSize > self.partitionUnflushedSizeMax:
             self.flush(partition)
         elif log.wantsFlush:
             self._flushGathered(partition)
