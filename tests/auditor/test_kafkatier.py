@@ -213,12 +213,12 @@ class TransactionTests(TierCase):
         """A transaction that is open for longer than the grace is named, until it has ended."""
         await self.createTopic(self.live, "clicks", 1)
         await self.report(1)
-        auditor = self.auditor({"live": self.live}, grace_ms="300")
+        auditor = self.auditor({"live": self.live}, grace_ms="1500")
         writer = self.audited(self.live, None, transactional_id="x", audit_tier="other")
         async with writer.transaction():
             await writer.send("clicks", b"a", timestamp=self.base)
             self.assertEqual((await auditor.audit()).notes, ())
-            await deferLater(reactor, 0.4)
+            await deferLater(reactor, 1.6)
             comparison = await auditor.audit()
             self.assertEqual(self.tier(comparison), [(0, 0, "missing")])
             self.assertEqual(
@@ -351,7 +351,7 @@ class AwayTests(TierCase):
         mirror = await self.newBroker()
         await self.put(b"a")
         await self.report(1)
-        auditor = self.auditor({"live": self.live, "mirror": mirror}, timeout_ms="300")
+        auditor = self.auditor({"live": self.live, "mirror": mirror}, timeout_ms="1500")
         await mirror.stop()
         comparison = await auditor.audit()
         self.assertEqual(self.tier(comparison), [(0, 1, "complete")])
@@ -362,7 +362,7 @@ class AwayTests(TierCase):
         """What was not read in a pass that failed is read in the next, and counts once."""
         await self.put(b"a", b"b")
         await self.report(2)
-        auditor = self.auditor({"live": self.live}, timeout_ms="300")
+        auditor = self.auditor({"live": self.live})
         self.live.injectError("Fetch", "UNKNOWN_SERVER_ERROR", topic="clicks", count=1)
         comparison = await auditor.audit()
         self.assertFalse(comparison.isCertain)
@@ -375,7 +375,7 @@ class AwayTests(TierCase):
         """A broker that gives no records in time fails the pass, which says where it stood."""
         await self.put(b"a")
         await self.report(1)
-        auditor = self.auditor({"live": self.live}, timeout_ms="300")
+        auditor = self.auditor({"live": self.live}, timeout_ms="1500")
         self.live.injectError("Fetch", "UNKNOWN_LEADER_EPOCH", topic="clicks", count=None)
         comparison = await auditor.audit()
         self.assertIn("clicks-0 was read to offset 0 of 1, and no more", comparison.notes[0])
