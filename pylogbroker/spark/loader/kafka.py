@@ -12,7 +12,6 @@ start when the run has read; only there can a record be missing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -34,7 +33,7 @@ from pylogbroker.spark.loader.partitioncolumns import isOf
 from pylogbroker.spark.loader.stagedfiles import byPartition
 from pylogbroker.spark.loader.topicsource import FoundLogs, TopicSource, checkFolder
 from pylogbroker.syncclient.kafka.cluster import KafkaCluster
-from pylogbroker.types import AnyPartition, OffsetBounds, TopicPartition, byTopic
+from pylogbroker.types import AnyPartition, OffsetBounds, TopicPartition
 
 DEFAULTS = {"includeHeaders": "true", "kafka.isolation.level": READ_COMMITTED}
 """Options that the data source leaves off."""
@@ -52,11 +51,11 @@ class KafkaTopics(TopicSource):
         @raise ConfigurationError: an option is wrong.
         """
         names = {name.lower() for name in given}
-        self._given = {
+        self.given = {
             **{name: value for name, value in DEFAULTS.items() if name.lower() not in names},
             **given,
         }
-        self.options = KafkaSourceOptions.fromOptions(self._given)
+        self.options = KafkaSourceOptions.fromOptions(self.given)
         self.isLossFatal = self.options.failOnDataLoss
 
     def logs(self, positions: Mapping[AnyPartition, int]) -> FoundLogs:
@@ -99,21 +98,9 @@ class KafkaTopics(TopicSource):
         """See L{TopicSource.parseOffsets}."""
         return parseKafkaOffsets(text)
 
-    def readOptions(self, ranges: Collection[PlannedRange]) -> dict[str, str]:
-        """See L{TopicSource.readOptions}."""
-        starts = byTopic({each.partition: each.fromOffset for each in ranges})
-        ends = byTopic({each.partition: each.toOffset for each in ranges})
-        assigned = {topic: list(map(int, offsets)) for topic, offsets in starts.items()}
-        return {
-            **{
-                name: value
-                for name, value in self._given.items()
-                if not name.lower().startswith("subscribe")
-            },
-            "assign": json.dumps(assigned),
-            "startingOffsets": json.dumps(starts),
-            "endingOffsets": json.dumps(ends),
-        }
+    def assigned(self, name: str) -> str | int:
+        """See L{TopicSource.assigned}."""
+        return int(name)
 
     def lossColumns(self, fresh: StructType) -> StructType:
         """See L{TopicSource.lossColumns}."""
@@ -122,23 +109,27 @@ class KafkaTopics(TopicSource):
     def lossNotes(
         self, rows: DataFrame | None, ranges: Collection[PlannedRange]
     ) -> tuple[str, ...]:
-        """See L{TopicSource.lossNotes}. Gaps in a log that was not compacted count as lost, too."""
+        """See L{TopicSource.lossNotes}. Gaps that the log had there count as lost, too."""
         ends = {each.partition: each for each in ranges if not each.isEmpty}
         places = [each for each in ends if isinstance(each, TopicPartition)]
         with self.options.cluster() as cluster:
             bounds = logBounds(self.options, cluster, places)
-        deleted = {}
-        for where, each in bounds.items():
+        deleted, notes = {}, []
+        for where, each in sorted(bounds.items()):
             _where, start, end, _again = ends[where]
             if each.earliest > start:
                 deleted[where] = OffsetBounds(start, min(each.earliest, end))
+            if each.latest < end:
+                notes.append(
+                    f"{where}: the log ends at {each.latest}, and ended at {end} when the run was"
+                    " planned: it was truncated, or the topic was created anew"
+                )
         found: Mapping[AnyPartition, Row] = {}
         if rows is not None and deleted:
             wasDeleted = sql.lit(False)
             for where, lost in deleted.items():
                 wasDeleted = wasDeleted | (isOf(where) & (sql.col("offset") < lost.end))
             found = byPartition(rows.where(wasDeleted), ranges, sql.count("*").alias("count"))
-        notes = []
         for where, lost in sorted(deleted.items()):
             count = lost.end - lost.start - (found[where]["count"] if where in found else 0)
             if count:

@@ -6,7 +6,6 @@ or the list of brokers translates.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, cast
 
@@ -24,7 +23,7 @@ from pylogbroker.spark.loader.stagedfiles import byPartition
 from pylogbroker.spark.loader.topicsource import FoundLogs, TopicSource, checkFolder
 from pylogbroker.spark.options import SourceOptions, parseOffsets
 from pylogbroker.spark.splits import existingBounds
-from pylogbroker.types import EARLIEST, AnyPartition, OffsetBounds, PartitionId, byTopic
+from pylogbroker.types import EARLIEST, AnyPartition, OffsetBounds, PartitionId
 
 
 class Kafka07Topics(TopicSource):
@@ -38,7 +37,7 @@ class Kafka07Topics(TopicSource):
         @param given: the data source's options.
         @raise ConfigurationError: an option is wrong.
         """
-        self._given = given
+        self.given = given
         self.options = SourceOptions.fromOptions(given)
         self.isLossFatal = self.options.failOnDataLoss
 
@@ -70,20 +69,9 @@ class Kafka07Topics(TopicSource):
         """See L{TopicSource.parseOffsets}."""
         return parseOffsets(text)
 
-    def readOptions(self, ranges: Collection[PlannedRange]) -> dict[str, str]:
-        """See L{TopicSource.readOptions}."""
-        starts = byTopic({each.partition: each.fromOffset for each in ranges})
-        ends = byTopic({each.partition: each.toOffset for each in ranges})
-        return {
-            **{
-                name: value
-                for name, value in self._given.items()
-                if not name.lower().startswith("subscribe")
-            },
-            "assign": json.dumps({topic: list(offsets) for topic, offsets in starts.items()}),
-            "startingOffsets": json.dumps(starts),
-            "endingOffsets": json.dumps(ends),
-        }
+    def assigned(self, name: str) -> str | int:
+        """See L{TopicSource.assigned}."""
+        return name
 
     def lossColumns(self, fresh: StructType) -> StructType:
         """See L{TopicSource.lossColumns}."""

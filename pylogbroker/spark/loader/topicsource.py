@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from pylogbroker.errors import ConfigurationError, InvalidNameError, LoadError
 from pylogbroker.lake.loadplan import PlannedRange
 from pylogbroker.lake.table import LEVELS
-from pylogbroker.types import AnyPartition, OffsetBounds
+from pylogbroker.types import AnyPartition, OffsetBounds, byTopic
 
 FOLDER_NAME_SIZE_MAX = 255
 """Bytes, on every common file system."""
@@ -49,11 +49,13 @@ class TopicSource(ABC):
 
     @ivar kind: of their partitions.
     @ivar title: for the user.
+    @ivar given: the data source's options.
     @ivar isLossFatal: whether messages deleted before they were loaded are an error.
     """
 
     kind: type[AnyPartition]
     title: str
+    given: Mapping[str, str]
     isLossFatal: bool
 
     @abstractmethod
@@ -75,8 +77,28 @@ class TopicSource(ABC):
         """
 
     @abstractmethod
+    def assigned(self, name: str) -> str | int:
+        """
+        A partition as the data source's option C{assign} has it.
+
+        @param name: as its offsets have it.
+        """
+
     def readOptions(self, ranges: Collection[PlannedRange]) -> dict[str, str]:
         """The options with which the data source reads the ranges, which are not empty."""
+        starts = byTopic({each.partition: each.fromOffset for each in ranges})
+        ends = byTopic({each.partition: each.toOffset for each in ranges})
+        assigned = {topic: list(map(self.assigned, offsets)) for topic, offsets in starts.items()}
+        return {
+            **{
+                name: value
+                for name, value in self.given.items()
+                if not name.lower().startswith("subscribe")
+            },
+            "assign": json.dumps(assigned),
+            "startingOffsets": json.dumps(starts),
+            "endingOffsets": json.dumps(ends),
+        }
 
     @abstractmethod
     def lossColumns(self, fresh: StructType) -> StructType:

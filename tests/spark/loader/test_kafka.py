@@ -168,6 +168,22 @@ class PlanTests(KafkaLoadCase):
         self.assertEqual(len(plan.notes), 1)
         self.assertIn(f"{more}: the topic has no such partition now", plan.notes[0])
 
+    def test_lossNotes(self) -> None:
+        """
+        A log that was truncated while a run read, and one whose beginning was deleted, are told;
+        without either nothing is.
+        """
+        self.write(b"a", b"b", b"c")
+        place = self.place()
+        topics = self.topics()
+        self.assertEqual(topics.lossNotes(None, [PlannedRange(place, 0, 3, False)]), ())
+        self.assertEqual(topics.lossNotes(None, [PlannedRange(place, 9, 9, False)]), ())
+        [note] = topics.lossNotes(None, [PlannedRange(place, 0, 5, False)])
+        self.assertIn(f"{place}: the log ends at 3, and ended at 5", note)
+        deleteBefore(self.today, TopicPartition(self.topic, 0), 2)
+        [note] = topics.lossNotes(None, [PlannedRange(place, 0, 3, False)])
+        self.assertIn("offsets 0 to 2 were deleted while they were read, and 2 of them", note)
+
     def test_unstable(self) -> None:
         """
         A table that was loaded with C{read_uncommitted} beyond the first open transaction waits for
