@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 
 from pylogbroker.cli.commands.dump import verifyFiles
 from pylogbroker.cli.main import buildParser
 from pylogbroker.cli.streams import Streams
-from tests.cli.commands import CommandCase, Outcome
+from tests.cli.commands import ROOT, CommandCase, Outcome, performAtOnce
 
 
 class VerifyTests(CommandCase):
@@ -95,3 +96,67 @@ class VerifyTests(CommandCase):
             (result.output, result.errors.splitlines()[-1]),
             (b"", "0 segments with 0 messages: nothing was looked at"),
         )
+
+
+class IndexTests(CommandCase):
+    """The indexes of a segment of today's format, recorded of Apache Kafka."""
+
+    GOLDEN = ROOT / "tests" / "golden" / "kafka43" / "segment"
+
+    def setUp(self) -> None:
+        self.folder = self.mktemp()
+        shutil.copytree(self.GOLDEN, self.folder)
+        self.stem = os.path.join(self.folder, f"{500:020}")
+
+    def fault(self) -> str:
+        """What is wrong with the segment."""
+        outcome = performAtOnce("verify", f"{self.stem}.log", "--json")
+        [segment] = outcome.document()["segments"]
+        self.assertEqual(outcome.code, 0 if segment["fault"] is None else 1)
+        return segment["fault"] or "good"
+
+    def change(self, suffix: str, position: int, data: bytes) -> None:
+        """Overwrite bytes of an index; the next change begins with the recorded one."""
+        path = f"{self.stem}.{suffix}"
+        shutil.copy(self.GOLDEN / os.path.basename(path), path)
+        with open(path, "r+b") as file:
+            file.seek(position)
+            file.write(data)
+
+    def test_good(self) -> None:
+        """They fit; entries that are not used yet, and a missing index, are no fault."""
+        self.assertEqual(self.fault(), "good")
+        for suffix in ("index", "timeindex"):
+            with open(f"{self.stem}.{suffix}", "ab") as file:
+                file.write(bytes(2400))
+        self.assertEqual(self.fault(), "good")
+        os.remove(f"{self.stem}.index")
+        self.assertEqual(self.fault(), "good")
+
+    def test_damaged(self) -> None:
+        """An entry that is out of order, or that points elsewhere, is named."""
+        size = os.path.getsize(f"{self.stem}.index")
+        self.assertGreaterEqual(size, 16)
+        for suffix, position, data, text in (
+            ("index", 8, bytes(4), "index: entry 1 does not follow the one before it"),
+            ("index", 4, b"\0\0\0\1", "index: entry 0 points to byte 1, where no batch begins"),
+            ("index", size - 4, b"\x7f" * 4, "where no batch begins"),
+            ("index", 0, bytes(4), "index: entry 0 has offset 500, and the batch at byte"),
+        ):
+            self.change(suffix, position, data)
+            self.assertIn(text, self.fault())
+        shutil.copy(self.GOLDEN / os.path.basename(f"{self.stem}.index"), self.folder)
+        for position, data, text in (
+            (8, b"\x7f" * 4, "timeindex: entry 0 has offset"),
+            (12, bytes(8), "timeindex: entry 1 does not follow the one before it"),
+        ):
+            self.change("timeindex", position, data)
+            self.assertIn(text, self.fault())
+
+    def test_unreadable(self) -> None:
+        """An index that cannot be read is an error."""
+        os.remove(f"{self.stem}.index")
+        os.mkdir(f"{self.stem}.index")
+        outcome = performAtOnce("verify", f"{self.stem}.log")
+        self.assertEqual(outcome.code, 1)
+        self.assertIn("Is a directory", outcome.errors)

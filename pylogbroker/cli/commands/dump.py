@@ -31,6 +31,7 @@ from pylogbroker.cli.arguments import (
     repeated,
     topic,
 )
+from pylogbroker.cli.indexcheck import SUFFIX, indexFault
 from pylogbroker.cli.kafka.internaltopics import offsetsText, transactionText
 from pylogbroker.cli.kafka.verify import verifyTopics
 from pylogbroker.cli.output import asJson, asJsonLine, payloadAsJson, tableOfRows
@@ -260,7 +261,7 @@ def verifyFiles(options: Namespace, streams: Streams) -> int:
     problems: list[str] = []
     for path in options.paths:
         try:
-            verdicts += verify(RealFileSystem(), path, FORMATS)
+            verdicts += map(_withIndexes, verify(RealFileSystem(), path, FORMATS))
         except StorageError as error:
             problems.append(str(error))
     if options.json:
@@ -296,6 +297,12 @@ def verifyFiles(options: Namespace, streams: Streams) -> int:
     segments, messages = formatCount(len(verdicts), "segment"), formatCount(count, "message")
     streams.say(f"{segments} with {messages}: {verdict}")
     return 1 if faulty or problems else 0
+
+
+def _withIndexes(report: SegmentReport) -> SegmentReport:
+    if report.fault is None and report.path.endswith(SUFFIX):
+        return report._replace(fault=indexFault(report))
+    return report
 
 
 def prepareVerify(options: Namespace, streams: Streams) -> None:
@@ -411,8 +418,8 @@ examples:
   pylogbroker verify --bootstrap-server log1:9092 --topic payments --against log1:9092
 
 Of files it checks the sizes and checksums of all entries and batches, opens them, and checks that
-each segment starts where the one before it ends. While a broker runs, the last entry of a partition
-may be incomplete.
+each segment starts where the one before it ends, and of today's format that the indexes fit. While
+a broker runs, the last entry of a partition may be incomplete.
 
 With --bootstrap-server it reads partitions from their beginnings to the ends that they have at the
 start, and checks checksums, records, the order of offsets and leader epochs, and, unless the topic
