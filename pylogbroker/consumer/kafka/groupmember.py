@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -43,6 +44,9 @@ from pylogbroker.types import ConsumerGroupMetadata, TopicPartition
 
 LEAVE_MS = 5_000
 """How long leaving may take; a member that cannot leave is left to its session's end."""
+
+LEAVE_ATTEMPT_COUNT_MAX = 3
+"""After a lost connection, or an error that passes: others wait for the session's end otherwise."""
 
 REFUSED_RETRY_MS = 1_000
 """After a refusal that does not pass, it is tried again so late."""
@@ -327,18 +331,33 @@ class BaseGroupMember:
         """Leave; a member that cannot is forgotten later."""
         if not self._isKnown():
             return
-        asking = Deferred.fromCoroutine(
-            self._cluster.coordinators.ask(
-                CoordinatorKind.GROUP,
-                self.membership.groupId,
-                lambda connection: self._tellLeaving(connection, reason),
-            )
-        )
+        asking = Deferred.fromCoroutine(self._askToLeave(reason))
         asking.addTimeout(LEAVE_MS / 1000, self._clock)
         try:
             await asking
         except (PylogbrokerError, DeferredTimeoutError) as error:
             log.info("Not left, but to be forgotten: {error}", error=error)
+
+    async def _askToLeave(self, reason: str) -> None:
+        attemptCount = 0
+        while True:
+            attemptCount += 1
+            try:
+                await self._cluster.coordinators.ask(
+                    CoordinatorKind.GROUP,
+                    self.membership.groupId,
+                    lambda connection: self._tellLeaving(connection, reason),
+                )
+                return
+            except (BrokerConnectionError, ResponseError) as error:
+                if isinstance(error, ResponseError):
+                    if attemptCount > 1 and error.code == ErrorCode.UNKNOWN_MEMBER_ID:
+                        return  # the answer before was lost
+                    if ErrorPolicy.RETRY not in policyOf(error.code):
+                        raise
+                if attemptCount == LEAVE_ATTEMPT_COUNT_MAX:
+                    raise
+            await deferLater(self._clock, self._cluster.backoffMs(attemptCount) / 1000)
 
     def _isKnown(self) -> bool:
         """Whether the coordinator is to be told that the member leaves."""

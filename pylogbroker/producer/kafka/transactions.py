@@ -371,6 +371,9 @@ class TransactionManager:
     def _failFatally(self, error: PylogbrokerError) -> None:
         self.state.failFatally(error)
         self._onChanged()
+        if isinstance(error, UnknownOutcomeError):
+            # Of the transaction. Its messages are stored; a later one is certainly not.
+            error = TransactionStateError(str(error))
         self._sender.fail(error)
 
     # -- asking

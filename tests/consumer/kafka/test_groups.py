@@ -271,6 +271,33 @@ class MemberTests(GroupCase):
         self.kafka.answers[ApiKey.LEAVE_GROUP].append(SILENCE)
         self.end(consumer)
 
+    def test_leaveRetried(self) -> None:
+        """What a member says when it leaves is said again if it was lost, or refused for now."""
+        answer = messages.LeaveGroupResponse
+        busy = answer(errorCode=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        gone = answer(errorCode=ErrorCode.UNKNOWN_MEMBER_ID)
+        denied = answer(errorCode=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        for answers, count, isLogged in (
+            ([busy], 2, False),
+            ([CUT], 2, False),
+            ([CUT, gone], 2, False),
+            ([gone], 1, True),
+            ([denied], 1, True),
+            ([busy] * 5, 3, True),
+        ):
+            consumer = self.join()
+            self.read(consumer)
+            self.kafka.answers[ApiKey.LEAVE_GROUP].extend(answers)
+            before = len(self.kafka.asked(ApiKey.LEAVE_GROUP))
+            with capturedLogs() as logs:
+                closing = consumer.close()
+                self.later(2)
+            self.successResultOf(closing)
+            self.kafka.answers[ApiKey.LEAVE_GROUP].clear()
+            self.assertEqual(len(self.kafka.asked(ApiKey.LEAVE_GROUP)), before + count)
+            said = "".join(map(str, map(formatEvent, logs)))
+            self.assertEqual("Not left" in said, isLogged, answers)
+
     def test_staticLeader(self) -> None:
         """A static leader that came back leaves the assignment, and sees new partitions."""
         first = self.join(group_instance_id="i")

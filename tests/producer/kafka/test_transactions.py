@@ -454,6 +454,9 @@ class StepTests(TransactionCase):
             self.done(self.commit(producer, b"2"))
         with self.assertRaises(UnknownOutcomeError):
             self.done(self.commit(producer, b"3"))
+        failure = self.failureResultOf(producer.send("t", b"4"), TransactionStateError)
+        self.assertIn("whether transaction x was committed is unknown", str(failure.value))
+        self.assertIsInstance(producer.fatalError, TransactionStateError)
 
     def test_closed(self) -> None:
         """Closing aborts what is open, and no transaction begins any more."""
