@@ -35,6 +35,7 @@ from tests.integration.chaosrun import (
 )
 from tests.integration.cuttingproxy import ANSWER, REQUEST, CuttingProxy
 from tests.integration.kafkachaosjudge import (
+    BROKER,
     Allowance,
     Commit,
     Entry,
@@ -480,11 +481,11 @@ class KafkaChaosTrial(ChaosRun):
 
         look()
 
-    def _noteBroker(self, begin: float, what: str) -> None:
+    def _noteBroker(self, begin: float, what: str, kind: str = "broker") -> None:
         """It serves again."""
         self._isBrokerAway = False
         self._brokerFreeAt = monotonic() + SERVICE_SECONDS
-        self._note("broker", "broker", begin, what)
+        self._note(kind, BROKER, begin, what)
 
     def _restartBroker(self) -> None:
         if not self._whenFree(self._restartBroker):
@@ -512,7 +513,7 @@ class KafkaChaosTrial(ChaosRun):
 
         def goOn() -> None:
             self._broker.signal(signal.SIGCONT)
-            self._noteBroker(begin, "stop broker")
+            self._noteBroker(begin, "stop broker", "stop")
 
         self._later(self._random.uniform(*BROKER_STOP_SECONDS), goOn)
 
@@ -520,11 +521,11 @@ class KafkaChaosTrial(ChaosRun):
 
     def _cutRequest(self) -> None:
         self._proxy.cutNext(REQUEST)
-        self._note("cut", "broker", monotonic(), "cut in request")
+        self._note("cut", BROKER, monotonic(), "cut in request")
 
     def _cutAnswer(self) -> None:
         self._proxy.cutNext(ANSWER)
-        self._note("cut", "broker", monotonic(), "cut in answer")
+        self._note("cut", BROKER, monotonic(), "cut in answer")
 
     def _order(self, act: Callable[[], None], what: str, **order: Any) -> None:
         """Orders that come while the broker is away are of no use."""
@@ -532,7 +533,7 @@ class KafkaChaosTrial(ChaosRun):
             self._again(act)
         else:
             self._broker.tell(order)
-            self._note("order", "broker", monotonic(), what)
+            self._note("order", BROKER, monotonic(), what)
 
     def _refuse(self) -> None:
         request, error = self._random.choice(_ERRORS)
@@ -725,6 +726,8 @@ class KafkaChaosTrial(ChaosRun):
         faults = self._faults.copy()
         for member in self._members:
             faults += lateTimesOf(member.name, member.lines())
+        for broker in self._brokers:
+            faults += lateTimesOf(BROKER, broker.lines())
         for group, topic in TOPICS.items():
             tenures: list[Tenure] = []
             commits: list[Commit] = []

@@ -13,7 +13,8 @@ What must hold:
   was told to be committed before; so a message comes again only if it was not committed. A position
   is committed behind messages that were handled before.
   - B{Owners.} A partition has one owner. A member that was stopped, or had no turn, may take itself
-  for the owner until L{Allowance.noticeSeconds} after it goes on and the broker is there.
+  for the owner until L{Allowance.noticeSeconds} after it goes on and the broker is there. So may
+  one whose broker was stopped: when that goes on, it takes all sessions for over.
   - B{Copies.} What is committed of the output is the input: each message once, in order.
 """
 
@@ -27,6 +28,9 @@ from math import inf
 from typing import NamedTuple
 
 from tests.integration.chaosjudge import Fault, some
+
+BROKER = "broker"
+"""The target of a fault."""
 
 NO_OFFSET = -1
 """The broker had stored the batch before, and did not say where."""
@@ -205,7 +209,8 @@ def judgeGroup(
     """
     See the module.
 
-    @param faults: those of the kinds C{stop}, with the member as the target, and C{broker} count.
+    @param faults: those of the kind C{stop}, of members and of L{BROKER}, and of the kind
+        C{broker} (it was away) count.
     """
     found: list[str] = []
     indices = {
@@ -311,18 +316,24 @@ def _noticeTime(
     member: str, seconds: float, faults: Sequence[Fault], allowance: Allowance
 ) -> float:
     """
-    Up to when a member may not know what happened at a time: it was stopped then, and went on
-    shortly before the broker was away, perhaps.
+    Up to when a member may not know that its partitions went to another one at a time: from when it
+    or the broker was stopped, while either is away, and until it must have noticed.
     """
-    ends = [
-        fault.end
-        for fault in faults
-        if (fault.kind, fault.target) == ("stop", member) and fault.begin <= seconds <= fault.end
-    ]
-    if not ends:
-        return 0
-    found = max(ends) + allowance.noticeSeconds
-    for fault in sorted(faults, key=lambda each: each.begin):
-        if fault.kind == "broker" and fault.begin <= found:
-            found = max(found, fault.end + allowance.noticeSeconds)
-    return found
+    known = sorted(
+        (
+            fault
+            for fault in faults
+            if fault.kind == "broker" or (fault.kind == "stop" and fault.target in (member, BROKER))
+        ),
+        key=lambda each: each.begin,
+    )
+    latest = 0.0
+    for first in known:
+        if first.kind == "stop" and first.begin <= seconds:
+            end = first.end + allowance.noticeSeconds
+            for fault in known:
+                if first.begin <= fault.begin <= end:
+                    end = max(end, fault.end + allowance.noticeSeconds)
+            if seconds <= end:
+                latest = max(latest, end)
+    return latest

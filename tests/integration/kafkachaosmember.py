@@ -62,6 +62,29 @@ def placed(topic: str, partition: int) -> str:
     return f"{topic}/{partition}"
 
 
+class _Turns:
+    """Writes down when the process had no turn for long, since it was stopped or starved."""
+
+    def __init__(self, reactor: Any, record: Record) -> None:
+        self._record = record
+        self._lookedAt = monotonic()
+        self._looking = LoopingCall(self.look)
+        self._looking.clock = reactor
+        self._looking.start(LOOK_SECONDS).addErrback(self._broken)
+
+    def _broken(self, failure: Any) -> None:
+        self._record.write("trouble", failure.type.__name__, failure.getErrorMessage())
+
+    def stop(self) -> None:
+        self._looking.stop()
+
+    def look(self) -> None:
+        now = monotonic()
+        if now - self._lookedAt > LATE_SECONDS:
+            self._record.write("late", now - self._lookedAt)
+        self._lookedAt = now
+
+
 # -- the broker
 
 
@@ -90,8 +113,10 @@ async def serve(
     await broker.start()
     makeStandardIO: Any = StandardIO  # mypy takes it for that of Windows
     makeStandardIO(_Orders(faults), reactor=reactor)
+    turns = _Turns(reactor, record)
     record.write("serving")
     await over
+    turns.stop()
     await faults.stop()
     await broker.stop()
     record.write("end", "{}")
@@ -141,7 +166,7 @@ async def publish(
 # -- members of groups
 
 
-class _Witness:
+class _Witness(_Turns):
     """
     Writes down what a consumer knows of its partitions; its rebalance listener.
 
@@ -150,16 +175,9 @@ class _Witness:
     """
 
     def __init__(self, reactor: Any, record: Record) -> None:
-        self._record = record
         self._consumer: KafkaConsumer | None = None
         self._committed: dict[TopicPartition, int] = {}
-        self._lookedAt = monotonic()
-        self._looking = LoopingCall(self.look)
-        self._looking.clock = reactor
-        self._looking.start(LOOK_SECONDS).addErrback(self._broken)
-
-    def _broken(self, failure: Any) -> None:
-        self._record.write("trouble", failure.type.__name__, failure.getErrorMessage())
+        super().__init__(reactor, record)
 
     def follow(self, consumer: KafkaConsumer) -> None:
         self._consumer, self._committed = consumer, {}
@@ -169,14 +187,8 @@ class _Witness:
         self._consumer = None
         self._record.write("left")
 
-    def stop(self) -> None:
-        self._looking.stop()
-
     def look(self) -> None:
-        now = monotonic()
-        if now - self._lookedAt > LATE_SECONDS:
-            self._record.write("late", now - self._lookedAt)
-        self._lookedAt = now
+        super().look()
         if self._consumer is not None:
             for place, found in self._consumer._group.offsets.committed.items():
                 if self._committed.get(place) != found.offset:

@@ -215,8 +215,9 @@ class GroupTests(SynchronousTestCase):
 
     def test_twoOwners(self) -> None:
         """
-        A second owner is found, unless the first one was stopped when the second one came, and has
-        noticed soon after it went on, or after the broker was there again.
+        A second owner is found, unless the first one or the broker was stopped before the second
+        one came, and the first one has noticed soon after it went on, or after the broker was there
+        again.
         """
         first, second = self.tenures
         stop = Fault("stop", "c0", 14, 25)
@@ -229,6 +230,9 @@ class GroupTests(SynchronousTestCase):
             ((stop, Fault("broker", "broker", 26, 30)), 31, True),
             ((stop, Fault("broker", "broker", 28, 30)), 31, False),  # it could have noticed
             ((Fault("broker", "broker", 14, 25),), 26, False),  # it could do as much as the others
+            ((stop._replace(target="broker"),), 26, True),
+            ((stop._replace(end=16), Fault("broker", "broker", 17, 22)), 23, True),
+            ((stop._replace(end=16),), 23, False),
         ):
             found = self.judged(first._replace(end=end), second, faults=faults)
             self.assertEqual(found == "", isAllowed, found)
