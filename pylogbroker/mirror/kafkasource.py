@@ -11,7 +11,7 @@ What must be true:
   consumer commits nothing by itself.
   - Before a partition goes to another member, what is in flight is confirmed and committed, unless
   the target takes too long.
-  - A partition that was lost, and comes back, goes on behind what the target has confirmed, though
+  - A partition that was lost, and comes back, goes on behind what was sent to the target, though
   that could not be committed. A source whose broker restarts may forget its members.
   - While the target has no room, nothing is taken; but a member that takes nothing would be put out
   of its group. So it takes from paused partitions then, which have nothing to give.
@@ -311,17 +311,16 @@ class KafkaSourceCluster:
 
     # -- partitions come and go
 
-    async def partitionsAssigned(self, partitions: Collection[TopicPartition]) -> None:
+    def partitionsAssigned(self, partitions: Collection[TopicPartition]) -> None:
         """See L{IRebalanceListener}."""
         assert self._consumer is not None and self._outlet is not None
         positions = self._consumer.positions
-        stored = {partitionIdOf(place): positions.get(place) for place in partitions}
-        for partitionId in stored:
+        for place in partitions:
+            partitionId, position = partitionIdOf(place), positions.get(place)
             self._outlet.forget(partitionId)
-        starts = await self._tracker.takeBack(self._reactor, stored, COMMIT_TIMEOUT_MS)
-        for partitionId, start in starts.items():
-            if start is not None and start != stored[partitionId]:
-                self._consumer.seek(placeOf(partitionId), start)
+            start = self._tracker.takeBack(partitionId, position)
+            if start is not None and start != position:
+                self._seek(partitionId, start)
 
     async def partitionsRevoked(self, partitions: Collection[TopicPartition]) -> None:
         """See L{IRebalanceListener}."""

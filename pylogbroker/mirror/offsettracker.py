@@ -5,7 +5,8 @@ Invariant: the committed offset of a partition never has an unconfirmed message 
 complete out of order; the committable offset is the start of the oldest unconfirmed batch.
 
 A partition that returns (after an expired session, or from another mirror) gets a new tracker.
-Batches still in flight count in the old one, which is no longer read.
+Batches still in flight count in the old one, which is no longer read; L{OffsetTracker.takeBack}
+reads it on.
 """
 
 from __future__ import annotations
@@ -88,37 +89,20 @@ class OffsetTracker:
             self._given[partitionId] = known
         self.reset(partitionId)
 
-    async def takeBack(
-        self, clock: Any, offsets: Mapping[PartitionId, int | None], timeoutMs: int
-    ) -> dict[PartitionId, int | None]:
+    def takeBack(self, partitionId: PartitionId, offset: int | None) -> int | None:
         """
-        Start partitions. One that this mirror has given up before starts behind what was confirmed:
-        that need not be sent again, also if it could not be committed.
+        Start a partition. One that this mirror has given up before goes on behind what was
+        registered: that is confirmed, or still in flight, also if it could not be committed.
 
-        @param offsets: the stored offset of each; L{None} without one.
-        @param timeoutMs: how long it waits for batches that are still in flight.
+        @param offset: its stored offset; L{None} without one.
         @return: where to start; L{None}: where a partition without a stored offset starts.
         """
-        given = {each: self._given.pop(each) for each in offsets if each in self._given}
-        waiting = Deferred.fromCoroutine(
-            gatherAll(
-                tracker.inFlight[-1].waiters.wait()
-                for tracker in given.values()
-                if tracker.inFlight
-            )
-        )
-        try:
-            await waiting.addTimeout(timeoutMs / 1000, clock)
-        except TimeoutError:
-            pass  # these are read again
-        found = dict(offsets)
-        for partitionId, tracker in given.items():
-            stored, confirmed = offsets[partitionId], tracker.confirmed
-            if confirmed is not None and (stored is None or stored < confirmed):
-                found[partitionId] = confirmed
-        for partitionId, offset in found.items():
+        given = self._given.pop(partitionId, None)
+        if given is None or given.handed is None or (offset or 0) > given.handed:
             self.begin(partitionId, offset)
-        return found
+            return offset
+        self._partitions[partitionId] = given
+        return given.handed
 
     def register(
         self, partitionId: PartitionId, nextOffset: int, isWhole: bool = True

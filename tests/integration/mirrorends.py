@@ -27,7 +27,10 @@ TOPIC = "numbers"
 PARTITION_COUNT = 4
 MESSAGE_SIZE = 200
 KEY_COUNT = 50
-FIRST_TIME_MS = 1_600_000_000_000
+FIRST_TIME_MS = round(time.time()) * 1000 - 3_600_000
+"""Of the first message: Apache's broker forgets what an idempotent producer has sent when its
+messages say that they are older than C{producer.id.expiration.ms}."""
+
 BATCH_COUNT = 100
 TIMEOUT_SECONDS = 60.0
 
@@ -35,6 +38,7 @@ TODAY = {
     "num.partitions": str(PARTITION_COUNT),
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "500",
+    "log.retention.ms": "-1",  # messages say that they are years old
 }
 """Of a broker of today, ours or Apache's."""
 

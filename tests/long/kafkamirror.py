@@ -24,6 +24,8 @@ from time import monotonic
 import confluent_kafka
 from confluent_kafka import KafkaException
 
+from pylogbroker.consumer.kafka.assignedpartition import ConsumerRecord
+from pylogbroker.mirror.checkpoints import decodeCheckpoint
 from pylogbroker.testing.backgroundbroker import BackgroundBroker
 from tests.integration.brokerprocess import until
 from tests.integration.kafkamirrortrial import KINDS, MIRRORS, READERS, KafkaMirrorTrial
@@ -122,6 +124,18 @@ def translateOffsets(java: JavaProcess, address: str) -> dict[int, int]:
     return {place.partition(): found[place].offset() for place in found}
 
 
+def checkpointsIn(target: TodayEnd) -> dict[int, int]:
+    """The checkpoints of the group, as our mirror decodes them."""
+    topic, found = "source.checkpoints.internal", {}
+    for message in target.messages(topic, [(0, 0)]):
+        key, value = message.key(), message.value()
+        record = ConsumerRecord(topic, 0, message.offset(), 0, key, value, (), 0, 0)
+        checkpoint = decodeCheckpoint(record)
+        if checkpoint.group == READERS:
+            found[checkpoint.place.partition] = checkpoint.downstream
+    return found
+
+
 def makeEnd(kind: str, folder: str, side: str, seed: int) -> MirrorEnd:
     """A cluster, not started."""
     if kind == OLD:
@@ -180,9 +194,14 @@ class TakeOver:
         finally:
             self._theirs.stop()
         before = translateOffsets(self._java, target.address)
+        read = checkpointsIn(target)
+        if read != before:
+            raise MirrorError(f"Java reads {before} of their checkpoints, we {read}")
         positions = connectOffsets(target)
-        if positions != dict.fromkeys(range(PARTITION_COUNT), half // PARTITION_COUNT):
-            raise MirrorError(f"MirrorMaker 2 has mirrored up to {positions}")
+        share = half // PARTITION_COUNT
+        again = {number: share - position for number, position in positions.items()}
+        if len(again) != PARTITION_COUNT or min(again.values()) < 0:
+            raise MirrorError(f"MirrorMaker 2 has mirrored up to {positions} of {share}")
         source.commit(MIRRORS, positions)
         source.produce(range(half, messageCount))
         mirror = MirrorProcess(
@@ -194,32 +213,35 @@ class TakeOver:
         )
         try:
             mirror.start()
-            until(
-                lambda: target.count() >= messageCount, "our mirror has mirrored the rest", 120, 100
-            )
+            allCount = messageCount + sum(again.values())
+            until(lambda: target.count() >= allCount, "ours has mirrored the rest", 120, 100)
             first = self._translated(early, before)
             late = dict.fromkeys(range(4), (half + messageCount) // 2 // PARTITION_COUNT)
             source.commit(READERS, late)
-            second = self._translated(late, dict(first))
+            moved = {number: late[number] + again[number] for number in late}
+            second = self._translated(moved, dict(first))
             mirror.stop()
         finally:
             mirror.kill()
-        for entries in target.read():
-            numbers = [entry.number for entry in entries]
-            if numbers != list(range(numbers[0], messageCount, PARTITION_COUNT)):
+        for partition, entries in enumerate(target.read()):
+            row = list(range(partition, messageCount, PARTITION_COUNT))
+            wanted = [*row[:share], *row[positions[partition] :]]
+            if [entry.number for entry in entries] != wanted:
                 raise MirrorError("a message is missing, repeated or out of order")
         return {
             "mirrored by them": half,
             "mirrored by us": messageCount - half,
+            "behind their position": sum(again.values()),
             "behind, theirs": sum(early[each] - before[each] for each in early),
             "behind, by theirs": sum(early[each] - first[each] for each in early),
-            "behind, by ours": sum(late[each] - second[each] for each in late),
+            "behind, by ours": sum(late[each] + again[each] - second[each] for each in late),
         }
 
     def _translated(self, wanted: Mapping[int, int], before: Mapping[int, int]) -> dict[int, int]:
         """
-        By our mirror. Here the offsets of source and target are equal, so a position is right if it
-        is not behind.
+        By our mirror.
+
+        @param wanted: the exact positions, which a translated one may not be behind.
         """
         found: dict[int, int] = {}
 

@@ -29,7 +29,7 @@ from pylogbroker.mirror.checkpoints import (
     offsetSyncsTopic,
     readCheckpoints,
 )
-from pylogbroker.mirror.offsetsyncs import readTables, translate
+from pylogbroker.mirror.offsetsyncs import OffsetSyncTable, readTables, translate
 from pylogbroker.mirror.service import MirrorService, MirrorSettings
 from pylogbroker.producer.kafka.producer import KafkaProducer
 from pylogbroker.testing.localbroker import LocalBroker
@@ -283,7 +283,7 @@ class MirrorOfTodayTests(KafkaSourceCase):
         mirror = self.todayMirror(auto_commit_interval_ms="600000", session_timeout_ms="600")
         mirror.startService()
         await self.until(lambda: mirror.counters.confirmedCount == 1000)
-        self.target.injectDelay("Produce", 300, count=1)
+        self.target.injectDelay("Produce", 1500, count=1)
         await self.send("t", payloads("b", 100))
         self.source.injectError("Heartbeat", "UNKNOWN_MEMBER_ID", count=1)
         (source,) = mirror.sources
@@ -479,9 +479,9 @@ class MirrorInto2011Tests(KafkaSourceCase):
         await client.connect(5000)
         self.addCleanup(client.close)
         source = PartitionId("t", BrokerPartition(0, 0))
-        tables = await readTables(client, "mirrors", ["t"])
+        tables: dict[PartitionId, OffsetSyncTable] = {}
         while not tables or not tables[source].lookUp(500):
-            await mirror.sources[0].record()
+            await mirror.sources[0].record()  # behind the confirmation, so that it is exact
             tables = await readTables(client, "mirrors", ["t"])
         producer = self.producer(self.source)
         await producer.send("t", None, b"k", partition=0)

@@ -9,8 +9,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.task import Clock
+from twisted.internet.defer import CancelledError
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.mirror.offsettracker import OffsetTracker
@@ -59,34 +58,35 @@ class ForgetTests(SynchronousTestCase):
 class GivenUpTests(SynchronousTestCase):
     """A partition that goes, and comes back."""
 
-    def test_confirmedSince(self) -> None:
-        """It starts behind what was confirmed, also meanwhile; or at the stored offset."""
-        for stored, start in ((None, 300), (100, 300), (900, 900)):
-            tracker, clock = OffsetTracker(), Clock()
+    def test_back(self) -> None:
+        """It goes on behind what was registered, and commits as if it had not gone."""
+        for stored in (None, 100, 300):
+            tracker = OffsetTracker()
             tracker.begin(ONE, 100)
             first, second = (tracker.register(ONE, offset) for offset in (200, 300))
-            tracker.confirm(first)
             tracker.giveUp(ONE)
-            taking = Deferred.fromCoroutine(
-                tracker.takeBack(clock, {ONE: stored, TWO: stored}, 1000)
-            )
-            self.assertNoResult(taking)
+            self.assertIs(tracker.handed(ONE), None)
+            tracker.confirm(first)
+            self.assertEqual(tracker.takeBack(ONE, stored), 300)
+            self.assertEqual(tracker.committableOffset(ONE, 400), 200)
             tracker.confirm(second)
-            self.assertEqual(self.successResultOf(taking), {ONE: start, TWO: stored})
-            self.assertEqual((tracker.confirmed(ONE), tracker.handed(ONE)), (start, None))
+            self.assertEqual(tracker.committableOffset(ONE, 400), 400)
 
-    def test_tooLate(self) -> None:
-        """What is not confirmed in time is read again; an earlier owner's start counts once."""
-        tracker, clock = OffsetTracker(), Clock()
+    def test_another(self) -> None:
+        """
+        One that another mirror has moved meanwhile, or of which nothing was registered, begins at
+        its stored offset.
+        """
+        tracker = OffsetTracker()
         tracker.begin(ONE, 100)
         tracker.register(ONE, 200)
         tracker.giveUp(ONE)
-        taking = Deferred.fromCoroutine(tracker.takeBack(clock, {ONE: 50}, 1000))
-        clock.advance(1)
-        self.assertEqual(self.successResultOf(taking), {ONE: 100})
+        self.assertEqual(tracker.takeBack(ONE, 900), 900)
+        self.assertEqual((tracker.confirmed(ONE), tracker.handed(ONE)), (900, None))
+        tracker.giveUp(ONE)
+        self.assertEqual(tracker.takeBack(ONE, 950), 950)
         tracker.giveUp(TWO)
-        again = Deferred.fromCoroutine(tracker.takeBack(clock, {ONE: 50, TWO: 7}, 1000))
-        self.assertEqual(self.successResultOf(again), {ONE: 50, TWO: 7})
+        self.assertEqual((tracker.takeBack(TWO, 7), tracker.takeBack(TWO, None)), (7, None))
 
 
 class CommittableTests(SynchronousTestCase):
