@@ -28,7 +28,7 @@ from tests.contracts.kafkaclients import SCENARIOS, ContractCluster, perform
 
 RUN_SECONDS_MAX = 60
 
-SESSION_TIMEOUT_MS = 3_000
+SESSION_TIMEOUT_MS = 6_000
 """
 Of members: a coordinator waits so long for a member whose first JoinGroup was not answered. The
 broker must allow it.

@@ -117,6 +117,14 @@ class TopicTests(AdminCase):
         self.refused(gone["none"], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         self.assertEqual(await self.admin.listTopics(), [])
 
+    async def test_leaderless(self) -> None:
+        """A topic that has no leader for the moment is listed, too."""
+        await self.topic()
+        for error in ("LEADER_NOT_AVAILABLE", "LISTENER_NOT_FOUND"):
+            fault = self.broker.injectError("Metadata", error, "t")
+            self.assertEqual(await self.admin.listTopics(), ["t"])
+            self.assertEqual(fault.hitCount, 1)
+
     async def test_records(self) -> None:
         """Offsets are found by time at the leaders, and records are deleted."""
         await self.topic()

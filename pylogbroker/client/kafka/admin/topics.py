@@ -18,6 +18,7 @@ from pylogbroker.net.deferreds import asDeferred
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.consumerprotocol import byTopic
+from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.types import TopicPartition
 
 DEFAULT = -1
@@ -27,6 +28,10 @@ EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -2, -1, -3, -4
 _ID_SIZE = 16
 _IDS_VERSION = 6
 _INCREMENTAL = ApiKey.INCREMENTAL_ALTER_CONFIGS
+
+
+_THERE = (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.LISTENER_NOT_FOUND)
+"""What is said of a topic that exists: it may have no leader for the moment."""
 
 
 class ResourceKind(IntEnum):
@@ -161,7 +166,7 @@ class TopicAdmin:
         @return: fails as L{ClusterClient.attempt}.
         """
         found = await self._router.attempt(lambda: self._router.cluster.lookUp(None), "listTopics")
-        return sorted(each.name for each in found.topics if not each.errorCode)
+        return sorted(each.name for each in found.topics if each.errorCode in _THERE)
 
     def describeTopics(self, names: Iterable[str]) -> Deferred[dict[str, Any]]:
         """
