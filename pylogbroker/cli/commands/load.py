@@ -413,7 +413,7 @@ COMMANDS = (
 examples:
   pylogbroker load /tmp/warehouse --zookeeper zk1:2181 --topic clicks
   pylogbroker load /tmp/warehouse --zookeeper zk1:2181 --topic clicks --from earliest --json
-  pylogbroker load /tmp/orders --bootstrap-server log1:9092 --topic orders
+  pylogbroker load /tmp/warehouse-payments --bootstrap-server log1:9092 --topic payments
 
 Each run continues where the last committed one ended, up to the ends of the logs at its start. The
 next run repeats one that died; no row is lost or doubled. --from loads again, and replaces rows.
