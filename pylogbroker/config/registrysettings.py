@@ -142,7 +142,8 @@ class RegistrySettings(Settings):
         "kafkagroup.rebalance.timeout.ms",
         POSITIVE,
         "300000",
-        "How long an election waits for a registry that writes, in milliseconds.",
+        "How long an election waits for a registry that writes, in milliseconds; at least"
+        " `timeout.ms` and the session together.",
     )
     listen = ownKey(
         "listen",
@@ -208,6 +209,14 @@ class RegistrySettings(Settings):
                 f"kafkagroup.heartbeat.interval.ms={values['kafkagroupHeartbeatIntervalMs']} is"
                 " more than a third of kafkagroup.session.timeout.ms="
                 f"{values['kafkagroupSessionTimeoutMs']}"
+            )
+        longestMs = values["timeoutMs"] + values["kafkagroupSessionTimeoutMs"]
+        if values["bootstrapServers"] and values["kafkagroupRebalanceTimeoutMs"] < longestMs:
+            raise ConfigurationError(
+                "kafkagroup.rebalance.timeout.ms="
+                f"{values['kafkagroupRebalanceTimeoutMs']} is less than timeout.ms and"
+                f" kafkagroup.session.timeout.ms together ({longestMs}): an election would not wait"
+                " for the end of a change"
             )
 
     def kafkaProperties(self) -> dict[str, str]:

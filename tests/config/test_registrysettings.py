@@ -92,6 +92,7 @@ class RegistrySettingsTests(SynchronousTestCase):
             ({"broker": "b:1", **servers}, "not both"),
             ({"sasl.username": "u", **servers}, "need each other"),
             ({"kafkagroup.heartbeat.interval.ms": "5000", **servers}, "a third of"),
+            ({"kafkagroup.rebalance.timeout.ms": "19999", **servers}, "together (20000)"),
         ):
             with self.assertRaises(ConfigurationError) as caught:
                 RegistrySettings.fromProperties(given, self.fail)

@@ -84,7 +84,7 @@ class _RegistryMember(ClassicGroupMember):
             clock, settings, cluster, leadership, RegistryMembership(settings, leadership.identity)
         )
         self._leadership = leadership
-        self._sentAtMs = 0.0
+        self._syncSentAtMs = 0.0
 
     async def _assign(self) -> dict[str, bytes]:
         members = {each.memberId: bytes(each.metadata) for each in self.membership.members}
@@ -92,24 +92,27 @@ class _RegistryMember(ClassicGroupMember):
         return dict.fromkeys(members, assignment)
 
     async def _sync(self) -> None:
-        self._sentAtMs = self._nowMs()
+        self._syncSentAtMs = self._nowMs()
         await super()._sync()
 
     def _decodeAssignment(self, data: bytes) -> LeaderAssignment | None:
         return decodeAssignment(data) if data else None
 
     async def _assigned(self, assigned: LeaderAssignment | None) -> None:
-        self._renew()
+        self._renew(self._syncSentAtMs)
         self._leadership.assigned(assigned, self.membership.memberId)
 
     async def _heartbeat(self) -> None:
-        self._sentAtMs = self._nowMs()
+        sentAtMs = self._nowMs()
         await super()._heartbeat()
         if self.membership.phase is Phase.STABLE:
-            self._renew()
+            self._renew(sentAtMs)
 
-    def _renew(self) -> None:
-        self._leadership.leaseEndsAtMs = self._sentAtMs + self._settings.sessionTimeoutMs
+    def _renew(self, sentAtMs: float) -> None:
+        """@param sentAtMs: when the request was sent that the coordinator has answered."""
+        endsAtMs = sentAtMs + self._settings.sessionTimeoutMs
+        # The heartbeat may be older than a SyncGroup that was answered before it.
+        self._leadership.leaseEndsAtMs = max(self._leadership.leaseEndsAtMs, endsAtMs)
 
     def _onMetadata(self) -> None:
         """The election does not depend on topics."""
@@ -242,11 +245,18 @@ class Leadership:
         while self._isElecting and not self._isEnded:
             await self._elected.wait()
         self.check(self.term, 0)
-        self._writeCount += 1
+        self.hold()
         return self.term
 
+    def hold(self) -> None:
+        """
+        A record is sent, which cannot be taken back: a rebalance waits for its outcome, also if the
+        change is given up before. To be followed by L{end}.
+        """
+        self._writeCount += 1
+
     def end(self) -> None:
-        """A change is done."""
+        """A change, or a record, is done."""
         self._writeCount -= 1
         if not self._writeCount:
             self._idle.fire(None)

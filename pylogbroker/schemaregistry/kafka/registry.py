@@ -280,16 +280,26 @@ class KafkaRegistry(BaseRegistry):
             value = self.state.value(key)
             records = remove(self.state, key) if value is None else [put(self.state, key, value)]
             self._log.warn("{key} is written again, since a skipped record has it", key=key)
-            await self._append(term, records)
-            self._repairs.pop(key, None)
+            del self._repairs[key]  # another skipped record brings it back, also meanwhile
+            try:
+                await self._append(term, records)
+            except BaseException:
+                self._repairs[key] = None
+                raise
 
     async def _append(self, term: int, records: Sequence[SchemasRecord]) -> None:
         """Write records, and read them back, unless the broker does not say where they are."""
         assert self.leadership is not None
+        try:
+            await self._topic.readyToWrite()
+        except PylogbrokerError as error:
+            raise RegistryRefusalError(
+                STORE_FAILED, f"The topic cannot be written to now: {error}"
+            ) from error
         self.leadership.checkBefore(term)
         self._isUncertain = True
         try:
-            offsets = await self._topic.write(records)
+            offsets = await self._written(records)
         except PylogbrokerError as error:
             isPartial = len(records) > 1 or isinstance(error, UnknownOutcomeError)
             outcome = "may still take effect" if isPartial else "was not stored"
@@ -297,6 +307,19 @@ class KafkaRegistry(BaseRegistry):
         if min(offsets) >= 0:
             await self._topic.readTo(max(offsets) + 1)
             self._isUncertain = False
+
+    def _written(self, records: Sequence[SchemasRecord]) -> Deferred[list[int]]:
+        """Write records. Cancelling stops waiting; the leadership waits for the outcome, too."""
+        leadership, outcome = self.leadership, Deferred[list[int]]()
+        assert leadership is not None
+
+        def done(result: Any) -> None:
+            leadership.end()
+            outcome.callback(result)
+
+        leadership.hold()
+        Deferred.fromCoroutine(self._topic.write(records)).addBoth(done)
+        return outcome
 
     async def _store(self, term: int, change: PlannedChange) -> bool:
         """Whether the change was made; else another registry has written."""

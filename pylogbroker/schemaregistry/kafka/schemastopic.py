@@ -317,17 +317,26 @@ class SchemasTopic:
 
     # -- writing
 
+    async def readyToWrite(self) -> None:
+        """
+        Wait until nothing but the broker holds up L{write}, which takes C{writeTimeoutMs} at most
+        then.
+
+        @raise PylogbrokerError: the topic's partition is not found in C{writeTimeoutMs}.
+        """
+        if self._producer.fatalError is not None:
+            old, self._producer = self._producer, self._newProducer()
+            await _closeQuietly(old)
+        await self._producer.partitionsFor(self._name)
+
     async def write(self, records: Sequence[SchemasRecord]) -> list[int]:
         """
-        Write records, in order.
+        Write records, in order; after L{readyToWrite}.
 
         @return: the offset of each, -1 where the broker does not say it.
         @raise pylogbroker.errors.UnknownOutcomeError: some may be in the topic.
         @raise PylogbrokerError: others may be; one is not.
         """
-        if self._producer.fatalError is not None:
-            old, self._producer = self._producer, self._newProducer()
-            await _closeQuietly(old)
         sent: list[RecordMetadata] = await gatherAll(
             [self._producer.send(self._name, each.value, each.key, partition=0) for each in records]
         )

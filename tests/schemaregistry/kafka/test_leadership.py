@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from twisted.internet import reactor
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.task import Clock, deferLater
 from twisted.web.resource import Resource
 from twisted.web.server import Site
@@ -17,6 +17,7 @@ from twisted.web.server import Site
 from pylogbroker.client.kafka.cluster import ClusterClient
 from pylogbroker.client.kafka.coordinators import CoordinatorKind
 from pylogbroker.config.kafka.clientsettings import KafkaConsumerSettings
+from pylogbroker.consumer.kafka.groupmembership import Phase
 from pylogbroker.errors import NotLeaderError
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
@@ -243,6 +244,14 @@ class RegistriesTests(KafkaRegistryCase):
         await self.eventually(lambda: self.leaderOf(service) == self.urlOf(other))
         self.assertEqual(await self.asked(service, "POST", PATH, SCHEMA), {"id": 1})
 
+    async def holdsUp(self, service: RegistryService) -> None:
+        """A rebalance has begun, and waits for the registry that leads."""
+        leadership = self.registryOf(service).leadership
+        await self.eventually(lambda: leadership is not None and leadership._isElecting)
+        for _turn in range(20):
+            await deferLater(reactor, 0.01)
+            self.assertEqual(self.leaderOf(service), self.urlOf(service))
+
     async def test_rebalanceWaits(self) -> None:
         """A registry that is writing joins again only when it is done."""
         service = await self.startService()
@@ -251,11 +260,36 @@ class RegistriesTests(KafkaRegistryCase):
         await leadership.begin()
         other = self.makeService()
         other.startService()
-        await self.eventually(lambda: leadership._isElecting)
-        for _turn in range(20):
-            await deferLater(reactor, 0.01)
-            self.assertEqual(self.leaderOf(service), self.urlOf(service))
+        await self.holdsUp(service)
         leadership.end()
+        await self.eventually(lambda: self.leaderOf(other) is not None)
+
+    async def test_rebalanceWaitsForRecord(self) -> None:
+        """
+        A rebalance waits for the outcome of a record that was sent, though its change was given up:
+        until then the record may be stored.
+        """
+        service = await self.startService()
+        registry = self.registryOf(service)
+        write = registry._topic.write
+        answered: Deferred[None] = Deferred()
+        written = []
+
+        async def slow(given: Any) -> list[int]:
+            offsets = await write(given)
+            written.append(offsets)
+            await answered
+            return offsets
+
+        registry._topic.write = slow  # type: ignore[method-assign, assignment]
+        changing = Deferred.fromCoroutine(registry.setLevel("", "NONE"))
+        await self.eventually(lambda: written)
+        changing.cancel()
+        await self.assertFailure(changing, CancelledError)
+        other = self.makeService()
+        other.startService()
+        await self.holdsUp(service)
+        answered.callback(None)
         await self.eventually(lambda: self.leaderOf(other) is not None)
 
 
@@ -361,6 +395,21 @@ class LeaseTests(KafkaRegistryCase):
         error = self.assertRaises(NotLeaderError, self.leadership.check, term)
         self.assertIn("has not heard of the coordinator", str(error))
         self.leadership.end()
+
+    async def test_beatBeforeSync(self) -> None:
+        """
+        The session counts from when SyncGroup was sent, though a heartbeat was due before the
+        answer, which is not sent then; an older heartbeat's answer shortens nothing.
+        """
+        member = self.leadership._member
+        member.membership.phase = Phase.SYNCING
+        member._syncSentAtMs = 1_000
+        self.clock.advance(4)
+        await member._heartbeat()
+        await member._assigned(LeaderAssignment(0, "m", self.identity))
+        self.assertEqual(self.leadership.leaseEndsAtMs, 46_000)
+        member._renew(500)
+        self.assertEqual(self.leadership.leaseEndsAtMs, 46_000)
 
     async def test_terms(self) -> None:
         """A term ends when another registry leads, and with the membership; the next is another."""
