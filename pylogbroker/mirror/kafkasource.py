@@ -12,7 +12,8 @@ What must be true:
   - Before a partition goes to another member, what is in flight is confirmed and committed, unless
   the target takes too long.
   - A partition that was lost, and comes back, goes on behind what was sent to the target, though
-  that could not be committed. A source whose broker restarts may forget its members.
+  that could not be committed. A source whose broker restarts may forget its members. That holds for
+  the same topic only: one that was created again is mirrored from its first message.
   - While the target has no room, nothing is taken; but a member that takes nothing would be put out
   of its group. So it takes from paused partitions then, which have nothing to give.
 """
@@ -52,6 +53,7 @@ from pylogbroker.mirror.offsetsyncs import ZookeeperOffsetSyncStore
 from pylogbroker.mirror.offsettracker import COMMIT_TIMEOUT_MS, OffsetTracker
 from pylogbroker.mirror.pipeline import Outage, retryForever
 from pylogbroker.mirror.target import MirrorRecord, MirrorTarget, TargetCluster
+from pylogbroker.protocol.kafka.schemas import ZERO_UUID
 from pylogbroker.types import BrokerPartition, PartitionId, TopicPartition
 
 ALIVE_SECONDS = 1
@@ -202,6 +204,7 @@ class KafkaSourceCluster:
         self._targetSettings = targetSettings
         self._counters = counters
         self._tracker = OffsetTracker()
+        self._topicIds: dict[str, bytes] = {}  # when a partition came last
         self._consumer: KafkaConsumer | None = None
         self._admin: AdminClient | None = None
         self._syncs: KafkaOffsetSyncStore | ZookeeperOffsetSyncStore | None = None
@@ -315,12 +318,24 @@ class KafkaSourceCluster:
         """See L{IRebalanceListener}."""
         assert self._consumer is not None and self._outlet is not None
         positions = self._consumer.positions
+        for topic in {place.topic for place in partitions}:
+            self._checkId(topic)
         for place in partitions:
             partitionId, position = partitionIdOf(place), positions.get(place)
             self._outlet.forget(partitionId)
             start = self._tracker.takeBack(partitionId, position)
             if start is not None and start != position:
                 self._seek(partitionId, start)
+
+    def _checkId(self, topic: str) -> None:
+        """Forget what was sent of a topic that was created again."""
+        assert self._consumer is not None
+        topicId = self._consumer.topicId(topic)
+        if topicId == ZERO_UUID:
+            return
+        if self._topicIds.get(topic, topicId) != topicId:
+            self._tracker.forgetGiven(topic)
+        self._topicIds[topic] = topicId
 
     async def partitionsRevoked(self, partitions: Collection[TopicPartition]) -> None:
         """See L{IRebalanceListener}."""

@@ -89,6 +89,11 @@ class OffsetTracker:
             self._given[partitionId] = known
         self.reset(partitionId)
 
+    def forgetGiven(self, topic: str) -> None:
+        """Another topic has the name now: what was sent of the old one says nothing about it."""
+        for partitionId in [each for each in self._given if each.topic == topic]:
+            del self._given[partitionId]
+
     def takeBack(self, partitionId: PartitionId, offset: int | None) -> int | None:
         """
         Start a partition. One that this mirror has given up before goes on behind what was

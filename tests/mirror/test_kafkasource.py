@@ -295,6 +295,26 @@ class MirrorOfTodayTests(KafkaSourceCase):
         wanted = [*payloads("a", 1000), *payloads("b", 100), *payloads("c", 100)]
         self.assertEqual(await self.values("t"), {0: wanted})
 
+    async def test_lostAndMadeAgain(self) -> None:
+        """
+        What was confirmed of a topic says nothing about another one of its name: a topic that was
+        created again while the group had forgotten the mirror is mirrored from its first message.
+        """
+        admin = self.admin(self.source)
+        await self.send("t", payloads("a", 100))
+        mirror = self.todayMirror(auto_commit_interval_ms="600000", session_timeout_ms="600")
+        mirror.startService()
+        await self.until(lambda: mirror.counters.confirmedCount == 100)
+        self.source.injectError("Heartbeat", "UNKNOWN_MEMBER_ID", count=1)
+        self.source.injectDelay("OffsetFetch", 1_000, count=1)
+        (source,) = mirror.sources
+        await self.until(lambda: not source.isOwning)
+        checkAll(await admin.deleteTopics(["t"]))
+        await self.send("t", payloads("b", 300))
+        await self.until(lambda: mirror.counters.confirmedCount >= 400)
+        await mirror.stopService()
+        self.assertEqual(await self.values("t"), {0: [*payloads("a", 100), *payloads("b", 300)]})
+
     async def test_stuck(self) -> None:
         """
         A message that the target refuses is named; those before it arrive, and all others once it

@@ -59,6 +59,7 @@ from pylogbroker.metrics.clientmetrics import consumerFamilies
 from pylogbroker.metrics.counters import ConsumerCounters
 from pylogbroker.metrics.exposition import Family
 from pylogbroker.net.deferreds import Waiters, asDeferred
+from pylogbroker.protocol.kafka.schemas import ZERO_UUID
 from pylogbroker.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 __all__ = ["ConsumerRecord", "KafkaConsumer", "LogTruncatedError", "OffsetAndTimestamp"]
@@ -250,6 +251,16 @@ class KafkaConsumer:
             for place, each in self._partitions.items()
             if each.position != NO_OFFSET
         }
+
+    def topicId(self, topic: str) -> bytes:
+        """
+        Which topic of the name there is now, as far as is known: one that is created again has
+        another id.
+
+        @return: 16 bytes; zeros: unknown.
+        """
+        known = self._cluster.metadata.topics.get(topic)
+        return ZERO_UUID if known is None else known.topicId
 
     def _of(self, place: TopicPartition) -> AssignedPartition:
         found = self._partitions.get(TopicPartition(*place))
