@@ -316,9 +316,10 @@ class KafkaProducer:
                 return
             if headers or type(value) is not bytes or (key is not None and type(key) is not bytes):
                 try:
-                    headers = tuple(headers)
+                    # A copy, pair by pair: records are encoded later.
+                    headers = tuple([(name, content) for name, content in headers])
                     size = recordSizeMax(key, value, headers)
-                except TypeError as error:
+                except (TypeError, ValueError) as error:
                     self._refuse(EncodingError(f"headers: {error}"), waiter)
                     return
                 except PylogbrokerError as error:

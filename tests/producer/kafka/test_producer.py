@@ -106,6 +106,18 @@ class SendTests(ProducerCase):
         [body] = self.kafka.asked(ApiKey.PRODUCE)
         self.assertEqual(body.acks, -1)
 
+    def test_changedHeaders(self) -> None:
+        """What an application does with a message's headers later changes nothing."""
+        producer = self.make(linger_ms="1000")
+        pair = ["h", b"x"]
+        headers: Any = [pair]
+        sending = producer.send("t", b"one", headers=headers)
+        pair[1] = b"other"
+        headers.append(("i", b"y"))
+        self.later(1)
+        self.sent(sending)
+        self.assertEqual(self.kafka.records("t")[0].headers, (("h", b"x"),))
+
     def test_appendTime(self) -> None:
         """The broker's own timestamp counts."""
 
