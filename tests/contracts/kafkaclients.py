@@ -271,7 +271,7 @@ class KafkaClientContract(unittest.TestCase):
         return [await each for each in sent]
 
     async def read(self, consumer: KafkaConsumer, count: int) -> list[ConsumerRecord]:
-        """The next messages, so many exactly."""
+        """The next C{count} messages, exactly."""
         found: list[ConsumerRecord] = []
         while len(found) < count:
             found += consumer.takeMany(count - len(found))
@@ -389,7 +389,7 @@ class KafkaClientContract(unittest.TestCase):
         self.assertEqual(await self.values(topic, 3), [b"0", b"1", b"all"])
 
     async def untilStored(self, topic: str, count: int) -> None:
-        """Wait until a partition has so many messages: C{acks=0} says nothing."""
+        """Wait until a partition has C{count} messages: C{acks=0} says nothing."""
         place = TopicPartition(topic, 0)
         deadline = self._reactor.seconds() + _WAIT_SECONDS_MAX
         while checkAll(await self.admin.listOffsets({place: LATEST}))[place].offset < count:

@@ -36,7 +36,7 @@ _UNFORESEEN = re.compile(r"Unhandled|nobody foresaw|Traceback|should not have ha
 
 def steadyPort() -> int:
     """
-    A port of the loopback interface that nobody has, and that no client is given while its server
+    A free port of the loopback interface, that no client is given while its server
     is away: one below those that the system gives to clients.
     """
     random = SystemRandom()

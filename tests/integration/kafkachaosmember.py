@@ -16,7 +16,7 @@ that copies a topic in transactions, with the positions of its group. Each is a 
     copied N                    a transaction was committed
     error TYPE TEXT             what an application of this kind begins anew after
     trouble TYPE TEXT           what must not happen
-    late SECONDS                the process had no turn for so long
+    late SECONDS                how long the process had no turn
     end {...}                   the last; the producer's counters
 """
 
@@ -170,8 +170,8 @@ class _Witness(_Turns):
     """
     Writes down what a consumer knows of its partitions; its rebalance listener.
 
-    Commits by time are acknowledged to nobody, so it looks at what the consumer takes for
-    committed.
+    No caller learns of the acknowledgement of a commit by time, so it looks at what the consumer
+    takes for committed.
     """
 
     def __init__(self, reactor: Any, record: Record) -> None:

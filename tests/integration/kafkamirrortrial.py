@@ -53,7 +53,7 @@ KINDS = ("mirror", "source", "target")
 """What can be killed."""
 
 REST_COUNT = 5
-"""A target with the same ends so many times, a tenth of a second apart, is at rest."""
+"""A target that has the same ends at this many looks, a tenth of a second apart, is at rest."""
 
 FIRST_PART = 20
 """This part of all messages comes before all others."""
@@ -197,7 +197,7 @@ class KafkaMirrorTrial:
             raise MirrorError(f"the mirror has ended\n{self._running.log}")
 
     def _waitFor(self, count: int) -> None:
-        """Until the target has so many different messages."""
+        """Wait until the target has C{count} different messages."""
         twiceCount = sum(self.expected.values())
 
         def reached() -> bool:

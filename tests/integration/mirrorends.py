@@ -493,7 +493,7 @@ def takeTo(consumer: Consumer, starts: Mapping[int, int], ends: Mapping[int, int
     while left:
         if time.monotonic() > deadline:
             raise AssertionError(f"partitions {left} of {ends} do not come to their ends")
-        for message in consumer.consume(1000, 0.02):  # it waits for so many, or so long
+        for message in consumer.consume(1000, 0.02):
             if message.error() is not None:
                 raise AssertionError(str(message.error()))
             number, offset = message.partition(), message.offset()

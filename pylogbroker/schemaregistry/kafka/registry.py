@@ -369,6 +369,8 @@ class KafkaRegistry(BaseRegistry):
 
     async def setMode(self, subject: str, mode: str) -> str:
         async def plan() -> PlannedChange:
+            if mode and subject and not self.state.ownMode(subject):
+                self._checkLimits(0, 0)
             return modeChange(self.state, subject, mode)
 
         found: str = await self._change(plan)

@@ -272,6 +272,11 @@ class KafkaRegistryState(BaseRegistryState):
             }
         )
 
+    @property
+    def subjectCount(self) -> int:
+        """The number of subjects, or of modes if there are more: a mode needs no version."""
+        return max(super().subjectCount, len(self._modes))
+
     def mode(self, subject: str = "") -> str:
         general = self._modes.get("", READWRITE)
         return general if general == READONLY_OVERRIDE else self._modes.get(subject, general)

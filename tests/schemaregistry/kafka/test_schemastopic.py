@@ -20,6 +20,7 @@ from pylogbroker.client.kafka.admin.client import (
     checkAll,
 )
 from pylogbroker.errors import ClosedError, RegistryRefusalError
+from pylogbroker.schemaregistry import registry as limits
 from pylogbroker.schemaregistry.kafka import registry as module
 from pylogbroker.schemaregistry.kafka.registry import KafkaRegistry
 from pylogbroker.testing.localbroker import LocalBroker
@@ -346,6 +347,18 @@ class FailureTests(KafkaRegistryCase):
         body = {"compatibility": "FULL"}
         self.assertIn("are allowed", await self.refused(42205, service, "PUT", "/config/s", body))
 
+    async def test_full(self) -> None:
+        """A subject gets a mode only while there is room for one more; a known one changes it."""
+        registry = self.registryOf(await self.startService())
+        with patch.object(limits, "SUBJECT_COUNT_MAX", 1):
+            await registry.setMode("a", "READONLY")
+            error: Any = await self.assertFailure(
+                Deferred.fromCoroutine(registry.setMode("b", "READONLY")), RegistryRefusalError
+            )
+            self.assertIn("The registry is full", str(error))
+            self.assertEqual(await registry.setMode("a", "READWRITE"), "READWRITE")
+            self.assertEqual(await registry.setMode("", "READONLY"), "READONLY")
+
     async def test_neverFirst(self) -> None:
         """A change is refused when other registries come first again and again."""
         registry = self.registryOf(await self.startService())
@@ -356,7 +369,7 @@ class FailureTests(KafkaRegistryCase):
         self.assertIn("other registries wrote", str(error))
 
     async def test_waiting(self) -> None:
-        """Who waits for a record can stop waiting, and is told of the end."""
+        """A caller that waits for a record can stop waiting, and learns of the end."""
         service = await self.startService()
         topic = self.registryOf(service)._topic
         cancelled = topic.readTo(1_000)
