@@ -1458,88 +1458,140 @@ encodePlainSet(PyObject *Py_UNUSED(module), PyObject *payloads)
     return set;
 }
 
-/*
- * Walk plain entries of a message set: their payloads, and the offsets behind them. With `pairs`
- * these stand beside each other in one list, else in two.
- */
-static PyObject *
-readEntries(PyObject *arguments, int pairs)
-{
-    PyObject *data, *payloads, *offsets = NULL;
-    Py_ssize_t position, countMax = PY_SSIZE_T_MAX;
-    long long baseOffset;
+/* Where plain entries are read: whole, from a position on. */
+typedef struct {
     const byte *begin;
-    size_t end, size;
-    if (!PyArg_ParseTuple(arguments, pairs ? "O!nLn" : "O!nL", &PyBytes_Type, &data, &position,
-                          &baseOffset, &countMax)) {
-        return NULL;
-    }
-    end = (size_t)PyBytes_GET_SIZE(data);
-    if (position < 0 || (size_t)position > end || baseOffset > INT64_MAX - (long long)end) {
+    size_t end;
+    Py_ssize_t position;
+    int64_t baseOffset;
+} EntryReader;
+
+static int
+EntryReader_open(EntryReader *self, PyObject *data, Py_ssize_t position, long long baseOffset)
+{
+    self->begin = (const byte *)PyBytes_AS_STRING(data);
+    self->end = (size_t)PyBytes_GET_SIZE(data);
+    self->position = position;
+    self->baseOffset = baseOffset;
+    if (position < 0 || (size_t)position > self->end
+        || baseOffset > INT64_MAX - (long long)self->end) {
         PyErr_SetString(PyExc_ValueError, "the position is not in the data");
-        return NULL;
+        return -1;
     }
-    begin = (const byte *)PyBytes_AS_STRING(data);
-    payloads = PyList_New(0);
-    if (payloads == NULL) {
-        return NULL;
-    }
-    if (!pairs) {
-        offsets = Py_BuildValue("[L]", baseOffset + position);
-        if (offsets == NULL) {
-            goto failed;
-        }
-    }
-    for (; countMax > 0; countMax--) {
-        const byte *at = begin + position;
-        PyObject *payload, *offset;
-        int isAdded;
-        size = plainEntrySize(at, end - (size_t)position, INT32_MAX);
-        if (!size) {
-            break;
-        }
-        payload = PyBytes_FromStringAndSize((const char *)at + ENTRY_OVERHEAD,
-                                            (Py_ssize_t)size - ENTRY_OVERHEAD);
-        offset = PyLong_FromLongLong(baseOffset + position + (Py_ssize_t)size);
-        isAdded = payload != NULL && offset != NULL;
-        if (isAdded && pairs) {
-            PyObject *pair = PyTuple_Pack(2, payload, offset);
-            isAdded = pair != NULL && PyList_Append(payloads, pair) == 0;
-            if (pair != NULL) {
-                PyObject_GC_UnTrack(pair); /* it holds no references */
-                Py_DECREF(pair);
-            }
-        }
-        else if (isAdded) {
-            isAdded = PyList_Append(payloads, payload) == 0 && PyList_Append(offsets, offset) == 0;
-        }
-        Py_XDECREF(payload);
-        Py_XDECREF(offset);
-        if (!isAdded) {
-            goto failed;
-        }
-        position += (Py_ssize_t)size;
-    }
-    return pairs ? Py_BuildValue("Nn", payloads, position)
-                 : Py_BuildValue("NNn", payloads, offsets, position);
-failed:
-    Py_DECREF(payloads);
-    Py_XDECREF(offsets);
-    return NULL;
+    return 0;
+}
+
+/* The size of the entry at the position; 0: none that is plain, whole and valid. */
+static size_t
+EntryReader_size(const EntryReader *self)
+{
+    return plainEntrySize(self->begin + self->position, self->end - (size_t)self->position,
+                          INT32_MAX);
 }
 
 /* plainPairs(data, position, baseOffset, countMax): pairs, and the byte behind the last entry. */
 static PyObject *
 plainPairs(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
-    return readEntries(arguments, 1);
+    PyObject *data, *pairs;
+    Py_ssize_t position, countMax;
+    long long baseOffset;
+    EntryReader entries;
+    if (!PyArg_ParseTuple(arguments, "O!nLn", &PyBytes_Type, &data, &position, &baseOffset,
+                          &countMax)
+        || EntryReader_open(&entries, data, position, baseOffset) < 0) {
+        return NULL;
+    }
+    pairs = PyList_New(0);
+    if (pairs == NULL) {
+        return NULL;
+    }
+    for (; countMax > 0; countMax--) {
+        const byte *at = entries.begin + entries.position;
+        size_t size = EntryReader_size(&entries);
+        PyObject *payload, *offset, *pair = NULL;
+        int isAdded;
+        if (!size) {
+            break;
+        }
+        entries.position += (Py_ssize_t)size;
+        payload = PyBytes_FromStringAndSize((const char *)at + ENTRY_OVERHEAD,
+                                            (Py_ssize_t)size - ENTRY_OVERHEAD);
+        offset = PyLong_FromLongLong(baseOffset + entries.position);
+        if (payload != NULL && offset != NULL) {
+            pair = PyTuple_Pack(2, payload, offset);
+        }
+        Py_XDECREF(payload);
+        Py_XDECREF(offset);
+        isAdded = pair != NULL && PyList_Append(pairs, pair) == 0;
+        if (pair != NULL) {
+            PyObject_GC_UnTrack(pair); /* it holds no references */
+            Py_DECREF(pair);
+        }
+        if (!isAdded) {
+            Py_DECREF(pairs);
+            return NULL;
+        }
+    }
+    return Py_BuildValue("Nn", pairs, entries.position);
 }
 
-/* plainColumns(data, position, baseOffset): payloads, offsets, the byte behind the last entry. */
+/*
+ * plainColumns(data, position, baseOffset): the edges of the payloads, four bytes each, the payloads
+ * together, the offsets before, between and behind the entries, eight bytes each, and the byte
+ * behind the last entry. Numbers are in the machine's byte order.
+ */
 static PyObject *
 plainColumns(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
-    return readEntries(arguments, 0);
+    PyObject *data, *edges, *values, *offsets;
+    Py_ssize_t position;
+    long long baseOffset;
+    EntryReader entries;
+    size_t count = 0, valueSize = 0;
+    if (!PyArg_ParseTuple(arguments, "O!nL", &PyBytes_Type, &data, &position, &baseOffset)
+        || EntryReader_open(&entries, data, position, baseOffset) < 0) {
+        return NULL;
+    }
+    for (;;) {
+        size_t size = EntryReader_size(&entries);
+        if (!size || valueSize + (size - ENTRY_OVERHEAD) > INT32_MAX) {
+            break;
+        }
+        entries.position += (Py_ssize_t)size;
+        valueSize += size - ENTRY_OVERHEAD;
+        count++;
+    }
+    edges = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)((count + 1) * sizeof(int32_t)));
+    values = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)valueSize);
+    offsets = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)((count + 1) * sizeof(int64_t)));
+    if (edges == NULL || values == NULL || offsets == NULL) {
+        Py_XDECREF(edges);
+        Py_XDECREF(values);
+        Py_XDECREF(offsets);
+        return NULL;
+    }
+    else {
+        byte *edge = (byte *)PyBytes_AS_STRING(edges), *value = (byte *)PyBytes_AS_STRING(values);
+        byte *offset = (byte *)PyBytes_AS_STRING(offsets);
+        int32_t reached = 0;
+        int64_t reachedOffset = baseOffset + position;
+        for (size_t index = 0;; index++) {
+            const byte *at = entries.begin + position;
+            int32_t size;
+            memcpy(edge + index * sizeof(reached), &reached, sizeof(reached));
+            memcpy(offset + index * sizeof(reachedOffset), &reachedOffset, sizeof(reachedOffset));
+            if (index == count) {
+                break;
+            }
+            size = (int32_t)readBig32(at) - ENTRY_HEADER;
+            memcpy(value + reached, at + ENTRY_OVERHEAD, (size_t)size);
+            reached += size;
+            position += size + ENTRY_OVERHEAD;
+            reachedOffset += size + ENTRY_OVERHEAD;
+        }
+    }
+    return Py_BuildValue("NNNn", edges, values, offsets, entries.position);
 }
 
 /* -- frames of 2011 --------------------------------------------------------------------------- */
@@ -1664,8 +1716,9 @@ static PyMethodDef functions[] = {
      PyDoc_STR("plainPairs(data, position, baseOffset, countMax): payloads with the offsets behind"
                " them, and the byte behind the last.")},
     {"plainColumns", plainColumns, METH_VARARGS,
-     PyDoc_STR("plainColumns(data, position, baseOffset): payloads, the offsets before, between and"
-               " behind them, and the byte behind the last.")},
+     PyDoc_STR("plainColumns(data, position, baseOffset): the edges of the payloads, the payloads"
+               " together, the offsets before, between and behind them, and the byte behind the"
+               " last.")},
     {"takeRuns", takeRuns, METH_VARARGS,
      PyDoc_STR("takeRuns(buffer, position, sizeMax): the sets of PRODUCE requests, by type, topic"
                " and partition, and the byte behind the last request.")},

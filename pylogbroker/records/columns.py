@@ -1,7 +1,7 @@
 """
-Messages as columns, for readers that build tables, where an object per message costs too much:
-message sets of 2011 as lists of payloads and offsets, record batches as the buffers of Arrow's
-columns (L{recordColumns}).
+Messages as the buffers of Arrow's columns, for readers that build tables, where an object per
+message costs too much: message sets of 2011 (L{columnBatches}) and record batches
+(L{recordColumns}).
 
 A L{ColumnBatch} is a run of plain entries, or the content of one compressed entry. One tight loop
 walks plain, whole, valid entries; L{readEntry} reads the rest, so both accept the same. Messages
@@ -47,16 +47,19 @@ _INT64_MIN, _INT64_MAX = -1 << 63, (1 << 63) - 1
 
 class ColumnBatch(NamedTuple):
     """
-    Consecutive messages.
+    Consecutive messages of a set of 2011, in the machine's byte order.
 
-    @ivar offsets: of each message's top-level entry.
-    @ivar nextOffsets: the offset to fetch after each message.
+    @ivar payloadOffsets: edges of each message in C{payloads}, four bytes a row, and one more for
+        the end.
+    @ivar offsets: of each message's top-level entry, eight bytes a row.
+    @ivar nextOffsets: the offset to fetch after each message, eight bytes a row.
     @ivar behind: the offset behind the last entry, also of an empty compressed entry.
     """
 
-    payloads: list[bytes]
-    offsets: list[int]
-    nextOffsets: list[int]
+    payloadOffsets: bytes
+    payloads: bytes
+    offsets: bytes
+    nextOffsets: bytes
     behind: int
 
 
@@ -73,8 +76,9 @@ def columnBatches(
     """
     position, end = 0, len(data)
     while True:
+        start = position
         plain, position = _plainColumns(data, position, baseOffset)
-        if plain.payloads:
+        if position > start:
             yield plain
         found = readEntry(data, position, end, position == 0)
         if found is None:
@@ -87,16 +91,18 @@ def columnBatches(
         )
         offset, nextOffset, count = baseOffset + position, baseOffset + behind, len(payloads)
         nextOffsets = [offset] * (count - 1) + [nextOffset] * (count > 0)
-        yield ColumnBatch(payloads, [offset] * count, nextOffsets, nextOffset)
+        offsets = _int64s([offset] * count)
+        yield ColumnBatch(*_joined(payloads), offsets, _int64s(nextOffsets), nextOffset)
         position = behind
 
 
 def _plainColumns(data: bytes, position: int, baseOffset: int) -> tuple[ColumnBatch, int]:
     if native is not None:
-        payloads, offsets, position = native.plainColumns(data, position, baseOffset)
-        return ColumnBatch(payloads, offsets[:-1], offsets[1:], offsets[-1]), position
-    edges, checksums = [position], list[int]()
-    unpack, end, add, addChecksum = PLAIN.unpack_from, len(data), edges.append, checksums.append
+        edges, payloads, offsets, position = native.plainColumns(data, position, baseOffset)
+        behind = baseOffset + position
+        return ColumnBatch(edges, payloads, offsets[:-8], offsets[8:], behind), position
+    bounds, checksums = [position], list[int]()
+    unpack, end, add, addChecksum = PLAIN.unpack_from, len(data), bounds.append, checksums.append
     try:
         while True:
             size, head, checksum = unpack(data, position)
@@ -107,13 +113,23 @@ def _plainColumns(data: bytes, position: int, baseOffset: int) -> tuple[ColumnBa
             addChecksum(checksum)
     except struct.error:
         pass  # fewer bytes than a header
-    payloads = [data[start + PLAIN.size : behind] for start, behind in pairwise(edges)]
-    found = list(map(crc32, payloads))
-    if found != checksums:
-        count = next(index for index, each in enumerate(found) if each != checksums[index])
-        del payloads[count:], edges[count + 1 :]
-    offsets = [baseOffset + edge for edge in edges]
-    return ColumnBatch(payloads, offsets[:-1], offsets[1:], offsets[-1]), edges[-1]
+    found = [data[start + PLAIN.size : behind] for start, behind in pairwise(bounds)]
+    computed = list(map(crc32, found))
+    if computed != checksums:
+        count = next(index for index, each in enumerate(computed) if each != checksums[index])
+        del found[count:], bounds[count + 1 :]
+    offsets = _int64s([baseOffset + bound for bound in bounds])
+    behind = baseOffset + bounds[-1]
+    return ColumnBatch(*_joined(found), offsets[:-8], offsets[8:], behind), bounds[-1]
+
+
+def _int64s(values: list[int]) -> bytes:
+    return array("q", values).tobytes()
+
+
+def _joined(values: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """Edges and bytes of a column without nulls."""
+    return array("i", accumulate(map(len, values), initial=0)).tobytes(), b"".join(values)
 
 
 def completeEntriesSize(data: bytes) -> int:
@@ -190,13 +206,11 @@ class RecordColumns(NamedTuple):
 
 def _binary(values: Sequence[bytes | None]) -> tuple[bytes, bytes, bytes | None]:
     """Edges, bytes and validity of a column."""
-    whole = [value or b"" for value in values]
-    edges = array("i", accumulate(map(len, whole), initial=0)).tobytes()
     validity = None
     if None in values:
         bits = "".join("01"[value is not None] for value in reversed(values))
         validity = int(bits, 2).to_bytes((len(values) + 7) // 8, "little")
-    return edges, b"".join(whole), validity
+    return *_joined([value or b"" for value in values]), validity
 
 
 class _ColumnsEncoder:
@@ -231,8 +245,8 @@ class _ColumnsEncoder:
         return (
             len(records),
             len(headers),
-            array("q", [record.offset for record in records]).tobytes(),
-            array("q", [record.timestampMs for record in records]).tobytes(),
+            _int64s([record.offset for record in records]),
+            _int64s([record.timestampMs for record in records]),
             types.tobytes(),
             *_binary([record.key for record in records]),
             *_binary([record.value for record in records]),

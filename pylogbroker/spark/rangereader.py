@@ -14,7 +14,9 @@ if the messages are large.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -166,6 +168,35 @@ class RangeReader:
             )
 
 
+class _Piece(NamedTuple):
+    """
+    Consecutive messages, without a copy of their bytes.
+
+    @ivar edges: where each payload begins in C{payloads}, and where the last one ends.
+    """
+
+    edges: np.ndarray
+    payloads: pa.Buffer
+    offsets: np.ndarray
+    nextOffsets: np.ndarray
+
+    @property
+    def size(self) -> int:
+        """Bytes of payloads."""
+        return int(self.edges[-1] - self.edges[0])
+
+    def between(self, start: int, end: int) -> _Piece:
+        """The messages from one to before another."""
+        rows = slice(start, end)
+        edges = self.edges[start : end + 1]
+        return _Piece(edges, self.payloads, self.offsets[rows], self.nextOffsets[rows])
+
+    def values(self) -> pa.Array:
+        """The payloads as a column."""
+        buffers = [None, pa.py_buffer(self.edges), self.payloads]
+        return pa.Array.from_buffers(pa.binary(), len(self.offsets), buffers)
+
+
 class ArrowBatchBuilder:
     """
     Makes Arrow batches of the messages of one range, without an object for a row. Columns that are
@@ -173,10 +204,8 @@ class ArrowBatchBuilder:
     """
 
     def __init__(self, offsetRange: OffsetRange) -> None:
-        self._payloads: list[bytes] = []
-        self._offsets: list[int] = []
-        self._nextOffsets: list[int] = []
-        self._size = 0
+        self._pieces: deque[_Piece] = deque()
+        self._count = self._size = 0
         values = {
             "key": None,
             "topic": offsetRange.topic,
@@ -190,32 +219,50 @@ class ArrowBatchBuilder:
 
     def add(self, batch: ColumnBatch) -> Iterator[pa.RecordBatch]:
         """Add messages, and return the batches that are full."""
-        self._payloads += batch.payloads
-        self._offsets += batch.offsets
-        self._nextOffsets += batch.nextOffsets
-        self._size += sum(map(len, batch.payloads))
-        while len(self._payloads) >= ROW_COUNT:
+        offsets = np.frombuffer(batch.offsets, np.int64)
+        if len(offsets):
+            piece = _Piece(
+                np.frombuffer(batch.payloadOffsets, np.int32),
+                pa.py_buffer(batch.payloads),
+                offsets,
+                np.frombuffer(batch.nextOffsets, np.int64),
+            )
+            self._pieces.append(piece)
+            self._count += len(offsets)
+            self._size += piece.size
+        while self._count >= ROW_COUNT:
             yield self._take(ROW_COUNT)
         if self._size > BATCH_SIZE_MAX:
             yield from self.flush()
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         """The messages that are left, as a batch."""
-        if self._payloads:
-            yield self._take(len(self._payloads))
+        if self._count:
+            yield self._take(self._count)
 
     def _take(self, count: int) -> pa.RecordBatch:
-        payloads = self._payloads[:count]
+        taken: list[_Piece] = []
+        left = count
+        while left:
+            piece = self._pieces.popleft()
+            rowCount = len(piece.offsets)
+            if rowCount > left:
+                self._pieces.appendleft(piece.between(left, rowCount))
+                piece = piece.between(0, left)
+            taken.append(piece)
+            left -= len(piece.offsets)
+        self._count -= count
+        self._size -= sum(piece.size for piece in taken)
+        values = [piece.values() for piece in taken]
         columns = {
             **{name: column[:count] for name, column in self._constant.items()},
-            "value": payloads,
-            # Arrow makes a column of an array in half the time that it needs for a list.
-            "offset": np.array(self._offsets[:count], np.int64),
-            "nextOffset": np.array(self._nextOffsets[:count], np.int64),
+            "value": values[0] if len(values) == 1 else pa.concat_arrays(values),
+            "offset": pa.array(np.concatenate([piece.offsets for piece in taken])),
+            "nextOffset": pa.array(np.concatenate([piece.nextOffsets for piece in taken])),
         }
-        del self._payloads[:count], self._offsets[:count], self._nextOffsets[:count]
-        self._size -= sum(map(len, payloads))
-        return pa.RecordBatch.from_pydict(columns, ARROW_SCHEMA)
+        return pa.RecordBatch.from_arrays(
+            [columns[name] for name in ARROW_SCHEMA.names], schema=ARROW_SCHEMA
+        )
 
 
 def readSplit(split: InputSplit, options: SourceOptions) -> Iterator[pa.RecordBatch]:
