@@ -192,6 +192,7 @@ class _Comparison:
     ) -> None:
         self._cluster, self._other = cluster, other
         self._verdict = verdict
+        self._where = TopicPartition(verdict.topic, verdict.partition)
         self._options = options
         self._recent: deque[bytes] = deque()
         self._known: dict[bytes, int] = {}  # of those in the window: how often
@@ -202,12 +203,8 @@ class _Comparison:
 
         @param all: the verdicts so far, for the progress.
         """
-        where = TopicPartition(self._verdict.topic, self._verdict.partition)
         try:
-            # In this order: the other one may have more.
-            mine = _Side(self._cluster, where, str(where), self._options)
-            theirs = _Side(self._other, where, f"{where} of the other cluster", self._options)
-            self._align(mine, theirs)
+            mine, theirs = self._aligned()
             while mine.current is not None and self._verdict.fault is None:
                 self._compare(mine.current, theirs)
                 if self._verdict.fault is None:
@@ -216,23 +213,39 @@ class _Comparison:
         except PylogbrokerError as error:
             self._verdict.fault = f"cannot be compared: {error}"
 
-    def _align(self, mine: _Side, theirs: _Side) -> None:
-        """Leave out the oldest records, which one of both has deleted."""
-        if mine.current is None or theirs.current is None:
-            return
-        isMineOlder = mine.current.timestampMs < theirs.current.timestampMs
-        if theirs.start > 0 and (isMineOlder or not mine.start):
-            older, younger = mine, theirs
-        elif mine.start > 0:
-            older, younger = theirs, mine
-        else:
-            return
-        first = younger.current
+    def _sides(self) -> tuple[_Side, _Side]:
+        where = self._where
+        # In this order: the other one may have more.
+        mine = _Side(self._cluster, where, str(where), self._options)
+        theirs = _Side(self._other, where, f"{where} of the other cluster", self._options)
+        return mine, theirs
+
+    def _aligned(self) -> tuple[_Side, _Side]:
+        """Both, behind the oldest records, which one of both has deleted."""
+        mine, theirs = self._sides()
+        if mine.current is None or theirs.current is None or not (mine.start or theirs.start):
+            return mine, theirs
+        # Timestamps may be equal, or the other cluster's own: then both ways are tried.
+        isMineOlder = theirs.start > 0 and (
+            not mine.start or mine.current.timestampMs < theirs.current.timestampMs
+        )
+        if not self._skipDeleted(mine, theirs, isMineOlder):
+            hasOtherWay = mine.start > 0 and theirs.start > 0
+            if hasOtherWay:
+                mine, theirs = self._sides()
+            if not hasOtherWay or not self._skipDeleted(mine, theirs, not isMineOlder):
+                self._verdict.fault = "they have no record in common"
+        return mine, theirs
+
+    def _skipDeleted(self, mine: _Side, theirs: _Side, isMineOlder: bool) -> bool:
+        """Read the older one up to the first record of the other; whether it has that."""
+        older, younger = (mine, theirs) if isMineOlder else (theirs, mine)
+        first, count = younger.current, 0
         while older.current is not None and first and older.current.digest != first.digest:
             older.advance()
-            self._verdict.deletedCount += 1
-        if older.current is None:
-            self._verdict.fault = "they have no record in common"
+            count += 1
+        self._verdict.deletedCount = count
+        return older.current is not None
 
     def _compare(self, wanted: _Compared, theirs: _Side) -> None:
         """Find a record, behind those that come again."""

@@ -219,6 +219,16 @@ class AgainstTests(VerifyCase):
         fault = self.compared(code=1)["fault"]
         self.assertEqual(fault, "the other cluster has no such partition")
 
+    def test_deletedWithOtherTimes(self) -> None:
+        """Which cluster has the older records is found out where timestamps do not tell."""
+        values = [b"%d" % number for number in range(6)]
+        self.send(*values)
+        self.send(*values, broker=self.other, first=NOW_MS - 1_000)
+        self.delete(self.broker, 2)
+        self.delete(self.other, 3)
+        found = self.compared("--ignore-timestamps", code=0)
+        self.assertEqual((found["matchedCount"], found["deletedCount"]), (3, 1))
+
     def test_deleted(self) -> None:
         """Either cluster may have deleted its oldest records."""
         values = [b"%d" % number for number in range(6)]
