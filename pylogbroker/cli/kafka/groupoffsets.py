@@ -20,6 +20,7 @@ from typing import Any
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.kafka import openCluster, show
 from pylogbroker.cli.kafka.groups import committedOffsets, knownGroups, wantedGroups
+from pylogbroker.cli.kafka.records import readUpTo
 from pylogbroker.cli.kafka.topics import wantedTopics
 from pylogbroker.cli.output import asJson, table
 from pylogbroker.cli.streams import Streams, readText, writeNewFile
@@ -53,7 +54,6 @@ _SHARE = "share"
 _WITHOUT_MEMBERS = ("", "Empty", "Dead")
 _OFFSET_MAX = 2**63 - 1
 _PARTITION_MAX = 2**31 - 1
-_POLL_MS = 500
 
 Offsets = dict[TopicPartition, int]
 GroupOffsets = dict[str, Offsets]
@@ -274,29 +274,28 @@ def _checkpoints(
     end = cluster.offsetsAt([place], LATEST)[place]
     reader = RecordReader(cluster, cluster.offsetsAt([place], EARLIEST))
     found: Offsets = {}
-    while reader.positions[place] < end:
-        for where, record in reader.poll(_POLL_MS):
-            if record.value is None:
-                continue
-            whole = ConsumerRecord(
-                *where,
-                record.offset,
-                record.timestampMs,
-                record.key,
-                record.value,
-                record.headers,
-                leaderEpoch=-1,
-                timestampType=0,
-            )
-            try:
-                checkpoint = decodeCheckpoint(whole)
-            except FormatError as error:
-                problems.append(f"left out: {error}")
-                continue
-            if checkpoint.group == options.group and (
-                not options.topics or checkpoint.place.topic in options.topics
-            ):
-                found[checkpoint.place] = checkpoint.downstream
+    for where, record in readUpTo(end, reader, reader.poll, options.timeoutMs):
+        if record.value is None:
+            continue
+        whole = ConsumerRecord(
+            *where,
+            record.offset,
+            record.timestampMs,
+            record.key,
+            record.value,
+            record.headers,
+            leaderEpoch=-1,
+            timestampType=0,
+        )
+        try:
+            checkpoint = decodeCheckpoint(whole)
+        except FormatError as error:
+            problems.append(f"left out: {error}")
+            continue
+        if checkpoint.group == options.group and (
+            not options.topics or checkpoint.place.topic in options.topics
+        ):
+            found[checkpoint.place] = checkpoint.downstream
     if not found:
         problems.append(f"the mirror has translated no positions of the group {options.group}")
     return found

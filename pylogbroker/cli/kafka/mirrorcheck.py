@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import NamedTuple
 
-from pylogbroker.cli import CommandError
 from pylogbroker.cli.kafka import openCluster, show
+from pylogbroker.cli.kafka.records import readUpTo
 from pylogbroker.cli.kafka.topics import wantedTopics
 from pylogbroker.cli.output import Progress, asJson, tableOfRows
 from pylogbroker.cli.streams import Streams
@@ -39,7 +39,6 @@ from pylogbroker.types import TopicPartition, formatCount
 WINDOW_COUNT = 100_000
 """Records of a partition that may come again; about 20 MB."""
 
-_POLL_MS = 500
 _DIGEST_SIZE = 16
 
 
@@ -141,7 +140,7 @@ class _Side:
         self._where = where
         self._name = name
         self._isTimed: bool = not options.ignoreTimestamps
-        self._timeoutSeconds = options.timeoutMs / 1000
+        self._timeoutMs: int = options.timeoutMs
         self.start = cluster.offsetsAt([where], EARLIEST, True)[where]
         self.end = cluster.offsetsAt([where], LATEST, True)[where]
         self._records = self._read()
@@ -153,17 +152,10 @@ class _Side:
 
     def _read(self) -> Iterator[_Compared]:
         reader = RecordReader(self._cluster, {self._where: self.start}, isCommitted=True)
-        movedAt = monotonic()
-        while (before := reader.positions[self._where]) < self.end:
-            for _where, record in reader.poll(_POLL_MS):
-                if record.offset >= self.end:
-                    return
-                yield _Compared(record.offset, record.timestampMs, _digest(record, self._isTimed))
-            now = monotonic()
-            if reader.positions[self._where] != before:
-                movedAt = now
-            elif now - movedAt > self._timeoutSeconds:
-                raise CommandError(f"{self._name} has ended at {before}, before {self.end}")
+        for _where, record in readUpTo(self.end, reader, reader.poll, self._timeoutMs, self._name):
+            if record.offset >= self.end:
+                return
+            yield _Compared(record.offset, record.timestampMs, _digest(record, self._isTimed))
 
 
 def _digest(record: Record, isTimed: bool) -> bytes:

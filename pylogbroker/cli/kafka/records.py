@@ -11,8 +11,8 @@ import base64
 import os
 import time
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.kafka import openCluster, show
@@ -29,6 +29,8 @@ from pylogbroker.syncclient.kafka.cluster import EARLIEST, LATEST, KafkaCluster
 from pylogbroker.syncclient.kafka.groupmember import KafkaGroupMember
 from pylogbroker.syncclient.kafka.recordreader import RecordReader
 from pylogbroker.types import TopicPartition, formatCount
+
+T = TypeVar("T")
 
 POLL_MS = 500
 COMMIT_MS = 1_000
@@ -178,6 +180,36 @@ def _topics(cluster: KafkaCluster, options: Namespace) -> list[str]:
     if not found:
         raise CommandError(f"there is no topic that matches; there are: {', '.join(names)}")
     return found
+
+
+def readUpTo(
+    end: int,
+    reader: RecordReader,
+    read: Callable[[int], Iterable[T]],
+    timeoutMs: int,
+    name: str = "",
+) -> Iterator[T]:
+    """
+    Read one partition up to the end that it had. What comes behind the end is given out, too.
+
+    @param reader: of that partition only.
+    @param read: C{reader.poll} or C{reader.fetch}, which is called until the position is there.
+    @param timeoutMs: how long the position may stay where it is.
+    @param name: the partition, for the error; by default, topic and number.
+    @raise CommandError: the position did not move for C{timeoutMs}.
+    """
+    [where] = reader.positions
+    movedAt = monotonic()
+    while (before := reader.positions[where]) < end:
+        yield from read(POLL_MS)
+        now = monotonic()
+        if reader.positions[where] != before:
+            movedAt = now
+        elif (now - movedAt) * 1000 > timeoutMs:
+            raise CommandError(
+                f"{name or where} has ended at {before}, before {end}: nothing has come for"
+                f" {timeoutMs} ms"
+            )
 
 
 def _read(source: _Source, printer: _Printer, options: Namespace) -> None:

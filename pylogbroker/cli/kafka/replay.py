@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from pylogbroker.cli import CommandError
 from pylogbroker.cli.kafka import openCluster, show
 from pylogbroker.cli.kafka.publisher import BatchPublisher
-from pylogbroker.cli.kafka.records import READ_COMMITTED
+from pylogbroker.cli.kafka.records import READ_COMMITTED, readUpTo
 from pylogbroker.cli.output import Progress, asJson, formatBytes
 from pylogbroker.cli.streams import Streams
 from pylogbroker.cluster.kafkapartitioner import keyPartition
@@ -34,7 +34,6 @@ from pylogbroker.syncclient.kafka.cluster import EARLIEST, LATEST, KafkaCluster
 from pylogbroker.syncclient.kafka.recordreader import RecordReader
 from pylogbroker.types import TopicPartition, formatCount
 
-_POLL_MS = 500
 _DEFAULT = -1
 
 
@@ -153,18 +152,10 @@ class _TopicCopy:
         reader = RecordReader(
             self._source, {where: self._positions[where]}, isCommitted=self._isCommitted
         )
-        timeoutSeconds = self._options.timeoutMs / 1000
-        movedAt = monotonic()
-        while (before := reader.positions[where]) < end:
-            for _where, record in reader.poll(_POLL_MS):
-                if record.offset >= end:
-                    return
-                yield record
-            now = monotonic()
-            if reader.positions[where] != before:
-                movedAt = now
-            elif now - movedAt > timeoutSeconds:
-                raise CommandError(f"{where} has ended at {before}, before {end}")
+        for _where, record in readUpTo(end, reader, reader.poll, self._options.timeoutMs):
+            if record.offset >= end:
+                return
+            yield record
 
 
 def _ensureTopic(target: KafkaCluster, options: Namespace, count: int) -> list[int]:

@@ -15,8 +15,10 @@ from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
+from pylogbroker.cli import CommandError
 from pylogbroker.cli.kafka import openCluster, show
 from pylogbroker.cli.kafka.mirrorcheck import compareTopics
+from pylogbroker.cli.kafka.records import readUpTo
 from pylogbroker.cli.kafka.topics import effectiveConfigs, wantedTopics
 from pylogbroker.cli.output import Progress, asJson, tableOfRows
 from pylogbroker.cli.streams import Streams
@@ -35,7 +37,6 @@ from pylogbroker.syncclient.kafka.cluster import EARLIEST, LATEST, KafkaCluster
 from pylogbroker.syncclient.kafka.recordreader import RecordReader
 from pylogbroker.types import TopicPartition, formatCount
 
-_POLL_MS = 500
 _POLICY = "cleanup.policy"
 _COMPACT = "compact"
 
@@ -145,7 +146,7 @@ class _PartitionCheck:
         self._cluster = cluster
         self._verdict = verdict
         self._isCompacted = isCompacted
-        self._timeoutSeconds = options.timeoutMs / 1000
+        self._timeoutMs: int = options.timeoutMs
         self._where = TopicPartition(verdict.topic, verdict.partition)
         self._leaderEpoch = -1
         self._nextOffset = 0
@@ -170,6 +171,7 @@ class _PartitionCheck:
         except FormatError as error:
             verdict.fault = str(error)
         except (
+            CommandError,
             ResponseError,
             MessageTooLargeError,
             OffsetOutOfRangeError,
@@ -181,18 +183,11 @@ class _PartitionCheck:
 
     def _batches(self, start: int, end: int) -> Iterator[tuple[bytes, int, BatchHeader]]:
         reader = RecordReader(self._cluster, {self._where: start})
-        movedAt = monotonic()
-        while (before := reader.positions[self._where]) < end:
-            for where, data, _aborted in reader.fetch(_POLL_MS):
-                for at, header in reader.checkedBatches(where, data):
-                    if header.baseOffset >= end:
-                        return
-                    yield data, at, header
-            now = monotonic()
-            if reader.positions[self._where] != before:
-                movedAt = now
-            elif now - movedAt > self._timeoutSeconds:
-                raise FormatError(f"nothing comes from offset {before} on, before the end {end}", 0)
+        for where, data, _aborted in readUpTo(end, reader, reader.fetch, self._timeoutMs):
+            for at, header in reader.checkedBatches(where, data):
+                if header.baseOffset >= end:
+                    return
+                yield data, at, header
 
     def _checkBatch(self, data: bytes, at: int, header: BatchHeader) -> None:
         """@raise FormatError: it is wrong in itself, or does not follow the one before it."""

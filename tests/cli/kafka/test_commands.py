@@ -19,15 +19,21 @@ from confluent_kafka import Consumer, Producer
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from pylogbroker.cli import CommandError
 from pylogbroker.cli.kafka import WaitNotice
+from pylogbroker.cli.kafka.records import readUpTo
 from pylogbroker.cli.main import main, prepare
 from pylogbroker.cli.streams import Streams
 from pylogbroker.errors import PylogbrokerError
+from pylogbroker.net.endpointstrings import endpoint
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.requests import RequestHeader
 from pylogbroker.protocol.kafka.responses import frameResponse
+from pylogbroker.syncclient.kafka.cluster import KafkaCluster
+from pylogbroker.syncclient.kafka.recordreader import RecordReader
 from pylogbroker.testing.backgroundbroker import BackgroundBroker
+from pylogbroker.types import TopicPartition
 from tests.cli.commands import ROOT, Outcome, performAtOnce
 from tests.syncclient.kafka.test_client import OldBroker
 
@@ -319,6 +325,29 @@ class RecordTests(CurrentCase):
             self.assertEqual(self.done(*words, *more).split("\n"), every, more)
         second.abort_transaction(TIMEOUT_SECONDS)
         self.assertEqual(self.done(*words, *committed, "--group", "g"), "behind\n")
+
+    def test_stall(self) -> None:
+        """
+        Reading up to an end that a partition does not have any more ends with an error, after the
+        records that there are, and names the partition and both offsets.
+        """
+        self.done("produce", "-", "--topic", "t", "--partition", "1", input=b"0\n1\n2\n")
+        where = TopicPartition("t", 1)
+        with KafkaCluster([endpoint(self.broker.bootstrapServers)]) as cluster:
+            reader = RecordReader(cluster, {where: 0})
+            found = [each.value for _where, each in readUpTo(3, reader, reader.poll, 1)]
+            self.assertEqual(found, [b"0", b"1", b"2"])
+            for name in ("", "t-1 of the other cluster"):
+                reader.positions[where] = 1
+                rest = readUpTo(5, reader, reader.poll, 1, name)
+                self.assertEqual([next(rest)[1].value, next(rest)[1].value], [b"1", b"2"])
+                error = self.assertRaises(CommandError, next, rest)
+                self.assertIn(f"{name or where} has ended at 3, before 5", str(error))
+            reader.positions[where] = 1
+            batches = readUpTo(5, reader, reader.fetch, 1)
+            next(batches)
+            error = self.assertRaises(CommandError, list, batches)
+            self.assertIn("t-1 has ended at 1, before 5", str(error))
 
     def test_where(self) -> None:
         """From an offset, from a time, from one partition, some records, or topics by pattern."""
