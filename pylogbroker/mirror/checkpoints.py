@@ -122,11 +122,11 @@ def decodeCheckpoint(record: ConsumerRecord) -> Checkpoint:
     """
     Decode a record of the topic of checkpoints.
 
-    @raise FormatError: it is none, or of a later version.
+    @raise FormatError: it is none, or of a later version; or it is a tombstone.
     """
     try:
-        key, value = _Fields(record.key), _Fields(record.value)
-        group, place = key.text(), TopicPartition(key.text(), *key.numbers(">i"))
+        group, place = _checkpointKey(record)
+        value = _Fields(record.value)
         (version,) = value.numbers(">h")
         if version != _VERSION:
             raise ValueError(f"version {version}")
@@ -134,6 +134,34 @@ def decodeCheckpoint(record: ConsumerRecord) -> Checkpoint:
         return Checkpoint(group, place, upstream, downstream, value.text())
     except (ValueError, struct.error) as error:
         raise _bad(record, "checkpoint", error) from error
+
+
+def applyCheckpoint(
+    record: ConsumerRecord, group: str, positions: dict[TopicPartition, int]
+) -> None:
+    """
+    Apply the next record of the topic of checkpoints to the positions of a group in the target: a
+    checkpoint replaces the earlier one of its key, and a tombstone removes it.
+
+    @raise FormatError: as L{decodeCheckpoint}; nothing was changed.
+    """
+    if record.value is not None:
+        checkpoint = decodeCheckpoint(record)
+        if checkpoint.group == group:
+            positions[checkpoint.place] = checkpoint.downstream
+        return
+    try:
+        removedGroup, place = _checkpointKey(record)
+    except (ValueError, struct.error) as error:
+        raise _bad(record, "checkpoint", error) from error
+    if removedGroup == group:
+        positions.pop(place, None)
+
+
+def _checkpointKey(record: ConsumerRecord) -> tuple[str, TopicPartition]:
+    """Group and partition."""
+    key = _Fields(record.key)
+    return key.text(), TopicPartition(key.text(), *key.numbers(">i"))
 
 
 def _bad(record: ConsumerRecord, what: str, error: Exception) -> FormatError:
@@ -203,9 +231,7 @@ async def readCheckpoints(
     found: dict[TopicPartition, int] = {}
 
     def handle(record: ConsumerRecord) -> None:
-        checkpoint = decodeCheckpoint(record)
-        if checkpoint.group == group:
-            found[checkpoint.place] = checkpoint.downstream
+        applyCheckpoint(record, group, found)
 
     try:
         reader = CompactedTopicReader(reactor, consumer, checkpointsTopic(sourceAlias))

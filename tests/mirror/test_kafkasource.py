@@ -20,9 +20,11 @@ from pylogbroker.client.kafka.admin.client import (
 )
 from pylogbroker.cluster.subscription import WildcardSubscription, whitelist
 from pylogbroker.consumer.kafka.consumer import ConsumerRecord, KafkaConsumer
+from pylogbroker.errors import FormatError
 from pylogbroker.mirror.checkpoints import (
     Checkpoint,
     OffsetSync,
+    applyCheckpoint,
     checkpointsTopic,
     decodeCheckpoint,
     decodeOffsetSync,
@@ -479,6 +481,22 @@ class RecordTests(SynchronousTestCase):
             record = ConsumerRecord("x", 0, 0, 0, *written, (), 0, 0)
             self.assertEqual(decode(record), read)
             self.assertEqual(read.encode(), written)
+
+    def test_tombstone(self) -> None:
+        """A tombstone removes the position of its key; one with a damaged key changes nothing."""
+        place, other = TopicPartition("t", 0), TopicPartition("t", 1)
+        positions = {place: 3, other: 4}
+        for group, key, expected in (
+            ("h", Checkpoint("g", place, 3, 3).encode()[0], {place: 3, other: 4}),
+            ("g", Checkpoint("g", place, 3, 3).encode()[0], {other: 4}),
+        ):
+            record = ConsumerRecord("x", 0, 0, 0, key, None, (), 0, 0)
+            applyCheckpoint(record, group, positions)
+            self.assertEqual(positions, expected)
+        damaged = ConsumerRecord("x", 0, 7, 0, b"\0\1g\0\1t", None, (), 0, 0)
+        error = self.assertRaises(FormatError, applyCheckpoint, damaged, "g", positions)
+        self.assertIn("x-0 at offset 7: it is no checkpoint", str(error))
+        self.assertEqual(positions, {other: 4})
 
 
 class MirrorInto2011Tests(KafkaSourceCase):

@@ -28,7 +28,7 @@ from pylogbroker.cluster import metadata
 from pylogbroker.cluster.paths import GroupPaths
 from pylogbroker.consumer.kafka.assignedpartition import ConsumerRecord
 from pylogbroker.errors import FormatError
-from pylogbroker.mirror.checkpoints import checkpointsTopic, decodeCheckpoint
+from pylogbroker.mirror.checkpoints import applyCheckpoint, checkpointsTopic
 from pylogbroker.mirror.offsetsyncs import mirrorTables, translate
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
@@ -275,8 +275,6 @@ def _checkpoints(
     reader = RecordReader(cluster, cluster.offsetsAt([place], EARLIEST))
     found: Offsets = {}
     for where, record in readUpTo(end, reader, reader.poll, options.timeoutMs):
-        if record.value is None:
-            continue
         whole = ConsumerRecord(
             *where,
             record.offset,
@@ -288,14 +286,11 @@ def _checkpoints(
             timestampType=0,
         )
         try:
-            checkpoint = decodeCheckpoint(whole)
+            applyCheckpoint(whole, options.group, found)
         except FormatError as error:
             problems.append(f"left out: {error}")
-            continue
-        if checkpoint.group == options.group and (
-            not options.topics or checkpoint.place.topic in options.topics
-        ):
-            found[checkpoint.place] = checkpoint.downstream
+    if options.topics:
+        found = {each: offset for each, offset in found.items() if each.topic in options.topics}
     if not found:
         problems.append(f"the mirror has translated no positions of the group {options.group}")
     return found

@@ -135,8 +135,13 @@ class ShiftTests(OffsetsCase):
 class CheckpointTests(OffsetsCase):
     """C{translate} with the checkpoints that a mirror has written."""
 
-    def checkpoint(self, *checkpoints: Checkpoint, alias: str = "east") -> None:
-        """Write checkpoints, and between them what is none."""
+    def checkpoint(
+        self,
+        *checkpoints: Checkpoint,
+        alias: str = "east",
+        removed: tuple[Checkpoint, ...] = (),
+    ) -> None:
+        """Write checkpoints, between what is none, and then tombstones for the removed ones."""
         producer = Producer({"bootstrap.servers": self.broker.bootstrapServers})
         topic = checkpointsTopic(alias)
         producer.produce(topic, b"?", b"?", partition=0)
@@ -144,6 +149,8 @@ class CheckpointTests(OffsetsCase):
             key, value = each.encode()
             producer.produce(topic, value, key, partition=0)
         producer.produce(topic, None, b"gone", partition=0)
+        for each in removed:
+            producer.produce(topic, None, each.encode()[0], partition=0)
         self.assertEqual(producer.flush(TIMEOUT_SECONDS), 0)
 
     def test_moves(self) -> None:
@@ -174,6 +181,23 @@ class CheckpointTests(OffsetsCase):
         self.assertEqual(self.exported(), [])
         self.done(*words, "--execute", "--to-group", "moved")
         self.assertEqual(self.exported(), ["moved,t,0,0", "moved,t,1,3"])
+
+    def test_tombstones(self) -> None:
+        """
+        A tombstone removes the earlier checkpoint of its key, and no other: one of another group or
+        partition stays, and so does a later checkpoint.
+        """
+        one, zero = TopicPartition("t", 1), TopicPartition("t", 0)
+        stays, goes = Checkpoint("g", one, 100, 2), Checkpoint("g", zero, 100, 0)
+        self.checkpoint(stays, goes, removed=(goes, Checkpoint("h", one, 100, 2)))
+        words = ("group", "translate", "g", "--source-alias", "east")
+        rows = [line.split() for line in self.done(*words).splitlines()[1:]]
+        self.assertEqual(rows, [["g", "t", "1", "-", "2", "-"]])
+        self.checkpoint(removed=(stays,))
+        self.assertIn("translated no positions of the group g", self.failed(*words))
+        self.checkpoint(stays)
+        rows = [line.split() for line in self.done(*words).splitlines()[1:]]
+        self.assertEqual(rows, [["g", "t", "1", "-", "2", "-"]])
 
     def test_nothing(self) -> None:
         """Without a topic of checkpoints, or one of the group, there is an error."""
