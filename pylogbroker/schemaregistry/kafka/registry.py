@@ -9,7 +9,8 @@ Therefore only the registry that leads writes (L{pylogbroker.schemaregistry.kafk
 change after another:
 
   1. At the beginning of a term, and when the outcome of a write is unknown, it writes a NOOP and
-  reads it back. Then it knows everything that was written before.
+  reads it back, or the topic to its end if the broker does not say where the NOOP is. Then it knows
+  everything that was written before.
   2. It decides what to write (L{pylogbroker.schemas.kafka.changes}).
   3. It checks that it still leads, for long enough; it writes, and reads back what it wrote.
   4. It compares the state with what the change should have made of it, and checks again that it
@@ -273,7 +274,7 @@ class KafkaRegistry(BaseRegistry):
     async def _catchUp(self, term: int) -> None:
         """Read all that was written before, and write again what has lost its place."""
         if self._readyTerm != term or self._isUncertain:
-            await self._append(term, _NOOP)
+            await self._appendNoop(term)
             self._readyTerm = term
         while self._repairs:
             key = next(iter(self._repairs))
@@ -308,6 +309,21 @@ class KafkaRegistry(BaseRegistry):
             await self._topic.readTo(max(offsets) + 1)
             self._isUncertain = False
 
+    async def _appendNoop(self, term: int) -> None:
+        """
+        Write a NOOP, and read it back. If the broker does not say where it is, as for a batch that
+        it already has, the topic is read to its end.
+        """
+        await self._append(term, _NOOP)
+        if self._isUncertain:
+            try:
+                await self._topic.readToEnd()
+            except PylogbrokerError as error:
+                raise RegistryRefusalError(
+                    STORE_FAILED, f"The change may still take effect: {error}"
+                ) from error
+            self._isUncertain = False
+
     def _written(self, records: Sequence[SchemasRecord]) -> Deferred[list[int]]:
         """Write records. Cancelling stops waiting; the leadership waits for the outcome, too."""
         leadership, outcome = self.leadership, Deferred[list[int]]()
@@ -325,7 +341,7 @@ class KafkaRegistry(BaseRegistry):
         """Whether the change was made; else another registry has written."""
         await self._append(term, change.records)
         if self._isUncertain:
-            await self._append(term, _NOOP)
+            await self._appendNoop(term)
         return change.key is None or self.state.value(change.key) == change.value
 
     def checkSubject(self, subject: str) -> None:

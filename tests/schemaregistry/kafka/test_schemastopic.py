@@ -19,7 +19,7 @@ from pylogbroker.client.kafka.admin.client import (
     ResourceKind,
     checkAll,
 )
-from pylogbroker.errors import ClosedError, RegistryRefusalError
+from pylogbroker.errors import ClosedError, RegistryRefusalError, TimedOutError
 from pylogbroker.schemaregistry import registry as limits
 from pylogbroker.schemaregistry.kafka import registry as module
 from pylogbroker.schemaregistry.kafka.registry import KafkaRegistry
@@ -399,6 +399,38 @@ class FailureTests(KafkaRegistryCase):
         end = await self.end()
         self.assertEqual(await self.asked(service, "POST", PATH, SCHEMA), {"id": 1})
         self.assertEqual(await self.end(), end + 3)
+
+    async def test_unknownOffsets(self) -> None:
+        """
+        When the broker does not say where a NOOP is, either, the topic is read to its end before a
+        change is decided, and again before it is answered. If the end is not known, the change is
+        refused.
+        """
+        service = await self.startService()
+        topic = self.registryOf(service)._topic
+        write = topic.write
+        foreign = [(schemaKey("t", 1), schemaValue("t", 1, 40, '"bytes"'))]
+        left = list(foreign)
+
+        async def silent(given: Any) -> list[int]:
+            if left:
+                await self.write(left)
+                left.clear()
+            await write(given)
+            return [-1] * len(given)
+
+        topic.write = silent  # type: ignore[method-assign, assignment]
+        self.broker.injectDelay("Fetch", 200)  # reading lags behind writing
+        self.assertEqual(await self.asked(service, "POST", PATH, SCHEMA), {"id": 41})
+        right = (schemaKey("s", 1), schemaValue("s", 1, 41, CLICK))
+        self.assertEqual(await self.records(), [*foreign, right])
+
+        async def unknown(_places: Any) -> Any:
+            raise TimedOutError("no end")
+
+        with patch.object(topic._consumer, "endOffsets", unknown):
+            reason = await self.refused(50001, service, "PUT", "/config", {"compatibility": "NONE"})
+        self.assertIn("may still take effect: no end", reason)
 
     async def test_notRepaired(self) -> None:
         """What cannot be written again at once is written before the next change."""
