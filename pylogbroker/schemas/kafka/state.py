@@ -16,7 +16,8 @@ A schema's id is forgotten with the last version that has it: a permanent deleti
 record, and a compaction leaves nothing of it. (A topic of our own records keeps ids for ever.)
 
 A version may have been written with another form of its key, for example by karapace, which had the
-fields in another order. Brokers compact by bytes, so such forms are remembered, and used again.
+fields in another order. Brokers compact by bytes, so such forms are remembered, and used again;
+also those of records that were skipped, since the right value must replace them.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ class KafkaRegistryState(BaseRegistryState):
 
     def apply(self, key: RegistryKey, value: Value | None, keyBytes: bytes) -> None:
         """
-        Apply the next record of the topic.
+        Apply the next record of the topic. The form of its key is remembered also if it has no
+        effect, so that the right value replaces it there.
 
         @param value: L{None}: the record removes its key.
         @param keyBytes: the key as it is in the topic.
@@ -94,6 +96,8 @@ class KafkaRegistryState(BaseRegistryState):
         if context:
             self.contexts.setdefault(context)
             return
+        if isinstance(key, SchemaKey | SubjectConfigKey | ModeKey):
+            self._remember(key, keyBytes)
         match key:
             case SchemaKey():
                 self._applySchema(key, value)
@@ -108,15 +112,15 @@ class KafkaRegistryState(BaseRegistryState):
                 self._modes.pop(name or "", None)
                 if value is not None:
                     self._modes[name or ""] = value["mode"]
-            case _:
-                return
-        self._remember(key, keyBytes)
 
     def _remember(self, key: RegistryKey, keyBytes: bytes) -> None:
         forms = self._forms.get(key)
-        if forms is None and keyBytes == encodeKey(key):
-            return
-        forms = self._forms.setdefault(key, {})
+        if forms is None:
+            usual = encodeKey(key)
+            if keyBytes == usual:
+                return
+            # What the key has was read in the usual form, which is not remembered alone.
+            forms = self._forms[key] = {} if self.value(key) is None else {usual: None}
         forms.pop(keyBytes, None)
         forms[keyBytes] = None
 

@@ -19,7 +19,9 @@ from pylogbroker.schemas.kafka.changes import (
     comparedVersions,
     levelChange,
     modeChange,
+    put,
     registration,
+    remove,
     subjectDeletion,
     versionDeletion,
 )
@@ -340,6 +342,32 @@ class SettingTests(ChangeCase):
         )
         [record] = levelChange(self.state, "", "FORWARD").records
         self.assertEqual(record.key, old)
+        removal = levelChange(self.state, "", "").records
+        self.assertEqual([each.key for each in removal], [old, new])
         self.read(SchemasRecord(new, b'{"compatibilityLevel":"NONE"}'))
         removal = levelChange(self.state, "", "").records
         self.assertEqual({each.key for each in removal}, {old, new})
+
+    def test_skippedForm(self) -> None:
+        """
+        A record that was skipped, because it gives an id another schema, with its key in another
+        form: the right value is written in that form, and a compaction keeps nothing wrong. A
+        version that is only in such a record is removed in the form of its key.
+        """
+        self.register("a", TEXTS[0])
+        before, wrongs = picture(self.state), list[SchemasRecord]()
+        for number in (1, 2):
+            key = b'{"magic":1,"version":%d,"subject":"a","keytype":"SCHEMA"}' % number
+            value = b'{"subject":"a","version":%d,"id":1,"schema":"\\"long\\""}' % number
+            wrong = SchemasRecord(key, value)
+            wrongs.append(wrong)
+            self.topic.append(wrong)
+            self.assertRaises(InvalidEntryError, apply, self.state, [wrong])
+        one, two = SchemaKey("a", 1), SchemaKey("a", 2)
+        right = self.state.value(one)
+        assert right is not None
+        self.read(put(self.state, one, right), *remove(self.state, two))
+        self.assertEqual([each.key for each in self.topic[-2:]], [each.key for each in wrongs])
+        again = KafkaRegistryState()
+        apply(again, compacted(self.topic, False))
+        self.assertEqual(picture(again), before)
