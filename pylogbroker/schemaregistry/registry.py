@@ -65,7 +65,7 @@ VERSION_COUNT_MAX = 1_000
 """Versions of a subject, without those that were permanently deleted."""
 
 TEXTS_SIZE_MAX = 256 << 20
-"""Bytes of all schemas together."""
+"""Characters of all schemas together. Each takes one byte of memory in ASCII text, four at most."""
 
 STORE_FAILED = 50001
 TIMED_OUT = 50002
@@ -256,7 +256,7 @@ class BaseRegistry(ABC):
                 NOT_ALLOWED,
                 f"The registry is full. The limits are {VERSION_COUNT_MAX} versions of a subject"
                 f" that are not permanently deleted, {SUBJECT_COUNT_MAX} subjects,"
-                f" {TEXTS_SIZE_MAX} bytes of schemas",
+                f" {TEXTS_SIZE_MAX} characters of schemas",
             )
 
 

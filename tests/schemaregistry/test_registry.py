@@ -15,6 +15,7 @@ from pylogbroker.errors import InvalidSchemaError, RegistryRefusalError
 from pylogbroker.schemaregistry import registry as module
 from pylogbroker.schemaregistry.registry import Registry
 from pylogbroker.schemas.logrecords import ChangeEnvelope, Initialize, encodeRecord
+from pylogbroker.schemas.schematext import canonicalText
 from pylogbroker.testing.worker import ManualWorker
 from tests.broker.manualbroker import capture
 from tests.schemaregistry.registrycase import RegistryCase
@@ -168,7 +169,15 @@ class RegistryTests(RegistryCase):
             await registry.deleteVersion("s", 1, True)
             self.assertEqual(await registry.register("s", X), 1)
         with patch.object(module, "TEXTS_SIZE_MAX", 100):
-            await self.refused(42205, registry.register("t", XY))
+            reason = await self.refused(42205, registry.register("t", XY))
+            self.assertIn("100 characters of schemas", reason)
+        wide = canonicalText('{"type":"int","doc":"%s"}' % ("\N{SNOWMAN}" * 100))
+        size = registry.state.textsSize + len(wide)
+        self.assertGreater(len(wide.encode()), len(wide))
+        with patch.object(module, "TEXTS_SIZE_MAX", size - 1):
+            await self.refused(42205, registry.register("wide", wide))
+        with patch.object(module, "TEXTS_SIZE_MAX", size):
+            await registry.register("wide", wide)
         with patch.object(module, "SUBJECT_COUNT_MAX", 1):
             await self.refused(42205, registry.setLevel("t", "NONE"))
 
