@@ -224,8 +224,8 @@ class MirrorTrial:
 
     def _waitFor(self, count: int, allowedCount: int) -> None:
         """
-        Until the target has so many different messages, roughly: those that are there twice are
-        taken off as far as they are known.
+        Wait until the target has about C{count} different messages: known duplicates are not
+        counted.
 
         @param allowedCount: how many messages may be sent meanwhile.
         """

@@ -1,6 +1,6 @@
 """
 Writes records, with acknowledgement by all replicas and without duplicates; a module of its own,
-since who reads does not write.
+since a command that reads records does not need it.
 
 The writer is idempotent: it has a producer id, and each partition's batches are numbered. A batch
 whose answer was lost is sent again with its numbers, and the broker keeps one.
