@@ -12,7 +12,8 @@ from pylogbroker.types import TopicPartition
 async def main(reactor, options):
     async with AdminClient(reactor, {"bootstrap.servers": options.bootstrapServer}) as admin:
         created = await admin.createTopics([NewTopic(options.topic, partitionCount=3)])
-        print(f"{options.topic}: {created[options.topic]}")
+        result = created[options.topic]
+        print("created" if not isinstance(result, Exception) else result)
         found = checkAll(await admin.describeTopics([options.topic]))
         parts = found[options.topic].partitions
         places = [TopicPartition(options.topic, part.partitionIndex) for part in parts]
