@@ -274,7 +274,7 @@ class ServerConnection(TwistedProtocol):
         self._decoder.feed(data)
         if not self.busy:
             self._advance()
-        elif self._decoder.heldSize > self.connections.memory.receiveSize:
+        elif self._decoder.heldSize > self.connections.memory.shareSize:
             self._pause()
 
     def _choose(self, data: bytes) -> bytes:
@@ -419,7 +419,7 @@ class ServerConnection(TwistedProtocol):
             self._pause()
         elif (
             self._reservation is None
-            and self._decoder.frameSize > self.connections.memory.receiveSize
+            and self._decoder.frameSize > self.connections.memory.shareSize
         ):
             self._reserve()
         elif self._reservation is None or self._reservation.granted:

@@ -5,9 +5,10 @@ What must be true: thousands of clients that each begin a large request do not f
 client that waits for memory gets it in turn; a client that has memory and does not continue cannot
 starve the others.
 
-Each connection may hold a share (C{receiveSize}) of a fixed amount without a reservation, at most
-960 KiB. Shares are dealt anew whenever there are a quarter more connections, or few again. The deal
-subtracts what connections hold, because they may keep it.
+Each connection may hold a share (C{shareSize}) of a fixed amount without a reservation, at most 960
+KiB; while there are few connections, it may receive half as much again at once. Shares are dealt
+anew whenever there are a quarter more connections, or few again. The deal subtracts what
+connections hold, because they may keep it.
 
 A larger frame first needs a reservation of its whole size: up to 1 MiB from the budget for ordinary
 frames, else from the one for large frames. A connection that waits for it is not read. The memory
@@ -25,12 +26,14 @@ from typing import Any
 
 from pylogbroker.limits import MemoryBudget, Reservation
 
-RECEIVE_SIZE_MAX = 960 << 10
+RECEIVE_SIZE_MAX = 1440 << 10
 """
 What is received at once is appended partition by partition, so this bounds how many requests share
-the cost of an append: for example 80 with a message of 200 bytes, for each of 50 partitions. It is
-a little below L{ORDINARY_SIZE_MAX}, so that a frame of 1 MiB has a reservation.
+the cost of an append: for example 120 with a message of 200 bytes, for each of 50 partitions.
 """
+
+SHARE_SIZE_MAX = 960 << 10
+"""A little below L{ORDINARY_SIZE_MAX}, so that a frame of 1 MiB has a reservation."""
 
 RECEIVE_SIZE_MIN = 4 << 10
 RECEIVE_SIZE_TOTAL = 64 << 20
@@ -51,8 +54,7 @@ class RequestMemory:
     """
     The memory budget of requests.
 
-    @ivar receiveSize: bytes that each connection may receive at once, and hold without a
-        reservation.
+    @ivar receiveSize: bytes that each connection may receive at once.
     @ivar unreservedSize: gives the bytes that all connections hold without reservations.
     @ivar onShareChange: called when C{receiveSize} has changed.
     """
@@ -74,6 +76,11 @@ class RequestMemory:
         self.onShareChange: Callable[[], object] = int
         self.connectionCount = 0
         self.receiveSize = RECEIVE_SIZE_MAX
+
+    @property
+    def shareSize(self) -> int:
+        """Bytes that each connection may hold without a reservation."""
+        return min(self.receiveSize, SHARE_SIZE_MAX)
 
     @property
     def reservedSize(self) -> int:

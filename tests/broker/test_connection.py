@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.broker.connection import BrokerConnections, BrokerFactory, ServerConnection
-from pylogbroker.broker.requestmemory import RECEIVE_SIZE_MAX, RequestMemory
+from pylogbroker.broker.requestmemory import RECEIVE_SIZE_MAX, SHARE_SIZE_MAX, RequestMemory
 from pylogbroker.errors import InvalidRequestValueError
 from pylogbroker.metrics.counters import ConnectionCounters
 from pylogbroker.net.ratelimitedlog import RateLimitedLogger
@@ -228,8 +228,8 @@ class HeldTests(LeadTestCase):
             sentCount += 1
             broker.turn()
         self.assertLess(sentCount, 1000)
-        self.assertGreater(peer.heldSize, RECEIVE_SIZE_MAX)
-        self.assertLessEqual(peer.heldSize, 2 * RECEIVE_SIZE_MAX)
+        self.assertGreater(peer.heldSize, SHARE_SIZE_MAX)
+        self.assertLessEqual(peer.heldSize, 2 * SHARE_SIZE_MAX)
         self.assertNotIn(peer.transport, broker.reactor.getReaders())
         self.assertEqual(broker.log().logEndOffset, 22)
         broker.settle()
@@ -550,7 +550,7 @@ class LargeFrameTests(LeadTestCase):
             sent += some
             broker.turn()
         self.assertLess(sent, 2 * MIB)
-        self.assertLessEqual(second.heldSize, 2 * RECEIVE_SIZE_MAX)
+        self.assertLessEqual(second.heldSize, 2 * SHARE_SIZE_MAX)
         self.assertEqual((admission.reservedSize, admission.waitingCount), (self.size, 1))
         first.send(self.frame[100_000:])
         broker.settle()
@@ -980,7 +980,7 @@ class DialectTests(DialectTestCase):
         def handle(request: bytes, state: None) -> Any:
             raise ZeroDivisionError
 
-        size = RECEIVE_SIZE_MAX + 1
+        size = SHARE_SIZE_MAX + 1
         self.dialect.handle = handle  # type: ignore[method-assign]
         self.dialect.sizeMax = size
         self.connection = self.connect()
@@ -997,7 +997,7 @@ class DialectTests(DialectTestCase):
         A request that waits gives the memory of its frame back at once, or with its answer if it
         keeps the frame.
         """
-        size = RECEIVE_SIZE_MAX + 1
+        size = SHARE_SIZE_MAX + 1
         self.dialect.sizeMax = size
         frame = struct.pack(">i", size) + bytes(size)
         memory = self.connections.memory
@@ -1143,7 +1143,7 @@ class DialectTests(DialectTestCase):
         A client that is held back reserves no memory for its next frame. A frame that has some
         already is read to its end and taken, so that the memory comes back.
         """
-        size = RECEIVE_SIZE_MAX + 1
+        size = SHARE_SIZE_MAX + 1
         self.dialect.sizeMax = size
         self.connection = self.connect()
         frame = struct.pack(">i", size) + bytes(size)
@@ -1222,7 +1222,7 @@ class SlotTests(DialectTestCase):
 
     def test_memoryOfAnswered(self) -> None:
         """An answer that waits for an earlier one does not keep the memory of its request."""
-        size = RECEIVE_SIZE_MAX + 1
+        size = SHARE_SIZE_MAX + 1
         self.dialect.sizeMax = size
         self.connection = self.connect()
         frame = struct.pack(">i", size) + bytes(size)
