@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from twisted.internet import reactor
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
 from twisted.internet.utils import getProcessOutputAndValue
@@ -315,6 +315,28 @@ class GroupTests(GroupCase):
         await self.send(8)
         await self.until(lambda: len(self.found) == 16)
         self.assertEqual(set(self.found.values()), {1})
+
+    async def test_closeCancelled(self) -> None:
+        """Cancelled while a listener works, it closes the connections all the same."""
+        await self.send(4)
+        opened = self.broker.broker.service.connections.open
+        before = len(opened)
+
+        class Waiting(Listener):
+            def partitionsRevoked(self, partitions: Collection[TopicPartition]) -> Any:
+                self.told.append(("revoked", set(partitions)))
+                return Deferred()
+
+        member, listener = self.member(), Waiting()
+        member.subscribe(["t"], listener)
+        self.read(member)
+        await self.until(lambda: len(self.found) == 4)
+        closing = member.close()
+        await self.until(lambda: listener.told[-1][0] == "revoked")
+        closing.cancel()
+        await self.assertFailure(closing, CancelledError)
+        await member.close()
+        await self.until(lambda: len(opened) == before)
 
     async def test_unsubscribed(self) -> None:
         """One that wants no topics any more gives its partitions up, and may assign some."""

@@ -658,6 +658,7 @@ class KafkaConsumer:
         self._wake()
         try:
             await self._group.close()
+        finally:  # also when it is cancelled: the connections go in any case
             self._fetcher.stop()
             self._cluster.abort()
             self._wake()
@@ -665,9 +666,9 @@ class KafkaConsumer:
                 await self._cluster.close()
             except ClosedError:
                 pass  # requests under way were cut
-        finally:
-            self._isClosed = True
-            self._closed.fire(None)
+            finally:
+                self._isClosed = True
+                self._closed.fire(None)
 
 
 def _offsetsAlone(

@@ -372,9 +372,11 @@ class BaseGroupMember:
         running, self._running = self._running, None
         if running is not None:
             running.cancel()
-        if self.membership.phase is Phase.STABLE:
-            await self._reader.revoke(list(self._reader.owned))
-        self._stopBeating()
+        try:
+            if self.membership.phase is Phase.STABLE:
+                await self._reader.revoke(list(self._reader.owned))
+        finally:
+            self._stopBeating()
         await self._leave("the consumer was closed")
         self.membership.lose()
         self._out.fire(None)
