@@ -55,6 +55,7 @@ class RequestMemory:
     The memory budget of requests.
 
     @ivar receiveSize: bytes that each connection may receive at once.
+    @ivar shareSize: bytes that each connection may hold without a reservation.
     @ivar unreservedSize: gives the bytes that all connections hold without reservations.
     @ivar onShareChange: called when C{receiveSize} has changed.
     """
@@ -76,11 +77,7 @@ class RequestMemory:
         self.onShareChange: Callable[[], object] = int
         self.connectionCount = 0
         self.receiveSize = RECEIVE_SIZE_MAX
-
-    @property
-    def shareSize(self) -> int:
-        """Bytes that each connection may hold without a reservation."""
-        return min(self.receiveSize, SHARE_SIZE_MAX)
+        self.shareSize = SHARE_SIZE_MAX
 
     @property
     def reservedSize(self) -> int:
@@ -118,6 +115,7 @@ class RequestMemory:
             self.receiveSize,
             max(min(share, RECEIVE_SIZE_MAX), RECEIVE_SIZE_MIN),
         )
+        self.shareSize = min(self.receiveSize, SHARE_SIZE_MAX)
         if self.receiveSize != before:
             self.onShareChange()
 

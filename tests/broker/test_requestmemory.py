@@ -14,6 +14,7 @@ from pylogbroker.broker.requestmemory import (
     RECEIVE_SIZE_MAX,
     RECEIVE_SIZE_MIN,
     RECEIVE_SIZE_TOTAL,
+    SHARE_SIZE_MAX,
     RequestMemory,
 )
 from pylogbroker.limits import Reservation
@@ -41,6 +42,7 @@ class ReceiveSizeTests(SynchronousTestCase):
             self.admission.connectionMade()
         self.assertLessEqual(self.admission.receiveSize, RECEIVE_SIZE_TOTAL // 1000)
         self.assertGreater(self.admission.receiveSize, RECEIVE_SIZE_TOTAL // 2000)
+        self.assertEqual(self.admission.shareSize, self.admission.receiveSize)
         for _ in range(999):
             self.admission.connectionLost()
         self.assertEqual(
@@ -63,6 +65,7 @@ class ReceiveSizeTests(SynchronousTestCase):
         for _ in range(10_000):
             self.admission.connectionLost()
         self.assertEqual(self.admission.receiveSize, RECEIVE_SIZE_MAX)
+        self.assertEqual(self.admission.shareSize, SHARE_SIZE_MAX)
 
     def test_least(self) -> None:
         """However many there are, each has 4 KiB."""
