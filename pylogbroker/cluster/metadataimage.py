@@ -1,6 +1,9 @@
 """
-The metadata of one broker's cluster for today's protocol: its id, its topics with ids and settings,
-who may do what and how much, and the producer ids that were given away.
+The metadata of a cluster for today's protocol: its id, its brokers, its topics with ids, settings
+and partitions, who may do what and how much, and the producer ids that were given away.
+
+A broker that keeps its metadata by itself is a cluster of one: it has no records of brokers and of
+single partitions, and leads every partition of its topics.
 
 A L{MetadataImage} is the sum of records. A change is a list of records, which a store makes durable
 (L{pylogbroker.storage.metadatastore}) before they are applied. So the image never shows what a
@@ -67,6 +70,70 @@ class TopicRemovalCompletedRecord(NamedTuple):
     """The partitions of a removed topic are gone, too."""
 
     topicId: str
+
+
+class RegisterBrokerRecord(NamedTuple):
+    """
+    A broker serves from now on. It replaces what an earlier process of this broker registered.
+
+    @ivar epoch: the broker's epoch: the number of the change that has this record, so that no two
+        registrations share one.
+    @ivar endpoints: of each listener: its name, host, port, and security protocol as Kafka names
+        it, such as C{"SASL_SSL"}.
+    @ivar rack: L{None}: it has none.
+    """
+
+    brokerId: int
+    epoch: int
+    endpoints: list[list[Any]]
+    rack: str | None
+
+
+class FenceBrokerRecord(NamedTuple):
+    """
+    A broker is gone: it leads nothing, and is in no in-sync set, until it registers anew.
+
+    @ivar epoch: of the registration that has ended.
+    """
+
+    brokerId: int
+    epoch: int
+
+
+class BrokerShutdownRecord(NamedTuple):
+    """
+    A broker is about to stop: it is given no partition to lead any more.
+
+    @ivar epoch: of its registration.
+    """
+
+    brokerId: int
+    epoch: int
+
+
+class UnregisterBrokerRecord(NamedTuple):
+    """A fenced broker will not come back; it may have no replica."""
+
+    brokerId: int
+
+
+class PartitionRecord(NamedTuple):
+    """
+    A partition is new, or has changed; the fields are those of L{PartitionImage}. The partitions of
+    a topic are added in order, from 0 on.
+    """
+
+    topicId: str
+    partition: int
+    leader: int
+    leaderEpoch: int
+    partitionEpoch: int
+    replicas: list[int]
+    inSync: list[int]
+    eligibleLeaders: list[int]
+    lastKnownLeader: int
+    adding: list[int]
+    removing: list[int]
 
 
 class ConfigRecord(NamedTuple):
@@ -160,6 +227,11 @@ Record = (
     | PartitionCountRecord
     | RemoveTopicRecord
     | TopicRemovalCompletedRecord
+    | RegisterBrokerRecord
+    | FenceBrokerRecord
+    | BrokerShutdownRecord
+    | UnregisterBrokerRecord
+    | PartitionRecord
     | ConfigRecord
     | ProducerIdsRecord
     | AclRecord
@@ -175,6 +247,11 @@ _KINDS: dict[str, type[Any]] = {
     "partitionCount": PartitionCountRecord,
     "removeTopic": RemoveTopicRecord,
     "topicRemoved": TopicRemovalCompletedRecord,
+    "registerBroker": RegisterBrokerRecord,
+    "fenceBroker": FenceBrokerRecord,
+    "brokerShutdown": BrokerShutdownRecord,
+    "unregisterBroker": UnregisterBrokerRecord,
+    "partition": PartitionRecord,
     "config": ConfigRecord,
     "producerIds": ProducerIdsRecord,
     "acl": AclRecord,
@@ -212,18 +289,115 @@ def _record(fields: dict[str, Any]) -> Record:
     return kind(**fields)  # type: ignore[no-any-return]
 
 
+class Endpoint(NamedTuple):
+    """
+    Where a listener of a broker is reached.
+
+    @ivar listener: its name.
+    @ivar protocol: as Kafka names it, such as C{"PLAINTEXT"}.
+    """
+
+    listener: str
+    host: str
+    port: int
+    protocol: str
+
+
+class BrokerImage(NamedTuple):
+    """
+    A broker that has registered.
+
+    @ivar epoch: of its registration.
+    @ivar isFenced: it is gone: it can lead nothing.
+    @ivar isShuttingDown: it is about to go, and is given nothing to lead.
+    """
+
+    brokerId: int
+    epoch: int
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None
+    isFenced: bool = False
+    isShuttingDown: bool = False
+
+    @property
+    def mayLead(self) -> bool:
+        return not self.isFenced and not self.isShuttingDown
+
+
+class PartitionImage(NamedTuple):
+    """
+    Who has a partition, and who leads it.
+
+    @ivar leader: a broker; -1: none.
+    @ivar leaderEpoch: greater with each new leader.
+    @ivar partitionEpoch: one greater with each change.
+    @ivar replicas: the brokers that are to have it, the preferred leader first.
+    @ivar inSync: those of them that have all that was acknowledged to C{acks=all}.
+    @ivar eligibleLeaders: those that are not in sync, but have all that was acknowledged, since
+        nothing has been since they left (KIP-966).
+    @ivar lastKnownLeader: the last leader of a partition that has none and nobody eligible; else
+        -1.
+    @ivar adding: replicas that a reassignment adds.
+    @ivar removing: replicas that a reassignment removes at its end.
+    """
+
+    leader: int
+    leaderEpoch: int
+    partitionEpoch: int
+    replicas: tuple[int, ...]
+    inSync: tuple[int, ...]
+    eligibleLeaders: tuple[int, ...] = ()
+    lastKnownLeader: int = -1
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, record: PartitionRecord) -> PartitionImage:
+        """What a record says."""
+        return cls(
+            record.leader,
+            record.leaderEpoch,
+            record.partitionEpoch,
+            tuple(record.replicas),
+            tuple(record.inSync),
+            tuple(record.eligibleLeaders),
+            record.lastKnownLeader,
+            tuple(record.adding),
+            tuple(record.removing),
+        )
+
+    def record(self, topicId: UUID, partition: int) -> PartitionRecord:
+        """The record that makes it a topic's."""
+        return PartitionRecord(
+            str(topicId),
+            partition,
+            self.leader,
+            self.leaderEpoch,
+            self.partitionEpoch,
+            list(self.replicas),
+            list(self.inSync),
+            list(self.eligibleLeaders),
+            self.lastKnownLeader,
+            list(self.adding),
+            list(self.removing),
+        )
+
+
 class TopicImage(NamedTuple):
     """
     A topic of today's protocol.
 
     @ivar topicId: never that of another topic, not even of an earlier one of this name.
     @ivar configs: settings that differ from the broker's, as texts. Not to be changed.
+    @ivar partitions: by number. None: the one broker, which keeps its metadata by itself, has and
+        leads all C{partitionCount} of them.
     """
 
     name: str
     topicId: UUID
     partitionCount: int
     configs: dict[str, str]
+    partitions: tuple[PartitionImage, ...] = ()
 
 
 class ScramCredential(NamedTuple):
@@ -262,6 +436,8 @@ class MetadataImage:
     @ivar topicsById: the same topics.
     @ivar partitionCount: of all topics together.
     @ivar removing: names of removed topics whose partitions may still be there, by id.
+    @ivar brokers: those that have registered, by id; none where one broker keeps its metadata by
+        itself.
     @ivar brokerConfigs: settings by broker id, and C{""} for those of all brokers.
     @ivar groupConfigs: settings by group id, of groups that have some.
     @ivar scramCredentials: what is kept of passwords, by user and mechanism.
@@ -279,6 +455,7 @@ class MetadataImage:
         self.topicsById: dict[UUID, TopicImage] = {}
         self.partitionCount = 0
         self.removing: dict[UUID, str] = {}
+        self.brokers: dict[int, BrokerImage] = {}
         self.brokerConfigs: dict[str, dict[str, str]] = {}
         self.groupConfigs: dict[str, dict[str, str]] = {}
         self.nextProducerId = 0
@@ -302,6 +479,16 @@ class MetadataImage:
                 )
             self.partitionCount += record.partitionCount - topic.partitionCount
             self._put(topic._replace(partitionCount=record.partitionCount))
+        elif isinstance(record, PartitionRecord):
+            self._setPartition(record)
+        elif isinstance(
+            record,
+            RegisterBrokerRecord
+            | FenceBrokerRecord
+            | BrokerShutdownRecord
+            | UnregisterBrokerRecord,
+        ):
+            self._setBroker(record)
         elif isinstance(record, RemoveTopicRecord):
             topic = self._topic(record.topicId)
             self.partitionCount -= topic.partitionCount
@@ -347,6 +534,66 @@ class MetadataImage:
             raise MetadataError(f"topic {record.name} with {record.partitionCount} partitions")
         self.partitionCount += record.partitionCount
         self._put(TopicImage(record.name, topicId, record.partitionCount, {}))
+
+    def _setPartition(self, record: PartitionRecord) -> None:
+        topic = self._topic(record.topicId)
+        number, partitions = record.partition, topic.partitions
+        made = PartitionImage.of(record)
+        where = f"{topic.name}-{number}"
+        if not 0 <= number < topic.partitionCount or number > len(partitions):
+            raise MetadataError(
+                f"{where} with {len(partitions)} of {topic.partitionCount} partitions before it"
+            )
+        if number < len(partitions):
+            before = partitions[number]
+            isNewLeader = made.leader not in (before.leader, -1)
+            if made.partitionEpoch <= before.partitionEpoch:
+                raise MetadataError(
+                    f"{where} is at partition epoch {before.partitionEpoch},"
+                    f" and cannot go on with {made.partitionEpoch}"
+                )
+            if made.leaderEpoch < before.leaderEpoch + isNewLeader:
+                raise MetadataError(
+                    f"{where} has leader {before.leader} in epoch {before.leaderEpoch},"
+                    f" and cannot go on with {made.leader} in epoch {made.leaderEpoch}"
+                )
+        if not made.replicas or (made.leader != -1 and made.leader not in made.replicas):
+            raise MetadataError(f"{where} with leader {made.leader}, replicas {made.replicas}")
+        self._put(
+            topic._replace(partitions=(*partitions[:number], made, *partitions[number + 1 :]))
+        )
+
+    def _setBroker(
+        self,
+        record: RegisterBrokerRecord
+        | FenceBrokerRecord
+        | BrokerShutdownRecord
+        | UnregisterBrokerRecord,
+    ) -> None:
+        brokerId = record.brokerId
+        if isinstance(record, RegisterBrokerRecord):
+            if brokerId in self.brokers and record.epoch <= self.brokers[brokerId].epoch:
+                raise MetadataError(
+                    f"broker {brokerId} has epoch {self.brokers[brokerId].epoch},"
+                    f" and cannot go on with {record.epoch}"
+                )
+            endpoints = tuple(Endpoint(*each) for each in record.endpoints)
+            self.brokers[brokerId] = BrokerImage(brokerId, record.epoch, endpoints, record.rack)
+            return
+        known = self.brokers.get(brokerId)
+        if known is None:
+            raise MetadataError(f"broker {brokerId} has not registered")
+        if isinstance(record, UnregisterBrokerRecord):
+            if not known.isFenced:
+                raise MetadataError(f"broker {brokerId} is there, and cannot be unregistered")
+            del self.brokers[brokerId]
+            return
+        if record.epoch != known.epoch:
+            raise MetadataError(f"broker {brokerId} has epoch {known.epoch}, not {record.epoch}")
+        if isinstance(record, FenceBrokerRecord):
+            self.brokers[brokerId] = known._replace(isFenced=True)
+        else:
+            self.brokers[brokerId] = known._replace(isShuttingDown=True)
 
     def _put(self, topic: TopicImage) -> None:
         self.topics[topic.name] = self.topicsById[topic.topicId] = topic
@@ -419,6 +666,7 @@ class MetadataImage:
         made.topicsById = self.topicsById.copy()
         made.partitionCount = self.partitionCount
         made.removing = self.removing.copy()
+        made.brokers = self.brokers.copy()
         made.brokerConfigs = self.brokerConfigs.copy()
         made.groupConfigs = self.groupConfigs.copy()
         made.nextProducerId = self.nextProducerId
@@ -433,11 +681,20 @@ class MetadataImage:
         """The shortest list of records that makes this image, for a snapshot."""
         if self.clusterId:
             yield ClusterRecord(self.clusterId)
+        for broker in sorted(self.brokers.values(), key=lambda each: each.epoch):
+            brokerId, epoch, endpoints, rack, isFenced, isShuttingDown = broker
+            yield RegisterBrokerRecord(brokerId, epoch, [list(each) for each in endpoints], rack)
+            if isFenced:
+                yield FenceBrokerRecord(brokerId, epoch)
+            if isShuttingDown:
+                yield BrokerShutdownRecord(brokerId, epoch)
         for topic in self.topics.values():
             topicId = str(topic.topicId)
             yield TopicRecord(topic.name, topicId, topic.partitionCount)
             for name, value in topic.configs.items():
                 yield ConfigRecord(TOPIC, topicId, name, value)
+            for number, partition in enumerate(topic.partitions):
+                yield partition.record(topic.topicId, number)
         for removedId, name in self.removing.items():
             yield TopicRecord(name, str(removedId), 1)
             yield RemoveTopicRecord(str(removedId))

@@ -13,13 +13,18 @@ from pylogbroker.cluster.metadataimage import (
     GROUP,
     TOPIC,
     AclRecord,
+    BrokerShutdownRecord,
     ClusterRecord,
     ConfigRecord,
+    Endpoint,
+    FenceBrokerRecord,
     MetadataImage,
     PartitionCountRecord,
+    PartitionImage,
     ProducerIdsRecord,
     QuotaRecord,
     Record,
+    RegisterBrokerRecord,
     RemoveAclRecord,
     RemoveScramCredentialRecord,
     RemoveTopicRecord,
@@ -27,6 +32,7 @@ from pylogbroker.cluster.metadataimage import (
     ScramCredentialRecord,
     TopicRecord,
     TopicRemovalCompletedRecord,
+    UnregisterBrokerRecord,
     decodeRecords,
     encodeRecords,
 )
@@ -191,6 +197,66 @@ class ImageTests(SynchronousTestCase):
             (b'[{"kind":"cluster"}]', "fields []"),
         ):
             self.assertIn(text, str(self.assertRaises(MetadataError, decodeRecords, data)))
+
+    def test_brokers(self) -> None:
+        """Brokers register, are about to stop, are fenced, come back, and are unregistered."""
+        endpoints = [["PLAINTEXT", "one.example", 9092, "PLAINTEXT"]]
+        first = RegisterBrokerRecord(1, 7, endpoints, "a")
+        image = imageOf([*RECORDS, first, RegisterBrokerRecord(2, 8, endpoints, None)])
+        found = image.brokers[1]
+        self.assertEqual(
+            (found.epoch, found.endpoints, found.rack, found.mayLead),
+            (7, (Endpoint("PLAINTEXT", "one.example", 9092, "PLAINTEXT"),), "a", True),
+        )
+        before = list(image.records())
+        for record, text in (
+            (first, "cannot go on with 7"),
+            (FenceBrokerRecord(1, 6), "has epoch 7, not 6"),
+            (BrokerShutdownRecord(3, 7), "broker 3 has not registered"),
+            (UnregisterBrokerRecord(1), "cannot be unregistered"),
+        ):
+            self.assertIn(text, str(self.assertRaises(MetadataError, image.apply, record)))
+        self.assertEqual(list(image.records()), before)
+        made = image.copy()
+        made.apply(BrokerShutdownRecord(1, 7))
+        self.assertFalse(made.brokers[1].mayLead)
+        made.apply(FenceBrokerRecord(1, 7))
+        made.apply(FenceBrokerRecord(2, 8))
+        self.assertEqual(list(image.records()), before)
+        again = imageOf(decodeRecords(encodeRecords(list(made.records()))))
+        self.assertEqual(again.brokers, made.brokers)
+        made.apply(UnregisterBrokerRecord(2))
+        made.apply(first._replace(epoch=9))
+        self.assertEqual([each.mayLead for each in made.brokers.values()], [True])
+
+    def test_partitions(self) -> None:
+        """Partitions of a topic come in order, and change; no epoch goes back."""
+        image = imageOf(RECORDS)
+        topicId = image.topics["orders"].topicId
+        made = PartitionImage(1, 0, 0, (1, 2, 3), (1, 2, 3))
+        image.apply(made.record(topicId, 0))
+        image.apply(made._replace(replicas=(2, 3), leader=2).record(topicId, 1))
+        moved = PartitionImage(2, 1, 1, (1, 2, 3), (2,), (1,), -1, (3,), (1,))
+        image.apply(moved.record(topicId, 0))
+        self.assertEqual(image.topics["orders"].partitions[0], moved)
+        self.assertEqual(len(image.topics["orders"].partitions), 2)
+        again = imageOf(decodeRecords(encodeRecords(list(image.records()))))
+        self.assertEqual(vars(again), vars(image))
+        before = list(image.records())
+        for changed, number, text in (
+            (made, 3, "2 of 3 partitions"),
+            (moved, 0, "partition epoch 1"),
+            (moved._replace(partitionEpoch=2, leader=3), 0, "in epoch 1"),
+            (moved._replace(partitionEpoch=2, leaderEpoch=0), 0, "in epoch 1"),
+            (moved._replace(leader=9), 2, "with leader 9"),
+            (moved._replace(leader=-1, replicas=()), 2, "replicas ()"),
+        ):
+            record = changed.record(topicId, number)
+            self.assertIn(text, str(self.assertRaises(MetadataError, image.apply, record)))
+        self.assertEqual(list(image.records()), before)
+        none = moved._replace(leader=-1, partitionEpoch=2, lastKnownLeader=2)
+        image.apply(none.record(topicId, 0))
+        self.assertEqual(image.topics["orders"].partitions[0].leader, -1)
 
     def test_randomChanges(self) -> None:
         """After any changes the image's own records make it again."""
