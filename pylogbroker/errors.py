@@ -579,3 +579,23 @@ class SessionExpiredException(ZookeeperError):
 
 class ClosingException(ZookeeperError):
     """The owner closed the client."""
+
+
+class MultiFailedException(ZookeeperError):
+    """
+    An operation of a C{multi} was refused, and nothing was changed.
+
+    @ivar index: of the operation, from 0.
+    @ivar reason: why it was refused.
+    """
+
+    def __init__(self, index: int, count: int, reason: ZookeeperError) -> None:
+        super().__init__(
+            f"nothing was changed, since operation {index + 1} of {count} was refused: {reason}"
+        )
+        self.index = index
+        self.reason = reason
+
+
+class RequestSizeException(ZookeeperError):
+    """The request is larger than servers take, and was not sent."""

@@ -525,6 +525,49 @@ class Stat(NamedTuple):
     numChildren: int
 
 
+class CreateOperation(NamedTuple):
+    """
+    Of a C{multi}: create a node. The result is its path, including a sequence number.
+
+    @ivar acls: as kazoo has them; L{None} for the client's.
+    @ivar flags: L{EPHEMERAL}, L{SEQUENCE}, both or none.
+    """
+
+    path: str
+    data: bytes = b""
+    acls: Any = None
+    flags: int = 0
+
+
+class SetOperation(NamedTuple):
+    """Of a C{multi}: change a node's data. The result is the new L{Stat}."""
+
+    path: str
+    data: bytes
+    version: int = -1
+
+
+class DeleteOperation(NamedTuple):
+    """Of a C{multi}: delete a node. The result is L{None}."""
+
+    path: str
+    version: int = -1
+
+
+class CheckOperation(NamedTuple):
+    """
+    Of a C{multi}: require that a node exists, and has a version. The result is L{None}.
+
+    @ivar version: -1 for any.
+    """
+
+    path: str
+    version: int
+
+
+ZookeeperOperation = CreateOperation | SetOperation | DeleteOperation | CheckOperation
+
+
 class WatchEvent(NamedTuple):
     """
     The one event of a watch.
@@ -591,6 +634,18 @@ class IZookeeper(Protocol):
         ...
 
     def delete(self, path: str, version: int = -1) -> Any: ...
+
+    def multi(self, operations: Sequence[ZookeeperOperation]) -> Any:
+        """
+        Carry out all operations in one transaction, or none. An operation sees those before it.
+
+        @return: fires with the list of their results. Fails with
+            L{pylogbroker.errors.MultiFailedException}, which names the operation that was refused
+            and the reason, or with L{pylogbroker.errors.RequestSizeException}: then nothing was
+            changed. B{Any other error leaves open} whether all operations were carried out or
+            none, as after a lost connection; only reading the nodes tells.
+        """
+        ...
 
     def exists(self, path: str) -> Any:
         """Fires with a L{Stat}, or L{None}."""

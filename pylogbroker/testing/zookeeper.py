@@ -2,8 +2,8 @@
 A ZooKeeper in memory: sessions, ephemeral nodes, watches, and faults on command.
 
 For tests that control each step, on their own clock. The contract suite
-C{tests.contracts.zookeeper} runs on it and on a real server. It has no transactions, no quotas, and
-no access control lists that refuse.
+C{tests.contracts.zookeeper} runs on it and on a real server. It has no quotas, and no access
+control lists that refuse.
 
 A request takes C{latencyMs} to the server and back. A connection that is cut in between leaves open
 whether a change was made: a request that had reached the server has its effect, and its answer is
@@ -12,7 +12,8 @@ lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -23,16 +24,29 @@ from pylogbroker.errors import (
     BadVersionException,
     ClosingException,
     ConnectionLossException,
+    MultiFailedException,
     NoChildrenForEphemeralsException,
     NodeExistsException,
     NoNodeException,
     NotEmptyException,
+    RequestSizeException,
     SessionExpiredException,
     ZookeeperError,
     ZookeeperTimeoutException,
 )
-from pylogbroker.interfaces import EPHEMERAL, SEQUENCE, SessionEvent, Stat
+from pylogbroker.interfaces import (
+    EPHEMERAL,
+    SEQUENCE,
+    CheckOperation,
+    CreateOperation,
+    DeleteOperation,
+    SessionEvent,
+    SetOperation,
+    Stat,
+    ZookeeperOperation,
+)
 from pylogbroker.net.deferreds import Waiters, asDeferred
+from pylogbroker.zookeeper.multi import refused, requireSize
 from pylogbroker.zookeeper.watch import ZookeeperClientBase, _WatchCallback
 
 FIRST_SESSION = 0x1000
@@ -79,6 +93,8 @@ class FakeZookeeper:
         self.isRunning = True
         self._nodes = {"/": _Node(b"", 0, 0)}
         self._zxid = 0
+        self._isInMulti = False
+        self._events: list[tuple[str, str, str]] = []  # of the multi under way
         self._nextSession = FIRST_SESSION
         self._sessions: dict[int, FakeZookeeperClient] = {}
         self._expiries: dict[int, Any] = {}
@@ -178,6 +194,49 @@ class FakeZookeeper:
             raise NoNodeException(f"{path}: there is no such node")
         return self._nodes[path]
 
+    def _changing(self, path: str) -> _Node:
+        """A node as a copy, which takes its place: a C{multi} that fails has the earlier one."""
+        node = copy(self._node(path))
+        node.children = node.children.copy()
+        self._nodes[path] = node
+        return node
+
+    def _newZxid(self) -> int:
+        if not self._isInMulti:
+            self._zxid += 1
+        return self._zxid
+
+    def multi(self, operations: Sequence[ZookeeperOperation], session: int) -> list[Any]:
+        """All operations in one transaction, or none; their paths are the server's."""
+        nodes = self._nodes.copy()
+        self._newZxid()
+        self._isInMulti = True
+        try:
+            results = []
+            for index, operation in enumerate(operations):
+                try:
+                    results.append(self._carryOut(operation, session))
+                except ZookeeperError as error:
+                    self._nodes, self._events = nodes, []
+                    raise refused(operations, index, type(error)) from None
+        finally:
+            self._isInMulti = False
+        events, self._events = self._events, []
+        for event in events:
+            self._notify(*event)
+        return results
+
+    def _carryOut(self, operation: ZookeeperOperation, session: int) -> Any:
+        match operation:
+            case CreateOperation(path, data, _, flags):
+                return self.create(path, data, flags, session)
+            case SetOperation(path, data, version):
+                return self.set(path, data, version)
+            case DeleteOperation(path, version):
+                return self.delete(path, version)
+            case CheckOperation(path, version):
+                return self._node(path).requireVersion(path, version)
+
     def create(self, path: str, data: bytes | None, flags: int, session: int) -> str:
         parentPath = _parentOf(path)
         parent = self._node(parentPath)
@@ -187,8 +246,8 @@ class FakeZookeeper:
             path += f"{parent.sequence:010d}"
         if path in self._nodes:
             raise NodeExistsException(f"{path}: it is there already")
-        self._zxid += 1
-        self._nodes[path] = _Node(data, session if flags & EPHEMERAL else 0, self._zxid)
+        self._nodes[path] = _Node(data, session if flags & EPHEMERAL else 0, self._newZxid())
+        parent = self._changing(parentPath)
         parent.children.add(path)
         parent.cversion += 1
         parent.sequence += 1
@@ -210,10 +269,9 @@ class FakeZookeeper:
         return sorted(child.rpartition("/")[2] for child in self._node(path).children)
 
     def set(self, path: str, data: bytes, version: int) -> Stat:
-        node = self._node(path)
-        node.requireVersion(path, version)
-        self._zxid += 1
-        node.data, node.version, node.mzxid = data, node.version + 1, self._zxid
+        self._node(path).requireVersion(path, version)
+        node = self._changing(path)
+        node.data, node.version, node.mzxid = data, node.version + 1, self._newZxid()
         self._notify("changed", path, "changed")
         return node.stat()
 
@@ -223,11 +281,11 @@ class FakeZookeeper:
         if node.children:
             raise NotEmptyException(f"{path}: it has children")
         parentPath = _parentOf(path)
-        parent = self._node(parentPath)
+        parent = self._changing(parentPath)
         del self._nodes[path]
         parent.children.remove(path)
         parent.cversion += 1
-        self._zxid += 1
+        self._newZxid()
         self._notify("changed", path, "deleted")
         self._notify("child", path, "deleted")
         self._notify("child", parentPath, "child")
@@ -243,6 +301,9 @@ class FakeZookeeper:
         self._watchers[kind, path] = {**wanted, seen: client}
 
     def _notify(self, kind: str, path: str, event: str) -> None:
+        if self._isInMulti:
+            self._events.append((kind, path, event))
+            return
         for seen, client in self._watchers.pop((kind, path), {}).items():
             client._deliver(partial(seen, event))
 
@@ -369,6 +430,8 @@ class FakeZookeeperClient(ZookeeperClientBase):
         def reach() -> None:
             try:
                 result = work()
+            except MultiFailedException as error:
+                result = Failure(error)
             except ZookeeperError as error:
                 result = Failure(type(error)(f"{what}: {error}"))
             self._deliver(lambda: finish(result))
@@ -400,6 +463,24 @@ class FakeZookeeperClient(ZookeeperClientBase):
 
     def delete(self, path: str, version: int = -1) -> Deferred[None]:
         return self._ask("delete", path, lambda full: self._server.delete(full, version))
+
+    def multi(self, operations: Sequence[ZookeeperOperation]) -> Deferred[list[Any]]:
+        try:
+            requireSize(operations)
+        except RequestSizeException as error:
+            return fail(error)
+        full = [each._replace(path=self._path(each.path)) for each in operations]
+
+        def work(_root: str) -> list[Any]:
+            try:
+                results = self._server.multi(full, self.session_id)
+            except MultiFailedException as error:
+                raise refused(operations, error.index, type(error.reason)) from None
+            return [
+                each[len(self._chroot) :] if isinstance(each, str) else each for each in results
+            ]
+
+        return self._ask("carry out", f"multi of {len(full)} operations", work)
 
     def exists(self, path: str) -> Deferred[Stat | None]:
         return self._ask("look for", path, self._server.exists)

@@ -34,7 +34,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -57,13 +57,25 @@ from pylogbroker.errors import (
     NodeExistsException,
     NoNodeException,
     NotEmptyException,
+    RequestSizeException,
     SessionExpiredException,
     ZookeeperError,
     ZookeeperTimeoutException,
 )
-from pylogbroker.interfaces import EPHEMERAL, SEQUENCE, SessionEvent, Stat
+from pylogbroker.interfaces import (
+    EPHEMERAL,
+    SEQUENCE,
+    CheckOperation,
+    CreateOperation,
+    DeleteOperation,
+    SessionEvent,
+    SetOperation,
+    Stat,
+    ZookeeperOperation,
+)
 from pylogbroker.zookeeper import IN_FLIGHT_COUNT_MAX, READABLE, accessControl
 from pylogbroker.zookeeper.kazoothreads import ReactorCallbacks, ReactorWatchdog
+from pylogbroker.zookeeper.multi import refused, requireSize
 from pylogbroker.zookeeper.watch import ZookeeperClientBase, _WatchCallback
 
 T = TypeVar("T")
@@ -528,10 +540,9 @@ class ZookeeperClient(ZookeeperClientBase):
     def _translated(self, error: Exception, what: str, path: str) -> ZookeeperError:
         if self._closed:
             return ClosingException(f"{what} {path}: the client was closed")
-        for theirs, ours in ERRORS:
-            if isinstance(error, theirs):
-                return ours(f"{what} {path}: {ours.__doc__}")
-        return ZookeeperError(f"{what} {path}: {error!r}")
+        kind = _kindOf(error)
+        reason = repr(error) if kind is ZookeeperError else kind.__doc__
+        return kind(f"{what} {path}: {reason}")
 
     def create(
         self, path: str, data: bytes | None = b"", acls: Any = None, flags: int = 0
@@ -560,6 +571,54 @@ class ZookeeperClient(ZookeeperClientBase):
     def delete(self, path: str, version: int = -1) -> Deferred[None]:
         deleted = self._ask("delete", path, self._kazoo.delete_async, version)
         return deleted.addCallback(lambda _: None)
+
+    def multi(self, operations: Sequence[ZookeeperOperation]) -> Deferred[list[Any]]:
+        """See L{pylogbroker.interfaces.IZookeeper.multi}; data cannot be null here."""
+        operations = tuple(operations)
+        try:
+            requireSize(operations)
+        except RequestSizeException as error:
+            return fail(error)
+        paths = ", ".join(each.path for each in operations[:3])
+        asked = self._ask("carry out multi of", paths, lambda _paths: self._transaction(operations))
+        return asked.addCallback(self._operationResults, operations)
+
+    def _transaction(self, operations: Sequence[ZookeeperOperation]) -> Any:
+        transaction = self._kazoo.transaction()
+        for operation in operations:
+            match operation:
+                case CreateOperation(path, data, acls, flags):
+                    transaction.create(
+                        path,
+                        data,
+                        acls or self._acls,
+                        bool(flags & EPHEMERAL),
+                        bool(flags & SEQUENCE),
+                    )
+                case SetOperation(path, data, version):
+                    transaction.set_data(path, data, version)
+                case DeleteOperation(path, version):
+                    transaction.delete(path, version)
+                case CheckOperation(path, version):
+                    transaction.check(path, version)
+        return transaction.commit_async()
+
+    def _operationResults(
+        self, results: list[Any], operations: Sequence[ZookeeperOperation]
+    ) -> list[Any]:
+        for index, result in enumerate(results):
+            # Those before the refused one have RolledBackError; those behind it,
+            # RuntimeInconsistency.
+            if isinstance(result, Exception) and not isinstance(result, kazoo.RolledBackError):
+                raise refused(operations, index, _kindOf(result))
+        return [
+            _stat(result)
+            if isinstance(operation, SetOperation)
+            else result
+            if isinstance(operation, CreateOperation)
+            else None
+            for operation, result in zip(operations, results, strict=True)
+        ]
 
     def exists(self, path: str) -> Deferred[Stat | None]:
         return self._ask("look for", path, self._kazoo.exists_async).addCallback(_statOrNone)
@@ -631,6 +690,13 @@ class _Watcher:
 
 def _dataAndStat(found: tuple[bytes | None, Any]) -> tuple[bytes | None, Stat]:
     return found[0], _stat(found[1])
+
+
+def _kindOf(error: Exception) -> type[ZookeeperError]:
+    for theirs, ours in ERRORS:
+        if isinstance(error, theirs):
+            return ours
+    return ZookeeperError
 
 
 def _cancelCall(result: T, call: Any) -> T:

@@ -11,21 +11,34 @@ from typing import Any, Protocol
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from pylogbroker.errors import (
     BadVersionException,
     ClosingException,
     ConnectionLossException,
+    MultiFailedException,
     NoChildrenForEphemeralsException,
     NodeExistsException,
     NoNodeException,
     NotEmptyException,
+    RequestSizeException,
     SessionExpiredException,
     ZookeeperError,
     ZookeeperTimeoutException,
 )
-from pylogbroker.interfaces import EPHEMERAL, SEQUENCE, IZookeeper, SessionEvent, WatchEvent
+from pylogbroker.interfaces import (
+    EPHEMERAL,
+    SEQUENCE,
+    CheckOperation,
+    CreateOperation,
+    DeleteOperation,
+    IZookeeper,
+    SessionEvent,
+    SetOperation,
+    WatchEvent,
+)
 
 reactor: Any = _reactor
 
@@ -259,6 +272,226 @@ class ZookeeperContract(ZookeeperCase):
             await request
         self.assertEqual(made, [f"/m/{i:04d}" for i in range(1000)])
         self.assertEqual(len(await client.get_children("/m")), 1000)
+
+    # -- several operations in one transaction
+
+    async def test_multi(self) -> None:
+        """
+        A multi creates, changes, deletes and checks; an operation sees those before it, and each
+        has its result.
+        """
+        client = await self.connected()
+        await client.create("/a", b"one")
+        await client.create("/gone")
+        results = await client.multi(
+            [
+                CheckOperation("/a", 0),
+                SetOperation("/a", b"two", 0),
+                CheckOperation("/a", 1),
+                CreateOperation("/b", b"x"),
+                CreateOperation("/b/c"),
+                DeleteOperation("/gone", 0),
+                CreateOperation("/gone", b"again"),
+            ]
+        )
+        stat = await client.exists("/a")
+        self.assertEqual(results, [None, stat, None, "/b", "/b/c", None, "/gone"])
+        self.assertEqual((await client.get("/a"))[0], b"two")
+        self.assertEqual((await client.get("/b"))[0], b"x")
+        self.assertEqual((await client.get("/b/c"))[0], b"")
+        self.assertEqual((await client.get("/gone"))[0], b"again")
+        created = {(await client.exists(path)).czxid for path in ("/b", "/b/c", "/gone")}
+        self.assertEqual(created, {stat.mzxid}, "they are one transaction")
+        self.assertEqual(await client.multi([]), [])
+
+    async def test_multiRefused(self) -> None:
+        """
+        When one operation is refused, nothing is changed and no watch fires; the error names the
+        operation and why it was refused.
+        """
+        client = await self.connected()
+        await client.create("/a", b"one")
+        await client.create("/a/child")
+        await client.create("/e", flags=EPHEMERAL)
+        await client.create("/other")
+        result, watch = client.get_and_watch("/a")
+        stat = (await result)[1]
+        children, childWatch = client.get_children_and_watch("/")
+        before = await children
+        outcomes = self.outcome(watch), self.outcome(childWatch)
+        refusals: list[tuple[Any, type[ZookeeperError]]] = [
+            (SetOperation("/missing", b""), NoNodeException),
+            (SetOperation("/a", b"", 7), BadVersionException),
+            (DeleteOperation("/missing"), NoNodeException),
+            (DeleteOperation("/a/child", 7), BadVersionException),
+            (DeleteOperation("/a"), NotEmptyException),
+            (CheckOperation("/missing", -1), NoNodeException),
+            (CheckOperation("/other", 1), BadVersionException),
+            (CreateOperation("/a"), NodeExistsException),
+            (CreateOperation("/missing/x"), NoNodeException),
+            (CreateOperation("/e/x"), NoChildrenForEphemeralsException),
+        ]
+        for operation, kind in refusals:
+            call = client.multi(
+                [
+                    SetOperation("/a", b"two"),
+                    CreateOperation("/n"),
+                    DeleteOperation("/other"),
+                    CreateOperation("/other"),
+                    operation,
+                    CreateOperation("/behind"),
+                ]
+            )
+            error = await failureOf(call)
+            assert isinstance(error, MultiFailedException), error
+            self.assertEqual((error.index, type(error.reason)), (4, kind))
+            self.assertIn("operation 5 of 6", str(error))
+            self.assertIn(operation.path, str(error))
+        self.assertEqual(await client.get("/a"), (b"one", stat))
+        self.assertEqual(await client.get_children("/"), before)
+        await client.sync()
+        await pause()
+        self.assertEqual(outcomes, ([], []))
+        await client.set("/a", b"three")
+        await self.until(lambda: outcomes[0], "the event")
+        self.assertEqual(outcomes, ([WatchEvent("changed", "/a")], []))
+        childWatch.addErrback(lambda _cancelled: None).cancel()
+
+    async def test_multiWatches(self) -> None:
+        """The changes of a multi fire watches as single changes do."""
+        client = await self.connected()
+        await client.create("/a")
+        await client.create("/b")
+        watches = [
+            client.get_and_watch("/a"),
+            client.exists_and_watch("/b"),
+            client.exists_and_watch("/c"),
+            client.get_children_and_watch("/"),
+        ]
+        for result, _watch in watches:
+            await result
+        await client.multi([SetOperation("/a", b"x"), DeleteOperation("/b"), CreateOperation("/c")])
+        self.assertEqual(
+            [await watch for _, watch in watches],
+            [
+                WatchEvent("changed", "/a"),
+                WatchEvent("deleted", "/b"),
+                WatchEvent("created", "/c"),
+                WatchEvent("child", "/"),
+            ],
+        )
+
+    async def test_multiFlagsAndChroot(self) -> None:
+        """
+        A multi creates ephemeral and sequential nodes; with a chroot, paths and results are those
+        that the client knows.
+        """
+        client = await self.connected()
+        await client.create("/root")
+        inner = await self.connected(chroot="/root")
+        plain, numbered = await inner.multi(
+            [
+                CreateOperation("/e", b"1", flags=EPHEMERAL),
+                CreateOperation("/s-", b"2", flags=EPHEMERAL | SEQUENCE),
+            ]
+        )
+        self.assertEqual(plain, "/e")
+        self.assertRegex(numbered, r"^/s-\d{10}$")
+        for path in (plain, numbered):
+            stat = (await client.get(f"/root{path}"))[1]
+            self.assertEqual(stat.ephemeralOwner, inner.session_id)
+        error = await failureOf(inner.multi([CreateOperation("/e")]))
+        self.assertIn("create /e", str(error))
+        await inner.close()
+        self.assertEqual(await client.get_children("/root"), [])
+
+    async def test_multiCompares(self) -> None:
+        """Of two clients that change a node of the same version, one succeeds."""
+        clients = await self.connected(), await self.connected()
+        await clients[0].create("/head", b"0")
+        for version in range(20):
+            calls = [
+                client.multi(
+                    [
+                        SetOperation("/head", str(number).encode(), version),
+                        CreateOperation(f"/by{version}-{number}"),
+                    ]
+                )
+                for number, client in enumerate(clients)
+            ]
+            outcomes = []
+            for call in calls:
+                try:
+                    await call
+                    outcomes.append(True)
+                except MultiFailedException as error:
+                    self.assertEqual((error.index, type(error.reason)), (0, BadVersionException))
+                    outcomes.append(False)
+            self.assertEqual(sorted(outcomes), [False, True])
+            winner = outcomes.index(True)
+            self.assertEqual((await clients[0].get("/head"))[0], str(winner).encode())
+            found = [name for name in await clients[0].get_children("/") if "by" in name]
+            self.assertEqual(found.count(f"by{version}-{winner}"), 1)
+            self.assertEqual(found.count(f"by{version}-{1 - winner}"), 0)
+
+    async def test_multiCutOff(self) -> None:
+        """
+        A connection that is lost on the way leaves open whether a multi was carried out, and says
+        so; it was carried out as a whole or not at all.
+        """
+        client, other = await self.connected(), await self.connected()
+        for path in ("/a", "/b"):
+            await client.create(path, b"")
+        calls = [
+            client.multi(
+                [
+                    SetOperation("/a", str(number).encode()),
+                    CreateOperation(f"/n{number:03d}"),
+                    SetOperation("/b", str(number).encode()),
+                ]
+            )
+            for number in range(100)
+        ]
+        outcomes: list[Any] = []
+        for call in calls:
+            call.addBoth(outcomes.append)
+        await calls[10]
+        await self.bench.disconnect(client)
+        await self.bench.reconnect(client)
+        await self.until(lambda: len(outcomes) == len(calls), "the answers")
+        lost = [each for each in outcomes if isinstance(each, Failure)]
+        self.assertTrue(lost, "no answer was lost")
+        for failure in lost:
+            self.assertIs(failure.type, ConnectionLossException)
+        found = [name for name in await other.get_children("/") if name[0] == "n"]
+        self.assertGreaterEqual(len(found), len(calls) - len(lost))
+        (first, stat), (second, otherStat) = await other.get("/a"), await other.get("/b")
+        self.assertEqual((first, stat.version), (second, otherStat.version))
+        self.assertEqual(stat.version, len(found))
+
+    async def test_multiTooLarge(self) -> None:
+        """A multi that no server takes is refused before it is sent, and the connection stays."""
+        client = await self.connected()
+        session, events = client.session_id, self.events(client)
+        operations = [CreateOperation(f"/{i}", b"x" * 500_000) for i in range(2)]
+        await self.fails(RequestSizeException, "2 operations", client.multi(operations))
+        await client.multi(operations[:1])
+        await client.create("/near", b"")
+        await client.multi([SetOperation("/near", b"x" * 990_000)])
+        self.assertEqual((client.session_id, events), (session, []))
+        self.assertIs(await client.exists("/1"), None)
+
+    async def test_multiExpired(self) -> None:
+        """A multi that waits for its connection fails when the session has expired."""
+        client, other = await self.connected(), await self.connected()
+        await self.bench.disconnect(client)
+        held = Deferred.fromCoroutine(failureOf(client.multi([CreateOperation("/x")])))
+        await self.bench.end(client)
+        await self.bench.reconnect(client)
+        self.assertIsInstance(await held, SessionExpiredException)
+        self.assertIs(await other.exists("/x"), None)
+        await client.close()
+        await self.fails(ClosingException, "multi", client.multi([CreateOperation("/x")]))
 
     # -- the session
 
