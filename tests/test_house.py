@@ -27,7 +27,7 @@ TESTS = ROOT / "tests"
 MEANINGLESS = ("helper", "util", "common", "misc")
 FLOORS_WITHOUT_TWISTED = {
     "errors", "types", "limits", "retry", "interfaces", "records", "protocol", "storage", "cluster",
-    "config", "schemas", "audit", "metrics", "lake", "coordinator",
+    "config", "schemas", "audit", "metrics", "lake", "coordinator", "replication",
 }  # fmt: skip
 ROOMS_WITHOUT_TWISTED = {"syncclient", "spark"}
 BESIDE_THE_ROOMS = {

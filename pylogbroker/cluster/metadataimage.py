@@ -335,8 +335,8 @@ class PartitionImage(NamedTuple):
     @ivar inSync: those of them that have all that was acknowledged to C{acks=all}.
     @ivar eligibleLeaders: those that are not in sync, but have all that was acknowledged, since
         nothing has been since they left (KIP-966).
-    @ivar lastKnownLeader: the last leader of a partition that has none and nobody eligible; else
-        -1.
+    @ivar lastKnownLeader: the last leader of a partition that has none, unless its log is lost;
+        else -1.
     @ivar adding: replicas that a reassignment adds.
     @ivar removing: replicas that a reassignment removes at its end.
     """

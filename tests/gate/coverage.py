@@ -21,6 +21,7 @@ FLOORS = {
     "cluster": 100.0,
     "config": 100.0,
     "coordinator": 100.0,
+    "replication": 100.0,
 }
 """Higher floors, by room."""
 
