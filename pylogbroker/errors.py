@@ -244,6 +244,14 @@ class UnknownPartitionError(PylogbrokerError):
     """The broker has not created this partition of the topic."""
 
 
+class InvalidReplicationFactorError(PylogbrokerError):
+    """A partition cannot have this number of replicas. The text is Kafka's."""
+
+
+class InvalidReplicaAssignmentError(PylogbrokerError):
+    """A partition cannot have these replicas. The text is Kafka's."""
+
+
 class BatchSizeError(PylogbrokerError):
     """A batch is larger than a segment can be."""
 

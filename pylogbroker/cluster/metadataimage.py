@@ -72,6 +72,16 @@ class TopicRemovalCompletedRecord(NamedTuple):
     topicId: str
 
 
+class ReplicasRemovedRecord(NamedTuple):
+    """
+    A broker has removed what it had of the partitions of a removed topic, or had nothing. The last
+    broker's completes the removal.
+    """
+
+    topicId: str
+    brokerId: int
+
+
 class RegisterBrokerRecord(NamedTuple):
     """
     A broker serves from now on. It replaces what an earlier process of this broker registered.
@@ -227,6 +237,7 @@ Record = (
     | PartitionCountRecord
     | RemoveTopicRecord
     | TopicRemovalCompletedRecord
+    | ReplicasRemovedRecord
     | RegisterBrokerRecord
     | FenceBrokerRecord
     | BrokerShutdownRecord
@@ -247,6 +258,7 @@ _KINDS: dict[str, type[Any]] = {
     "partitionCount": PartitionCountRecord,
     "removeTopic": RemoveTopicRecord,
     "topicRemoved": TopicRemovalCompletedRecord,
+    "replicasRemoved": ReplicasRemovedRecord,
     "registerBroker": RegisterBrokerRecord,
     "fenceBroker": FenceBrokerRecord,
     "brokerShutdown": BrokerShutdownRecord,
@@ -436,6 +448,8 @@ class MetadataImage:
     @ivar topicsById: the same topics.
     @ivar partitionCount: of all topics together.
     @ivar removing: names of removed topics whose partitions may still be there, by id.
+    @ivar removingBrokers: the brokers that may still have some, by the topic's id; only of topics
+        whose partitions had replicas. The names of these topics are free.
     @ivar brokers: those that have registered, by id; none where one broker keeps its metadata by
         itself.
     @ivar brokerConfigs: settings by broker id, and C{""} for those of all brokers.
@@ -455,6 +469,7 @@ class MetadataImage:
         self.topicsById: dict[UUID, TopicImage] = {}
         self.partitionCount = 0
         self.removing: dict[UUID, str] = {}
+        self.removingBrokers: dict[UUID, frozenset[int]] = {}
         self.brokers: dict[int, BrokerImage] = {}
         self.brokerConfigs: dict[str, dict[str, str]] = {}
         self.groupConfigs: dict[str, dict[str, str]] = {}
@@ -494,9 +509,20 @@ class MetadataImage:
             self.partitionCount -= topic.partitionCount
             del self.topics[topic.name], self.topicsById[topic.topicId]
             self.removing[topic.topicId] = topic.name
+            if topic.partitions:
+                replicas = frozenset(each for part in topic.partitions for each in part.replicas)
+                self.removingBrokers[topic.topicId] = replicas
         elif isinstance(record, TopicRemovalCompletedRecord):
             if self.removing.pop(_uuid(record.topicId), None) is None:
                 raise MetadataError(f"topic {record.topicId} is not being removed")
+            self.removingBrokers.pop(_uuid(record.topicId), None)
+        elif isinstance(record, ReplicasRemovedRecord):
+            topicId = _uuid(record.topicId)
+            if record.brokerId not in self.removingBrokers.get(topicId, ()):
+                raise MetadataError(
+                    f"broker {record.brokerId} has nothing to remove of topic {record.topicId}"
+                )
+            self._replicasRemoved(topicId, record.brokerId)
         elif isinstance(record, ConfigRecord):
             self._setConfig(record)
         elif isinstance(record, AclRecord | RemoveAclRecord):
@@ -525,6 +551,20 @@ class MetadataImage:
             if self.clusterId:
                 raise MetadataError(f"a second cluster id, {record.clusterId}")
             self.clusterId = record.clusterId
+
+    def _replicasRemoved(self, topicId: UUID, brokerId: int) -> None:
+        left = self.removingBrokers[topicId] - {brokerId}
+        if left:
+            self.removingBrokers[topicId] = left
+        else:
+            del self.removing[topicId], self.removingBrokers[topicId]
+
+    def isTaken(self, name: str) -> bool:
+        """Whether a name is that of a topic, or of one whose removal is to end first."""
+        return name in self.topics or any(
+            each == name and topicId not in self.removingBrokers
+            for topicId, each in self.removing.items()
+        )
 
     def _addTopic(self, record: TopicRecord) -> None:
         topicId = _uuid(record.topicId)
@@ -587,6 +627,10 @@ class MetadataImage:
             if not known.isFenced:
                 raise MetadataError(f"broker {brokerId} is there, and cannot be unregistered")
             del self.brokers[brokerId]
+            for topicId in [
+                each for each, left in self.removingBrokers.items() if brokerId in left
+            ]:
+                self._replicasRemoved(topicId, brokerId)
             return
         if record.epoch != known.epoch:
             raise MetadataError(f"broker {brokerId} has epoch {known.epoch}, not {record.epoch}")
@@ -666,6 +710,7 @@ class MetadataImage:
         made.topicsById = self.topicsById.copy()
         made.partitionCount = self.partitionCount
         made.removing = self.removing.copy()
+        made.removingBrokers = self.removingBrokers.copy()
         made.brokers = self.brokers.copy()
         made.brokerConfigs = self.brokerConfigs.copy()
         made.groupConfigs = self.groupConfigs.copy()
@@ -688,6 +733,10 @@ class MetadataImage:
                 yield FenceBrokerRecord(brokerId, epoch)
             if isShuttingDown:
                 yield BrokerShutdownRecord(brokerId, epoch)
+        for removedId, left in self.removingBrokers.items():  # their names may be taken again
+            yield TopicRecord(self.removing[removedId], str(removedId), 1)
+            yield PartitionImage(-1, 0, 0, tuple(sorted(left)), ()).record(removedId, 0)
+            yield RemoveTopicRecord(str(removedId))
         for topic in self.topics.values():
             topicId = str(topic.topicId)
             yield TopicRecord(topic.name, topicId, topic.partitionCount)
@@ -696,8 +745,9 @@ class MetadataImage:
             for number, partition in enumerate(topic.partitions):
                 yield partition.record(topic.topicId, number)
         for removedId, name in self.removing.items():
-            yield TopicRecord(name, str(removedId), 1)
-            yield RemoveTopicRecord(str(removedId))
+            if removedId not in self.removingBrokers:
+                yield TopicRecord(name, str(removedId), 1)
+                yield RemoveTopicRecord(str(removedId))
         for owner, configs in self.brokerConfigs.items():
             resource = BROKER if owner else CLUSTER_DEFAULT
             for name, value in configs.items():

@@ -29,7 +29,6 @@ from pylogbroker.cluster.metadataimage import (
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicImage,
-    TopicRemovalCompletedRecord,
     UnregisterBrokerRecord,
 )
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
@@ -443,10 +442,10 @@ def changeSettings(image: MetadataImage, records: Sequence[Record]) -> list[Reco
 
 def deleteTopic(image: MetadataImage, topicId: UUID) -> Answer:
     """
-    Delete a topic at once. A broker, whenever it comes back, deletes the logs of topics that are
-    not in its image: so a deletion needs no broker to finish.
+    Delete a topic at once: its name is free, whichever brokers are there. Each broker that had
+    replicas removes its own when it sees this, or at its next start, and then says so
+    (C{MetadataImage.removingBrokers}).
     """
     if topicId not in image.topicsById:
         return ErrorCode.UNKNOWN_TOPIC_ID, []
-    text = str(topicId)
-    return ErrorCode.NONE, [RemoveTopicRecord(text), TopicRemovalCompletedRecord(text)]
+    return ErrorCode.NONE, [RemoveTopicRecord(str(topicId))]

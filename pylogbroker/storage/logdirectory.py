@@ -67,6 +67,7 @@ from pylogbroker.storage.kafka.checkpoints import (
     PARTITION_METADATA,
     RECOVERY_POINT,
     readOffsets,
+    readTopicId,
     writeOffsets,
     writeTopicId,
 )
@@ -209,6 +210,8 @@ class LogDirectory:
     @ivar logs: every partition that serves, or served until it failed.
     @ivar failures: partitions that could not be loaded, and why.
     @ivar topics: of C{logs} and C{failures}.
+    @ivar topicIds: of C{partition.metadata}, of partitions that had one at the start, but do not
+        serve as those of a known topic of record batches.
     @ivar partitionCount: gives the number of partitions of a topic.
     """
 
@@ -231,6 +234,7 @@ class LogDirectory:
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.failures: dict[TopicPartition, StorageError] = {}
         self.topics: set[str] = set()
+        self.topicIds: dict[TopicPartition, UUID] = {}
         self.cache = DescriptorCache(fileSystem, settings.descriptorCountMax)
         self._clock = clock
         self._creating: set[TopicPartition] = set()
@@ -272,6 +276,7 @@ class LogDirectory:
             self.logs.clear()
             self.failures.clear()
             self.topics.clear()
+            self.topicIds.clear()
             unlock()
             raise
         self._unlock = unlock
@@ -314,8 +319,11 @@ class LogDirectory:
                 self.failures[topicPartition] = error
                 self.topics.add(topicPartition.topic)
                 report(PartitionOffline(topicPartition, error))
+                self._readTopicId(topicPartition, path)
                 continue
             log = self._take(topicPartition, loaded, settings)
+            if not isinstance(log, BatchLog):
+                self._readTopicId(topicPartition, path)
             report(
                 PartitionLoaded(
                     topicPartition,
@@ -326,6 +334,14 @@ class LogDirectory:
                     total,
                 )
             )
+
+    def _readTopicId(self, topicPartition: TopicPartition, path: str) -> None:
+        try:
+            found = readTopicId(self._fileSystem, path)
+        except StorageError:  # then it is not known whose it is
+            return
+        if found is not None:
+            self.topicIds[topicPartition] = found
 
     def _purge(self, path: str, report: Reporter) -> None:
         try:
@@ -478,7 +494,7 @@ class LogDirectory:
         """
         log = self.logs.get(topicPartition)
         # No topic id comes twice; without one, the time is unique enough.
-        uniqueId = UUID(int=self._clock())
+        uniqueId = self.topicIds.pop(topicPartition, UUID(int=self._clock()))
         if isinstance(log, BatchLog) and log.topicId is not None:
             uniqueId = log.topicId
         if log is None:

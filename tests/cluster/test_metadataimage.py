@@ -28,6 +28,7 @@ from pylogbroker.cluster.metadataimage import (
     RemoveAclRecord,
     RemoveScramCredentialRecord,
     RemoveTopicRecord,
+    ReplicasRemovedRecord,
     ScramCredential,
     ScramCredentialRecord,
     TopicRecord,
@@ -93,6 +94,45 @@ class ImageTests(SynchronousTestCase):
         again.apply(TopicRemovalCompletedRecord(SECOND))
         self.assertEqual(again.removing, {})
         self.assertEqual(again.topics["orders"].configs, {"segment.ms": "5"})
+
+    def test_removalByEachBroker(self) -> None:
+        """
+        A topic with replicas is removed when each broker that had one says so, or is unregistered.
+        Its name is free before.
+        """
+        part = PartitionImage(2, 0, 0, (2, 1), (2, 1))
+        image = imageOf(
+            [
+                *RECORDS,
+                *(RegisterBrokerRecord(each, each, [], None) for each in (1, 2, 3)),
+                PartitionCountRecord(SECOND, 2),
+                *(part._replace(replicas=(2, 3)).record(UUID(SECOND), each) for each in (0, 1)),
+                part.record(UUID(SECOND), 0)._replace(partitionEpoch=1),
+                RemoveTopicRecord(SECOND),
+                RemoveTopicRecord(FIRST),
+            ]
+        )
+        self.assertEqual(image.removingBrokers, {UUID(SECOND): {1, 2, 3}})
+        self.assertTrue(image.isTaken("orders"))
+        self.assertFalse(image.isTaken("clicks"))
+        copy = image.copy()
+        copy.apply(TopicRecord("clicks", str(UUID(int=9)), 1))
+        self.assertTrue(copy.isTaken("clicks"))
+        copy.apply(ReplicasRemovedRecord(SECOND, 1))
+        again = imageOf(decodeRecords(encodeRecords(list(copy.records()))))
+        self.assertEqual(list(again.records()), list(copy.records()))
+        self.assertEqual(again.removing, copy.removing)
+        self.assertEqual(again.removingBrokers, {UUID(SECOND): {2, 3}})
+        for topicId in (SECOND, FIRST):
+            self.assertRaises(MetadataError, again.apply, ReplicasRemovedRecord(topicId, 1))
+        again.apply(ReplicasRemovedRecord(SECOND, 2))
+        self.assertEqual(list(again.removing.values()), ["clicks", "orders"])
+        again.apply(FenceBrokerRecord(3, 3))
+        again.apply(UnregisterBrokerRecord(3))
+        self.assertEqual((again.removingBrokers, list(again.removing.values())), ({}, ["orders"]))
+        self.assertEqual(len(image.removingBrokers[UUID(SECOND)]), 3)
+        image.apply(TopicRemovalCompletedRecord(SECOND))
+        self.assertEqual(image.removingBrokers, {})
 
     def test_groups(self) -> None:
         """A group without settings is none of those that have some."""

@@ -513,10 +513,11 @@ class DeletionTests(ImageCase):
     """Topics that go."""
 
     def test_deleted(self) -> None:
-        """A deletion is finished at once, whichever brokers are there."""
+        """A deletion is decided at once, whichever brokers are there; they remove their own."""
         self.build(THREE, fenced=(1, 2, 3))
         error, records = deleteTopic(self.image, TOPIC_ID)
         for record in records:
             self.image.apply(record)
-        self.assertEqual((error, self.image.topics, self.image.removing), (NONE, {}, {}))
+        self.assertEqual((error, self.image.topics), (NONE, {}))
+        self.assertEqual(self.image.removingBrokers, {TOPIC_ID: {1, 2, 3}})
         self.assertEqual(deleteTopic(self.image, TOPIC_ID), (ErrorCode.UNKNOWN_TOPIC_ID, []))

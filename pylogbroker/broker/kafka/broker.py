@@ -254,6 +254,14 @@ class KafkaBroker:
                 "use",
                 f"it names cluster {found.clusterId}, and {JOURNAL_NAME} cluster {clusterId}",
             )
+        elif found.nodeId != nodeId and self.metadata.image.brokers:
+            # In a cluster the partitions of one broker are not those of another, which removes
+            # what the metadata give to others.
+            raise StorageError(
+                f"{path}/{META_PROPERTIES}",
+                "use",
+                f"it is the directory of broker {found.nodeId}, and this is broker {nodeId}",
+            )
         elif found.nodeId != nodeId:
             writeMetaProperties(fileSystem, path, found._replace(nodeId=nodeId))
 
@@ -270,7 +278,13 @@ class KafkaBroker:
     def serve(self, broker: Broker, directory: LogDirectory, logManager: LogManager) -> None:
         """Make the handlers, over what both protocols share."""
         self.topics = TopicManager(
-            self.metadata, directory, logManager, self._staticValues, self._settings.maxPartitions
+            self.metadata,
+            directory,
+            logManager,
+            self._staticValues,
+            self._settings.maxPartitions,
+            self._settings.brokerId,
+            self._random,
         )
         self.cleaner = self._makeCleaner(directory, logManager)
         sessions = self.fetchSessions = FetchSessionCache(
@@ -327,7 +341,7 @@ class KafkaBroker:
             ApiKey.PRODUCE: produce.produce,
             ApiKey.FETCH: fetch.fetch,
             **MetadataRequests(topics, settings.brokerId, self.advertised, defaults).handlers,
-            **TopicRequests(topics, settings.brokerId, defaults, self.quotas).handlers,
+            **TopicRequests(topics, defaults, self.quotas).handlers,
             **ConfigRequests(topics, settings.brokerId, self._brokerConfigs()).handlers,
             **logs.handlers,
             **groups.handlers,

@@ -17,7 +17,7 @@ from typing import Any
 
 from pylogbroker.broker.kafka.errors import KafkaError, errorOf
 from pylogbroker.broker.kafka.protocol import ConnectionState, Handler
-from pylogbroker.broker.kafka.topicrequests import TopicDefaults, checkReplicas
+from pylogbroker.broker.kafka.topicrequests import TopicDefaults
 from pylogbroker.broker.kafka.topics import INTERNAL_TOPICS, TopicManager, checkName
 from pylogbroker.cluster.metadataimage import TopicImage
 from pylogbroker.errors import PylogbrokerError
@@ -28,6 +28,7 @@ from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.requests import RequestHeader
 from pylogbroker.protocol.kafka.responses import MetadataResponsePartition
 from pylogbroker.protocol.kafka.schemas import ZERO_UUID
+from pylogbroker.replication.placement import checkAssignment
 
 TOPIC_OPERATIONS = 3576
 """Read, write, create, delete, alter, describe, describe and alter configurations, as bits."""
@@ -384,7 +385,8 @@ class MetadataRequests:
                     if isLate:
                         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
                     self._checkReassignment(topic.name, each)
-                except KafkaError as error:
+                except PylogbrokerError as problem:
+                    error = errorOf(problem)
                     result.errorCode, result.errorMessage = error.code, _textOf(error)
                 made.partitions.append(result)
             response.responses.append(made)
@@ -399,7 +401,7 @@ class MetadataRequests:
             raise KafkaError(unknown, f"Unable to find partition {name}:{index}.")
         if wanted.replicas is None:
             raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-        checkReplicas(wanted.replicas, self._brokerId)
+        checkAssignment(self._topics.image.brokers or (self._brokerId,), wanted.replicas)
 
     def listPartitionReassignments(
         self, header: RequestHeader, request: Any, state: ConnectionState

@@ -9,7 +9,7 @@ at once. Texts of errors are Kafka's.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Container, Coroutine, Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -22,7 +22,6 @@ from pylogbroker.broker.kafka.security.clientquotas import ClientQuotas
 from pylogbroker.broker.kafka.topics import TopicManager
 from pylogbroker.cluster.metadataimage import (
     MetadataImage,
-    PartitionCountRecord,
     Record,
     RemoveTopicRecord,
     TopicImage,
@@ -65,43 +64,18 @@ class TopicDefaults(NamedTuple):
     isDeleting: bool = True
 
 
-def checkReplicas(brokerIds: Sequence[int], brokerId: int) -> None:
-    """
-    Check the replicas that a client has chosen for a partition.
-
-    @param brokerId: the only broker that there is.
-    @raise KafkaError: they are not this broker alone.
-    """
-    text = ""
-    if not brokerIds:
-        text = "includes an empty replica list."
-    for each in sorted(brokerIds):
-        if each != brokerId:
-            text = f"includes broker {each}, but no such broker is registered."
-            break
-    else:
-        if len(brokerIds) > 1:
-            text = f"includes the broker {brokerId} more than once."
-    if text:
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment {text}"
-        )
-
-
 class TopicRequests:
     """The handlers that create, grow and delete topics."""
 
     def __init__(
         self,
         topics: TopicManager,
-        brokerId: int,
         defaults: TopicDefaults,
         quotas: ClientQuotas | None = None,
     ) -> None:
         """@param quotas: L{None}: clients may change topics as often as they like."""
         self._quotas = quotas
         self._topics = topics
-        self._brokerId = brokerId
         self._defaults = defaults
 
     @property
@@ -206,18 +180,17 @@ class TopicRequests:
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 "Replication factor must be larger than 0, or -1 to use the default value.",
             )
-        elif topic.replicationFactor > 1 and self._countOf(topic) > 0:
-            raise KafkaError(
-                ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"Unable to replicate the partition {topic.replicationFactor} time(s): The target"
-                f" replication factor of {topic.replicationFactor} cannot be reached because only"
-                " 1 broker(s) are registered or some brokers have all their log directories"
-                " cordoned.",
-            )
         count = self._countOf(topic)
-        records = self._topics.newTopic(image, topic.name, count, checked)
+        assignment = [
+            each.brokerIds
+            for each in sorted(topic.assignments, key=lambda each: each.partitionIndex)
+        ]
+        factor = max(topic.replicationFactor, 1)  # -1: the broker's default
+        records = self._topics.newTopic(image, topic.name, count, checked, factor, assignment)
         assert isinstance(records[0], TopicRecord)
-        result = self._created(topic.name, UUID(records[0].topicId), count, checked)
+        if assignment:
+            factor = len(assignment[0])
+        result = self._created(topic.name, UUID(records[0].topicId), count, factor, checked)
         if validateOnly:
             return [], result
         take(count)
@@ -242,14 +215,15 @@ class TopicRequests:
                     f" {each.partitionIndex}",
                 )
             seen.add(each.partitionIndex)
-            checkReplicas(each.brokerIds, self._brokerId)
         if seen != set(range(len(seen))):
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 "partitions should be a consecutive 0-based integer sequence",
             )
 
-    def _created(self, name: str, topicId: UUID, count: int, configs: dict[str, str]) -> Any:
+    def _created(
+        self, name: str, topicId: UUID, count: int, factor: int, configs: dict[str, str]
+    ) -> Any:
         cls = messages.CreateTopicsResponse
         effective = EffectiveConfigs(configs, self._topics.serverConfigs)
         return cls.CreatableTopicResult(
@@ -257,7 +231,7 @@ class TopicRequests:
             topicId=topicId.bytes,
             errorMessage=None,
             numPartitions=count,
-            replicationFactor=1,
+            replicationFactor=factor,
             configs=[
                 cls.CreatableTopicConfigs(
                     name=key, value=value, configSource=configSource(self._topics, configs, key)[0]
@@ -424,10 +398,9 @@ class TopicRequests:
                     f"Attempted to add {count - have} additional partition(s), but only"
                     f" {len(wanted.assignments)} assignment(s) were specified.",
                 )
-            for each in wanted.assignments:
-                checkReplicas(each.brokerIds, self._brokerId)
-        self._topics.checkRoom(image, count - have)
+        assignment = [each.brokerIds for each in wanted.assignments or ()]
+        records = self._topics.morePartitions(image, topic, count, assignment)
         if validateOnly:
             return []
         take(count - have)
-        return [PartitionCountRecord(str(topic.topicId), count)]
+        return records

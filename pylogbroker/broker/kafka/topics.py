@@ -1,32 +1,53 @@
 """
 L{TopicManager}: the topics of Kafka's current protocol and their partitions on this broker.
 
-A topic is created in the metadata first, durably, and then on the disk; it is answered when both
-are done. A start creates what a crash left out, and removes partitions of topics that are gone. A
-topic's name belongs to the protocol that created it: 2011's topics are directories without
+B{The image of the metadata decides} which partitions this broker is to have and which it leads:
+with a journal of its own, all; in a cluster, those that name it as a replica, and as the leader. A
+topic is created in the metadata first, durably, and then on the disk. After each change of the
+image, of this broker or another, and at the start, each partition's directory is brought in line
+with it: created if it is missing, removed if its topic is, or if the image gives the partition to
+others. So the work is the same for all changes, can be cut off anywhere, and is begun again by the
+next start. At most L{WORK_COUNT_MAX} directories are worked on at a time. A change is answered when
+the partitions that it touches are as they should be on this broker; those of others may follow.
+
+B{What is removed.} Only what the image has removed: a directory whose C{partition.metadata} names a
+topic in C{MetadataImage.removing}, or a partition that the image gives to other brokers. A removed
+topic stays in the image until each broker that had replicas says that they are gone, so that a
+broker that was away finds out at its start. A directory of a topic that the image does not know is
+a I{stray}: it is not served, and it is kept, since the metadata may have been lost. It blocks a new
+partition of its name until an operator has moved it away. Kafka, too, keeps strays, and moves them
+aside.
+
+A topic's name belongs to the protocol that created it: 2011's topics are directories without
 metadata, and are refused here by name.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
+from random import Random
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from pylogbroker.broker.kafka.errors import KafkaError
 from pylogbroker.broker.logmanager import LogManager, Partition
 from pylogbroker.broker.metadatamanager import MetadataManager
 from pylogbroker.cluster.metadataimage import (
     TOPIC,
+    BrokerImage,
     ConfigRecord,
     MetadataImage,
     PartitionCountRecord,
+    PartitionImage,
     Record,
     RemoveTopicRecord,
+    ReplicasRemovedRecord,
     TopicImage,
     TopicRecord,
     TopicRemovalCompletedRecord,
@@ -38,18 +59,31 @@ from pylogbroker.config.topicconfigs import (
     checkTopicConfig,
     topicDefaults,
 )
-from pylogbroker.errors import PylogbrokerError
-from pylogbroker.net.deferreds import Waiters, gatherInBatches
+from pylogbroker.errors import (
+    InvalidReplicaAssignmentError,
+    PartitionOfflineError,
+    PylogbrokerError,
+)
+from pylogbroker.net.deferreds import Waiters
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.records import compression
 from pylogbroker.records.kafkaformat import KafkaFormat, RecordRules
 from pylogbroker.records.segmentindex import IndexSettings
+from pylogbroker.replication.elections import NO_LEADER, newPartition
+from pylogbroker.replication.placement import (
+    checkAssignment,
+    checkReplicationFactor,
+    placeReplicas,
+)
 from pylogbroker.storage.kafka.batchlog import BatchLog, BatchLogSettings, CompactionSettings
 from pylogbroker.storage.logdirectory import LogDirectory
+from pylogbroker.storage.partitionlog import PartitionLog
 from pylogbroker.storage.segments import both, byRecordTime, bySize
 from pylogbroker.types import TopicPartition
 
 NAME_LENGTH_MAX = 249
+WORK_COUNT_MAX = 100
+"""Partitions that are created or removed at the same time."""
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset((OFFSETS_TOPIC, TRANSACTIONS_TOPIC))
@@ -94,12 +128,37 @@ def batchLog(partition: Partition) -> BatchLog:
     return found
 
 
+class NotLeaderOrFollowerError(KafkaError):
+    """
+    Another broker leads a partition, or none.
+
+    @ivar leader: the broker, or L{NO_LEADER}, and the leader epoch.
+    """
+
+    def __init__(self, leader: int, leaderEpoch: int) -> None:
+        super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.leader = leader, leaderEpoch
+
+
+class _Work(NamedTuple):
+    """
+    What is to be done with a partition's directory.
+
+    @ivar topic: whose partition is to be created; L{None}: it is to be removed.
+    @ivar topicId: of the topic whose partition is to be removed.
+    """
+
+    topic: TopicImage | None
+    topicId: UUID
+
+
 class TopicManager:
     """
     Topics and partitions; the module states the rules.
 
     @ivar metadata: whose image is the truth.
     @ivar staticValues: what the broker's file says, by its keys.
+    @ivar brokerId: of this broker.
     """
 
     def __init__(
@@ -109,22 +168,38 @@ class TopicManager:
         logManager: LogManager,
         staticValues: Mapping[str, str],
         partitionCountMax: int,
+        brokerId: int,
+        random: Random,
     ) -> None:
         """
         @param staticValues: what the broker's file says, by its keys.
-        @param partitionCountMax: partitions that this broker may have.
+        @param partitionCountMax: partitions that a broker may have.
+        @param random: places new partitions.
         """
         self.metadata = metadata
+        self.brokerId = brokerId
         self._directory = directory
         self._logManager = logManager
         self.staticValues = staticValues
         self._serverConfigs = topicDefaults(staticValues)
         self._partitionCountMax = partitionCountMax
+        self._random = random
         self._format = KafkaFormat()
-        self._byName: dict[tuple[str, int], Partition] = {}
+        self._byName: dict[tuple[str, int], Partition] = {}  # that this broker leads
         self._byId: dict[tuple[bytes, int], Partition] = {}
-        self._creating: dict[tuple[str, int], Waiters[None]] = {}
-        self._isStopping = False
+        self._hosted: dict[tuple[str, int], Partition] = {}
+        # The topic whose partition a directory has, or would have if its creation had not failed.
+        self._owners: dict[tuple[str, int], UUID] = {}
+        self._owned: dict[UUID, set[int]] = {}
+        self._seen: Mapping[UUID, TopicImage] = {}
+        self._seenConfigs: Mapping[str, Mapping[str, str]] = {}
+        self._seenRemoved: Set[UUID] = frozenset()
+        self._confirming: dict[UUID, Waiters[None]] = {}
+        self._working: dict[tuple[str, int], Waiters[None]] = {}
+        self._queue: deque[tuple[str, int]] = deque()
+        self._workCount = 0
+        self._isPumping = False
+        self._isStarted = self._isStopping = False
 
     # -- looking up
 
@@ -146,17 +221,39 @@ class TopicManager:
         return EffectiveConfigs(topic.configs, self.serverConfigs)
 
     def find(self, name: str, index: int) -> Partition | None:
-        """A partition that is there; L{None}: it is not, or not yet."""
+        """
+        A partition that this broker leads, and that is there. L{None}: L{unavailable} tells why.
+        """
         return self._byName.get((name, index))
 
     def findById(self, topicId: bytes, index: int) -> Partition | None:
         """As L{find}, by the topic's id."""
         return self._byId.get((topicId, index))
 
+    def hosted(self, name: str, index: int) -> Partition | None:
+        """A partition that is on this broker, whoever leads it."""
+        return self._hosted.get((name, index))
+
     def topicById(self, topicId: bytes) -> TopicImage | None:
         return self.image.topicsById.get(UUID(bytes=bytes(topicId)))
 
-    # -- start
+    def leaderOf(self, topic: TopicImage, index: int) -> tuple[int, int]:
+        """
+        The broker that leads a partition, or L{NO_LEADER}, and its leader epoch, which is -1 where
+        a broker keeps its metadata by itself: there only the log knows it.
+        """
+        if not topic.partitions:
+            return self.brokerId, -1
+        found = topic.partitions[index]
+        return found.leader, found.leaderEpoch
+
+    def unavailable(self, topic: TopicImage | None, index: int) -> KafkaError:
+        """Why L{find} does not find a partition: it does not exist, or not here."""
+        if topic is not None and topic.partitions and 0 <= index < topic.partitionCount:
+            return NotLeaderOrFollowerError(*self.leaderOf(topic, index))
+        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    # -- start and stop
 
     def start(self) -> Deferred[None]:
         """
@@ -165,83 +262,319 @@ class TopicManager:
 
         @return: fires when every partition of every topic is there, or is out of service.
         """
-        for topic in self.image.topics.values():
-            for index in range(topic.partitionCount):
-                found = self._directory.logs.get(TopicPartition(topic.name, index))
-                if found is not None:
-                    self._put(topic, index, self._logManager.partition(found))
-        return Deferred.fromCoroutine(self._start())
-
-    async def _start(self) -> None:
-        strays: dict[str, list[TopicPartition]] = {}
-        removing = set(self.image.removing.values())
+        image, strays = self.image, set[str]()
         for topicPartition, found in self._directory.logs.items():
-            isStray = found.format.isStamped and topicPartition.topic not in self.image.topics
-            if isStray or topicPartition.topic in removing:
-                strays.setdefault(topicPartition.topic, []).append(topicPartition)
+            topic = image.topics.get(topicPartition.topic)
+            if isinstance(found, BatchLog) and topic is not None:
+                self._own(topicPartition, topic.topicId)
+                if self._isWanted(topic, topicPartition.partition):
+                    self._hosted[topicPartition] = self._logManager.partition(found)
+                continue
+            topicId = self._removedId(topicPartition)
+            if found.format.isStamped or topicId is not None:
                 found.keepAll()
-        for topicId, name in list(self.image.removing.items()):
-            failed = [each for each in self._directory.failures if each.topic == name]
-            await self._removeAll(topicId, strays.pop(name, []) + failed)
-        for name in strays:
+                self._adopt(topicPartition, topicId, strays)
+        for topicPartition in self._directory.failures:
+            topic = image.topics.get(topicPartition.topic)
+            topicId = self._directory.topicIds.get(topicPartition)
+            if topicId is None and topic is not None:
+                topicId = topic.topicId
+            topicId = topicId or self._removedId(topicPartition)
+            if topicId is not None:
+                self._adopt(topicPartition, topicId, strays)
+        for name in sorted(strays):
             log.warn(
                 "Stray partitions of topic {topic}, which the metadata do not have, are not served",
                 topic=name,
             )
-        await self._createMissing(list(self.image.topics.values()))
+        self._isStarted = True
+        self.metadata.listen(self._onMetadata)
+        self._onMetadata()
+        return Deferred.fromCoroutine(self._finished(list(self._working)))
+
+    def _removedId(self, topicPartition: TopicPartition) -> UUID | None:
+        """
+        The topic of a directory that is not one of a known topic. Versions before topic ids left
+        none, and there the name tells, unless there are other brokers, which may have had it.
+        """
+        image = self.image
+        found = self._directory.topicIds.get(topicPartition)
+        if found is not None:
+            return found
+        for topicId, name in image.removing.items():
+            if name == topicPartition.topic and topicId not in image.removingBrokers:
+                return topicId
+        return None
+
+    def _adopt(
+        self, topicPartition: TopicPartition, topicId: UUID | None, strays: set[str]
+    ) -> None:
+        """@param strays: gets the name, if the image does not know the topic."""
+        if topicId is not None:
+            self._own(topicPartition, topicId)
+        if topicId not in self.image.topicsById and topicId not in self.image.removing:
+            strays.add(topicPartition.topic)
 
     async def stop(self) -> None:
         """
-        Create no more partitions, and wait for those that are created now. The next start creates
-        what is missing.
+        Create and remove no more partitions, and wait for those that are under way. The next start
+        does the rest.
         """
         self._isStopping = True
-        for underWay in list(self._creating.values()):
-            await underWay.wait()
+        await self._finished(list(self._working))
 
-    def _put(self, topic: TopicImage, index: int, partition: Partition) -> None:
-        self._byName[topic.name, index] = partition
-        self._byId[topic.topicId.bytes, index] = partition
+    # -- what the image wants
 
-    async def _createMissing(self, topics: Iterable[TopicImage]) -> None:
-        """Topics that are removed meanwhile get no further partitions."""
+    def _isWanted(self, topic: TopicImage, index: int) -> bool:
+        """Whether this broker is to have a partition."""
+        if not topic.partitions:
+            return index < topic.partitionCount
+        return index < len(topic.partitions) and self.brokerId in topic.partitions[index].replicas
 
-        async def create(place: tuple[TopicImage, int]) -> None:
-            topic, index = place
-            try:
-                await self._createPartition(topic, index)
-            except PylogbrokerError as error:
-                log.error(
-                    "{topic}-{index} cannot be created: {error}",
+    def _onMetadata(self) -> None:
+        """Serve what the image says, and begin to create and remove what it wants."""
+        if not self._isStarted:
+            return
+        image, seen = self.image, self._seen
+        self._seen = image.topicsById
+        for topicId, topic in seen.items():
+            if topicId not in image.topicsById:
+                for index in range(topic.partitionCount):
+                    self._drop(topic, index)
+        for topicId in image.removing.keys() - self._seenRemoved:
+            self._remove(topicId)
+        self._seenRemoved = image.removing.keys()
+        for topicId, topic in image.topicsById.items():
+            before = seen.get(topicId)
+            if before is not topic:
+                self._update(topic, before)
+        if image.brokerConfigs != self._seenConfigs:
+            for topic in image.topicsById.values():
+                self._directory.configure(topic.name)
+        self._seenConfigs = image.brokerConfigs
+        self._pump()
+
+    def _update(self, topic: TopicImage, before: TopicImage | None) -> None:
+        if before is not None and before.configs != topic.configs:
+            self._directory.configure(topic.name)
+        partitions = topic.partitions
+        known = () if before is None else before.partitions
+        for index in range(topic.partitionCount):
+            if index < len(known) and known[index] is partitions[index]:
+                continue
+            place = topic.name, index
+            if self._isWanted(topic, index):
+                if place in self._hosted:
+                    self._setLeader(topic, index)
+                else:
+                    self._begin(place)
+            else:
+                self._drop(topic, index)
+                if place in self._owners:
+                    self._begin(place)
+
+    def _setLeader(self, topic: TopicImage, index: int) -> None:
+        """Serve a partition that this broker leads, from its leader epoch on."""
+        found = self._hosted[topic.name, index]
+        leader, epoch = self.leaderOf(topic, index)
+        if leader == self.brokerId and topic.partitions:
+            batches = batchLog(found)
+            if batches.epochs.latest > epoch:
+                log.critical(
+                    "{topic}-{index} is not served: the log has leader epoch {latest},"
+                    " and the metadata only {epoch}",
                     topic=topic.name,
                     index=index,
-                    error=error,
+                    latest=batches.epochs.latest,
+                    epoch=epoch,
                 )
+                leader = NO_LEADER
+            else:
+                batches.assignEpoch(epoch)
+        if leader == self.brokerId:
+            self._byName[topic.name, index] = found
+            self._byId[topic.topicId.bytes, index] = found
+        else:
+            self._unlead(topic, index)
 
-        places = [(topic, index) for topic in topics for index in range(topic.partitionCount)]
-        await gatherInBatches(create, places)
+    def _unlead(self, topic: TopicImage, index: int) -> None:
+        if self._byId.pop((topic.topicId.bytes, index), None) is not None:
+            del self._byName[topic.name, index]
 
-    async def _createPartition(self, topic: TopicImage, index: int) -> None:
-        place = (topic.name, index)
-        while (underWay := self._creating.get(place)) is not None:
-            await underWay.wait()
-        isGone = topic.topicId not in self.image.topicsById
-        if self._isStopping or isGone or place in self._byName:
+    def _drop(self, topic: TopicImage, index: int) -> None:
+        """Serve a partition no more."""
+        self._unlead(topic, index)
+        if self._owners.get((topic.name, index)) == topic.topicId:
+            self._hosted.pop((topic.name, index), None)
+
+    def _put(self, topic: TopicImage, index: int, found: PartitionLog) -> None:
+        self._hosted[topic.name, index] = self._logManager.partition(found)
+        self._setLeader(topic, index)
+
+    def _own(self, place: tuple[str, int], topicId: UUID) -> None:
+        self._owners[place] = topicId
+        self._owned.setdefault(topicId, set()).add(place[1])
+
+    def _disown(self, place: tuple[str, int]) -> None:
+        topicId = self._owners.pop(place)
+        self._owned[topicId].discard(place[1])
+        if not self._owned[topicId]:
+            del self._owned[topicId]
+
+    # -- work on directories
+
+    def _begin(self, place: tuple[str, int]) -> None:
+        """Bring a directory in line with the image: now, or when others are done."""
+        if place not in self._working:
+            self._working[place] = Waiters()
+            self._queue.append(place)
+
+    def _pump(self) -> None:
+        if self._isPumping:  # what has nothing to wait for would call it again and again
             return
-        underWay = self._creating[place] = Waiters()
+        self._isPumping = True
+        while self._queue and self._workCount < WORK_COUNT_MAX:
+            self._workCount += 1
+            place = self._queue.popleft()
+            Deferred.fromCoroutine(self._work(place)).addErrback(_bug)
+        self._isPumping = False
+
+    async def _work(self, place: tuple[str, int]) -> None:
+        failed = None
         try:
-            await self._createOne(topic, index)
+            # The image may change meanwhile. What has failed is tried again by the next change.
+            while (work := self._workAt(place)) not in (None, failed):
+                assert work is not None
+                try:
+                    await self._do(place, work)
+                except PylogbrokerError as error:
+                    log.error(
+                        "{topic}-{index} cannot be {done}: {error}",
+                        topic=place[0],
+                        index=place[1],
+                        done="removed" if work.topic is None else "created",
+                        error=error,
+                    )
+                    failed = work
         finally:
-            del self._creating[place]
-            underWay.fire(None)
+            self._workCount -= 1
+            self._working.pop(place).fire(None)
+            self._pump()
+
+    def _workAt(self, place: tuple[str, int]) -> _Work | None:
+        """L{None}: there is nothing to do, or nothing that may be done."""
+        if self._isStopping:
+            return None
+        name, index = place
+        image, owner = self.image, self._owners.get(place)
+        topic = image.topics.get(name)
+        if topic is not None and not self._isWanted(topic, index):
+            topic = None
+        isForeign = owner is not None and (topic is None or topic.topicId != owner)
+        if owner is not None and isForeign and self._mayRemove(owner, index):
+            return _Work(None, owner)
+        if topic is None or place in self._hosted:
+            return None
+        return _Work(topic, topic.topicId)
+
+    def _mayRemove(self, topicId: UUID, index: int) -> bool:
+        """Whether the image says that this broker is not to have a partition any more."""
+        if topicId in self.image.removing:
+            return True
+        topic = self.image.topicsById.get(topicId)
+        return (
+            topic is not None and index < len(topic.partitions) and not self._isWanted(topic, index)
+        )
+
+    async def _do(self, place: tuple[str, int], work: _Work) -> None:
+        """@raise PylogbrokerError: it cannot be done."""
+        if work.topic is not None:
+            await self._createOne(work.topic, place[1])
+            return
+        topicPartition = TopicPartition(*place)
+        if not self._directory.isToRemove(topicPartition):
+            raise PartitionOfflineError(
+                f"{self._directory.path}/{topicPartition}",
+                "remove",
+                "an earlier attempt failed; the next start of the broker tries again",
+            )
+        await self._logManager.remove(topicPartition)
+        self._disown(place)
+        self._remove(work.topicId)
 
     async def _createOne(self, topic: TopicImage, index: int) -> None:
-        found = self._directory.get(topic.name, index)
+        name = topic.name
+        found = self._directory.get(name, index)
         if found is None:
-            job = self._directory.beginCreate(topic.name, index, self._format, topic.topicId)
+            job = self._directory.beginCreate(name, index, self._format, topic.topicId)
+            self._own((name, index), topic.topicId)
             found = self._directory.finishCreate(job, await self._logManager.runJob(job))
-        if topic.topicId in self.image.topicsById:
-            self._put(topic, index, self._logManager.partition(found))
+        if not isinstance(found, BatchLog):
+            text = "the directory is of another protocol, or of a topic that was lost"
+            where = f"{self._directory.path}/{name}-{index}"
+            raise PartitionOfflineError(where, "use", text)
+        latest = self.image.topicsById.get(topic.topicId)
+        if latest is not None and self._isWanted(latest, index):
+            self._put(latest, index, found)
+
+    def _remove(self, topicId: UUID) -> None:
+        """Remove what is left of a removed topic; if nothing is, say so in the metadata."""
+        name = self.image.removing.get(topicId)
+        if name is None:
+            return
+        for index in self._owned.get(topicId, ()):
+            self._begin((name, index))
+        if topicId in self._owned or topicId in self._confirming or self._isStopping:
+            return
+        brokers = self.image.removingBrokers.get(topicId)
+        if brokers is None:
+            record: Record = TopicRemovalCompletedRecord(str(topicId))
+        elif self.brokerId in brokers:
+            record = ReplicasRemovedRecord(str(topicId), self.brokerId)
+        else:
+            return
+        waiters = self._confirming[topicId] = Waiters()
+
+        def decide(image: MetadataImage) -> tuple[list[Record], None]:
+            isLeft = image.removing.get(topicId) is not None
+            if brokers is not None:
+                isLeft = self.brokerId in image.removingBrokers.get(topicId, ())
+            return [record] if isLeft else [], None
+
+        def failed(failure: Failure) -> None:
+            failure.trap(PylogbrokerError)
+            log.error(
+                "The removal of topic {topic} could not be completed: {error}; the next start"
+                " tries again",
+                topic=name,
+                error=failure.value,
+            )
+
+        def confirmed(_none: None) -> None:
+            del self._confirming[topicId]
+            waiters.fire(None)
+
+        self.metadata.change(decide).addErrback(failed).addCallback(confirmed).addErrback(_bug)
+
+    async def _finished(self, places: Iterable[tuple[str, int]]) -> None:
+        """Wait for the work on some directories."""
+        for place in places:
+            underWay = self._working.get(place)
+            if underWay is not None:
+                await underWay.wait()
+
+    async def _settled(self, topicIds: Iterable[UUID]) -> None:
+        """Wait until the partitions of topics are as the image says."""
+        for topicId in topicIds:
+            topic = self.image.topicsById.get(topicId)
+            if topic is not None:
+                await self._finished((topic.name, index) for index in range(topic.partitionCount))
+                continue
+            name = self.image.removing.get(topicId, "")
+            await self._finished([(name, index) for index in self._owned.get(topicId, ())])
+            confirming = self._confirming.get(topicId)
+            if confirming is not None:
+                await confirming.wait()
 
     # -- changes
 
@@ -257,10 +590,10 @@ class TopicManager:
         checkName(name)
         if name in image.topics:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        if name in image.removing.values():
+        if image.isTaken(name):
             text = f"Topic '{name}' is marked for deletion."
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, text)
-        if self._isIn(name):
+        if name not in image.removing.values() and self._isIn(name):
             raise KafkaError(
                 ErrorCode.TOPIC_ALREADY_EXISTS,
                 f"Topic '{name}' already exists, for clients of Kafka 0.7.",
@@ -304,11 +637,16 @@ class TopicManager:
         name: str,
         partitionCount: int,
         configs: Mapping[str, str | None],
+        replicationFactor: int = 1,
+        assignment: Sequence[Sequence[int]] = (),
     ) -> list[Record]:
         """
         The records of a new topic.
 
-        @raise KafkaError: it cannot be created.
+        @param assignment: the replicas of each partition, as a client has chosen them; none: they
+            are placed.
+        @return: the first one is the L{TopicRecord}.
+        @raise PylogbrokerError: it cannot be created.
         """
         checked = self.checkNewTopic(image, name, configs)
         if partitionCount < 1:
@@ -316,16 +654,79 @@ class TopicManager:
                 ErrorCode.INVALID_PARTITIONS,
                 "Number of partitions was set to an invalid non-positive value.",
             )
+        made = self._newPartitions(image, partitionCount, replicationFactor, assignment)
         self.checkRoom(image, partitionCount)
-        topicId = str(self.metadata.newTopicId())
-        records: list[Record] = [TopicRecord(name, topicId, partitionCount)]
-        records += [ConfigRecord(TOPIC, topicId, key, value) for key, value in checked.items()]
+        topicId = self.metadata.newTopicId()
+        shown = str(topicId)
+        records: list[Record] = [TopicRecord(name, shown, partitionCount)]
+        records += [each.record(topicId, index) for index, each in enumerate(made)]
+        records += [ConfigRecord(TOPIC, shown, key, value) for key, value in checked.items()]
         return records
+
+    def morePartitions(
+        self,
+        image: MetadataImage,
+        topic: TopicImage,
+        partitionCount: int,
+        assignment: Sequence[Sequence[int]] = (),
+    ) -> list[Record]:
+        """
+        The records of a topic that gets more partitions, with as many replicas as the first has.
+
+        @param partitionCount: of all together.
+        @param assignment: as for L{newTopic}, of the new ones.
+        @raise PylogbrokerError: it cannot get them.
+        """
+        have = topic.partitionCount
+        factor = len(topic.partitions[0].replicas) if topic.partitions else 1
+        made = self._newPartitions(image, partitionCount - have, factor, assignment, have)
+        self.checkRoom(image, partitionCount - have)
+        return [
+            PartitionCountRecord(str(topic.topicId), partitionCount),
+            *(each.record(topic.topicId, index) for index, each in enumerate(made, have)),
+        ]
+
+    def _newPartitions(
+        self,
+        image: MetadataImage,
+        count: int,
+        replicationFactor: int,
+        assignment: Sequence[Sequence[int]],
+        first: int = 0,
+    ) -> list[PartitionImage]:
+        """
+        Place new partitions. None, if this broker keeps its metadata by itself and has them all.
+
+        @param first: the number of the first one. Behind others, their replication factor holds.
+        """
+        brokers = image.brokers or {self.brokerId: BrokerImage(self.brokerId, 0, (), None)}
+        if assignment:
+            expected = replicationFactor if first else None
+            for replicas in assignment:
+                checkAssignment(brokers, replicas, expected)
+                expected = len(replicas)
+            checkReplicationFactor(len(assignment[0]))
+        elif image.brokers or replicationFactor != 1:
+            placed = placeReplicas(brokers.values(), count, replicationFactor, self._random)
+            checkReplicationFactor(replicationFactor)
+            assignment = placed
+        if not image.brokers:
+            return []
+        made: list[PartitionImage] = []
+        for replicas in assignment:
+            partition = newPartition(replicas, lambda each: brokers[each].mayLead)
+            if partition is None:
+                raise InvalidReplicaAssignmentError(
+                    "All brokers specified in the manual partition assignment for partition"
+                    f" {first + len(made)} are fenced or in controlled shutdown."
+                )
+            made.append(partition)
+        return made
 
     def checkRoom(self, image: MetadataImage, count: int) -> None:
         """@raise KafkaError: there would be too many partitions."""
-        have = image.partitionCount + len(self._directory.logs) - len(self._byName)
-        if have + count > self._partitionCountMax:
+        have = image.partitionCount + len(self._directory.logs) - len(self._hosted)
+        if have + count > self._partitionCountMax * max(len(image.brokers), 1):
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
                 f"{count} partitions more than {have} would exceed max.partitions,"
@@ -336,70 +737,26 @@ class TopicManager:
         """
         Change the metadata, then create and remove partitions.
 
-        @return: what C{decide} gave, when all is done.
+        @return: what C{decide} gave, when all is done on this broker.
         """
 
-        def withRemoved(image: MetadataImage) -> tuple[list[Record], Any]:
+        def withTouched(image: MetadataImage) -> tuple[list[Record], Any]:
             records, result = decide(image)
-            topics = [
-                image.topicsById[UUID(each.topicId)]
-                for each in records
-                if isinstance(each, RemoveTopicRecord) and UUID(each.topicId) in image.topicsById
-            ]
-            touched = [
-                UUID(each.topicId)
-                for each in records
-                if isinstance(each, TopicRecord | PartitionCountRecord)
-            ]
-            return records, (topics, touched, _configured(records, image), result)
+            kinds = TopicRecord | PartitionCountRecord | RemoveTopicRecord
+            touched = [UUID(each.topicId) for each in records if isinstance(each, kinds)]
+            return records, (touched, result)
 
-        removed, touched, configured, result = await self.metadata.change(withRemoved)
-        for topic in removed:
-            self._forget(topic)
-        for topic in removed:
-            await self._remove(topic)
-        image = self.image
-        for topicId in configured & image.topicsById.keys():
-            self._directory.configure(image.topicsById[topicId].name)
-        await self._createMissing(
-            image.topicsById[topicId] for topicId in touched if topicId in image.topicsById
-        )
+        touched, result = await self.metadata.change(withTouched)
+        await self._settled(touched)
         return result
-
-    def _forget(self, topic: TopicImage) -> None:
-        for index in range(topic.partitionCount):
-            self._byName.pop((topic.name, index), None)
-            self._byId.pop((topic.topicId.bytes, index), None)
-
-    async def _remove(self, topic: TopicImage) -> None:
-        partitions = []
-        for place in [(topic.name, index) for index in range(topic.partitionCount)]:
-            while (underWay := self._creating.get(place)) is not None:
-                await underWay.wait()
-            topicPartition = TopicPartition(*place)
-            if self._directory.isToRemove(topicPartition):
-                partitions.append(topicPartition)
-        await self._removeAll(topic.topicId, partitions)
-
-    async def _removeAll(self, topicId: UUID, partitions: list[TopicPartition]) -> None:
-        """What cannot be removed is tried again by the next start."""
-        try:
-            for partition in partitions:
-                await self._logManager.remove(partition)
-            record = TopicRemovalCompletedRecord(str(topicId))
-            await self.metadata.change(lambda image: ([record], None))
-        except PylogbrokerError as error:
-            log.error(
-                "The partitions of a deleted topic could not be removed: {error}", error=error
-            )
 
     async def create(
         self, name: str, partitionCount: int, configs: Mapping[str, str | None] | None = None
     ) -> TopicImage:
         """
-        Create a topic, unless it is there; in any case wait for its partitions.
+        Create a topic, unless it is there; in any case wait for its partitions on this broker.
 
-        @raise KafkaError: it cannot be created, or was removed meanwhile.
+        @raise PylogbrokerError: it cannot be created, or was removed meanwhile.
         """
 
         def decide(image: MetadataImage) -> tuple[list[Record], bool]:
@@ -412,17 +769,13 @@ class TopicManager:
         topic = self.image.topics.get(name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        if not isNew:
-            await self._createMissing([topic])
+        if not isNew:  # what failed before is tried again
+            for index in range(topic.partitionCount):
+                if self._workAt((name, index)) is not None:
+                    self._begin((name, index))
+            self._pump()
+            await self._settled([topic.topicId])
         return topic
-
-
-def _configured(records: Iterable[Record], image: MetadataImage) -> set[UUID]:
-    """The topics whose settings change with records."""
-    found = [each for each in records if isinstance(each, ConfigRecord)]
-    if any(each.resource != TOPIC for each in found):
-        return set(image.topicsById)
-    return {UUID(each.owner) for each in found}
 
 
 def currentConfigs(image: MetadataImage, static: Mapping[str, str]) -> Mapping[str, str]:
@@ -500,3 +853,7 @@ def batchLogSettings(
         if isCompacted
         else None,
     )
+
+
+def _bug(failure: Failure) -> None:
+    log.failure("Work on a partition's directory failed: this is a bug", failure)

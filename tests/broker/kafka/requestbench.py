@@ -6,6 +6,7 @@ so. Each request and response goes through its bytes.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -15,6 +16,7 @@ from twisted.internet.task import Clock
 from pylogbroker.broker.kafka.broker import KafkaBroker
 from pylogbroker.broker.kafka.protocol import ConnectionState, Handler
 from pylogbroker.broker.logmanager import LogManager, Partition
+from pylogbroker.broker.metadatamanager import MetadataManager
 from pylogbroker.broker.server import Broker
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.metrics.counters import BrokerCounters
@@ -36,6 +38,17 @@ START_MS = 1_300_000_000_000
 HOUR_MS = 3_600_000
 
 
+def resultOf(waiting: Deferred[Any], settle: Callable[[], None]) -> Any:
+    """The result of a Deferred that fires when something has settled."""
+    found: list[Any] = []
+    waiting.addBoth(found.append)
+    settle()
+    (result,) = found
+    if hasattr(result, "raiseException"):
+        result.raiseException()
+    return result
+
+
 class RequestBench:
     """
     A broker and the handlers of a test.
@@ -43,7 +56,13 @@ class RequestBench:
     @ivar handlers: of the requests that the test sends.
     """
 
-    def __init__(self, files: PowerCutFileSystem | None = None, **properties: str) -> None:
+    def __init__(
+        self,
+        files: PowerCutFileSystem | None = None,
+        metadata: MetadataManager | None = None,
+        **properties: str,
+    ) -> None:
+        """@param metadata: of a cluster, open; L{None}: the broker's own."""
         self.clock = Clock()
         self.clock.rightNow = START_MS / 1000
         self.files = files or PowerCutFileSystem(lambda: int(self.clock.seconds() * 1000))
@@ -61,6 +80,8 @@ class RequestBench:
         self.kafka = KafkaBroker(
             self.clock, self.settings, self.files, self.worker, Random(1), counters
         )
+        if metadata is not None:
+            self.kafka.metadata = metadata
         pageCache = PageCache(100)
         self.logManager = LogManager(
             self.clock, self.worker, self.settings, pageCache, counters.flushes
@@ -80,12 +101,16 @@ class RequestBench:
         self.files.makeDirectories(ROOT)
         for path in ("/", "/srv"):
             self.files.syncDirectory(path)
-        self.directory.open(lambda event: None, self.kafka.open)
+        opens = self.kafka.open if metadata is None else self.kafka._identify
+        self.directory.open(lambda event: None, opens)
         self.kafka.serve(self.broker, self.directory, self.logManager)
         self.logManager.start(self.directory)
-        self.do(self.kafka.start())
         self.topics = self.kafka.topics
         self.handlers: dict[ApiKey, Handler] = {}
+        starting = self.kafka.start()
+        self.settle()
+        if metadata is None:
+            self.do(starting)
 
     def settle(self) -> None:
         """Do whatever there is to do now."""
@@ -97,13 +122,7 @@ class RequestBench:
 
     def do(self, waiting: Deferred[Any]) -> Any:
         """The result of a Deferred that needs the workers."""
-        found: list[Any] = []
-        waiting.addBoth(found.append)
-        self.settle()
-        (result,) = found
-        if hasattr(result, "raiseException"):
-            result.raiseException()
-        return result
+        return resultOf(waiting, self.settle)
 
     def begin(self, key: ApiKey, version: int, body: Any) -> Deferred[Any]:
         """

@@ -46,7 +46,7 @@ class TopicCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.bench = RequestBench(max_partitions="100")
         defaults = TopicDefaults(partitionCount=4)
-        self.bench.handlers = TopicRequests(self.bench.topics, 0, defaults).handlers
+        self.bench.handlers = TopicRequests(self.bench.topics, defaults).handlers
 
     @property
     def counts(self) -> dict[str, int]:
@@ -245,7 +245,7 @@ class DeleteTests(TopicCase):
         """With delete.topic.enable=false nothing is deleted; old clients do not know the error."""
         self.bench.create("a")
         defaults = TopicDefaults(isDeleting=False)
-        self.bench.handlers = TopicRequests(self.bench.topics, 0, defaults).handlers
+        self.bench.handlers = TopicRequests(self.bench.topics, defaults).handlers
         for version, code in (
             (6, ErrorCode.TOPIC_DELETION_DISABLED),
             (2, ErrorCode.INVALID_REQUEST),
