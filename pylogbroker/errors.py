@@ -199,6 +199,12 @@ class PartitionOfflineError(StorageError):
     """An earlier failure, named in the text, took the partition offline. The others serve."""
 
 
+class AppendTruncatedError(StorageError):
+    """
+    What was appended is no longer in the log: another replica leads, which does not have it.
+    """
+
+
 class MetadataError(PylogbrokerError):
     """Metadata records cannot be read, or do not fit to each other."""
 
@@ -254,6 +260,12 @@ class InvalidReplicaAssignmentError(PylogbrokerError):
 
 class BatchSizeError(PylogbrokerError):
     """A batch is larger than a segment can be."""
+
+
+class LeaderBatchError(PylogbrokerError):
+    """
+    The batches of a leader do not follow the end of the follower's log. None of them was appended.
+    """
 
 
 class OutOfOrderSequenceError(PylogbrokerError):

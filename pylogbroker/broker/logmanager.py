@@ -47,8 +47,8 @@ from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 
 from pylogbroker.config.brokersettings import BrokerSettings
-from pylogbroker.errors import StorageError
-from pylogbroker.interfaces import AppendResult, ValidatedBatches
+from pylogbroker.errors import InvalidMessageSizeError, StorageError
+from pylogbroker.interfaces import AppendResult, CheckLimits, ValidatedBatches
 from pylogbroker.metrics.brokermetrics import ThrottledPartition
 from pylogbroker.metrics.counters import FlushCounters, TopicCounters
 from pylogbroker.net.aiofsync import AioFsync
@@ -56,6 +56,7 @@ from pylogbroker.net.deferreds import Waiters
 from pylogbroker.net.pagecache import PageCache
 from pylogbroker.net.timer import Timer
 from pylogbroker.net.workers import IWorker
+from pylogbroker.records.kafkaformat import LOG_RULES, KafkaFormat
 from pylogbroker.storage.events import StorageEvent
 from pylogbroker.storage.jobs import DeleteJob, Job, RollJob
 from pylogbroker.storage.kafka.batchlog import BatchLog
@@ -71,6 +72,10 @@ GATHER_PAUSE_COUNT = 16
 GATHER_SECONDS = 0.001
 WRITE_SIZE_MAX = 256 << 10
 RETENTION_DELAY_MS = 60_000
+LEADER_FORMAT = KafkaFormat(LOG_RULES)
+LEADER_LIMITS = CheckLimits(payloadSizeMax=2**31 - 1)
+"""A leader has checked sizes by the topic's setting of then."""
+
 _MINUTE_MS = 60_000
 
 
@@ -92,6 +97,7 @@ class Partition:
     @ivar jobWaiters: fire when the job under way has ended.
     @ivar rollWaiters: fire when the roll has ended, however it ended.
     @ivar topicCounters: of its topic, after the first message.
+    @ivar replicaLock: held while a leader's batches are appended, or the log is truncated.
     """
 
     log: PartitionLog
@@ -109,6 +115,7 @@ class Partition:
     jobWaiters: Waiters[None] = field(default_factory=Waiters)
     rollWaiters: Waiters[None] = field(default_factory=Waiters)
     topicCounters: TopicCounters | None = None
+    replicaLock: DeferredLock = field(default_factory=DeferredLock)
 
     @property
     def topicPartition(self) -> TopicPartition:
@@ -159,6 +166,59 @@ class Partition:
         if not result.isDuplicate:
             manager.onAppend(self, batches.size)
         return result
+
+    async def appendAsFollower(self, data: bytes) -> int:
+        """
+        Append what a leader sent, byte for byte, rolling where it is due. Waits while the partition
+        admits nothing, and for a truncation.
+
+        @param data: whole batches, and perhaps the beginning of one, which is left out.
+        @return: the log end, from which to fetch next. What is flushed, C{flushedOffset} tells.
+        @raise LeaderBatchError: the batches do not follow the log end
+            (L{BatchLog.checkLeaderBatches}).
+        @raise FormatError: a batch is damaged, or there is no whole one in C{data}. Nothing was
+            appended.
+        @raise PartitionOfflineError: the partition has failed or is closed. What was appended
+            before, the log tells.
+        """
+        manager, log = self._manager, self.log
+        assert isinstance(log, BatchLog)
+        batches = LEADER_FORMAT.validate(data, LEADER_LIMITS)
+        if not batches.headers and data:
+            raise InvalidMessageSizeError(f"no whole batch in {len(data)} bytes")
+        done, count = 0, len(batches.headers)
+        await self.replicaLock.acquire()
+        try:
+            if count and log.beginsWithin(batches.headers[0]):
+                await manager.truncate(self, batches.headers[0].baseOffset, isAnew=True)
+            while done < count:
+                if (log.rolling or self.isThrottled) and not log.isOffline:
+                    await self.awaitAdmission()
+                    continue
+                start, done = done, log.appendAsFollower(batches, done, manager.nowMs())
+                if done > start:
+                    manager.onAppend(self, sum(each.size for each in batches.headers[start:done]))
+                if done < count:
+                    await manager.roll(self)
+        finally:
+            self.replicaLock.release()
+        return log.logEndOffset
+
+    async def truncate(self, offset: int, isAnew: bool = False) -> int:
+        """
+        Remove everything from an offset on, durably (L{BatchLog.beginTruncate}).
+
+        @param isAnew: remove everything, and begin at C{offset}.
+        @return: the log end, which is lower than C{offset} if a batch reaches across it, or if the
+            log ended before.
+        @raise StorageError: the partition is out of service, or a checkpoint could not be written;
+            then truncate again before appending.
+        """
+        await self.replicaLock.acquire()
+        try:
+            return await self._manager.truncate(self, offset, isAnew)
+        finally:
+            self.replicaLock.release()
 
     def awaitAdmission(self) -> Deferred[None]:
         """
@@ -764,6 +824,32 @@ class LogManager:
         if hasMoved:
             self._startRetention(partition)
         return log.logStartOffset
+
+    async def truncate(self, partition: Partition, offset: int, isAnew: bool = False) -> int:
+        """
+        L{Partition.truncate}, whose lock the caller has.
+        """
+        log = partition.log
+        assert isinstance(log, BatchLog) and self._directory is not None
+        oldEnd = log.logEndOffset
+        job, error = await self.runAlone(
+            log, partial(log.beginTruncate, offset, isAnew), log.finishTruncate
+        )
+        if error is not None:
+            raise error
+        if log.isOffline:
+            raise log.unavailableError("truncate")
+        if job is not None:
+            self._log.info(
+                "Truncated {topicPartition} from {oldEnd} to {end}",
+                topicPartition=log.topicPartition,
+                oldEnd=oldEnd,
+                end=log.logEndOffset,
+            )
+        error = await self.checkpoint(self._directory.checkpointsAhead(log))
+        if error is not None:
+            raise error
+        return log.logEndOffset
 
     async def checkpoint(self, names: Sequence[str] = CHECKPOINTS) -> StorageError | None:
         """

@@ -576,6 +576,22 @@ class LogDirectory:
         changed = {name: offsets[name] for name in names if offsets[name] != self._saved[name]}
         return CheckpointJob(self._fileSystem, self.path, changed) if changed else None
 
+    def checkpointsAhead(self, log: BatchLog) -> list[str]:
+        """
+        The checkpoints that say more of a partition than is true, after a truncation. After a crash
+        they would cover what was appended since; so they are written before.
+        """
+        known = {
+            HIGH_WATERMARK: log.highWatermark,
+            LOG_START: log.logStartOffset,
+            CLEANER: log.cleanedOffset,
+        }
+        return [
+            name
+            for name, offset in known.items()
+            if self._saved[name].get(log.topicPartition, 0) > offset
+        ]
+
     def finishCheckpoint(self, job: CheckpointJob, error: StorageError | None) -> None:
         """Note what is written. After an error the next checkpoint writes it again."""
         if error is None:

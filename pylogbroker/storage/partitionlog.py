@@ -140,6 +140,13 @@ class OffsetWaiters:
             _, callback = self.waiting.pop(next(iter(self.waiting)))
             callback(failure)
 
+    def failAbove(self, mark: int, failure: StorageError) -> None:
+        """Fail those that wait for more than a mark, but none that begins to wait meanwhile."""
+        for key in [key for key, (offset, _) in self.waiting.items() if offset > mark]:
+            found = self.waiting.pop(key, None)
+            if found is not None:
+                found[1](failure)
+
 
 class MarkKind(Enum):
     """The marks that C{whenReached} can wait for."""
@@ -196,7 +203,7 @@ class PartitionLog:
     ) -> None:
         """@param clock: milliseconds since the epoch."""
         self.topicPartition = topicPartition
-        self.path, self.format, segments, logEndOffset, _ = loaded
+        self.path, self.format = loaded.path, loaded.format
         self.settings = settings
         self.leaderEpoch = 0
         self.isReadWhenWritten = False
@@ -204,31 +211,18 @@ class PartitionLog:
         self._stamp = self.format.stamp
         self._cache = cache
         self._clock = clock
-        self._list = SegmentList(segments)
-        self._active = active = segments[-1]
-        self._pinned = False
-        self._pending: list[bytes] = []
         self._flushing: FlushJob | None = None
         self._deleting = False
         self._closing = False
-        self._toRename: tuple[Segment, ...] = ()
-        self._toUnlink: tuple[Segment, ...] = ()
         self._waiters = {mark: OffsetWaiters() for mark in MarkKind}
         self._endWaiters = self._waiters[MarkKind.LOG_END]
         self._endWaiting = self._endWaiters.waiting
         self._writtenWaiting = self._waiters[MarkKind.WRITTEN].waiting
-        self._flushCountLeft = settings.flushCountMax
-        firstMs = loaded.firstAppendMs
-        self._rollAtMs = NEVER if firstMs is None else firstMs + settings.rollAgeMs
-        self.logStartOffset = segments[0].baseOffset
-        self.logEndOffset = self.writtenOffset = logEndOffset
-        self.flushed = LogPosition(logEndOffset, active.baseOffset, active.size)
+        self._begin(loaded)
         self.watermark = self.flushed
-        self.highWatermark = self.flushDueOffset = logEndOffset
-        self._flushDueByte = active.size  # in the active segment
+        self.highWatermark = self.logEndOffset
+        self.logStartOffset = self.segments[0].baseOffset
         self._watermarkPolicy: WatermarkPolicy = flushedWatermark
-        self.pendingSize = self.unflushedSize = 0
-        self.bytesUntilRoll = settings.segmentSizeMax - active.size
         self.appendedCount = 0
         self.lastFlushMs = clock()
         self.rolling = False
@@ -236,6 +230,24 @@ class PartitionLog:
         self.blocked: StorageError | None = None
         self.failure: StorageError | None = None
         self.closed = False
+
+    def _begin(self, loaded: LoadedPartition) -> None:
+        """Take the files in: all bytes are synced, and none is pending."""
+        _, _, segments, logEndOffset, _ = loaded
+        self._list = SegmentList(segments)
+        self._active = active = segments[-1]
+        self._pinned = False
+        self._pending: list[bytes] = []
+        self._toRename: tuple[Segment, ...] = ()
+        self._toUnlink: tuple[Segment, ...] = ()
+        self._flushCountLeft = self.settings.flushCountMax
+        firstMs = loaded.firstAppendMs
+        self._rollAtMs = NEVER if firstMs is None else firstMs + self.settings.rollAgeMs
+        self.logEndOffset = self.writtenOffset = self.flushDueOffset = logEndOffset
+        self.flushed = LogPosition(logEndOffset, active.baseOffset, active.size)
+        self._flushDueByte = active.size  # in the active segment
+        self.pendingSize = self.unflushedSize = 0
+        self.bytesUntilRoll = self.settings.segmentSizeMax - active.size
 
     # -- state
 
@@ -592,14 +604,16 @@ class PartitionLog:
         """
         Begin the next segment. Writes pending bytes first. C{append} must wait for C{finishRoll}.
 
-        @return: L{None}: the last segment is empty, or a roll is under way, or the partition has
-            failed, or pending bytes cannot be written now (C{blocked}; try again later).
+        @return: L{None}: the last segment is empty, and begins at the log end, or a roll is under
+            way, or the partition has failed, or pending bytes cannot be written now (C{blocked};
+            try again later).
         """
         if self._refusing:
             return None
         self.write()
         active = self._active
-        if self.failure is not None or self._pending or active.writtenSize == 0:
+        isEmpty = active.writtenSize == 0 and self.writtenOffset == active.baseOffset
+        if self.failure is not None or self._pending or isEmpty:
             return None
         self.rolling = self._refusing = True
         if self._pinned:

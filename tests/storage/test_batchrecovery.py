@@ -115,6 +115,14 @@ class RestartTests(RecoveryCase):
             log = self.site.reopen()
             self.assertEqual((log.logEndOffset, log.epochs.entries), (0, ((0, 0),)))
 
+    def test_strayTransactions(self) -> None:
+        """Aborted transactions of no segment are removed: a later segment may have that offset."""
+        before = state(self.fill())
+        self.site.write("t-0/00000000000000000099.txnindex", bytes(34))
+        self.site.kill()
+        self.assertSame(before, self.site.reopen())
+        self.assertNotIn("00000000000000000099.txnindex", self.site.names())
+
     def test_duplicateAfterRestart(self) -> None:
         """A producer's last batch is known after a kill: its repetition is answered."""
         self.fill()

@@ -232,6 +232,11 @@ class LeaderEpochTests(FileCase):
         self.assertTrue(self.epochs.assign(7, 3))
         self.assertEqual(self.epochs.entries, ((0, 0), (7, 3)))
 
+    def test_lastOf(self) -> None:
+        """The last record's epoch; an epoch that begins at the log end has none."""
+        found = [self.epochs.lastOf(end) for end in (0, 1, 10, 11, 30, 31)]
+        self.assertEqual(found, [-1, 0, 0, 2, 2, 5])
+
     def test_truncate(self) -> None:
         """With the log's start or end, epochs go, or begin later."""
         self.assertFalse(self.epochs.truncateFromStart(0))

@@ -5,6 +5,7 @@ Refusals with Kafka's codes, and the code of each error that the rooms below rai
 from __future__ import annotations
 
 from pylogbroker.errors import (
+    AppendTruncatedError,
     BackpressureError,
     BatchSizeError,
     CoordinatorFencedError,
@@ -61,6 +62,7 @@ _CODES: tuple[tuple[type[PylogbrokerError], ErrorCode], ...] = (
     (InvalidReplicationFactorError, ErrorCode.INVALID_REPLICATION_FACTOR),
     (InvalidReplicaAssignmentError, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
     (UnknownPartitionError, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (AppendTruncatedError, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     (StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
     (BackpressureError, ErrorCode.REQUEST_TIMED_OUT),
 )

@@ -23,6 +23,10 @@ which C{deleteRecords} moves. It never goes before all of it is below the high w
 B{Compaction} replaces closed segments (L{pylogbroker.storage.kafka.compaction}): C{compactable}
 says which, C{beginReplace} and C{finishReplace} exchange a group.
 
+B{Replicas.} A follower appends its leader's batches as they are (C{appendAsFollower}), with their
+offsets and epochs. It truncates its log where that is not the leader's
+(L{pylogbroker.storage.kafka.truncation}, L{pylogbroker.storage.kafka.epochs}).
+
 B{Files beside the segments.} Rolls and the orderly close write a snapshot of the producers, the
 aborted transactions and the epochs, behind the sync of the segment: none is ever ahead of the
 flushed log. What is missing after a crash is found again by a scan
@@ -37,7 +41,14 @@ from itertools import dropwhile, islice, takewhile
 from typing import NamedTuple
 from uuid import UUID
 
-from pylogbroker.errors import BatchSizeError, OffsetOutOfRangeError, StorageError
+from pylogbroker.errors import (
+    AppendTruncatedError,
+    BatchSizeError,
+    LeaderBatchError,
+    OffsetOutOfRangeError,
+    PartitionOfflineError,
+    StorageError,
+)
 from pylogbroker.interfaces import (
     EMPTY_SLICE,
     AppendResult,
@@ -54,7 +65,7 @@ from pylogbroker.storage.jobs import (
     FindTimeJob,
     RollJob,
 )
-from pylogbroker.storage.kafka.batchrecovery import LoadedBatches
+from pylogbroker.storage.kafka.batchrecovery import LoadedBatches, LoadRequest
 from pylogbroker.storage.kafka.compaction import CompactedGroup, CompactionRequest
 from pylogbroker.storage.kafka.epochs import writeEpochs
 from pylogbroker.storage.kafka.producerstate import CompletedTransaction, snapshotPath
@@ -64,6 +75,7 @@ from pylogbroker.storage.kafka.transactionindex import (
     TransactionIndex,
     transactionPath,
 )
+from pylogbroker.storage.kafka.truncation import TruncateJob
 from pylogbroker.storage.partitionlog import (
     NEVER,
     MarkKind,
@@ -73,6 +85,9 @@ from pylogbroker.storage.partitionlog import (
 )
 from pylogbroker.storage.segments import Segment
 from pylogbroker.types import LogPosition, TopicPartition
+
+SEGMENT_OFFSET_COUNT_MAX = (1 << 31) - 1
+"""The last offset of a segment less its base offset: an index has four bytes for it."""
 
 
 @dataclass(frozen=True)
@@ -162,14 +177,11 @@ class BatchLog(PartitionLog):
         """@param clock: milliseconds since the epoch."""
         super().__init__(topicPartition, loaded.partition, cache, settings, clock)
         self.topicId = loaded.topicId
-        self.producers = loaded.producers
-        self.epochs = loaded.epochs
-        self._savedEpochs = loaded.epochs.entries
+        self.cleanedOffset = 0
+        self._truncating = False
+        self._takeState(loaded)
         self.leaderEpoch = max(self.epochs.latest, 0)
         self.logStartOffset = max(loaded.logStartOffset, self.logStartOffset)
-        self._aborted = loaded.aborted
-        self.cleanedOffset = 0
-        self._firstTimestampMs = loaded.firstTimestampMs if loaded.firstTimestampMs >= 0 else NEVER
         self._flushWaiting = self._waiters[MarkKind.FLUSHED].waiting
         self._readWaiting = (
             self._waiters[MarkKind.HIGH_WATERMARK].waiting,
@@ -179,6 +191,13 @@ class BatchLog(PartitionLog):
         if not settings.isReadWhenFlushed:
             self._watermarkPolicy = writtenWatermark
             self.isReadWhenWritten = True
+
+    def _takeState(self, loaded: LoadedBatches) -> None:
+        self.producers = loaded.producers
+        self.epochs = loaded.epochs
+        self._savedEpochs = loaded.epochs.entries
+        self._aborted = loaded.aborted
+        self._firstTimestampMs = loaded.firstTimestampMs if loaded.firstTimestampMs >= 0 else NEVER
 
     def configure(self, settings: PartitionSettings) -> None:
         """Change the settings of a serving partition, except C{isReadWhenFlushed}."""
@@ -191,11 +210,24 @@ class BatchLog(PartitionLog):
 
     def assignEpoch(self, epoch: int) -> None:
         """
-        The leader's epoch from the next append on. The file is written with the next roll; until
-        then a crash finds the epoch in the batches.
+        This replica leads from now on: the epoch begins at the log end, and is stamped on what is
+        appended. The file is written with the next roll; until then a crash finds the epoch in the
+        batches.
         """
         self.leaderEpoch = epoch
         self.epochs.assign(epoch, self.logEndOffset)
+
+    def followEpoch(self, epoch: int) -> None:
+        """
+        Another replica leads from now on, in this epoch. It begins in this log with its first
+        batch.
+        """
+        self.leaderEpoch = epoch
+
+    @property
+    def lastEpoch(self) -> int:
+        """Of the last batch, which a follower names when it fetches; -1: none, or unknown."""
+        return self.epochs.lastOf(self.logEndOffset)
 
     # -- append
 
@@ -263,6 +295,118 @@ class BatchLog(PartitionLog):
                 if ended is not None:
                     self._end(ended)
         return result
+
+    # -- append as a follower
+
+    def checkLeaderBatches(self, batches: ValidatedBatches, start: int = 0) -> None:
+        """
+        Whether a leader's batches may be appended: each begins at the end of the log or of the one
+        before it, or behind a gap, which compaction has left; no epoch is before that of the batch
+        before it, or behind that of the leader. A batch of which the log has something already is
+        refused: it would be another leader's, or the answer to another fetch.
+
+        @param start: the index of the first to be appended.
+        @raise LeaderBatchError: they may not.
+        """
+        end, epoch = self.logEndOffset, self.lastEpoch
+        for header in batches.headers[start:]:
+            if header.baseOffset < end:
+                raise LeaderBatchError(
+                    f"a batch of offsets {header.baseOffset} to {header.lastOffset} for"
+                    f" {self.topicPartition}, whose next offset is {end}"
+                )
+            if not epoch <= header.leaderEpoch <= self.leaderEpoch:
+                raise LeaderBatchError(
+                    f"a batch of epoch {header.leaderEpoch} at offset {header.baseOffset} for"
+                    f" {self.topicPartition}, behind epoch {epoch}, from the leader of epoch"
+                    f" {self.leaderEpoch}"
+                )
+            end, epoch = header.nextOffset, header.leaderEpoch
+
+    def beginsWithin(self, header: BatchHeader) -> bool:
+        """
+        Whether this log is empty, and begins within a leader's batch: the leader's log start is
+        there. Then it is truncated anew to the batch's base offset first; the log start follows the
+        leader's again when the batch is below the high watermark.
+        """
+        end = self.logEndOffset
+        return self.logStartOffset == end and header.baseOffset < end <= header.lastOffset
+
+    def appendAsFollower(self, batches: ValidatedBatches, start: int, nowMs: int) -> int:
+        """
+        Add batches of the leader as they are, with their offsets and epochs; C{write} writes them.
+        Producers, transactions and epochs follow. As many are added as the segment takes.
+
+        @param batches: as L{pylogbroker.interfaces.IRecordFormat.validate} gives them, with rules
+            for batches of a log.
+        @param start: the index of the first to be added.
+        @return: the index behind the last that was added; if it is not their number, roll and call
+            again.
+        @raise LeaderBatchError: they do not follow (C{checkLeaderBatches}); none was added.
+        @raise PartitionOfflineError: the partition has failed, is closed, is rolling, or is being
+            truncated.
+        """
+        if self._refusing:
+            raise self.unavailableError("append to")
+        self.checkLeaderBatches(batches, start)
+        headers, index = batches.headers, start
+        while index < len(headers) and not self._rollDueAsFollower(headers[index]):
+            self._takeFromLeader(headers[index], batches.buffers[index])
+            index += 1
+        if index < len(headers) and headers[index].baseOffset > self.logEndOffset:
+            # The next segment begins with the batch, not in the gap before it, which may be larger
+            # than a segment's offsets.
+            self.logEndOffset = headers[index].baseOffset
+            if not self._pending:
+                self.writtenOffset = self.logEndOffset
+        if index > start:
+            if self._flushCountLeft <= 0:
+                self.flushDueOffset = self.logEndOffset
+                self._flushDueByte = self._active.writtenSize + self.pendingSize
+            if self._rollAtMs == NEVER:
+                self._rollAtMs = nowMs + self.settings.rollAgeMs
+            if self._endWaiting:
+                self._endWaiters.advance(self.logEndOffset)
+        return index
+
+    def _rollDueAsFollower(self, header: BatchHeader) -> bool:
+        """As C{rollDue}; but a batch that is larger than a segment has one for itself."""
+        active = self._active
+        if header.lastOffset - active.baseOffset > SEGMENT_OFFSET_COUNT_MAX:
+            return True
+        return not self._isActiveEmpty and (
+            header.size > self.bytesUntilRoll
+            or active.index.isFull
+            or header.maxTimestampMs - self._firstTimestampMs > self.settings.rollAgeMs
+        )
+
+    def _takeFromLeader(self, header: BatchHeader, data: bytes) -> None:
+        active, offset = self._active, header.baseOffset
+        position = active.writtenSize + self.pendingSize
+        if position == 0:
+            self._firstTimestampMs = header.maxTimestampMs
+        if header.leaderEpoch > self.epochs.lastOf(self.logEndOffset):
+            self.epochs.assign(header.leaderEpoch, offset)
+        one = ValidatedBatches(
+            [data], header.size, header.recordCount, header.lastOffsetDelta + 1, -1, [header]
+        )
+        active.index.add(one, offset, position, header.maxTimestampMs)
+        self._pending.append(data)
+        self.pendingSize += header.size
+        self.unflushedSize += header.size
+        self.bytesUntilRoll -= header.size
+        self.logEndOffset = header.nextOffset
+        self.appendedCount += header.recordCount
+        self._flushCountLeft -= header.recordCount
+        if header.producerId >= 0:
+            marker = None
+            if header.isControl:
+                scan = self.format.scan(lambda at, n: data[at : at + n], offset, 0, len(data))
+                marker = next((entry.marker for entry in scan), None)
+            place = LogPosition(offset, active.baseOffset, position)
+            ended = self.producers.append(header, offset, header.maxTimestampMs, marker, place)
+            if ended is not None:
+                self._end(ended)
 
     def _end(self, ended: CompletedTransaction) -> None:
         if ended.isAborted:
@@ -492,6 +636,97 @@ class BatchLog(PartitionLog):
             for segment in job.segments:
                 self._aborted.pop(segment.baseOffset, None)
         return job
+
+    # -- truncation
+
+    def unavailableError(self, action: str) -> PartitionOfflineError:
+        if self._truncating and not self.isOffline:
+            return PartitionOfflineError(self.path, action, "a truncation is under way")
+        return super().unavailableError(action)
+
+    def beginTruncate(self, offset: int, isAnew: bool = False) -> TruncateJob | None:
+        """
+        Remove everything from an offset on; what was not written is dropped in any case. C{append}
+        must wait for C{finishTruncate}, and reads end below the offset from now on. No other job
+        may be under way (C{busy}).
+
+        @param offset: a batch that reaches across it is removed as a whole. If the log begins
+            behind it, everything is removed, and the log begins there.
+        @param isAnew: remove everything, and begin at C{offset}: the leader's log begins behind
+            the end of this one.
+        @return: L{None}: the log ends there or before, or it has failed.
+        """
+        if self.busy:
+            raise ValueError(f"{self!r} is busy")
+        if self.isOffline:
+            return None
+        self.write()
+        if self.failure is not None:
+            return None
+        isAnew = isAnew or offset < self.segments[0].baseOffset
+        if offset >= self.logEndOffset and not isAnew:
+            self.epochs.truncateFromEnd(offset)
+            return None
+        self._truncating = self.rolling = self._refusing = True
+        self._pending = []
+        self.pendingSize = 0
+        offset = offset if isAnew else min(offset, self.writtenOffset)
+        index = 0 if isAnew else self._list.indexOf(offset)
+        segment = self.segments[index]
+        if isAnew or self.highWatermark > offset:
+            # Which byte it is, only the file tells; meanwhile readers get what is surely left.
+            self.watermark = LogPosition(segment.baseOffset, segment.baseOffset, 0)
+            self.highWatermark = segment.baseOffset
+        aborted = self._aborted.get(segment.baseOffset)
+        return TruncateJob(
+            self._cache,
+            self.path,
+            self.format,
+            offset,
+            self.segments,
+            isAnew,
+            self.epochs.entries,
+            () if aborted is None else tuple(aborted.entries),
+            LoadRequest(
+                self.topicPartition,
+                None,
+                self.logStartOffset,
+                self.settings.producerExpirationMs,
+                self._clock(),
+                self.topicId,
+            ),
+        )
+
+    def finishTruncate(self, job: TruncateJob, error: StorageError | None) -> None:
+        """
+        Take in what is left. Those who wait for an offset above the end are told
+        L{AppendTruncatedError}. A failure fails the partition.
+        """
+        self._truncating = self.rolling = False
+        if self.failure is not None:
+            return
+        if error is not None:
+            self._fail(error)
+            return
+        assert job.loaded is not None
+        self._refusing = False
+        self._unpin()
+        for segment in self.segments:
+            segment.file.retire()
+        self._begin(job.loaded.partition)
+        self._takeState(job.loaded)
+        end = self.logEndOffset
+        self.logStartOffset = job.loaded.logStartOffset
+        self.cleanedOffset = min(self.cleanedOffset, end)
+        self.blocked = None
+        if self.highWatermark >= end or self.highWatermark < self.logStartOffset:
+            self.watermark = self.written
+            self.highWatermark = end
+        self.updateHighWatermark()
+        told = AppendTruncatedError(self.path, "keep what was appended to", f"it ends at {end} now")
+        for waiters in self._waiters.values():
+            waiters.failAbove(end, told)
+        self._waiters[MarkKind.FLUSHED].advance(end)
 
     # -- compaction
 

@@ -45,6 +45,7 @@ from pylogbroker.storage.kafka.producerstate import (
     snapshotPath,
 )
 from pylogbroker.storage.kafka.segmentswap import completeSwaps
+from pylogbroker.storage.kafka.transactionindex import SUFFIX as TRANSACTIONS_SUFFIX
 from pylogbroker.storage.kafka.transactionindex import TransactionIndex, transactionPath
 from pylogbroker.storage.recovery import (
     LoadedPartition,
@@ -384,8 +385,17 @@ class _Loading:
                 self.producers.ongoing[offset] = LogPosition(offset, segment.baseOffset, byte)
 
     def _removeStrays(self) -> None:
-        """Remove snapshots that belong to no segment, but for the latest."""
-        offsets = {parseSnapshotName(name) for name in self._fileSystem.list(self._path)}
+        """
+        Remove snapshots that belong to no segment, but for the latest, and aborted transactions of
+        no segment: a segment that begins at their offset later would seem to have them.
+        """
+        names = self._fileSystem.list(self._path)
+        indexes = {transactionPath(each.path, self._format.suffix) for each in self.opened}
+        for name in names:
+            path = f"{self._path}/{name}"
+            if name.endswith(TRANSACTIONS_SUFFIX) and path not in indexes:
+                self._fileSystem.remove(path)
+        offsets = {parseSnapshotName(name) for name in names}
         known = [each for each in offsets if each is not None]
         keep = {segment.baseOffset for segment in self.opened} | {max(known, default=-1)}
         for offset in set(known) - keep:

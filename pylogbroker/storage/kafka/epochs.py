@@ -5,6 +5,16 @@ alone: which leader wrote which offsets.
 Each epoch has the offset at which it began. A reader whose log ended in an epoch learns where that
 epoch ended here (C{OffsetForLeaderEpoch}), and thereby where the two logs part. Batches carry their
 epoch, too, so that a lost C{leader-epoch-checkpoint} is rebuilt from the log.
+
+B{Reconciliation.} What must be true: two replicas with the same epoch at the same offset have the
+same records up to it, since one leader wrote them. So a follower finds the last offset at which its
+log is the leader's by comparing epochs, and truncates to it; never to a high watermark, which may
+be behind what was acknowledged (KIP-101), and never by the leader's answer alone, since it may have
+an epoch that the leader does not know (KIP-279). The follower names the epoch of its last record
+(L{LeaderEpochs.lastOf}) in each fetch, or in C{OffsetForLeaderEpoch}; the leader compares
+(L{divergence}) and tells where that epoch, or the largest that it has before it, ends in its log;
+the follower truncates (L{truncationFor}) and names the last epoch that is left. Each step drops an
+epoch or ends, so there are at most as many as the follower has epochs.
 """
 
 from __future__ import annotations
@@ -13,7 +23,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from pylogbroker.errors import CorruptLogError
+from pylogbroker.errors import CorruptLogError, OffsetOutOfRangeError
 from pylogbroker.interfaces import IFileSystem
 from pylogbroker.storage.kafka.checkpoints import (
     LEADER_EPOCHS,
@@ -33,6 +43,19 @@ class EpochStart(NamedTuple):
 
 
 UNDEFINED = EpochStart(-1, -1)
+
+
+class Truncation(NamedTuple):
+    """
+    What follows for a follower from a leader's answer.
+
+    @ivar offset: where its log must end; its log end if nothing is to be cut.
+    @ivar isComplete: whether the log is then the leader's up to its end. If not, the leader must be
+        asked again, for the epoch of the last record that is left.
+    """
+
+    offset: int
+    isComplete: bool
 
 
 class LeaderEpochs:
@@ -72,6 +95,13 @@ class LeaderEpochs:
         index = bisect_right([each.startOffset for each in self.entries], offset) - 1
         return self.entries[index].epoch if index >= 0 else -1
 
+    def lastOf(self, logEndOffset: int) -> int:
+        """
+        The epoch of the last record, which a follower names when it fetches; -1: there is no
+        record, or its epoch is unknown. An epoch that begins at the log end has no record.
+        """
+        return self.epochOf(logEndOffset - 1)
+
     def endOffsetFor(self, epoch: int, logEndOffset: int) -> EpochStart:
         """
         Where an epoch ended, as C{OffsetForLeaderEpoch} answers.
@@ -110,6 +140,54 @@ class LeaderEpochs:
         kept = tuple(each for each in self.entries if each.startOffset < offset)
         changed, self.entries = len(kept) != len(self.entries), kept
         return changed
+
+
+def divergence(
+    epochs: LeaderEpochs, logEndOffset: int, fetchOffset: int, lastFetchedEpoch: int
+) -> EpochStart | None:
+    """
+    Compare the end of a reader's log with the leader's, as every fetch that names an epoch wants
+    (KIP-595).
+
+    @param epochs: the leader's.
+    @param logEndOffset: the leader's.
+    @param fetchOffset: where the reader's log ends.
+    @param lastFetchedEpoch: of the reader's last record.
+    @return: L{None}: the reader may go on. Otherwise where the logs part, at the earliest: the
+        largest epoch up to C{lastFetchedEpoch} that the leader has, and the offset behind it.
+    @raise OffsetOutOfRangeError: the leader knows no epoch as late as the reader's.
+    """
+    found = epochs.endOffsetFor(lastFetchedEpoch, logEndOffset)
+    if found == UNDEFINED:
+        raise OffsetOutOfRangeError(
+            f"no epoch from {lastFetchedEpoch} on is known, the last is {epochs.latest}"
+        )
+    if found.epoch < lastFetchedEpoch or found.startOffset < fetchOffset:
+        return found
+    return None
+
+
+def truncationFor(epochs: LeaderEpochs, logEndOffset: int, answer: EpochStart) -> Truncation:
+    """
+    What a follower does with the leader's answer for the epoch of its last record: that of
+    C{OffsetForLeaderEpoch}, or C{DivergingEpoch} of a fetch.
+
+    @param epochs: the follower's.
+    @param logEndOffset: the follower's.
+    @param answer: an epoch that the leader has, and the offset behind its last record.
+    @raise ValueError: C{answer} is L{UNDEFINED}: the leader knows no such epoch, and nothing
+        follows.
+    """
+    if answer.epoch < 0 or answer.startOffset < 0:
+        raise ValueError(f"nothing follows from {answer}")
+    own = epochs.endOffsetFor(answer.epoch, logEndOffset)
+    if own == UNDEFINED:  # all own records, if there are any, are of earlier epochs, or of none
+        own = EpochStart(answer.epoch, logEndOffset)
+    if own.epoch != answer.epoch:
+        # The leader has an epoch here that this log does not have: only what is before the next
+        # one of this log can be the same.
+        return Truncation(min(own.startOffset, answer.startOffset, logEndOffset), False)
+    return Truncation(min(own.startOffset, answer.startOffset, logEndOffset), True)
 
 
 def readEpochs(fileSystem: IFileSystem, directory: str) -> LeaderEpochs:
