@@ -209,6 +209,13 @@ class MetadataError(PylogbrokerError):
     """Metadata records cannot be read, or do not fit to each other."""
 
 
+class MetadataUnconfirmedError(PylogbrokerError):
+    """
+    No answer came in time: the change may have been made, or may yet be. Look before it is tried
+    again.
+    """
+
+
 class TableError(PylogbrokerError):
     """
     The folder of a table has unexpected content. It is unchanged.

@@ -1,20 +1,24 @@
 """
 Changes of the cluster's metadata: decided one after another, made durable, then visible.
 
-A decision sees the image with all earlier changes and gives records. A worker writes them; the
-image changes when they are synced, and only then is the caller told. While one change is written,
-later ones wait, and what waits is written together, with one C{fsync}: so decisions see the changes
-of those before them, which no other code sees yet.
+A decision sees the image with all earlier changes and gives records. A log makes them durable
+(L{IMetadataLog}): a journal of this broker alone (L{pylogbroker.broker.metadata.journal}), or one
+in ZooKeeper that all brokers of a cluster write (L{pylogbroker.broker.metadata.zookeeperlog}). The
+image changes when the log has the records, and only then is the caller told.
 
-A write for which the disk has no room fails its changes alone. After any other failed write nothing
-more is written: what the disk has is unknown until the next start.
+The changes of a log are numbered, and the image is that of a number. A change is written as the
+next one. Where another broker has written that first, the image takes over its change, and the
+decisions are made anew: so each is made on the image of all changes before it, whoever writes.
+
+While a change is written, later ones wait; what waits is written together. So decisions see the
+changes of those before them, which no other code sees yet.
 """
 
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from twisted.internet.defer import Deferred
@@ -30,8 +34,6 @@ from pylogbroker.cluster.metadataimage import (
     encodeRecords,
 )
 from pylogbroker.errors import BackpressureError, ClosedError, MetadataError, PylogbrokerError
-from pylogbroker.net.workers import IWorker
-from pylogbroker.storage.metadatastore import ENTRY_SIZE_MAX, MetadataStore
 
 T = TypeVar("T")
 
@@ -39,86 +41,159 @@ WAITING_COUNT_MAX = 10_000
 PRODUCER_ID_BLOCK_COUNT = 1_000
 """Producer ids that one change gives away, as Kafka's controller does."""
 
+CONFLICT_COUNT_MAX = 100
+"""How often decisions are made anew, since other brokers' changes came first."""
+
 Decision = Callable[[MetadataImage], tuple[list[Record], T]]
 
 log = Logger()
 
 
+class IMetadataLog(Protocol):
+    """
+    Where the changes of the metadata are. A log gives them to its L{MetadataManager}, in order, by
+    C{receive} and C{restore}; if nothing more can be written or read, it calls C{refuse}.
+
+    @ivar changeSizeMax: bytes of the records of a change.
+    @ivar isCurrent: whether no other broker can have taken over what the image says that this one
+        leads.
+    """
+
+    changeSizeMax: int
+
+    @property
+    def isCurrent(self) -> bool: ...
+
+    def append(
+        self, number: int, records: bytes, image: MetadataImage, guard: Sequence[Any]
+    ) -> Deferred[bool]:
+        """
+        Write a change. The manager appends one at a time.
+
+        @param number: one behind that of the image on which it was decided.
+        @param records: what C{encodeRecords} gives.
+        @param image: the image with the change.
+        @param guard: see L{MetadataManager.change}.
+        @return: fires with C{True} when the change is durable, and with C{False} when another one
+            has this number, which the manager has received. Fails if the change is not there, or
+            if that is unknown; the failure says which.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class _Waiting(NamedTuple):
+    decide: Decision[Any]
+    guard: Sequence[Any]
+    result: Deferred[Any]
+
+
 class MetadataManager:
     """
-    The metadata of one broker.
+    The metadata, as this broker knows them.
 
     @ivar image: what is durable. Not to be changed.
     @ivar latest: C{image}, with the changes that are being written. Not to be changed.
-    @ivar version: grows with each change of the image.
+    @ivar position: the number of the last change in C{image}.
     """
 
-    def __init__(
-        self,
-        store: MetadataStore,
-        worker: IWorker,
-        randomBytes: Callable[[int], bytes],
-    ) -> None:
+    def __init__(self, metadataLog: IMetadataLog, randomBytes: Callable[[int], bytes]) -> None:
         """
-        @param store: not yet open.
+        @param metadataLog: to be opened with this manager.
         @param randomBytes: C{randomBytes(count)}, for ids.
         """
         self.image = self.latest = MetadataImage()
-        self.version = 0
-        self._store = store
-        self._worker = worker
+        self.position = 0
+        self._log = metadataLog
         self._randomBytes = randomBytes
         self._listeners: list[Callable[[], object]] = []
-        self._waiting: list[tuple[Decision[Any], Deferred[Any]]] = []
+        self._waiting: list[_Waiting] = []
         self._isWriting = False
         self._refusal: PylogbrokerError | None = None
         self._nextProducerId = self._producerIdEnd = 0
 
-    # -- start and stop
-
-    def open(self, first: Callable[[], list[Record]] = list) -> None:
+    @property
+    def isCurrent(self) -> bool:
         """
-        Read the store; a new one gets a cluster id. Blocks.
-
-        @param first: called for an empty store; gives its first records, perhaps none.
-        @raise pylogbroker.errors.StorageError: the store cannot be read or created.
-        @raise pylogbroker.errors.MetadataError: its records cannot be understood.
+        Whether the broker may serve the partitions that C{image} says it leads. C{False}: it may
+        have been replaced, and does not know.
         """
-        for change in self._store.open():
-            for record in decodeRecords(change):
-                self.image.apply(record)
-        if not self.image.clusterId:
-            records = first()
-            if not records:
-                clusterId = urlsafe_b64encode(self._randomBytes(16)).decode().rstrip("=")
-                records = [ClusterRecord(clusterId)]
-            for record in records:
-                self.image.apply(record)
-            self._store.append(encodeRecords(records), lambda: [encodeRecords(records)])
-        self._nextProducerId = self._producerIdEnd = self.image.nextProducerId
+        return self._log.isCurrent and self._refusal is None
 
     def close(self) -> None:
         """Refuse further changes. To be called when no change is under way."""
         self._refuse(ClosedError("the broker is stopping"))
-        self._store.close()
+        self._log.close()
 
     def listen(self, listener: Callable[[], object]) -> None:
         """Call a function after each change of the image."""
         self._listeners.append(listener)
 
+    # -- what the log gives
+
+    def receive(self, first: int, changes: Sequence[bytes]) -> None:
+        """
+        Take over changes. Those that the image has already are passed over.
+
+        @param first: the number of the first one; no gap may be before it.
+        @param changes: the records of each.
+        @raise MetadataError: the records cannot be understood, or do not fit to the image.
+        """
+        assert first <= self.position + 1, (first, self.position)
+        changes = changes[self.position + 1 - first :]
+        if not changes:
+            return
+        draft = self.image.copy()
+        for change in changes:
+            for record in decodeRecords(change):
+                draft.apply(record)
+        self._show(draft, self.position + len(changes))
+
+    def restore(self, number: int, image: MetadataImage) -> None:
+        """Take over a snapshot: the image of a change behind C{position}."""
+        if number > self.position:
+            self._show(image, number)
+
+    def _show(self, image: MetadataImage, number: int) -> None:
+        self.image, self.position = image, number
+        if not self._isWriting:
+            self.latest = image
+        for listener in list(self._listeners):
+            listener()
+
+    def refuse(self, error: PylogbrokerError) -> None:
+        """No change is possible any more, and the image does not change either."""
+        if self._refusal is None:
+            log.critical("The metadata cannot be changed any more: {reason}", reason=error)
+            self._refuse(error)
+
+    def _refuse(self, error: PylogbrokerError) -> None:
+        self._refusal = error
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            each.result.errback(error)
+
     # -- changes
 
-    def change(self, decide: Decision[T]) -> Deferred[T]:
+    def change(self, decide: Decision[T], guard: Sequence[Any] = ()) -> Deferred[T]:
         """
         Change the metadata.
 
         @param decide: called with an image that has all earlier changes; gives the records, perhaps
-            none, and the result. It must not change the image.
+            none, and the result. It must not change the image. It is called again when another
+            broker has changed the metadata meanwhile.
+        @param guard: L{pylogbroker.interfaces.ZookeeperOperation}s that are carried out with the
+            change, or prevent it: then the Deferred fails with the reason, a
+            L{pylogbroker.errors.MultiFailedException} whose C{index} is that in C{guard}. A change
+            with a guard is written alone, as number C{position + 1}. Only for a log in ZooKeeper.
         @return: fires with the result when the records are durable and in C{image}. Fails with what
             C{decide} raises, and nothing is changed; with L{BackpressureError} when too many wait,
-            or too many bytes with them; with L{MetadataError} when its records are too large; with
-            a L{pylogbroker.errors.StorageError} when the disk is full, or failed, now or earlier:
-            then it is unknown whether a restart brings the change back.
+            or too many bytes with them, or other brokers were faster L{CONFLICT_COUNT_MAX} times;
+            with L{MetadataError} when its records are too large; with the error of the log. Whether
+            the change is there, or will be, is unknown after a
+            L{pylogbroker.errors.MetadataUnconfirmedError}, and after a
+            L{pylogbroker.errors.StorageError} of a disk that is not full.
         """
         result: Deferred[T] = Deferred()
         if self._refusal is not None:
@@ -127,23 +202,75 @@ class MetadataManager:
             text = f"{len(self._waiting)} changes of the metadata wait already"
             result.errback(BackpressureError(text))
         else:
-            self._waiting.append((decide, result))
+            self._waiting.append(_Waiting(decide, guard, result))
             self._writeNext()
         return result
 
     def _writeNext(self) -> None:
         if self._isWriting or not self._waiting:
             return
-        waiting, self._waiting = self._waiting, []
+        count = next((at for at, each in enumerate(self._waiting) if each.guard), None)
+        count = len(self._waiting) if count is None else max(count, 1)
+        batch, self._waiting = self._waiting[:count], self._waiting[count:]
+        self._write(batch, 0)
+
+    def _write(self, batch: list[_Waiting], conflictCount: int) -> None:
+        self._isWriting = True
+        number = self.position + 1
+        draft, records, decided = self._decide(batch)
+        if not records:
+            self._isWriting = False
+            self._answer(decided)
+            return
+        self.latest = draft
+        writing = self._log.append(number, encodeRecords(records), draft, batch[0].guard)
+
+        def written(isOurs: bool) -> None:
+            if isOurs:
+                self._isWriting = False
+                if self.position < number:
+                    self._show(draft, number)
+                else:  # the log was faster to give it, with later ones
+                    self.latest = self.image
+                self._answer(decided)
+            elif conflictCount < CONFLICT_COUNT_MAX:
+                self._write(batch, conflictCount + 1)
+            else:
+                text = f"the metadata were changed {conflictCount} times by other brokers meanwhile"
+                failed(Failure(BackpressureError(text)))
+
+        def failed(failure: Failure) -> None:
+            self._isWriting = False
+            self.latest = self.image
+            if not isinstance(failure.value, PylogbrokerError):
+                log.failure("Writing metadata failed unexpectedly: this is a bug", failure)
+                error = ClosedError(f"writing metadata failed: {failure.value!r}")
+                failure = Failure(error)
+                self.refuse(error)
+            self._answer(
+                [
+                    (each, value if isinstance(value, Failure) else failure)
+                    for each, value in decided
+                ]
+            )
+
+        writing.addCallbacks(written, failed).addErrback(
+            lambda failure: log.failure("Changing metadata failed: this is a bug", failure)
+        )
+
+    def _decide(
+        self, batch: list[_Waiting]
+    ) -> tuple[MetadataImage, list[Record], list[tuple[Deferred[Any], Any]]]:
+        """@return: the image with the changes, their records, and what each caller is to get."""
         draft = self.image.copy()
         records: list[Record] = []
         size = 0  # of the changes by themselves; together they are no larger
         decided: list[tuple[Deferred[Any], Any]] = []
-        for decide, result in waiting:
+        for decide, _guard, result in batch:
             isChanged = False
             try:
                 more, value = decide(draft)
-                size += _checkedSize(more, size)
+                size += self._checkedSize(more, size)
                 for record in more:
                     draft.apply(record)
                     isChanged = True
@@ -156,60 +283,34 @@ class MetadataManager:
             else:
                 records += more
                 decided.append((result, value))
-        if not records:
-            self._answer(decided)
-            return
-        data = encodeRecords(records)
-        self._isWriting = True
-        self.latest = draft
-        writing = self._worker.submit(
-            lambda: self._store.append(data, lambda: [encodeRecords(list(draft.records()))])
-        )
-        writing.addCallbacks(
-            self._written, self._failed, callbackArgs=(draft, decided), errbackArgs=(decided,)
-        )
+        return draft, records, decided
+
+    def _checkedSize(self, records: list[Record], sizeBefore: int) -> int:
+        """
+        The bytes of a change, which is to be written with others.
+
+        @param sizeBefore: of the others.
+        @raise MetadataError: the log cannot take it.
+        @raise BackpressureError: not together with the others.
+        """
+        sizeMax = self._log.changeSizeMax
+        size = len(encodeRecords(records)) if records else 0
+        if size > sizeMax:
+            raise MetadataError(f"a change of {size} bytes; {sizeMax} are possible")
+        if sizeBefore + size > sizeMax:
+            raise BackpressureError(f"changes of the metadata of {sizeBefore} bytes wait already")
+        return size
 
     def _answer(self, decided: list[tuple[Deferred[Any], Any]]) -> None:
         for result, value in decided:
             result.callback(value)  # a Failure makes it fail
         self._writeNext()
 
-    def _written(
-        self, _none: None, draft: MetadataImage, decided: list[tuple[Deferred[Any], Any]]
-    ) -> None:
-        self._isWriting = False
-        self.image = draft
-        self.version += 1
-        for listener in self._listeners:
-            listener()
-        self._answer(decided)
-
-    def _failed(self, failure: Failure, decided: list[tuple[Deferred[Any], Any]]) -> None:
-        self._isWriting = False
-        error = failure.value
-        self.latest = self.image
-        if not isinstance(error, PylogbrokerError):
-            log.failure("Writing metadata failed unexpectedly: this is a bug", failure)
-            error = ClosedError(f"writing metadata failed: {error!r}")
-        elif self._store.isCertain:
-            log.error(
-                "The metadata could not be changed, since the disk is full: {reason}", reason=error
-            )
-            self._answer([(result, failure) for result, _ in decided])
-            return
-        else:
-            log.critical("The metadata cannot be changed any more: {reason}", reason=error)
-        for result, value in decided:
-            result.callback(value if isinstance(value, Failure) else Failure(error))
-        self._refuse(error)
-
-    def _refuse(self, error: PylogbrokerError) -> None:
-        self._refusal = error
-        waiting, self._waiting = self._waiting, []
-        for _, result in waiting:
-            result.errback(error)
-
     # -- ids
+
+    def newCluster(self) -> ClusterRecord:
+        """The first record of a log, with a random id."""
+        return ClusterRecord(urlsafe_b64encode(self._randomBytes(16)).decode().rstrip("="))
 
     def newTopicId(self) -> UUID:
         """A random id, as Kafka's: none of its text forms begins with a dash, and none is zero."""
@@ -241,19 +342,3 @@ class MetadataManager:
             return self._nextProducerId - 1
 
         return self.change(decide).addCallback(use)
-
-
-def _checkedSize(records: list[Record], sizeBefore: int) -> int:
-    """
-    The bytes of a change, which is to be written with others.
-
-    @param sizeBefore: of the others.
-    @raise MetadataError: the journal cannot take it.
-    @raise BackpressureError: not together with the others.
-    """
-    size = len(encodeRecords(records)) if records else 0
-    if size > ENTRY_SIZE_MAX:
-        raise MetadataError(f"a change of {size} bytes; {ENTRY_SIZE_MAX} are possible")
-    if sizeBefore + size > ENTRY_SIZE_MAX:
-        raise BackpressureError(f"changes of the metadata of {sizeBefore} bytes wait already")
-    return size

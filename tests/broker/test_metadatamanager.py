@@ -10,8 +10,10 @@ from uuid import UUID
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.broker import metadatamanager
+from pylogbroker.broker.metadata import journal
+from pylogbroker.broker.metadata.journal import MetadataJournal
 from pylogbroker.broker.metadatamanager import MetadataManager
-from pylogbroker.cluster.metadataimage import MetadataImage, Record, TopicRecord
+from pylogbroker.cluster.metadataimage import MetadataImage, Record, TopicRecord, encodeRecords
 from pylogbroker.errors import BackpressureError, ClosedError, MetadataError, StorageError
 from pylogbroker.storage.metadatastore import MetadataStore
 from pylogbroker.testing.powercut import PowerCutFileSystem
@@ -29,9 +31,9 @@ class ManagerTests(SynchronousTestCase):
         self.manager = self.opened()
 
     def opened(self) -> MetadataManager:
-        store = MetadataStore(self.files, "/log")
-        manager = MetadataManager(store, self.worker, self.random.randbytes)
-        manager.open()
+        journal = MetadataJournal(MetadataStore(self.files, "/log"), self.worker)
+        manager = MetadataManager(journal, self.random.randbytes)
+        journal.open(manager)
         return manager
 
     def create(self, name: str, number: int) -> Any:
@@ -48,12 +50,12 @@ class ManagerTests(SynchronousTestCase):
         self.manager.listen(lambda: seen.append(list(self.manager.image.topics)))
         creating = self.create("a", 1)
         self.assertNoResult(creating)
-        self.assertEqual((self.manager.image.topics, self.manager.version), ({}, 0))
+        self.assertEqual((self.manager.image.topics, self.manager.position), ({}, 1))
         self.assertEqual(list(self.manager.latest.topics), ["a"])
         self.worker.perform()
         self.assertIs(self.manager.latest, self.manager.image)
         self.assertEqual(self.successResultOf(creating), 1)
-        self.assertEqual((seen, self.manager.version), ([["a"]], 1))
+        self.assertEqual((seen, self.manager.position), ([["a"]], 2))
         self.assertEqual(list(self.opened().image.topics), ["a"])
 
     def test_inOrder(self) -> None:
@@ -123,8 +125,9 @@ class ManagerTests(SynchronousTestCase):
     def test_bug(self) -> None:
         """An unexpected error of the write is logged, and fails the callers."""
         store = MetadataStore(self.files, "/log")
-        self.manager = MetadataManager(store, self.worker, self.random.randbytes)
-        self.manager.open()
+        journal = MetadataJournal(store, self.worker)
+        self.manager = MetadataManager(journal, self.random.randbytes)
+        journal.open(self.manager)
         store.close()  # so that append fails as only a bug can make it fail
         creating = self.create("a", 1)
         self.worker.perform()
@@ -141,7 +144,8 @@ class ManagerTests(SynchronousTestCase):
 
     def test_tooLarge(self) -> None:
         """A change that the journal cannot take fails alone, also together with others."""
-        self.patch(metadatamanager, "ENTRY_SIZE_MAX", 500)
+        self.patch(journal, "ENTRY_SIZE_MAX", 500)
+        self.manager = self.opened()
         self.failureResultOf(self.create("a" * 500, 1), MetadataError)
         unknown: Any = object()
         self.failureResultOf(self.manager.change(lambda image: ([unknown], None)), KeyError)
@@ -150,6 +154,29 @@ class ManagerTests(SynchronousTestCase):
         self.assertEqual([self.successResultOf(each) for each in waiting[:2]], [1, 2])
         self.failureResultOf(waiting[2], BackpressureError)
         self.assertEqual(list(self.opened().image.topics), ["a" * 200, "b" * 200])
+
+    def test_received(self) -> None:
+        """
+        What a log gives changes the image, except what the image has already. A snapshot replaces
+        an image of before, and no later one.
+        """
+        changes = [
+            encodeRecords([TopicRecord(name, str(UUID(int=at + 1)), 1)])
+            for at, name in enumerate("abcd")
+        ]
+        manager = self.manager
+        seen: list[int] = []
+        manager.listen(lambda: seen.append(manager.position))
+        manager.receive(2, changes[:2])
+        manager.receive(2, changes[:3])
+        manager.receive(3, changes[1:3])
+        self.assertEqual((list(manager.image.topics), seen), (["a", "b", "c"], [3, 4]))
+        manager.restore(4, MetadataImage())
+        self.assertEqual((list(manager.image.topics), seen), (["a", "b", "c"], [3, 4]))
+        manager.restore(9, MetadataImage())
+        self.assertEqual((manager.image.topics, manager.position), ({}, 9))
+        self.assertIs(manager.latest, manager.image)
+        self.assertRaises(AssertionError, manager.receive, 11, changes)
 
     def test_closed(self) -> None:
         """After C{close} changes are refused."""
@@ -165,9 +192,8 @@ class ManagerTests(SynchronousTestCase):
     def test_topicIds(self) -> None:
         """Topic ids are random, and no text form of one begins with a dash."""
         offers = [b"\xfb\xff" + bytes(14), bytes(range(16))]
-        manager = MetadataManager(
-            MetadataStore(self.files, "/log"), self.worker, lambda count: offers.pop(0)
-        )
+        journal = MetadataJournal(MetadataStore(self.files, "/log"), self.worker)
+        manager = MetadataManager(journal, lambda count: offers.pop(0))
         found = manager.newTopicId()
         self.assertEqual((found.version, found.bytes[:6]), (4, bytes(range(6))))
 

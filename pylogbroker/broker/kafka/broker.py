@@ -50,6 +50,7 @@ from pylogbroker.broker.kafka.topics import (
     currentConfigs,
 )
 from pylogbroker.broker.logmanager import LogManager
+from pylogbroker.broker.metadata.journal import MetadataJournal
 from pylogbroker.broker.metadatamanager import MetadataManager
 from pylogbroker.broker.server import Broker
 from pylogbroker.cluster.acls import AclOperation, AclResourceType
@@ -162,9 +163,8 @@ class KafkaBroker:
         self._requestLog = requestLog
         self._staticValues = kafkaValues(settings, (*SERVER_CONFIGS, *_SHOWN))
         self._serverConfigs = topicDefaults(self._staticValues)
-        self.metadata = MetadataManager(
-            MetadataStore(fileSystem, settings.logDir), worker, random.randbytes
-        )
+        self._journal = MetadataJournal(MetadataStore(fileSystem, settings.logDir), worker)
+        self.metadata = MetadataManager(self._journal, random.randbytes)
         self._fileSystem = fileSystem
         self._worker = worker
         self._compactionWorker = compactionWorker
@@ -237,7 +237,7 @@ class KafkaBroker:
 
             return readApacheMetadata(fileSystem, path, self._settings.brokerId, report)
 
-        self.metadata.open(takeOver)
+        self._journal.open(self.metadata, takeOver)
         self._identify()
 
     def _identify(self) -> None:

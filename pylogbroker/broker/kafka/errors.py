@@ -19,6 +19,7 @@ from pylogbroker.errors import (
     InvalidTimestampError,
     InvalidTransactionStateError,
     MessageTooLargeError,
+    MetadataUnconfirmedError,
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
     PylogbrokerError,
@@ -26,6 +27,7 @@ from pylogbroker.errors import (
     UnknownCodecError,
     UnknownPartitionError,
     UnsupportedForMessageFormatError,
+    ZookeeperError,
 )
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 
@@ -65,6 +67,8 @@ _CODES: tuple[tuple[type[PylogbrokerError], ErrorCode], ...] = (
     (AppendTruncatedError, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     (StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
     (BackpressureError, ErrorCode.REQUEST_TIMED_OUT),
+    (MetadataUnconfirmedError, ErrorCode.REQUEST_TIMED_OUT),
+    (ZookeeperError, ErrorCode.REQUEST_TIMED_OUT),
 )
 
 

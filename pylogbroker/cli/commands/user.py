@@ -88,6 +88,7 @@ def _metadata(options: Namespace, streams: Streams) -> Iterator[Request]:
     # Other commands need nothing of a broker.
     from pylogbroker.broker.kafka.protocol import ConnectionState
     from pylogbroker.broker.kafka.security.credentialrequests import CredentialRequests
+    from pylogbroker.broker.metadata.journal import MetadataJournal
     from pylogbroker.broker.metadatamanager import MetadataManager
 
     path, fileSystem = os.path.abspath(options.logDir), RealFileSystem()
@@ -100,9 +101,9 @@ def _metadata(options: Namespace, streams: Streams) -> Iterator[Request]:
         hasJournal = fileSystem.status(f"{path}/{JOURNAL_NAME}") is not None
         if not hasJournal and fileSystem.status(f"{path}/{APACHE_METADATA}") is not None:
             raise CommandError(f"{path} is Apache Kafka's: start the broker on it once before")
-        store = MetadataStore(fileSystem, path)
-        with closing(MetadataManager(store, _SynchronousWorker(), secrets.token_bytes)) as metadata:
-            metadata.open()
+        journal = MetadataJournal(MetadataStore(fileSystem, path), _SynchronousWorker())
+        with closing(MetadataManager(journal, secrets.token_bytes)) as metadata:
+            journal.open(metadata)
             handlers = CredentialRequests(metadata).handlers
 
             def request(key: ApiKey, body: Any) -> Any:

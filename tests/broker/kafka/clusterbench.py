@@ -11,6 +11,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from pylogbroker.broker.metadata.journal import MetadataJournal
 from pylogbroker.broker.metadatamanager import MetadataManager
 from pylogbroker.cluster.metadataimage import (
     ClusterRecord,
@@ -38,12 +39,13 @@ class ClusterBench:
         files = PowerCutFileSystem(lambda: 0)
         files.makeDirectories("/metadata")
         self.worker = ManualWorker()
-        store = MetadataStore(files, "/metadata")
-        self.metadata = MetadataManager(store, self.worker, Random(seed).randbytes)
+        journal = MetadataJournal(MetadataStore(files, "/metadata"), self.worker)
+        self.metadata = MetadataManager(journal, Random(seed).randbytes)
         brokerIds = range(1, count + 1)
         self._epoch = 0
-        self.metadata.open(
-            lambda: [ClusterRecord("C" * 22), *(self.registration(each) for each in brokerIds)]
+        journal.open(
+            self.metadata,
+            lambda: [ClusterRecord("C" * 22), *(self.registration(each) for each in brokerIds)],
         )
         self.properties = properties
         self.brokers: dict[int, RequestBench] = {}
