@@ -1,5 +1,6 @@
 """
-Interfaces between rooms: record formats, files, slices of files, ZooKeeper.
+Interfaces between rooms: record formats, files, slices of files, ZooKeeper, connections between
+brokers.
 
 They are L{typing.Protocol}s; zope's are used only where Twisted demands them.
 """
@@ -674,3 +675,65 @@ class IZookeeper(Protocol):
         @return: what removes it.
         """
         ...
+
+
+# -- brokers among themselves
+
+
+class IBrokerConnection(Protocol):
+    """
+    A connection to another broker, in today's protocol. Both know their versions, and this broker
+    has authenticated.
+
+    @ivar name: of the other broker, for texts.
+    """
+
+    name: str
+
+    def request(self, key: Any, body: Any, waitMs: float = 0, versionMax: int = ...) -> Any:
+        """
+        Send a request. Requests leave, and are answered, in the order of the calls.
+
+        @param key: an L{pylogbroker.protocol.kafka.apikeys.ApiKey}.
+        @param body: an object of L{pylogbroker.protocol.kafka.messages}.
+        @param waitMs: milliseconds that the other broker may wait before it answers.
+        @param versionMax: the last version that has what the caller needs.
+        @return: a Deferred of the response, an object of C{messages}. Its records are views of the
+            received frame, which lives as long as they do. Fails with
+            L{pylogbroker.errors.BrokerConnectionError} when the connection is lost or the time is
+            over: the other broker may have carried the request out or not; with
+            L{pylogbroker.errors.BackpressureError} when too much waits to be sent, and with
+            L{pylogbroker.errors.UnsupportedVersionError}: then nothing was sent.
+        """
+        ...
+
+    def supports(self, key: Any, version: int = 0) -> bool:
+        """Whether the other broker has a request, in a version or a later one."""
+        ...
+
+
+class IBrokerClient(Protocol):
+    """
+    Connections to one address of another broker, one after another.
+    """
+
+    def connection(self) -> Any:
+        """
+        @return: a Deferred of the present L{IBrokerConnection}, or of a new one. Fails with
+            L{pylogbroker.errors.BrokerConnectionError} when the first attempt to connect fails;
+            the next one waits for longer and longer. Fails with another
+            L{pylogbroker.errors.PylogbrokerError} when the other broker refuses the password.
+        """
+        ...
+
+    def close(self) -> Any:
+        """
+        Cut the connection; requests under way fail. No other call may follow.
+
+        @return: a Deferred that fires with L{None} when the connection is gone, and never fails.
+        """
+        ...
+
+
+ConnectBroker = Callable[[str, int], IBrokerClient]
+"""C{connect(host, port)} makes the client of a broker's address; it connects on demand."""

@@ -58,7 +58,13 @@ from pylogbroker.errors import (
     UnknownPartitionError,
     ZookeeperError,
 )
-from pylogbroker.interfaces import IFileSystem, IRecordFormat, IZookeeper, Slice
+from pylogbroker.interfaces import (
+    ConnectBroker,
+    IFileSystem,
+    IRecordFormat,
+    IZookeeper,
+    Slice,
+)
 from pylogbroker.metrics.brokermetrics import BrokerSnapshot
 from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.net.aiofsync import AioFsync
@@ -178,6 +184,7 @@ class BrokerService(Service):
         worker: Callable[[Any, str, int], IWorker] = ThreadPoolWorker,
         zookeeper: Callable[[], IZookeeper] | None = None,
         formats: Sequence[IRecordFormat] = (Kafka07Format(), KafkaFormat()),
+        connectBroker: ConnectBroker | None = None,
     ) -> None:
         """
         @param fileSystem: by default the machine's.
@@ -185,6 +192,8 @@ class BrokerService(Service):
         @param worker: makes a worker from the reactor, a name and a number of threads.
         @param zookeeper: makes the client, not connected; by default from C{zk.connect}.
         @param formats: of partitions; new ones get the first.
+        @param connectBroker: makes connections to other brokers of a cluster
+            (L{pylogbroker.programs.interbroker}).
         """
         self._reactor = reactor
         self._settings = settings
@@ -221,6 +230,7 @@ class BrokerService(Service):
             self.counters,
             requestLog,
             self._compactionWorker if isinstance(fileSystem, RealFileSystem) else None,
+            connectBroker,
         )
         self.directory = LogDirectory(
             settings.logDir,
@@ -677,6 +687,7 @@ class BrokerService(Service):
         self.logManager.stopTimers()
         self._status.startedMs = 0
         self.kafka.endWaits()
+        await self.kafka.brokerConnections.close()
         await self._endConnections()
         await self.logManager.drain()
         await self.kafka.topics.stop()

@@ -125,13 +125,15 @@ class BrokerClient:
         connectTimeoutMs: float = CONNECT_TIMEOUT_MS,
         limits: ConnectionLimits = DEFAULT_LIMITS,
         random: Callable[[], float] | None = None,
+        name: str = "",
     ) -> None:
         """
         @param endpoint: see L{clientEndpoint}.
         @param random: in [0, 1), for jitter; by default the system's.
+        @param name: the broker's, for texts; by default the endpoint's.
         @raise ConfigurationError: the endpoint cannot be read.
         """
-        self.name = endpoint if isinstance(endpoint, str) else repr(endpoint)
+        self.name = name or (endpoint if isinstance(endpoint, str) else repr(endpoint))
         self.connectTimeoutMs = connectTimeoutMs
         self.current: ClientConnection | None = None
         self._clock = reactor

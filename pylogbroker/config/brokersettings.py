@@ -21,6 +21,9 @@ from pylogbroker.config.listenersettings import (
     CLIENT_AUTH,
     ENABLED_MECHANISMS,
     FAILED_DELAY_MS,
+    INTER_BROKER_LISTENER,
+    INTER_BROKER_MECHANISM,
+    INTER_BROKER_PROTOCOL,
     KEY_PASSWORD,
     KEYSTORE_CHAIN,
     KEYSTORE_KEY,
@@ -36,6 +39,7 @@ from pylogbroker.config.listenersettings import (
     TRUSTSTORE_CERTIFICATES,
     TRUSTSTORE_LOCATION,
     TRUSTSTORE_TYPE,
+    interBrokerListener,
     readListeners,
 )
 from pylogbroker.config.propertytypes import (
@@ -115,6 +119,8 @@ class BrokerSettings(Settings):
     listenerSecurityProtocolMap = SECURITY_PROTOCOL_MAP
     listenerName = LISTENER_NAME
     listenerDialect = LISTENER_DIALECT
+    interBrokerListenerName = INTER_BROKER_LISTENER
+    securityInterBrokerProtocol = INTER_BROKER_PROTOCOL
     # -- ZooKeeper
     enableZookeeper = ConfigKey(
         "enable.zookeeper",
@@ -270,6 +276,14 @@ class BrokerSettings(Settings):
     saslServerMaxReceiveSize = MAX_RECEIVE_SIZE
     connectionsMaxReauthMs = MAX_REAUTH_MS
     connectionFailedAuthenticationDelayMs = FAILED_DELAY_MS
+    saslMechanismInterBrokerProtocol = INTER_BROKER_MECHANISM
+    requestTimeoutMs = ownKey(
+        "request.timeout.ms",
+        POSITIVE,
+        "30000",
+        "How long another broker of the cluster may take to answer, in milliseconds, beyond what "
+        "the request itself allows; then the connection to it is closed.",
+    )
     # -- requests
     maxSocketRequestBytes = ConfigKey(
         "max.socket.request.bytes",
@@ -838,7 +852,7 @@ class BrokerSettings(Settings):
             )
         if not values["listeners"]:
             values["listeners"] = (listener(values["port"], values["listenInterface"]),)
-        readListeners(cls(values), warn)
+        interBrokerListener(cls(values), readListeners(cls(values), warn))
         if values["httpMessages"] is None:
             values["httpMessages"] = not (values["allowFile"] or values["authorizerClassName"])
         if values["allowFile"]:

@@ -12,7 +12,7 @@ letters, and a dot.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from pylogbroker.config.keys import ConfigKey, ownKey
@@ -108,7 +108,8 @@ LISTENER_NAME = ownKey(
     "Before the name of a listener in small letters, a dot and a key that begins with `ssl.`, or "
     "is `listener.dialect`, `sasl.enabled.mechanisms` or `connections.max.reauth.ms`: its value "
     "for this listener. And before `NAME.plain.sasl.jaas.config`: the users of PLAIN and their "
-    "passwords, in Kafka's words.",
+    "passwords, in Kafka's words; there, and before `NAME.scram-sha-512.sasl.jaas.config`, the "
+    "`username` and `password` of this broker at others.",
     derived="none",
     isPrefix=True,
 )
@@ -199,6 +200,31 @@ FAILED_DELAY_MS = ownKey(
     "How long the answer to a failed authentication is held back, in milliseconds.",
 )
 
+INTER_BROKER_LISTENER = ownKey(
+    "inter.broker.listener.name",
+    TEXT,
+    "",
+    "The name of the listener by which brokers of a cluster reach one another. It speaks Kafka's "
+    "current protocol.",
+    derived="the first listener with `security.inter.broker.protocol`, or the first one that "
+    "speaks the current protocol",
+)
+INTER_BROKER_PROTOCOL = ownKey(
+    "security.inter.broker.protocol",
+    Enum({"": "", **{each: each for each in PROTOCOLS}}),
+    "",
+    "The protocol of the listener by which brokers reach one another, instead of "
+    "`inter.broker.listener.name`.",
+)
+INTER_BROKER_MECHANISM = ownKey(
+    "sasl.mechanism.inter.broker.protocol",
+    Enum({each: each for each in MECHANISMS}),
+    SCRAM_SHA_512,
+    "How a broker authenticates to another one, where that listener has SASL: with the `username` "
+    "and the `password` in this mechanism's `sasl.jaas.config` of the listener. This user needs "
+    "`ClusterAction`, or is one of `super.users`.",
+)
+
 _OF_LISTENER: tuple[ConfigKey[Any], ...] = (
     LISTENER_DIALECT,
     KEYSTORE_TYPE,
@@ -255,6 +281,7 @@ class Listener(NamedTuple):
     @ivar principalRules: how the subjects of clients' certificates become their names.
     @ivar mechanisms: of SASL.
     @ivar plainUsers: passwords by user.
+    @ivar logins: the name and the password of this broker at other brokers, by mechanism.
     @ivar maxReauthMs: 0: an authentication holds for ever.
     """
 
@@ -270,6 +297,7 @@ class Listener(NamedTuple):
     principalRules: str = DEFAULT_RULES
     mechanisms: tuple[str, ...] = ()
     plainUsers: Mapping[str, str] = {}
+    logins: Mapping[str, tuple[str, str]] = {}
     maxReauthMs: int = 0
 
     @property
@@ -326,6 +354,40 @@ def readListeners(settings: Any, warn: Warn = lambda sentence: None) -> tuple[Li
         if not any(key in _KEYS_OF_LISTENER or key in _JAAS_MODULES for key in mine):
             warn(f"{LISTENER_NAME.key}{name}: there is no such listener or key: it has no effect")
     return tuple(found)
+
+
+def interBrokerListener(settings: Any, listeners: Sequence[Listener]) -> Listener | None:
+    """
+    The listener by which brokers reach one another.
+
+    @param settings: L{pylogbroker.config.brokersettings.BrokerSettings}.
+    @param listeners: of these settings.
+    @return: L{None}: no listener speaks the current protocol, and no setting names one.
+    @raise ConfigurationError: the settings name a listener that cannot be used, or two.
+    """
+    name, protocol = settings.interBrokerListenerName.upper(), settings.securityInterBrokerProtocol
+    if name and protocol:
+        raise ConfigurationError(
+            f"{INTER_BROKER_LISTENER.key} and {INTER_BROKER_PROTOCOL.key} exclude each other: set"
+            " one"
+        )
+    wanted = INTER_BROKER_LISTENER.key if name else INTER_BROKER_PROTOCOL.key
+    candidates = [
+        each
+        for each in listeners
+        if (not name or each.name == name) and (not protocol or each.protocol == protocol)
+    ]
+    if not candidates and (name or protocol):
+        raise ConfigurationError(f"{wanted}={name or protocol}: there is no such listener")
+    for each in candidates:
+        if each.dialect != KAFKA07:
+            return each
+    if name or protocol:
+        raise ConfigurationError(
+            f"{wanted}={name or protocol}: the listener must speak Kafka's current protocol:"
+            f" {LISTENER_DIALECT.key} is {KAFKA07}"
+        )
+    return None
 
 
 def _protocols(pairs: tuple[str, ...]) -> dict[str, str]:
@@ -393,8 +455,11 @@ class _Reader:
                     f"{ENABLED_MECHANISMS.key}: {each} is none of {', '.join(MECHANISMS)}"
                 )
         users: dict[str, str] = {}
+        logins: dict[str, tuple[str, str]] = {}
         for mechanism in mechanisms:
             options = self._jaas(f"{mechanism.lower()}.sasl.jaas.config")
+            if options.get("username") and options.get("password"):
+                logins[mechanism] = options["username"], Secret(options["password"])
             if mechanism == PLAIN:
                 users = {
                     key.removeprefix(_USER): Secret(value)
@@ -406,6 +471,7 @@ class _Reader:
             stores=stores,
             mechanisms=mechanisms,
             plainUsers=users,
+            logins=logins,
             maxReauthMs=self._value(MAX_REAUTH_MS),
         )
 

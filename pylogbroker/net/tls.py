@@ -1,5 +1,6 @@
 """
-The server's side of TLS: a module of its own, since it needs the extra C{tls}.
+TLS of a broker's listeners, and of the broker as a client of other brokers' listeners: a module of
+its own, since it needs the extra C{tls}.
 
 A client that closes during its handshake (an alert, I{close notify}) makes OpenSSL raise an error
 without a text, on which Twisted fails: any client could fill the log with tracebacks
@@ -19,6 +20,7 @@ from twisted.internet.ssl import (
     Certificate,
     CertificateOptions,
     TLSVersion,
+    optionsForClientTLS,
     trustRootFromCertificates,
 )
 from zope.interface import implementer
@@ -27,6 +29,7 @@ from pylogbroker.config.listenersettings import NONE, REQUESTED, REQUIRED, TlsSt
 from pylogbroker.errors import ConfigurationError
 
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----\r?\n.+?\r?\n-----END CERTIFICATE-----", re.DOTALL)
+_ERRORS = (SSL.Error, crypto.Error, ValueError, TypeError)
 
 
 class _Connection(SSL.Connection):
@@ -76,24 +79,10 @@ def connectionsOf(stores: TlsStores, chainLocation: str = "") -> ServerConnectio
     @param chainLocation: the file of the certificates, if they are not with the key.
     @raise ConfigurationError: a file cannot be read, or key and certificates do not match.
     """
-    place = stores.location
     try:
-        keyText = stores.key.encode() if stores.key else _read(place)
-        if stores.chain:
-            own = _certificates(stores.chain.encode(), "the chain")
-        else:
-            own = _certificates(_read(chainLocation or place), chainLocation or place)
-        # Without a password OpenSSL would ask for one on the terminal.
-        key = crypto.load_privatekey(crypto.FILETYPE_PEM, keyText, stores.keyPassword.encode())
-        trustRoot = None
-        if stores.clientAuth != NONE:
-            texts = stores.authorities.encode() or _read(stores.authoritiesLocation)
-            found = _certificates(texts, stores.authoritiesLocation or "the authorities' texts")
-            trustRoot = trustRootFromCertificates(found)
+        trustRoot = _trustRoot(stores) if stores.clientAuth != NONE else None
         made = CertificateOptions(
-            privateKey=key,
-            certificate=own[0].original,
-            extraCertChain=[each.original for each in own[1:]],
+            **_identity(stores, chainLocation),
             trustRoot=trustRoot,
             raiseMinimumTo=TLSVersion.TLSv1_2,
         )
@@ -101,8 +90,56 @@ def connectionsOf(stores: TlsStores, chainLocation: str = "") -> ServerConnectio
             made.requireCertificate = False
         # Made now: else the first client would find what does not fit together.
         return ServerConnectionCreator(made.getContext())
-    except (SSL.Error, crypto.Error, ValueError, TypeError) as error:
+    except _ERRORS as error:
         raise ConfigurationError(f"TLS cannot be used: {error}") from error
+
+
+def clientOptions(stores: TlsStores, host: str) -> Any:
+    """
+    TLS 1.2 and later of a broker that is the client of another one: it shows its listener's
+    certificate, and checks that of the other one, with its name.
+
+    @param stores: of the listener that brokers share. Without authorities, those of the machine
+        are trusted.
+    @param host: of the other broker.
+    @return: what L{twisted.internet.endpoints.wrapClientTLS} takes.
+    @raise ConfigurationError: a file cannot be read, or key and certificates do not match.
+    """
+    isTrusting = bool(stores.authoritiesLocation or stores.authorities)
+    try:
+        return optionsForClientTLS(
+            host,
+            trustRoot=_trustRoot(stores) if isTrusting else None,
+            extraCertificateOptions={
+                **_identity(stores),
+                "raiseMinimumTo": TLSVersion.TLSv1_2,
+            },
+        )
+    except _ERRORS as error:
+        raise ConfigurationError(f"TLS cannot be used: {error}") from error
+
+
+def _identity(stores: TlsStores, chainLocation: str = "") -> dict[str, Any]:
+    """Key and certificates, as arguments of L{CertificateOptions}."""
+    place = stores.location
+    keyText = stores.key.encode() if stores.key else _read(place)
+    if stores.chain:
+        own = _certificates(stores.chain.encode(), "the chain")
+    else:
+        own = _certificates(_read(chainLocation or place), chainLocation or place)
+    # Without a password OpenSSL would ask for one on the terminal.
+    key = crypto.load_privatekey(crypto.FILETYPE_PEM, keyText, stores.keyPassword.encode())
+    return {
+        "privateKey": key,
+        "certificate": own[0].original,
+        "extraCertChain": [each.original for each in own[1:]],
+    }
+
+
+def _trustRoot(stores: TlsStores) -> Any:
+    texts = stores.authorities.encode() or _read(stores.authoritiesLocation)
+    found = _certificates(texts, stores.authoritiesLocation or "the authorities' texts")
+    return trustRootFromCertificates(found)
 
 
 def _read(path: str) -> bytes:

@@ -11,6 +11,7 @@ from twisted.application.service import IService
 
 from pylogbroker.broker.service import BrokerService
 from pylogbroker.config.brokersettings import BrokerSettings
+from pylogbroker.programs.interbroker import interBrokerClients
 from pylogbroker.programs.lifecycle import (
     HttpServiceMixin,
     PropertyOptions,
@@ -39,6 +40,10 @@ def makeService(options: Options) -> IService:
     """Make the service, for twistd."""
     from twisted.internet import reactor
 
-    service: Any = TwistdBrokerService(reactor, options.settings)
+    service: Any = TwistdBrokerService(
+        reactor,
+        options.settings,
+        connectBroker=interBrokerClients(reactor, options.settings),
+    )
     service.site = brokerSite(reactor, options.settings, service)
     return options.configure(service)

@@ -24,6 +24,7 @@ from pylogbroker.broker.service import BrokerService
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.interfaces import IFileSystem, IZookeeper
 from pylogbroker.net.deferreds import asDeferred
+from pylogbroker.programs.interbroker import interBrokerClients
 from pylogbroker.programs.lifecycle import brokerSite
 
 if TYPE_CHECKING:
@@ -61,7 +62,11 @@ class EmbeddedBroker:
             properties, lambda sentence: self._log.warn("{sentence}", sentence=sentence)
         )
         self.service = BrokerService(
-            reactor, self.settings, fileSystem=fileSystem, zookeeper=zookeeper
+            reactor,
+            self.settings,
+            fileSystem=fileSystem,
+            zookeeper=zookeeper,
+            connectBroker=interBrokerClients(reactor, self.settings),
         )
         self.console: ConsoleService | None = brokerSite(reactor, self.settings, self.service)
 

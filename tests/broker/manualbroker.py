@@ -25,7 +25,7 @@ from pylogbroker.broker.logmanager import GATHER_SECONDS, LogManager, Partition
 from pylogbroker.broker.service import BrokerService
 from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.errors import FrameSizeError
-from pylogbroker.interfaces import CheckLimits, IRecordFormat
+from pylogbroker.interfaces import CheckLimits, ConnectBroker, IRecordFormat
 from pylogbroker.net.sendfile import SendfileTransport
 from pylogbroker.protocol.framing import FrameDecoder
 from pylogbroker.protocol.kafka07.responses import decodeFetch, decodeMultiFetch, decodeOffsets
@@ -224,6 +224,7 @@ class LeadBroker:
 
     @ivar flushWorker: flushes, rolls, deletes, creates.
     @ivar readWorker: reads and opens.
+    @ivar others: brokers with the same reactor, which settle together with this one.
     """
 
     def __init__(
@@ -233,6 +234,7 @@ class LeadBroker:
         reactor: LeadReactor | None = None,
         seed: int = 7,
         formats: Sequence[IRecordFormat] = (Kafka07Format(),),
+        connectBroker: ConnectBroker | None = None,
     ) -> None:
         if reactor is None:
             reactor = LeadReactor()
@@ -256,6 +258,7 @@ class LeadBroker:
             random=Random(seed),
             worker=newWorker,
             formats=formats,
+            connectBroker=connectBroker,
         )
         self.flushWorker = workers[FLUSH]
         self.readWorker = workers[COLD]
@@ -263,6 +266,7 @@ class LeadBroker:
         self.counters = self.service.counters
         self.directory = self.service.directory
         self.peers: list[Peer] = []
+        self.others: list[LeadBroker] = []
 
     def start(self) -> LeadBroker:
         """Open and serve."""
@@ -274,13 +278,17 @@ class LeadBroker:
         """Turns and work until there is nothing to do now, or behind the short wait of a flush."""
         for _ in range(countMax):
             self.reactor.turn()
-            if self.flushWorker.performAll() or self.readWorker.performAll():
+            if any(each.performAll() for each in (self, *self.others)):
                 continue
             soon = self.reactor.seconds() + GATHER_SECONDS
             if not any(call.getTime() <= soon for call in self.reactor.getDelayedCalls()):
                 return
             self.reactor.advance(GATHER_SECONDS)
         raise RuntimeError("the broker does not settle")
+
+    def performAll(self) -> bool:
+        """Do the work of all workers. Returns whether there was any."""
+        return bool(self.flushWorker.performAll()) | bool(self.readWorker.performAll())
 
     def turn(self) -> None:
         """Turns of the reactor only."""
@@ -301,7 +309,7 @@ class LeadBroker:
                 break
             self.reactor.advance(0.02)
         assert outcomes == [None], outcomes
-        assert not self.reactor.getDelayedCalls(), self.reactor.getDelayedCalls()
+        assert self.others or not self.reactor.getDelayedCalls(), self.reactor.getDelayedCalls()
 
     def connect(self, transport: Any = SendfileTransport, listener: int = 0) -> Peer:
         """A connection over a pair of sockets, to the listener of a number."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from pylogbroker.config.listenersettings import Listener, TlsStores, readListeners
+from pylogbroker.config.listenersettings import (
+    Listener,
+    TlsStores,
+    interBrokerListener,
+    readListeners,
+)
 from tests.config.test_brokersettings import SettingsCase
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -232,3 +237,57 @@ class SaslSettingsTests(ListenersCase):
             found = self.wrong("listeners=SASL_PLAINTEXT://:1", *lines)
             self.assertIn(reason, found)
             self.assertNotIn("secret", found)
+
+
+class InterBrokerTests(ListenersCase):
+    """The listener by which brokers reach one another."""
+
+    LISTENERS = (
+        "listeners=OLD://:1,INSIDE://:2,OUTSIDE://:3",
+        "listener.security.protocol.map=OLD:PLAINTEXT,INSIDE:PLAINTEXT,OUTSIDE:SASL_PLAINTEXT",
+        "listener.name.old.listener.dialect=kafka07",
+    )
+
+    def chosen(self, *lines: str) -> Listener | None:
+        settings = self.read("\n".join(lines))
+        return interBrokerListener(settings, readListeners(settings))
+
+    def test_default(self) -> None:
+        """The first one that speaks today's protocol; there may be none."""
+        found = self.chosen(*self.LISTENERS)
+        assert found is not None
+        self.assertEqual(found.name, "INSIDE")
+        self.assertIsNone(self.chosen("listener.dialect=kafka07"))
+
+    def test_named(self) -> None:
+        """By its name, or by its protocol."""
+        for line in (
+            "inter.broker.listener.name=outside",
+            "security.inter.broker.protocol=SASL_PLAINTEXT",
+        ):
+            found = self.chosen(*self.LISTENERS, line)
+            assert found is not None
+            self.assertEqual(found.name, "OUTSIDE")
+
+    def test_wrong(self) -> None:
+        """A listener that is not there, or speaks only 2011's protocol; two keys."""
+        name, protocol = "inter.broker.listener.name", "security.inter.broker.protocol"
+        for lines, reason in (
+            ((f"{name}=NONE",), f"{name}=NONE: there is no such listener"),
+            ((f"{protocol}=SSL",), f"{protocol}=SSL: there is no such listener"),
+            ((f"{name}=OLD",), "must speak Kafka's current protocol"),
+            ((f"{name}=INSIDE", f"{protocol}=PLAINTEXT"), "exclude each other"),
+        ):
+            self.assertIn(reason, self.wrong(*self.LISTENERS, *lines))
+
+    def test_logins(self) -> None:
+        """What this broker is called elsewhere stands beside the users, and is not shown."""
+        key = "listener.name.sasl_plaintext"
+        found = self.chosen(
+            "listeners=SASL_PLAINTEXT://:1",
+            f'{key}.scram-sha-512.sasl.jaas.config={SCRAM_MODULE} required username="b1"'
+            ' password="secret";',
+        )
+        assert found is not None
+        self.assertEqual(found.logins, {"SCRAM-SHA-512": ("b1", "secret")})
+        self.assertNotIn("secret", repr(found))

@@ -20,6 +20,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pylogbroker.broker.compaction.logcleaner import CompactionProcess, LogCleaner
+from pylogbroker.broker.interbroker import InterBrokerConnections
 from pylogbroker.broker.kafka.configrequests import BrokerConfig, ConfigRequests
 from pylogbroker.broker.kafka.coordinators.grouprequests import GroupRequests
 from pylogbroker.broker.kafka.coordinators.groupservice import OFFSETS_TOPIC_CONFIGS, GroupService
@@ -56,7 +57,7 @@ from pylogbroker.broker.server import Broker
 from pylogbroker.cluster.acls import AclOperation, AclResourceType
 from pylogbroker.cluster.metadataimage import Record, ScramCredential
 from pylogbroker.config.brokersettings import BrokerSettings, kafkaValues
-from pylogbroker.config.listenersettings import Listener
+from pylogbroker.config.listenersettings import Listener, interBrokerListener, readListeners
 from pylogbroker.config.topicconfigs import (
     SERVER_CONFIGS,
     ConfigType,
@@ -64,7 +65,7 @@ from pylogbroker.config.topicconfigs import (
     topicDefaults,
 )
 from pylogbroker.errors import StorageError
-from pylogbroker.interfaces import IFileSystem
+from pylogbroker.interfaces import ConnectBroker, IFileSystem
 from pylogbroker.metrics.brokermetrics import GroupSnapshot
 from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.net.ratelimitedlog import RateLimitedLogger
@@ -130,6 +131,7 @@ class KafkaBroker:
     The parts of a broker for Kafka's current protocol.
 
     @ivar metadata: of the cluster.
+    @ivar brokerConnections: to the other brokers of the cluster.
     @ivar topics: and their partitions here.
     @ivar groups: of consumers.
     @ivar transactions: of producers.
@@ -150,11 +152,13 @@ class KafkaBroker:
         counters: BrokerCounters,
         requestLog: Logger | None = None,
         compactionWorker: IWorker | None = None,
+        connectBroker: ConnectBroker | None = None,
     ) -> None:
         """
         @param worker: writes the metadata.
         @param compactionWorker: waits for the processes that compact; L{None}: C{worker} compacts
             itself, as tests need it.
+        @param connectBroker: makes connections to other brokers; L{None}: there are none.
         """
         self._clock = clock
         self._settings = settings
@@ -165,6 +169,10 @@ class KafkaBroker:
         self._serverConfigs = topicDefaults(self._staticValues)
         self._journal = MetadataJournal(MetadataStore(fileSystem, settings.logDir), worker)
         self.metadata = MetadataManager(self._journal, random.randbytes)
+        listener = interBrokerListener(settings, readListeners(settings))
+        self.brokerConnections = InterBrokerConnections(
+            lambda: self.metadata.image, "" if listener is None else listener.name, connectBroker
+        )
         self._fileSystem = fileSystem
         self._worker = worker
         self._compactionWorker = compactionWorker
@@ -303,7 +311,12 @@ class KafkaBroker:
             self._clock, self.topics, broker.readWorker, self._settings, self._random
         )
         self.transactions = TransactionService(
-            self._clock, self.topics, broker.readWorker, self._settings, self.groups
+            self._clock,
+            self.topics,
+            broker.readWorker,
+            self._settings,
+            self.groups,
+            self.brokerConnections,
         )
         groups = GroupRequests(
             self.groups,
@@ -458,6 +471,7 @@ class KafkaBroker:
             is ready sooner is served at once.
         """
         self.metadata.listen(self._limit)
+        self.metadata.listen(self.brokerConnections.follow)
         self._limit()
         self.cleaner.start()
         started = self.topics.start()

@@ -15,13 +15,14 @@ would see its sequences out of order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
 
 from pylogbroker.broker.kafka.coordinators.transactionservice import TransactionService
+from pylogbroker.broker.kafka.coordinators.verification import Admission
 from pylogbroker.broker.kafka.errors import KafkaError, errorOf
 from pylogbroker.broker.kafka.protocol import ConnectionState, Respond
 from pylogbroker.broker.kafka.purgatory import Purgatory
@@ -100,6 +101,7 @@ _UNAVAILABLE = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NETWORK_EXCEPTION,
 )
 
 
@@ -246,9 +248,13 @@ class ProduceRequests:
         state: ConnectionState,
         done: list[Appended],
     ) -> None:
-        refused = await self._addToTransaction(header, request, parts, state)
-        for topic, part in parts:
-            done.append(await self._append(header, request, topic, part, state, refused))
+        admission = self._transactions.newAdmission()
+        try:
+            await self._admit(header, request, parts, state, admission)
+            for topic, part in parts:
+                done.append(await self._append(header, request, topic, part, state, admission))
+        finally:
+            admission.close()
 
     def _find(
         self,
@@ -313,9 +319,12 @@ class ProduceRequests:
         try:
             partition = self._find(header, request, topic, part, state)
             if request.transactionalId is not None and _isTransactional(part.records):
-                if header.apiVersion >= ADDING_VERSION and not _isInTransaction(partition, part):
-                    return None
-                self._verify(header, request, partition, part)
+                if not _isInTransaction(partition, part):
+                    isAdding = header.apiVersion >= ADDING_VERSION
+                    if isAdding or not self._transactions.isCoordinator(request.transactionalId):
+                        return None
+                admission = self._transactions.newAdmission()  # nobody needs to be asked
+                self._verify(header, request, partition, part, admission)
             # The frame's own bytes: the stamp of the log makes the one copy that is needed.
             result = self._broker.tryAppend(partition, part.records or b"")
         except PylogbrokerError as error:
@@ -329,20 +338,16 @@ class ProduceRequests:
         topic: TopicProduceData,
         part: PartitionProduceData,
         state: ConnectionState,
-        refused: Mapping[TransactionalProducer, ErrorCode],
+        admission: Admission,
     ) -> Appended:
-        """@param refused: producers whose transaction could not take their partitions in."""
         partition = None
         try:
             partition = found = self._find(header, request, topic, part, state)
             check: Callable[[], object] | None = None
             if request.transactionalId is not None and _isTransactional(part.records):
-                error = refused.get(_producerOf(part))
-                if error and not _isInTransaction(partition, part):
-                    raise _refusedByTransaction(header, error)
 
                 def check() -> None:
-                    self._verify(header, request, found, part)
+                    self._verify(header, request, found, part, admission)
 
             result = await self._broker.append(partition, bytes(part.records or b""), check)
         except PylogbrokerError as error:
@@ -357,6 +362,7 @@ class ProduceRequests:
         request: ProduceRequest,
         partition: Partition,
         part: PartitionProduceData,
+        admission: Admission,
     ) -> None:
         """
         At the moment of the append: a batch behind the end of its transaction would begin one that
@@ -367,27 +373,28 @@ class ProduceRequests:
         if not _isInTransaction(partition, part):
             assert request.transactionalId is not None
             error = self._transactions.verify(
-                request.transactionalId, _producerOf(part), partition.topicPartition
+                request.transactionalId, _producerOf(part), partition.topicPartition, admission
             )
             if error:
                 raise _refusedByTransaction(header, error)
 
-    async def _addToTransaction(
+    async def _admit(
         self,
         header: RequestHeader,
         request: ProduceRequest,
         parts: Iterable[tuple[TopicProduceData, PartitionProduceData]],
         state: ConnectionState,
-    ) -> dict[TransactionalProducer, ErrorCode]:
+        admission: Admission,
+    ) -> None:
         """
-        Add the partitions of a client that does not do so itself to its transaction.
-
-        @return: what is refused.
+        Ask about partitions that are not in their producer's transaction yet, as far as this broker
+        knows; add those of a client that does not do so itself.
         """
         name = request.transactionalId
-        if name is None or header.apiVersion < ADDING_VERSION:
-            return {}
+        if name is None:
+            return
         wanted: dict[TransactionalProducer, list[TopicPartition]] = {}
+        size = 0
         for topic, part in parts:
             if _isTransactional(part.records):
                 try:
@@ -397,12 +404,10 @@ class ProduceRequests:
                     continue  # is refused later
                 if not isIn:
                     wanted.setdefault(_producerOf(part), []).append(partition.topicPartition)
-        refused = {}
+                    size += len(part.records or b"")
+        isAdding = header.apiVersion >= ADDING_VERSION
         for producer, places in wanted.items():
-            error = await self._transactions.add(name, producer, places)
-            if error:
-                refused[producer] = error
-        return refused
+            await self._transactions.admit(admission, name, producer, places, isAdding, size)
 
     @staticmethod
     def _appended(

@@ -247,6 +247,13 @@ class TopicManager:
         found = topic.partitions[index]
         return found.leader, found.leaderEpoch
 
+    def leaderAt(self, name: str, index: int) -> tuple[int, int] | None:
+        """As L{leaderOf}, by the topic's name; L{None}: there is no such partition."""
+        topic = self.image.topics.get(name)
+        if topic is None or not 0 <= index < topic.partitionCount:
+            return None
+        return self.leaderOf(topic, index)
+
     def unavailable(self, topic: TopicImage | None, index: int) -> KafkaError:
         """Why L{find} does not find a partition: it does not exist, or not here."""
         if topic is not None and topic.partitions and 0 <= index < topic.partitionCount:

@@ -77,8 +77,11 @@ EPOCH_MAX = 2**15 - 1
 EPOCH_BUMP_VERSION = 2
 """The C{transaction.version} from which each transaction has an epoch of its own."""
 
-MARKER_RETRY_MS = 1_000
-"""How long to wait until markers are tried again that could not be written."""
+MARKER_RETRY_MIN_MS, MARKER_RETRY_MAX_MS = 50, 1_000
+"""
+How long to wait until markers are tried again that could not be written: the first time, doubled
+with each further one, at most.
+"""
 
 EXPIRED_COUNT_MAX = 500
 """Transactional ids that expire at a time."""
@@ -154,9 +157,10 @@ class _Transaction:
     @ivar lastEpoch: the epoch before C{stored}'s, if its producer may not know the new one; -1.
     @ivar isPending: a change is being appended, or markers are being written; always so once the
         transaction is decided, and until it is complete.
+    @ivar retryCount: how often the writing of markers, or the completion, has failed.
     """
 
-    __slots__ = ("isPending", "lastEpoch", "partition", "stored", "transactionalId")
+    __slots__ = ("isPending", "lastEpoch", "partition", "retryCount", "stored", "transactionalId")
 
     def __init__(self, transactionalId: str, partition: int, stored: StoredTransaction) -> None:
         self.transactionalId = transactionalId
@@ -164,6 +168,7 @@ class _Transaction:
         self.stored = stored
         self.lastEpoch = NO_PRODUCER_EPOCH
         self.isPending = False
+        self.retryCount = 0
 
     @property
     def isNew(self) -> bool:
@@ -542,7 +547,9 @@ class TransactionCoordinator:
             )
 
         def appended(error: ErrorCode) -> None:
-            if error and self._has(found):
+            if not error:
+                found.retryCount = 0
+            elif self._has(found):
                 found.isPending = True
                 self._retry(found, partial(self._complete, found))
 
@@ -550,7 +557,9 @@ class TransactionCoordinator:
 
     def _retry(self, found: _Transaction, act: Callable[[], None]) -> None:
         key: Hashable = ("retry", found.transactionalId)
-        self._deadlines.set(key, self.nowMs() + MARKER_RETRY_MS, act)
+        waitMs = min(MARKER_RETRY_MIN_MS << min(found.retryCount, 16), MARKER_RETRY_MAX_MS)
+        found.retryCount += 1
+        self._deadlines.set(key, self.nowMs() + waitMs, act)
 
     # -- appends
 

@@ -441,6 +441,11 @@ class ErrorCode(IntEnum):
 _BY_CODE = {int(each): each for each in ErrorCode}
 
 
+def errorCode(number: int) -> ErrorCode:
+    """The code that another broker has sent; UNKNOWN_SERVER_ERROR for one that is not known."""
+    return _BY_CODE.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
 class ResponseError(RemoteError):
     """
     A broker's refusal of a request, or of a part of it, for clients.

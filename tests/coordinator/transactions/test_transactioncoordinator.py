@@ -12,7 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.coordinator.transactions import transactioncoordinator
 from pylogbroker.coordinator.transactions.transactioncoordinator import (
     EPOCH_MAX,
-    MARKER_RETRY_MS,
+    MARKER_RETRY_MAX_MS,
+    MARKER_RETRY_MIN_MS,
     TransactionCoordinator,
     TransactionMarkers,
     TransactionSettings,
@@ -364,10 +365,25 @@ class EndTests(TransactionCase):
         self.end(producer)
         self.written(T1)
         self.assertEqual(self.marking, [])
-        self.advance(MARKER_RETRY_MS)
+        self.advance(MARKER_RETRY_MIN_MS)
         self.assertEqual(self.markers[-1].partitions, (T1,))
         self.written()
         self.assertEqual(self.state(), "CompleteCommit")
+
+    def test_retryBackoff(self) -> None:
+        """The waits between the attempts double, up to a limit."""
+        producer = self.producer()
+        self.add(producer)
+        self.isMarkingHeld = True
+        self.end(producer)
+        waits = []
+        for _ in range(7):
+            self.written(T0)
+            dueMs = self.coordinator.nextDeadlineMs()
+            assert dueMs is not None
+            waits.append(dueMs - self.coordinator.nowMs())
+            self.advance(waits[-1])
+        self.assertEqual(waits, [50, 100, 200, 400, 800, 1000, MARKER_RETRY_MAX_MS])
 
     def test_retriedCompletion(self) -> None:
         """A completion that cannot be appended is tried again; nothing begins before."""
@@ -379,7 +395,7 @@ class EndTests(TransactionCase):
         self.written()
         self.assertEqual(self.add(producer), [CONCURRENT])
         self.log.error = ErrorCode.NONE
-        self.advance(MARKER_RETRY_MS)
+        self.advance(MARKER_RETRY_MIN_MS)
         self.assertEqual(self.state(), "CompleteCommit")
 
 

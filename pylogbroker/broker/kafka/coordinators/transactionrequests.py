@@ -47,6 +47,7 @@ _RETRIED = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.NETWORK_EXCEPTION,
 )
 """What a client that commits offsets would take for an error of the group's coordinator."""
 
@@ -174,7 +175,7 @@ class TransactionRequests:
             isInternal = place.topic in INTERNAL_TOPICS
             if isInternal and version < _BATCHED_ADD_VERSION:
                 codes[place] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            elif self._topics.find(*place) is None:
+            elif self._topics.leaderAt(*place) is None:
                 codes[place] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if codes:
             skipped = ErrorCode.OPERATION_NOT_ATTEMPTED
@@ -284,12 +285,12 @@ class TransactionRequests:
     async def _marked(
         self, place: TopicPartition, producer: TransactionalProducer, marker: EndMarker
     ) -> ErrorCode:
-        if self._topics.find(*place) is None:
+        if self._topics.leaderAt(*place) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if producer.producerId < 0 or producer.producerEpoch < 0:
             return ErrorCode.UNKNOWN_SERVER_ERROR  # as Kafka, which fails to make the batch
         try:
-            await self._transactions.writeMarker(*place, producer, marker)
+            await self._transactions.writeMarker(place, producer, marker)
         except PylogbrokerError as error:
             return errorOf(error).code
         return ErrorCode.NONE
@@ -304,12 +305,17 @@ class TransactionRequests:
         async def admit(place: TopicPartition) -> ErrorCode:
             producer = TransactionalProducer(request.producerId, request.producerEpoch)
             name, version = request.transactionalId, header.apiVersion
-            if version >= _ADDING_COMMIT_VERSION:
-                error = await self._transactions.add(name, producer, [place])
-                if error is ErrorCode.CONCURRENT_TRANSACTIONS:
-                    return error
-            else:
-                error = self._transactions.verify(name, producer, place)
+            isAdding = version >= _ADDING_COMMIT_VERSION
+            transactions = self._transactions
+            admission = transactions.newAdmission()
+            try:
+                await transactions.admit(admission, name, producer, [place], isAdding)
+                # The caller appends before anything else can happen.
+                error = transactions.verify(name, producer, place, admission)
+            finally:
+                admission.close()
+            if isAdding and error is ErrorCode.CONCURRENT_TRANSACTIONS:
+                return error
             if error is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_COMMIT_VERSION:
                 return ErrorCode.INVALID_TXN_STATE
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if error in _RETRIED else error
