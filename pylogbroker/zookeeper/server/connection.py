@@ -1,0 +1,344 @@
+"""
+A client's connection: frames in, frames out, in order.
+
+B{What holds a connection back.} It takes no further request while too much waits for the disk (its
+own answers, or the transactions of all clients), while the client does not read, and, for a large
+frame, until the memory that all connections share has room for it. Then it does not read from the
+socket, and TCP holds the client back.
+
+B{An answer waits} until the transaction that it tells of is synced. Everything behind it waits,
+too, so that a client never sees an answer before an earlier one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from twisted.internet.interfaces import IPushProducer
+from twisted.internet.protocol import Protocol
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from pylogbroker.errors import FrameSizeError, WireError
+from pylogbroker.limits import Reservation
+from pylogbroker.zookeeper.server.changes import Client, RefusedError
+from pylogbroker.zookeeper.server.requests import (
+    NOTIFICATION_XID,
+    PING_XID,
+    EmptyRequest,
+    KeeperCode,
+    OpCode,
+    decodeConnect,
+    decodeRequest,
+    encodeConnected,
+    encodeNotification,
+    encodeReply,
+)
+
+if TYPE_CHECKING:
+    from pylogbroker.zookeeper.server.service import ZookeeperServer
+
+FRAME_SIZE_MAX = 0xFFFFF
+"""Bytes of a request: the default of ZooKeeper's C{jute.maxbuffer}."""
+
+FIRST_FRAME_SIZE_MAX = 4096
+SMALL_FRAME_SIZE = 64 << 10
+"""Frames up to this size reserve no memory."""
+
+HELD_COUNT_MAX = 1_000
+HELD_SIZE_MAX = 1 << 20
+"""Answers of a connection that wait; above either, it takes no request."""
+
+UNREAD_EVENTS_SIZE_MAX = 4 << 20
+"""Bytes of watch events that wait; above, the connection is closed."""
+
+_HEAD = struct.Struct(">i")
+_WORD_SIZE = 4
+
+
+class _Held(NamedTuple):
+    """
+    A frame that waits.
+
+    @ivar zxid: of the transaction that must be synced before.
+    @ivar frame: the whole frame, if it is no reply.
+    @ivar isWrite: whether the reply names C{zxid}; otherwise it names the last synced one.
+    """
+
+    zxid: int
+    xid: int
+    error: int
+    body: bytes
+    isWrite: bool
+    frame: bytes | None = None
+
+
+@implementer(IPushProducer)
+class ZookeeperConnection(Protocol):
+    """
+    One connection.
+
+    @ivar client: on whose behalf it makes requests; its session is 0 before the first frame.
+    @ivar connectedAt: seconds of the server's clock.
+    """
+
+    _log = Logger()
+    transport: Any
+
+    def __init__(self, server: ZookeeperServer) -> None:
+        self.client = Client(0)
+        self.connectedAt = server.seconds()
+        self._server = server
+        self._received = bytearray()
+        self._held: deque[_Held] = deque()
+        self._heldSize = 0
+        self._eventSize = 0
+        self._reservation: Reservation | None = None
+        self._isOutputFull = False
+        self._isClosing = False
+        self._isProcessing = False
+        self._isReadPaused = False
+
+    @property
+    def address(self) -> str:
+        return str(self.transport.getPeer().host)
+
+    def __repr__(self) -> str:
+        peer = self.transport.getPeer()
+        return f"{peer.host}:{peer.port}, session {self.client.sessionId:#x}"
+
+    # -- the transport
+
+    def connectionMade(self) -> None:
+        self.transport.setTcpNoDelay(True)
+        self.transport.registerProducer(self, True)
+        self.client.identities.append(("ip", self.address))
+        if not self._server.admit(self):
+            self._isClosing = True
+            self.transport.loseConnection()
+
+    def connectionLost(self, reason: Any = None) -> None:
+        self._isClosing = True
+        self._held.clear()
+        self._releaseMemory()
+        self._server.forget(self)
+
+    def pauseProducing(self) -> None:
+        """The client does not read."""
+        self._isOutputFull = True
+
+    def resumeProducing(self) -> None:
+        self._isOutputFull = False
+        self.release()
+
+    def stopProducing(self) -> None:
+        """The connection is lost."""
+        self._isOutputFull = True
+
+    def close(self) -> None:
+        """Send what may be sent, and close."""
+        self._isClosing = True
+        self.transport.unregisterProducer()
+        self.transport.loseConnection()
+
+    def abort(self) -> None:
+        self._isClosing = True
+        self.transport.abortConnection()
+
+    # -- in
+
+    def dataReceived(self, data: bytes) -> None:
+        self._received += data
+        self.process()
+
+    def process(self) -> None:
+        """Take the requests that are there, until something holds the connection back."""
+        if self._isProcessing:
+            return
+        self._isProcessing = True
+        try:
+            self._takeFrames()
+        except WireError as error:
+            self._log.warn(
+                "The connection {connection} sent what is no request of ZooKeeper's protocol, and"
+                " is closed: {error}",
+                connection=self,
+                error=error,
+            )
+            self.abort()
+        finally:
+            self._isProcessing = False
+            self._pauseReading(not self._isClosing and self._isHeldBack)
+
+    @property
+    def _isHeldBack(self) -> bool:
+        return (
+            self._isOutputFull
+            or len(self._held) >= HELD_COUNT_MAX
+            or self._heldSize > HELD_SIZE_MAX
+            or self._server.holdsBack(self)
+            or (self._reservation is not None and not self._reservation.granted)
+        )
+
+    def _pauseReading(self, isPaused: bool) -> None:
+        if isPaused != self._isReadPaused and not self._isClosing:
+            self._isReadPaused = isPaused
+            if isPaused:
+                self.transport.pauseProducing()
+            else:
+                self.transport.resumeProducing()
+
+    def _takeFrames(self) -> None:
+        received, position = self._received, 0
+        while not self._isClosing and len(received) - position >= _HEAD.size:
+            if self._isHeldBack:
+                break
+            if not self.client.sessionId and self._takeWord():
+                return
+            (size,) = _HEAD.unpack_from(received, position)
+            sizeMax = FRAME_SIZE_MAX if self.client.sessionId else FIRST_FRAME_SIZE_MAX
+            if not 0 < size <= sizeMax:
+                raise FrameSizeError(f"a frame of {size} bytes; 1 to {sizeMax} are possible")
+            start = position + _HEAD.size
+            if len(received) - start < size:
+                if size > SMALL_FRAME_SIZE and self._reservation is None:
+                    self._reservation = self._server.memory.reserve(size, self.process)
+                break
+            frame = bytes(received[start : start + size])
+            position = start + size
+            self._releaseMemory()
+            self._server.counters.receivedCount += 1
+            if self.client.sessionId:
+                self._takeRequest(frame)
+            else:
+                self._server.connectSession(self, decodeConnect(frame))
+        del received[:position]
+
+    def _releaseMemory(self) -> None:
+        reservation, self._reservation = self._reservation, None
+        if reservation is not None:
+            reservation.release()
+
+    def _takeWord(self) -> bool:
+        """A four-letter word, instead of a first frame."""
+        answer = self._server.answerWord(bytes(self._received[:_WORD_SIZE]))
+        if answer is None:
+            return False
+        self._isClosing = True
+        self.transport.unregisterProducer()
+        self.transport.write(answer.encode("utf-8"))
+        self.transport.loseConnection()
+        return True
+
+    def _takeRequest(self, frame: bytes) -> None:
+        xid, number, request = decodeRequest(frame)
+        server = self._server
+        server.touch(self.client.sessionId)
+        if request is None:
+            self._log.warn(
+                "The connection {connection} sent a request of the unknown type {number}",
+                connection=self,
+                number=number,
+            )
+            self.answer(xid, 0, KeeperCode.UNIMPLEMENTED)
+        elif number == OpCode.PING:
+            self.answer(PING_XID, 0)
+        elif number == OpCode.CLOSE_SESSION:
+            assert isinstance(request, EmptyRequest)
+            self._isClosing = True
+            zxid = server.closeSession(self.client.sessionId)
+            self._hold(_Held(zxid, xid, 0, b"", True))
+        else:
+            server.handle(self, xid, OpCode(number), request)
+
+    # -- out
+
+    def acceptSession(
+        self, zxid: int, timeoutMs: int, password: bytes, knowsReadOnly: bool
+    ) -> None:
+        """Answer the first frame."""
+        frame = encodeConnected(timeoutMs, self.client.sessionId, password, knowsReadOnly)
+        self._hold(_Held(zxid, 0, 0, b"", False, frame))
+
+    def refuseSession(self, knowsReadOnly: bool) -> None:
+        """The session that the client wants is over."""
+        self.transport.unregisterProducer()
+        self.transport.write(encodeConnected(0, 0, bytes(16), knowsReadOnly))
+        self._isClosing = True
+        self.transport.loseConnection()
+
+    def refuseCredentials(self, xid: int, error: RefusedError) -> None:
+        """Answer, and close, as ZooKeeper does."""
+        self._log.warn(
+            "The connection {connection} is closed: {error}", connection=self, error=error
+        )
+        self._isClosing = True
+        self._hold(_Held(0, xid, error.code, b"", False))
+
+    def answer(
+        self, xid: int, zxid: int, error: int = 0, body: bytes = b"", isWrite: bool = False
+    ) -> None:
+        """
+        Answer a request.
+
+        @param zxid: of the transaction that the answer tells of.
+        @param isWrite: whether the request made it.
+        """
+        self._hold(_Held(zxid, xid, error, b"" if error else body, isWrite))
+
+    def notify(self, zxid: int, kind: int, path: str) -> None:
+        """Tell of a watch event."""
+        if self._isClosing:
+            return
+        body = encodeNotification(kind, path)
+        self._eventSize += len(body)
+        self._hold(_Held(zxid, NOTIFICATION_XID, 0, body, False))
+        if self._eventSize > UNREAD_EVENTS_SIZE_MAX:
+            self._log.warn(
+                "The connection {connection} does not read its watch events, and is closed:"
+                " {size} bytes wait",
+                connection=self,
+                size=self._eventSize,
+            )
+            self.abort()
+
+    def _hold(self, held: _Held) -> None:
+        self._held.append(held)
+        self._heldSize += len(held.body)
+        if len(self._held) == 1:
+            self._send(self._server.commits.syncedZxid)
+        if self._held:
+            self._server.waiting[self] = None
+
+    def release(self) -> None:
+        """More transactions are synced, or the client reads on."""
+        self._send(self._server.commits.syncedZxid)
+        if self._received or self._isReadPaused:
+            self.process()
+
+    def _send(self, syncedZxid: int) -> None:
+        held, frames = self._held, []
+        while held and held[0].zxid <= syncedZxid and not self._isOutputFull:
+            first = held.popleft()
+            self._heldSize -= len(first.body)
+            if first.xid == NOTIFICATION_XID:
+                self._eventSize -= len(first.body)
+            frame = first.frame
+            if frame is None:
+                zxid = first.zxid if first.isWrite else syncedZxid
+                if first.xid == NOTIFICATION_XID:
+                    zxid = -1
+                frame = encodeReply(first.xid, zxid, first.error, first.body)
+            frames.append(frame)
+            self._server.counters.sentCount += 1
+            if len(first.body) > SMALL_FRAME_SIZE:  # which may fill the transport
+                self.transport.write(b"".join(frames))
+                frames.clear()
+        if frames:
+            self.transport.write(b"".join(frames))
+        if not held:
+            self._server.waiting.pop(self, None)
+            if self._isClosing:
+                self.close()
