@@ -1,6 +1,7 @@
 """
 What the controller, and brokers in its stead, decide about brokers and partitions: functions of the
-latest metadata image that give the records of a change.
+latest metadata image that give the records of a change. It is a module of its own, since brokers
+write such changes, too, and none of them must decide otherwise.
 
 The records of an answer are in an order in which each beginning of the list is a state that the
 cluster may be in. So a caller may split a long list into several changes, and a new controller goes
@@ -217,7 +218,7 @@ def registerBroker(
     if known is not None:
         if not known.isFenced:
             draft.add([FenceBrokerRecord(brokerId, known.epoch)])
-            draft.settleAll()
+        draft.settleAll()  # also what a controller left undone that has fenced it
         if logs is LogState.INTACT and previousEpoch != known.epoch:
             logs = LogState.UNCERTAIN
     if logs is not LogState.INTACT:
@@ -277,6 +278,9 @@ def loseReplicas(
     """
     The disk of some of a broker's logs has failed: their replicas leave the in-sync and eligible
     sets, and lead no more. The partitions stay assigned to the broker.
+
+    Each gets a new leader epoch, so that the leader forgets what the replica has named in a fetch:
+    it would join it again, as the broker epoch is still the same.
     """
     broker = image.brokers.get(brokerId)
     if broker is None or broker.epoch != epoch:
@@ -284,8 +288,10 @@ def loseReplicas(
     draft = _Draft(image)
 
     def options(topic: TopicImage, number: int) -> dict[str, object]:
-        isLost = (topic.topicId, number) in partitions
-        return {"lost": (brokerId,), "loss": Loss.ALL} if isLost else {}
+        isReplica = brokerId in topic.partitions[number].replicas
+        if not isReplica or (topic.topicId, number) not in partitions:
+            return {}
+        return {"lost": (brokerId,), "loss": Loss.ALL, "isNewEpoch": True}
 
     draft.add(list(_settle(image, options)))
     return ErrorCode.NONE, draft.records

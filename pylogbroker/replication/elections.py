@@ -78,6 +78,7 @@ def settled(
     lost: Collection[int] = (),
     loss: Loss = Loss.SUFFIX,
     isPreferred: bool = False,
+    isNewEpoch: bool = False,
 ) -> PartitionImage:
     """
     The partition as it must be.
@@ -87,9 +88,11 @@ def settled(
     @param lost: brokers that have lost records.
     @param loss: what they have lost.
     @param isPreferred: the first replica leads, if it is in sync and may.
+    @param isNewEpoch: a new leader epoch begins in any case.
     @return: C{partition} itself if nothing changes; else with greater epochs.
     """
-    return _Settlement(partition, rules, inSync, frozenset(lost), loss, isPreferred).result()
+    settlement = _Settlement(partition, rules, inSync, frozenset(lost), loss, isPreferred)
+    return settlement.result(isNewEpoch)
 
 
 class _Settlement:
@@ -170,10 +173,10 @@ class _Settlement:
         self._inSync, self._eligible = (leader,), ()
         return leader
 
-    def result(self) -> PartitionImage:
+    def result(self, isNewEpoch: bool) -> PartitionImage:
         before = self._before
         leader = self._elect()
-        isNewEpoch = leader != before.leader or self._replicas != before.replicas
+        isNewEpoch |= leader != before.leader or self._replicas != before.replicas
         made = PartitionImage(
             leader,
             before.leaderEpoch + isNewEpoch,

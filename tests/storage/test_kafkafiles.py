@@ -26,12 +26,11 @@ from pylogbroker.storage.kafka.checkpoints import (
     writeOffsets,
     writeTopicId,
 )
+from pylogbroker.storage.kafka.epochcheckpoint import readEpochs, writeEpochs
 from pylogbroker.storage.kafka.epochs import (
     UNDEFINED,
     EpochStart,
     LeaderEpochs,
-    readEpochs,
-    writeEpochs,
 )
 from pylogbroker.storage.kafka.transactionindex import AbortedTransaction, TransactionIndex
 from pylogbroker.testing.powercut import PowerCutFileSystem, PowerLostError

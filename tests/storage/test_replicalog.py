@@ -22,7 +22,8 @@ from pylogbroker.interfaces import BatchHeader
 from pylogbroker.records.recordbatch import controlBatch, readHeader, stampBatch
 from pylogbroker.storage.jobs import FindPositionJob
 from pylogbroker.storage.kafka.batchlog import BatchLog
-from pylogbroker.storage.kafka.epochs import EpochStart, readEpochs
+from pylogbroker.storage.kafka.epochcheckpoint import readEpochs
+from pylogbroker.storage.kafka.epochs import EpochStart
 from pylogbroker.storage.kafka.producerstate import encodeSnapshot
 from pylogbroker.storage.partitionlog import MarkKind
 from pylogbroker.testing.powercut import PowerLostError

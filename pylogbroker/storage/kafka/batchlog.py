@@ -67,7 +67,7 @@ from pylogbroker.storage.jobs import (
 )
 from pylogbroker.storage.kafka.batchrecovery import LoadedBatches, LoadRequest
 from pylogbroker.storage.kafka.compaction import CompactedGroup, CompactionRequest
-from pylogbroker.storage.kafka.epochs import writeEpochs
+from pylogbroker.storage.kafka.epochcheckpoint import writeEpochs
 from pylogbroker.storage.kafka.producerstate import CompletedTransaction, snapshotPath
 from pylogbroker.storage.kafka.segmentswap import ReplaceJob
 from pylogbroker.storage.kafka.transactionindex import (

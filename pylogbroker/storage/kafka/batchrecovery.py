@@ -37,7 +37,8 @@ from pylogbroker.storage.events import DamagedFileIgnored, Reporter, SegmentTrun
 from pylogbroker.storage.filenames import DELETED_SUFFIX
 from pylogbroker.storage.files import DescriptorCache, SegmentFile
 from pylogbroker.storage.kafka.checkpoints import readTopicId
-from pylogbroker.storage.kafka.epochs import EpochStart, LeaderEpochs, readEpochs, writeEpochs
+from pylogbroker.storage.kafka.epochcheckpoint import readEpochs, writeEpochs
+from pylogbroker.storage.kafka.epochs import EpochStart, LeaderEpochs
 from pylogbroker.storage.kafka.producerstate import (
     ProducerStateManager,
     loadLatestSnapshot,

@@ -23,14 +23,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from pylogbroker.errors import CorruptLogError, OffsetOutOfRangeError
-from pylogbroker.interfaces import IFileSystem
-from pylogbroker.storage.kafka.checkpoints import (
-    LEADER_EPOCHS,
-    readCheckpoint,
-    readNumber,
-    writeCheckpoint,
-)
+from pylogbroker.errors import OffsetOutOfRangeError
 
 
 class EpochStart(NamedTuple):
@@ -188,27 +181,3 @@ def truncationFor(epochs: LeaderEpochs, logEndOffset: int, answer: EpochStart) -
         # one of this log can be the same.
         return Truncation(min(own.startOffset, answer.startOffset, logEndOffset), False)
     return Truncation(min(own.startOffset, answer.startOffset, logEndOffset), True)
-
-
-def readEpochs(fileSystem: IFileSystem, directory: str) -> LeaderEpochs:
-    """
-    The epochs in a partition's directory; none if it has no such file. Blocks.
-
-    @raise CorruptLogError: the file cannot be read.
-    """
-    path = f"{directory}/{LEADER_EPOCHS}"
-    entries = []
-    for line in readCheckpoint(fileSystem, path) or ():
-        if len(line) != 2:
-            raise CorruptLogError(path, "read", f"{' '.join(line)[:80]!r} is no epoch")
-        entries.append(EpochStart(*(readNumber(path, each) for each in line)))
-    return LeaderEpochs(entries)
-
-
-def writeEpochs(fileSystem: IFileSystem, directory: str, entries: Iterable[EpochStart]) -> None:
-    """Replace C{leader-epoch-checkpoint} durably. Blocks."""
-    writeCheckpoint(
-        fileSystem,
-        f"{directory}/{LEADER_EPOCHS}",
-        (f"{epoch} {startOffset}" for epoch, startOffset in entries),
-    )

@@ -42,7 +42,8 @@ from pylogbroker.storage.filenames import DELETED_SUFFIX
 from pylogbroker.storage.files import DescriptorCache
 from pylogbroker.storage.jobs import Job
 from pylogbroker.storage.kafka.batchrecovery import LoadedBatches, LoadRequest, loadBatches
-from pylogbroker.storage.kafka.epochs import EpochStart, writeEpochs
+from pylogbroker.storage.kafka.epochcheckpoint import writeEpochs
+from pylogbroker.storage.kafka.epochs import EpochStart
 from pylogbroker.storage.kafka.producerstate import parseSnapshotName, snapshotPath
 from pylogbroker.storage.kafka.transactionindex import (
     AbortedTransaction,

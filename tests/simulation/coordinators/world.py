@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from zlib import crc32
 
 from pylogbroker.coordinator.effects import Appended, Record
@@ -349,6 +349,16 @@ class CoordinatorWorld(ABC):
         self.nowMs = endMs
 
 
+class SimulatedWorld(Protocol):
+    """What a seed is run in: L{CoordinatorWorld}, or that of replication."""
+
+    trace: list[str]
+    counts: Counter[str]
+    fingerprint: int
+
+    def run(self) -> None: ...
+
+
 class CoordinatorOutcome(NamedTuple):
     """
     What became of a seed.
@@ -367,7 +377,7 @@ class CoordinatorOutcome(NamedTuple):
 
 
 def simulateCoordinator(
-    make: Callable[[int, bool], CoordinatorWorld], seed: int, isTraced: bool = False
+    make: Callable[[int, bool], SimulatedWorld], seed: int, isTraced: bool = False
 ) -> CoordinatorOutcome:
     """
     Run a seed; one that fails is run again for its trace.

@@ -1,0 +1,48 @@
+"""
+What a follower asks of its leader and what it is answered: Kafka's Fetch of a replica, for one
+partition. The comparison of the two logs is that of L{pylogbroker.storage.kafka.epochs}, at each
+fetch (KIP-595's way of KIP-101); a follower needs no C{OffsetForLeaderEpoch}.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+from pylogbroker.storage.kafka.epochs import EpochStart
+
+UNDEFINED = -1
+
+
+class ReplicaFetch(NamedTuple):
+    """
+    A follower asks for records.
+
+    @ivar brokerId: the follower.
+    @ivar brokerEpoch: of the follower's registration.
+    @ivar leaderEpoch: in which the follower takes the receiver for the leader.
+    @ivar offset: of the next record; the follower has those before it, as durably as an
+        acknowledgement promises.
+    @ivar lastFetchedEpoch: of the record before; -1: there is none.
+    @ivar number: of the request, among those of this follower to any leader.
+    """
+
+    brokerId: int
+    brokerEpoch: int
+    leaderEpoch: int
+    offset: int
+    lastFetchedEpoch: int
+    number: int
+
+
+class ReplicaFetchAnswer(NamedTuple):
+    """
+    What the leader answers, beside the records.
+
+    @ivar diverging: the logs part behind this epoch's last record; there are no records then.
+    """
+
+    error: ErrorCode = ErrorCode.NONE
+    highWatermark: int = UNDEFINED
+    logStartOffset: int = UNDEFINED
+    diverging: EpochStart | None = None
