@@ -107,6 +107,7 @@ class ZookeeperLog:
     An L{pylogbroker.broker.metadatamanager.IMetadataLog} in ZooKeeper; the module states its rules.
 
     @ivar zookeeper: its client.
+    @ivar head: as it was last seen.
     @ivar registeredSession: the session whose ephemeral node registers this broker; 0: none does.
     """
 
@@ -135,7 +136,7 @@ class ZookeeperLog:
         self._random = random
         self._manager: MetadataManager
         self._reading = DeferredLock()
-        self._head = Head(0, 0)
+        self.head = Head(0, 0)
         self._headVersion = -1
         self._attempt = Change(-1, "", b"")
         self._attemptNumber = 0
@@ -170,14 +171,14 @@ class ZookeeperLog:
                 if await self.zookeeper.exists(ROOT) is None:
                     return False
                 checkRoot((await self.zookeeper.get(ROOT))[0])
-                await self._catchUp()
+                await self.catchUp()
                 break
             except ClosingException:
                 raise
             except ZookeeperError:
                 if not triesLeft:
                     raise
-            await self._pause(READ_DELAYS.firstMs)
+            await self.pause(READ_DELAYS.firstMs)
         self._follow().addErrback(
             lambda failure: log.failure("Following the metadata failed: this is a bug", failure)
         )
@@ -206,8 +207,11 @@ class ZookeeperLog:
             call.cancel()
             pause.callback(None)
 
-    def _pause(self, ms: float) -> Deferred[None]:
-        """@return: fires after a time, or at C{close}."""
+    def pause(self, ms: float) -> Deferred[None]:
+        """
+        @param ms: milliseconds.
+        @return: fires after this time, or at C{close}.
+        """
         pause: Deferred[None] = Deferred()
         if self._isClosed:
             pause.callback(None)
@@ -269,6 +273,7 @@ class ZookeeperLog:
                 return
             except NoNodeException as error:
                 self._fail(MetadataError(f"the cluster's metadata were removed: {error}"))
+                return
             except ZookeeperError as error:
                 delayMs = backoff.failed()
                 log.warn(
@@ -276,16 +281,23 @@ class ZookeeperLog:
                     error=error,
                     ms=delayMs,
                 )
-                await self._pause(delayMs)
+                await self.pause(delayMs)
             except MetadataError as error:
                 self._fail(error)
+                return
 
     def _fail(self, error: MetadataError) -> None:
-        self.close()
+        self._beat.stop()
+        self.registeredSession = 0
         self._manager.refuse(error)
 
-    async def _catchUp(self) -> None:
-        """Read to the end as it is now."""
+    async def catchUp(self) -> None:
+        """
+        Read to the end as it is now.
+
+        @raise ZookeeperError: no answer came.
+        @raise MetadataError: nodes cannot be understood, are missing, or have gone back.
+        """
         self._isBehind = True
         await self._advance()
 
@@ -319,8 +331,7 @@ class ZookeeperLog:
                         f"change {known}: ZooKeeper has lost data"
                     )
                 if await self._readTo(head):
-                    if stat.version > self._headVersion:
-                        self._head, self._headVersion = head, stat.version
+                    self._know(head, stat.version)
                     return
         raise ZookeeperError(f"{SNAPSHOTS}: they come and go")
 
@@ -392,10 +403,10 @@ class ZookeeperLog:
         isDoubtful = False
         while self._manager.position < number:
             try:
-                if self._head.last == number - 1:
+                if self.head.last == number - 1:
                     if await self._tryAppend(change, number, guard):
                         return True
-                await self._catchUp()
+                await self.catchUp()
             except ZookeeperError as error:
                 if isinstance(error, MultiFailedException):
                     raise
@@ -404,7 +415,7 @@ class ZookeeperLog:
                 if left <= 0 or self._isClosed:
                     self._requireCertain(isDoubtful, error)
                     raise
-                await self._pause(min(backoff.failed(), left * 1000))
+                await self.pause(min(backoff.failed(), left * 1000))
             except MetadataError as error:
                 self._fail(error)
                 self._requireCertain(isDoubtful, error)
@@ -412,6 +423,29 @@ class ZookeeperLog:
         if self._isOurs is None:  # a snapshot has it
             self._requireCertain(isDoubtful, f"change {number} was removed before it could be seen")
         return bool(self._isOurs)
+
+    async def pointTo(self, snapshot: int, guard: Sequence[ZookeeperOperation]) -> None:
+        """
+        Make a snapshot the one that brokers read. All its pieces are there.
+
+        @raise MultiFailedException: an operation of the guard was refused.
+        @raise ZookeeperError: no answer came; it may be done.
+        """
+        while self.head.snapshot < snapshot:
+            head, version = self.head._replace(snapshot=snapshot), self._headVersion
+            try:
+                operations = [SetOperation(HEAD, head.encode(), version), *guard]
+                results = await self.zookeeper.multi(operations)
+            except MultiFailedException as error:
+                if error.index:
+                    raise
+                await self.catchUp()
+            else:
+                self._know(head, results[0].version)
+
+    def _know(self, head: Head, version: int) -> None:
+        if version > self._headVersion:
+            self.head, self._headVersion = head, version
 
     def _requireCertain(self, isDoubtful: bool, reason: object) -> None:
         """@raise MetadataUnconfirmedError: a transaction was sent, and its outcome not seen."""
@@ -426,7 +460,7 @@ class ZookeeperLog:
         @raise MultiFailedException: an operation of the guard was refused.
         @raise MetadataError: the guard is too large.
         """
-        head, version = Head(number, self._head.snapshot), self._headVersion
+        head, version = Head(number, self.head.snapshot), self._headVersion
         operations = [
             SetOperation(HEAD, head.encode(), version),
             CreateOperation(changePath(number), change.encode()),
@@ -444,8 +478,7 @@ class ZookeeperLog:
             self._isSent = False
             raise MetadataError(f"a change of the metadata: {error}") from error
         self._isSent = False
-        if results[0].version > self._headVersion:
-            self._head, self._headVersion = head, results[0].version
+        self._know(head, results[0].version)
         return True
 
 
