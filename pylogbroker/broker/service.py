@@ -42,13 +42,15 @@ from pylogbroker.broker.kafka.broker import KafkaBroker
 from pylogbroker.broker.kafka.protocol import isCurrentProtocol
 from pylogbroker.broker.kafka07 import REQUEST_LOG, Kafka07Protocol, offsetsBefore
 from pylogbroker.broker.logmanager import LogManager
+from pylogbroker.broker.metadata.clustermembership import ClusterMembership
 from pylogbroker.broker.registration import Registration, advertisedHost
 from pylogbroker.broker.requestmemory import RequestMemory
 from pylogbroker.broker.server import Broker
 from pylogbroker.broker.status import BrokerStatus
+from pylogbroker.cluster.metadataimage import Endpoint
 from pylogbroker.config.allowlist import readAllowList
-from pylogbroker.config.brokersettings import BrokerSettings
-from pylogbroker.config.listenersettings import AUTO, KAFKA, Listener, readListeners
+from pylogbroker.config.brokersettings import ZOOKEEPER, BrokerSettings
+from pylogbroker.config.listenersettings import AUTO, KAFKA, KAFKA07, Listener, readListeners
 from pylogbroker.errors import (
     ClosedError,
     ConfigurationError,
@@ -185,6 +187,7 @@ class BrokerService(Service):
         zookeeper: Callable[[], IZookeeper] | None = None,
         formats: Sequence[IRecordFormat] = (Kafka07Format(), KafkaFormat()),
         connectBroker: ConnectBroker | None = None,
+        elapsed: Callable[[], float] | None = None,
     ) -> None:
         """
         @param fileSystem: by default the machine's.
@@ -194,6 +197,8 @@ class BrokerService(Service):
         @param formats: of partitions; new ones get the first.
         @param connectBroker: makes connections to other brokers of a cluster
             (L{pylogbroker.programs.interbroker}).
+        @param elapsed: seconds from any moment on, which no one sets, by which the broker knows
+            that it may have been replaced; by default the reactor's, which follow the wall clock.
         """
         self._reactor = reactor
         self._settings = settings
@@ -221,6 +226,19 @@ class BrokerService(Service):
         )
         self._random = random or SystemRandom()
         requestLog = Logger(REQUEST_LOG) if settings.logRequests else None
+        self._clusterZookeeper: IZookeeper | None = None
+        cluster = None
+        if settings.metadataStore == ZOOKEEPER:
+            self._clusterZookeeper = self._makeZookeeper()
+            cluster = ClusterMembership(
+                reactor,
+                elapsed or reactor.seconds,
+                self._clusterZookeeper,
+                settings,
+                fileSystem,
+                self._flushWorker,
+                self._random,
+            )
         self.kafka = KafkaBroker(
             reactor,
             settings,
@@ -231,6 +249,7 @@ class BrokerService(Service):
             requestLog,
             self._compactionWorker if isinstance(fileSystem, RealFileSystem) else None,
             connectBroker,
+            cluster,
         )
         self.directory = LogDirectory(
             settings.logDir,
@@ -433,13 +452,16 @@ class BrokerService(Service):
         self.connections.countMax = min(self.connections.countMax or room, room)
         try:
             self._listenNow()
+            self._turnUntil(Deferred.fromCoroutine(self._connectCluster()))
             self._openDirectory()
         except BaseException:
-            self._turnUntil(Deferred.fromCoroutine(self._closePorts()))
+            self._turnUntil(Deferred.fromCoroutine(self._abandon()))
             raise
         if self._settings.enableZookeeper:
             try:
-                self._turnUntil(Deferred.fromCoroutine(self._register(_addressNow)))
+                self._turnUntil(
+                    Deferred.fromCoroutine(self._interruptibly(self._enter(_addressNow)))
+                )
             except PylogbrokerError:
                 self._flushWorker.start()
                 self._turnUntil(self.stop())
@@ -510,15 +532,15 @@ class BrokerService(Service):
             raise
         self._flushWorker.start()
         try:
+            await self._connectCluster()
             await self._flushWorker.submit(self._openDirectory)
         except Exception:  # not GeneratorExit: an abandoned start must not wait
-            self._flushWorker.stop()
             self.directory.close()  # a cancelled start may have opened it
-            await self._closePorts()
+            await self._abandon()
             raise
         if self._settings.enableZookeeper:
             try:
-                await self._register(self._address)
+                await self._interruptibly(self._enter(self._address))
             except Exception:
                 await self._stop()
                 raise
@@ -526,10 +548,33 @@ class BrokerService(Service):
 
     # -- ZooKeeper
 
-    async def _register(self, resolve: Callable[[str], Awaitable[str]]) -> None:
+    async def _connectCluster(self) -> None:
+        """Know the cluster's metadata, where they are in ZooKeeper."""
+        cluster, zookeeper = self.kafka.cluster, self._clusterZookeeper
+        if cluster is not None and zookeeper is not None:
+            self._flushWorker.start()
+            self.zookeeper = zookeeper
+            await self._interruptibly(self._connect(cluster, zookeeper))
+
+    async def _connect(self, cluster: ClusterMembership, zookeeper: IZookeeper) -> None:
+        await zookeeper.connect(self._settings.zkConnectionTimeoutMs)
+        await cluster.connect()
+
+    async def _abandon(self) -> None:
+        """End a start that has not opened the directory."""
+        await self._unregister()
+        self._flushWorker.stop()
+        await self._closePorts()
+
+    async def _interruptibly(self, work: Awaitable[None]) -> None:
+        """
+        Do what needs ZooKeeper; C{stopService} ends it.
+
+        @raise ClosedError: it did.
+        """
         self._isRegistering = True
         try:
-            await self._enter(resolve)
+            await work
         except ZookeeperError:
             if not self._wasInterrupted:
                 raise
@@ -551,7 +596,7 @@ class BrokerService(Service):
         )
         if self._wasInterrupted:
             return
-        self.zookeeper = zookeeper = self._makeZookeeper()
+        self.zookeeper = zookeeper = self._clusterZookeeper or self._makeZookeeper()
         registration = Registration(
             self._reactor, zookeeper, settings.brokerId, host, port, self.directory.partitionCount
         )
@@ -565,6 +610,29 @@ class BrokerService(Service):
             host=host,
             port=port,
         )
+        if self.kafka.cluster is not None:
+            await self.kafka.cluster.register(
+                self._endpoints(host), self.directory.wasClosedCleanly
+            )
+
+    def _endpoints(self, host: str) -> list[Endpoint]:
+        """
+        Where clients of the current protocol, and other brokers, reach the listeners.
+
+        @raise ConfigurationError: they reach none.
+        """
+        found: dict[str, Endpoint] = {}
+        for listener, taken in zip(self._listeners, self.ports, strict=True):
+            port = listener.advertisedPort or getattr(taken.getHost(), "port", 0)
+            if listener.dialect != KAFKA07 and port and listener.name not in found:
+                found[listener.name] = Endpoint(
+                    listener.name, listener.advertisedHost or host, port, listener.protocol
+                )
+        if not found:
+            raise ConfigurationError(
+                "metadata.store=zookeeper: no listener with a port speaks Kafka's current protocol"
+            )
+        return list(found.values())
 
     def _listeningHosts(self, port: int) -> list[str]:
         addresses = [each.getHost() for each in self.ports]
@@ -600,6 +668,8 @@ class BrokerService(Service):
         zookeeper, self.zookeeper = self.zookeeper, None
         if registration is not None:
             registration.stop()
+        if self.kafka.cluster is not None:
+            self.kafka.cluster.stop()
         if zookeeper is not None:
             isConnected = zookeeper.connected
             closed = zookeeper.close()

@@ -69,6 +69,9 @@ from pylogbroker.config.securitysettings import ZK_ACL, ZK_DIGEST
 from pylogbroker.config.topicconfigs import topicDefault
 from pylogbroker.errors import ConfigurationError
 
+LOCAL, ZOOKEEPER = "local", "zookeeper"
+"""Values of C{metadata.store}."""
+
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 SAMPLE_NAME = "broker.properties"
@@ -142,6 +145,22 @@ class BrokerSettings(Settings):
         "6000",
         "The session time-out in milliseconds: without a heartbeat for this time, ZooKeeper"
         " drops the broker's registration. The server limits the value.",
+    )
+    metadataStore = ownKey(
+        "metadata.store",
+        Enum({LOCAL: LOCAL, ZOOKEEPER: ZOOKEEPER}),
+        LOCAL,
+        "Where the metadata of topics of the current protocol are: `local`, in a journal in"
+        " `log.dir`, for a broker that is a cluster of one; or `zookeeper`, for a cluster of"
+        " several brokers. `pylogbroker metadata move` moves them from the former to the latter."
+        " Topics of Kafka 0.7 are in ZooKeeper with either, if `enable.zookeeper` is set.",
+    )
+    brokerRack = ownKey(
+        "broker.rack",
+        TEXT,
+        "",
+        "The rack or zone of the broker, which clients are told, with `metadata.store=zookeeper`.",
+        derived="none",
     )
     zkConnectionTimeoutMs = ConfigKey(
         "zk.connectiontimeout.ms",
@@ -849,6 +868,10 @@ class BrokerSettings(Settings):
                 + ("" if "enable.zookeeper" in properties else " (the default, as in Kafka 0.7)")
                 + " needs ZooKeeper's servers, such as zk.connect=localhost:2181; or set "
                 "enable.zookeeper=false"
+            )
+        if values["metadataStore"] == ZOOKEEPER and not values["enableZookeeper"]:
+            raise ConfigurationError(
+                "metadata.store=zookeeper needs enable.zookeeper=true, and zk.connect"
             )
         if not values["listeners"]:
             values["listeners"] = (listener(values["port"], values["listenInterface"]),)

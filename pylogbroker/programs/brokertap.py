@@ -16,6 +16,7 @@ from pylogbroker.programs.lifecycle import (
     HttpServiceMixin,
     PropertyOptions,
     TwistdLifecycle,
+    bootSeconds,
     brokerSite,
 )
 
@@ -44,6 +45,7 @@ def makeService(options: Options) -> IService:
         reactor,
         options.settings,
         connectBroker=interBrokerClients(reactor, options.settings),
+        elapsed=bootSeconds,
     )
     service.site = brokerSite(reactor, options.settings, service)
     return options.configure(service)

@@ -25,7 +25,7 @@ from pylogbroker.config.brokersettings import BrokerSettings
 from pylogbroker.interfaces import IFileSystem, IZookeeper
 from pylogbroker.net.deferreds import asDeferred
 from pylogbroker.programs.interbroker import interBrokerClients
-from pylogbroker.programs.lifecycle import brokerSite
+from pylogbroker.programs.lifecycle import bootSeconds, brokerSite
 
 if TYPE_CHECKING:
     from pylogbroker.console.service import ConsoleService
@@ -67,6 +67,7 @@ class EmbeddedBroker:
             fileSystem=fileSystem,
             zookeeper=zookeeper,
             connectBroker=interBrokerClients(reactor, self.settings),
+            elapsed=bootSeconds,
         )
         self.console: ConsoleService | None = brokerSite(reactor, self.settings, self.service)
 

@@ -25,6 +25,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,12 @@ NOTIFY_SOCKET = "NOTIFY_SOCKET"
 ROOT = "root"
 DEFAULT = LogLevel.info
 _OURS = "pylogbroker"
+
+
+def bootSeconds() -> float:
+    """Seconds since the machine has started, also those for which it was suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
 
 Levels = Mapping[str, Any]
 """C{twisted.logger} levels by namespace; C{""} is L{ROOT}."""

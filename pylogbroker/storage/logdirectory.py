@@ -59,6 +59,7 @@ from pylogbroker.storage.jobs import Job
 from pylogbroker.storage.kafka.batchlog import BatchLog, BatchLogSettings
 from pylogbroker.storage.kafka.batchrecovery import LoadedBatches, LoadRequest, loadBatches
 from pylogbroker.storage.kafka.checkpoints import (
+    BROKER_EPOCH,
     CHECKPOINTS,
     CLEANER,
     HIGH_WATERMARK,
@@ -85,6 +86,7 @@ _OWN_NAMES = frozenset(
         LOCK_NAME,
         MARKER_NAME,
         META_PROPERTIES,
+        BROKER_EPOCH,
         *CHECKPOINTS,
         "metadata.journal",
         "bootstrap.checkpoint",
@@ -213,6 +215,7 @@ class LogDirectory:
     @ivar topicIds: of C{partition.metadata}, of partitions that had one at the start, but do not
         serve as those of a known topic of record batches.
     @ivar partitionCount: gives the number of partitions of a topic.
+    @ivar wasClosedCleanly: whether C{open} has found the clean-shutdown marker.
     """
 
     def __init__(
@@ -245,7 +248,7 @@ class LogDirectory:
         self._forBatches = settings.forBatches
         self._saved: dict[str, Mapping[TopicPartition, int]] = {name: {} for name in CHECKPOINTS}
         self._unlock: Callable[[], None] | None = None
-        self._hadMarker = False
+        self.wasClosedCleanly = False
 
     @property
     def isOpen(self) -> bool:
@@ -265,10 +268,10 @@ class LogDirectory:
         unlock = self._fileSystem.lock(f"{self.path}/{LOCK_NAME}")
         try:
             onLocked()
-            self._hadMarker = self._removeMarker()
+            self.wasClosedCleanly = self._removeMarker()
             self._readCheckpoints(report)
             self._load(report)
-            if not self._hadMarker:
+            if not self.wasClosedCleanly:
                 # A partition's directory that was created before a crash may not be synced.
                 self._fileSystem.syncDirectory(self.path)
             self._forgetRemoved()
@@ -291,7 +294,7 @@ class LogDirectory:
 
     def _load(self, report: Reporter) -> None:
         names = sorted(self._fileSystem.list(self.path))
-        if not self._hadMarker and any(map(parseDirectoryName, names)):
+        if not self.wasClosedCleanly and any(map(parseDirectoryName, names)):
             report(RecoveryNeeded(self.path))
         total = sum(parseDirectoryName(name) is not None for name in names)
         done = 0
@@ -313,7 +316,7 @@ class LogDirectory:
             done += 1
             try:
                 settings = self._forBatches(topicPartition.topic)
-                recover = not self._hadMarker
+                recover = not self.wasClosedCleanly
                 loaded = self._loadLog(topicPartition, self._formats, settings, recover, report)
             except StorageError as error:
                 self.failures[topicPartition] = error
@@ -610,7 +613,7 @@ class LogDirectory:
         if any(not log.closed for log in self.logs.values()):
             raise ValueError(f"not all partitions in {self.path} are closed")
         if any(log.failure is not None for log in self.logs.values()) or (
-            self.failures and not self._hadMarker
+            self.failures and not self.wasClosedCleanly
         ):
             return False
         checkpoint = self.beginCheckpoint()

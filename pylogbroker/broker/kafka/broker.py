@@ -51,6 +51,7 @@ from pylogbroker.broker.kafka.topics import (
     currentConfigs,
 )
 from pylogbroker.broker.logmanager import LogManager
+from pylogbroker.broker.metadata.clustermembership import ClusterMembership
 from pylogbroker.broker.metadata.journal import MetadataJournal
 from pylogbroker.broker.metadatamanager import MetadataManager
 from pylogbroker.broker.server import Broker
@@ -131,6 +132,7 @@ class KafkaBroker:
     The parts of a broker for Kafka's current protocol.
 
     @ivar metadata: of the cluster.
+    @ivar cluster: where the metadata are in ZooKeeper; else L{None}.
     @ivar brokerConnections: to the other brokers of the cluster.
     @ivar topics: and their partitions here.
     @ivar groups: of consumers.
@@ -153,12 +155,14 @@ class KafkaBroker:
         requestLog: Logger | None = None,
         compactionWorker: IWorker | None = None,
         connectBroker: ConnectBroker | None = None,
+        cluster: ClusterMembership | None = None,
     ) -> None:
         """
         @param worker: writes the metadata.
         @param compactionWorker: waits for the processes that compact; L{None}: C{worker} compacts
             itself, as tests need it.
         @param connectBroker: makes connections to other brokers; L{None}: there are none.
+        @param cluster: has the metadata; L{None}: the broker's own journal has them.
         """
         self._clock = clock
         self._settings = settings
@@ -168,7 +172,11 @@ class KafkaBroker:
         self._staticValues = kafkaValues(settings, (*SERVER_CONFIGS, *_SHOWN))
         self._serverConfigs = topicDefaults(self._staticValues)
         self._journal = MetadataJournal(MetadataStore(fileSystem, settings.logDir), worker)
-        self.metadata = MetadataManager(self._journal, random.randbytes)
+        self.cluster = cluster
+        if cluster is None:
+            self.metadata = MetadataManager(self._journal, random.randbytes)
+        else:
+            self.metadata = cluster.metadata
         listener = interBrokerListener(settings, readListeners(settings))
         self.brokerConnections = InterBrokerConnections(
             lambda: self.metadata.image, "" if listener is None else listener.name, connectBroker
@@ -220,7 +228,8 @@ class KafkaBroker:
 
     def open(self) -> None:
         """
-        Read the metadata. The log directory is locked, and nothing of it is loaded. Blocks.
+        Read the metadata, unless the cluster has them. The log directory is locked, and nothing of
+        it is loaded. Blocks.
 
         @raise pylogbroker.errors.StorageError: they cannot be read; or the directory is that of
             another cluster, or of a broker of Apache's that this one cannot follow.
@@ -231,21 +240,32 @@ class KafkaBroker:
         def report(text: str) -> None:
             log.warn("Apache Kafka's metadata in {path}: {text}", path=path, text=text)
 
+        def isApaches() -> bool:
+            if fileSystem.status(f"{path}/{APACHE_METADATA}") is not None:
+                return True
+            if fileSystem.status(f"{path}/{META_PROPERTIES}") is not None:
+                raise StorageError(
+                    f"{path}/{META_PROPERTIES}",
+                    "use",
+                    f"neither {JOURNAL_NAME} nor {APACHE_METADATA} is beside it: if the "
+                    "metadata are in ZooKeeper, metadata.store=zookeeper must be set",
+                )
+            return False
+
         def takeOver() -> list[Record]:
-            if fileSystem.status(f"{path}/{APACHE_METADATA}") is None:
-                if fileSystem.status(f"{path}/{META_PROPERTIES}") is not None:
-                    raise StorageError(
-                        f"{path}/{META_PROPERTIES}",
-                        "use",
-                        f"neither {JOURNAL_NAME} nor {APACHE_METADATA} is beside it",
-                    )
+            if not isApaches():
                 return []
             # Needed once in the life of a directory.
             from pylogbroker.broker.apachemetadata import readApacheMetadata
 
             return readApacheMetadata(fileSystem, path, self._settings.brokerId, report)
 
-        self._journal.open(self.metadata, takeOver)
+        if self.cluster is None:
+            if fileSystem.status(f"{path}/{JOURNAL_NAME}") is None:
+                isApaches()  # before there is a journal
+            self._journal.open(self.metadata, takeOver)
+        else:
+            self.cluster.directoryCluster()  # again, since the directory is locked now
         self._identify()
 
     def _identify(self) -> None:
@@ -260,7 +280,7 @@ class KafkaBroker:
             raise StorageError(
                 f"{path}/{META_PROPERTIES}",
                 "use",
-                f"it names cluster {found.clusterId}, and {JOURNAL_NAME} cluster {clusterId}",
+                f"it names cluster {found.clusterId}, and the metadata cluster {clusterId}",
             )
         elif found.nodeId != nodeId and self.metadata.image.brokers:
             # In a cluster the partitions of one broker are not those of another, which removes

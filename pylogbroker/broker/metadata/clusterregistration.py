@@ -17,7 +17,7 @@ id, and is an error at the start. Later it is logged, and tried again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
@@ -38,6 +38,7 @@ from pylogbroker.errors import (
     MetadataUnconfirmedError,
     MultiFailedException,
     PylogbrokerError,
+    StorageError,
     ZookeeperError,
     ZookeeperTimeoutException,
 )
@@ -76,12 +77,14 @@ class ClusterRegistration:
         rack: str | None,
         logs: LogState,
         previousEpoch: int,
+        keepEpoch: Callable[[int], Deferred[None]],
     ) -> None:
         """
         @param metadataLog: open.
         @param endpoints: of the listeners; at least one.
         @param logs: what this broker's logs have of what it once had.
         @param previousEpoch: the broker epoch that was written in the log directory; -1: none.
+        @param keepEpoch: writes the broker epoch there.
         """
         self.epoch = -1
         self._clock = clock
@@ -93,6 +96,7 @@ class ClusterRegistration:
         self._rack = rack
         self._logs = logs
         self._previousEpoch = previousEpoch
+        self._keepEpoch = keepEpoch
         self._path = brokerPath(brokerId)
         self._lost: Deferred[Any] = succeed(None)
         self._isStopped = False
@@ -164,15 +168,23 @@ class ClusterRegistration:
             elif session == self._zookeeper.session_id:
                 # The one of the latest registration, which may have been one of unknown outcome.
                 await self._log.catchUp()
-                self._registered(session, lost)
+                await self._registered(session, lost)
                 return
             else:
                 lost.cancel()
 
-    def _registered(self, session: int, lost: Deferred[Any]) -> None:
+    async def _registered(self, session: int, lost: Deferred[Any]) -> None:
         self._lost = lost
         self.epoch = self._previousEpoch = self._metadata.image.brokers[self._brokerId].epoch
         self._logs = LogState.INTACT  # the process goes on
+        try:
+            await self._keepEpoch(self.epoch)
+        except StorageError as error:
+            log.error(
+                "The broker epoch could not be written: {error}. The next start counts as one "
+                "after an unclean stop",
+                error=error,
+            )
         if self._zookeeper.session_id == session:
             self._log.registeredSession = session
         log.info(

@@ -35,6 +35,9 @@ CLEANER = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
+BROKER_EPOCH = "broker-epoch-checkpoint"
+"""The latest registration of this directory's broker in its cluster."""
+
 CHECKPOINTS = (RECOVERY_POINT, HIGH_WATERMARK, LOG_START, CLEANER)
 """The offset checkpoints of a log directory."""
 
@@ -230,3 +233,23 @@ def writeMetaProperties(fileSystem: IFileSystem, directory: str, found: MetaProp
         "",
     ]
     replaceFile(fileSystem, f"{directory}/{META_PROPERTIES}", "\n".join(lines).encode())
+
+
+def readBrokerEpoch(fileSystem: IFileSystem, directory: str) -> int:
+    """
+    The broker epoch in a log directory; -1: there is none. Blocks.
+
+    @raise CorruptLogError: the file cannot be read.
+    """
+    path = f"{directory}/{BROKER_EPOCH}"
+    found = readCheckpoint(fileSystem, path)
+    if found is None:
+        return -1
+    if len(found) != 1 or len(found[0]) != 1:
+        raise CorruptLogError(path, "read", f"{found!r} is no epoch")
+    return readNumber(path, found[0][0])
+
+
+def writeBrokerEpoch(fileSystem: IFileSystem, directory: str, epoch: int) -> None:
+    """Write the broker epoch durably. Blocks."""
+    writeCheckpoint(fileSystem, f"{directory}/{BROKER_EPOCH}", [str(epoch)])

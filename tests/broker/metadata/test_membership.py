@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.broker.metadata import controllerservice, snapshots
@@ -54,10 +54,15 @@ class Broker:
             "r1",
             LogState.INTACT,
             previousEpoch,
+            self.keepEpoch,
         )
         self.controller = ControllerService(
             cluster.clock, self.member.log, self.manager, brokerId, ImmediateWorker()
         )
+
+    def keepEpoch(self, epoch: int) -> Deferred[None]:
+        self.kept = epoch
+        return succeed(None)
 
     async def _start(self) -> None:
         await self.client.connect()
@@ -139,6 +144,7 @@ class RegistrationTests(ClusterCase):
         before = self.cluster.imageAt(found.epoch - 1)
         self.assertNotIn(2, before.brokers)
         self.assertTrue(broker.manager.isCurrent)
+        self.assertEqual(broker.kept, found.epoch)
 
     def test_expired(self) -> None:
         """With a new session a broker registers anew; meanwhile it serves nothing."""

@@ -1,0 +1,217 @@
+"""
+Brokers with C{metadata.store=zookeeper}, on real sockets: with a ZooKeeper in memory, and with a
+real one.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from twisted.internet import reactor as _reactor
+from twisted.internet.defer import Deferred
+
+from pylogbroker.cluster.kafka.metadatalog import CONTROLLER, HEAD, Head, brokerPath
+from pylogbroker.errors import ConfigurationError, StorageError, ZookeeperTimeoutException
+from pylogbroker.testing.localbroker import LocalBroker
+from pylogbroker.zookeeper.client import ZookeeperClient
+from tests.contracts.zookeeper import CONNECT_MS
+from tests.integration.test_registering import RegisteringCase
+from tests.integration.zookeeperprocess import sharedZookeeper
+
+reactor: Any = _reactor
+
+
+class ClusterCase(RegisteringCase):
+    """Brokers in a cluster."""
+
+    properties = {
+        **RegisteringCase.properties,
+        "metadata.store": "zookeeper",
+        "broker.rack": "r1",
+    }
+
+    async def cluster(self, count: int = 2) -> list[LocalBroker]:
+        brokers = [self.broker(self.mktemp(), brokerid=str(each)) for each in range(count)]
+        for each in brokers:
+            await each.start()
+        return brokers
+
+    def image(self, broker: LocalBroker) -> Any:
+        return broker.broker.service.kafka.metadata.image
+
+    async def create(self, broker: LocalBroker, name: str) -> Any:
+        return await broker.broker.service.kafka.topics.create(name, 2)
+
+
+class StoreTests(ClusterCase):
+    """With a ZooKeeper in memory."""
+
+    async def test_oneCluster(self) -> None:
+        """Brokers have one cluster id, know one another, and what one creates, all know."""
+        first, second = await self.cluster()
+        clusterId = self.image(first).clusterId
+        self.assertEqual(self.image(second).clusterId, clusterId)
+        self.assertEqual(Path(second.directory, "meta.properties").read_text().count(clusterId), 1)
+        self.assertFalse(os.path.exists(f"{first.directory}/metadata.journal"))
+        await self.until(lambda: set(self.image(first).brokers) == {0, 1})
+        found = self.image(first).brokers[1]
+        self.assertEqual((found.rack, found.endpoints[0].port), ("r1", second.port))
+        topic = await self.create(first, "t")
+        await self.until(lambda: "t" in self.image(second).topics)
+        self.assertEqual(self.image(second).topics["t"], topic)
+        for each in (first, second):
+            self.assertTrue(each.broker.service.kafka.metadata.isCurrent)
+        self.assertEqual(self.server.tree()["/brokers/ids/1"][1], self.clients[1].session_id)
+
+    async def test_restarted(self) -> None:
+        """A broker that comes back has its topics, in a new broker epoch."""
+        first, second = await self.cluster()
+        await self.create(first, "t")
+        epoch = self.image(first).brokers[1].epoch
+        await second.stop()
+        self.assertNotIn(brokerPath(1), self.server.tree())
+        await self.until(lambda: self.image(first).brokers[1].isFenced)
+        again = self.broker(second.directory, brokerid="1")
+        await again.start()
+        self.assertIn("t", self.image(again).topics)
+        self.assertGreater(self.image(again).brokers[1].epoch, epoch)
+        kept = Path(second.directory, "broker-epoch-checkpoint").read_text().split()
+        self.assertEqual(int(kept[-1]), self.image(again).brokers[1].epoch)
+
+    async def test_controllerFails(self) -> None:
+        """When the controller stops, another broker is the controller, and fences it."""
+        first, second = await self.cluster()
+        await self.until(lambda: CONTROLLER in self.server.tree())
+        await first.stop()
+        await self.until(lambda: self.image(second).brokers[0].isFenced)
+
+    async def test_ownMetadata(self) -> None:
+        """
+        A directory with metadata of its own is refused, as is one of a cluster with a journal of
+        its own; the texts say what to do. The directory stays as it was.
+        """
+        local = self.broker(self.mktemp(), metadata_store="local")
+        await local.start()
+        await local.stop()
+        await self.refused(local.directory, "pylogbroker metadata move")
+        (first,) = await self.cluster(1)
+        await first.stop()
+        await self.refused(
+            first.directory, "metadata.store=zookeeper must be set", metadata_store="local"
+        )
+
+    async def test_anotherCluster(self) -> None:
+        """A directory of another cluster is refused, and so is a ZooKeeper that has lost it."""
+        (first,) = await self.cluster(1)
+        await first.stop()
+        for path in sorted(self.server.tree("/pylogbroker"), reverse=True):
+            self.server.delete(path, -1)
+        await self.refused(first.directory, "has none: check zk.connect")
+        self.assertNotIn(HEAD, self.server.tree())
+        (other,) = await self.cluster(1)
+        await self.refused(first.directory, "and the metadata cluster", brokerid="5")
+        self.assertNotIn(5, self.image(other).brokers)
+
+    async def refused(self, directory: str, text: str, **changes: str) -> None:
+        before = {each: Path(directory, each).stat().st_mtime for each in os.listdir(directory)}
+        broker = self.broker(directory, **changes)
+        with self.assertRaises(StorageError) as caught:
+            await broker.start()
+        self.assertIn(text, str(caught.exception))
+        after = {each: Path(directory, each).stat().st_mtime for each in os.listdir(directory)}
+        self.assertEqual(after, before)
+        self.assertTrue(self.clients[-1].isClosed)
+
+    async def test_duplicate(self) -> None:
+        """A second broker with an id is refused, with either registration."""
+        await self.cluster(1)
+        other = self.broker(self.mktemp())
+        with self.assertRaises(ConfigurationError):
+            await other.start()
+
+    async def test_noZookeeper(self) -> None:
+        """Without ZooKeeper the start fails, and leaves nothing behind."""
+        self.server.stop()
+        broker = self.broker(self.mktemp(), zk_connectiontimeout_ms="300")
+        with self.assertRaises(ZookeeperTimeoutException):
+            await broker.start()
+
+    async def test_stoppedWhileItStarts(self) -> None:
+        """A stop ends a start that waits for ZooKeeper."""
+        self.server.stop()
+        broker = self.broker(self.mktemp(), zk_connectiontimeout_ms="60000")
+        starting = Deferred.fromCoroutine(self.failed(broker))
+        await broker.stop()
+        self.assertIn("was stopped while it started", str(await starting))
+
+    async def failed(self, broker: LocalBroker) -> BaseException:
+        try:
+            await broker.start()
+        except Exception as error:
+            return error
+        raise AssertionError("it has started")
+
+    async def test_sessionLost(self) -> None:
+        """A broker without its session is not current, and is again when it has registered anew."""
+        first, second = await self.cluster()
+        epoch = self.image(first).brokers[1].epoch
+        self.server.disconnect(self.clients[1])
+        await self.until(lambda: self.image(first).brokers[1].isFenced)
+        self.assertFalse(second.broker.service.kafka.metadata.isCurrent)
+        self.server.reconnect(self.clients[1])
+        await self.until(lambda: second.broker.service.kafka.metadata.isCurrent)
+        self.assertGreater(self.image(second).brokers[1].epoch, epoch)
+
+    def test_needsZookeeper(self) -> None:
+        """The setting without ZooKeeper is refused."""
+        with self.assertRaises(ConfigurationError) as caught:
+            self.broker(self.mktemp(), enable_zookeeper="false")
+        self.assertIn("metadata.store=zookeeper needs", str(caught.exception))
+
+    async def test_noListener(self) -> None:
+        """So is a broker whose listeners do not speak the current protocol."""
+        broker = self.broker(self.mktemp(), listener_dialect="kafka07")
+        with self.assertRaises(ConfigurationError) as caught:
+            await broker.start()
+        self.assertIn("no listener", str(caught.exception))
+
+
+class RealTests(ClusterCase):
+    """With a real ZooKeeper."""
+
+    timeout = 120
+
+    async def test_cluster(self) -> None:
+        """Two brokers with a real ZooKeeper are one cluster; one that stops is fenced."""
+        servers = sharedZookeeper().servers
+        client = ZookeeperClient(reactor, servers)
+        await client.connect(CONNECT_MS)
+        await client.create("/clustermetadata")
+        self.addCleanup(client.close)
+        brokers = []
+        for each in range(2):
+            changes = {
+                "zk.connect": f"{servers}/clustermetadata",
+                "zk.sessiontimeout.ms": "6000",
+                "brokerid": str(each),
+            }
+            broker = LocalBroker(reactor, {**self.properties, **changes}, self.mktemp())
+            self.addCleanup(broker.stop)
+            await broker.start()
+            brokers.append(broker)
+        first, second = brokers
+        topics = [f"t{each}" for each in range(10)]
+        for name in topics[:5]:
+            await self.create(first, name)
+        for name in topics[5:]:
+            await self.create(second, name)
+        await self.until(
+            lambda: all(set(self.image(each).topics) == set(topics) for each in brokers)
+        )
+        await first.stop()
+        await self.until(lambda: self.image(second).brokers[0].isFenced)
+        self.assertTrue(second.broker.service.kafka.metadata.isCurrent)
+        data, _stat = await client.get(f"/clustermetadata{HEAD}")
+        self.assertEqual(Head.decode(data).last, second.broker.service.kafka.metadata.position)
