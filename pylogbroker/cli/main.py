@@ -136,6 +136,12 @@ _TEXTS: tuple[tuple[str, dict[str, str]], ...] = (
         },
     ),
     (
+        "cluster",
+        {
+            "metadata move": "Move a stopped broker's metadata to a cluster in ZooKeeper.",
+        },
+    ),
+    (
         "perf",
         {
             "perf produce": "Publish messages and print how fast that was, with Kafka 0.7's "
@@ -203,6 +209,7 @@ _NOUNS = {
     "offset": "Offsets of a partition.",
     "group": "Consumer groups: members, lag, and changes of committed offsets.",
     "user": "Users and their passwords, for SASL SCRAM.",
+    "metadata": "Metadata of topics of today's Kafka.",
     "perf": "How fast messages can be published and read with Kafka 0.7's protocol.",
     "table": "Tables that load has filled.",
 }

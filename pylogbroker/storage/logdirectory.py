@@ -89,6 +89,7 @@ _OWN_NAMES = frozenset(
         BROKER_EPOCH,
         *CHECKPOINTS,
         "metadata.journal",
+        "metadata.journal.moved",
         "bootstrap.checkpoint",
         APACHE_METADATA,
     }

@@ -33,6 +33,9 @@ from pylogbroker.interfaces import IFile, IFileSystem
 from pylogbroker.storage.files import writeAll
 
 JOURNAL_NAME = "metadata.journal"
+MOVED_JOURNAL_NAME = "metadata.journal.moved"
+"""The journal of a broker whose metadata are in ZooKeeper now."""
+
 MAGIC = b"pylogbroker metadata 1\n"
 SNAPSHOT_SIZE_MIN = 1 << 20
 ENTRY_SIZE_MAX = 64 << 20

@@ -1,5 +1,6 @@
 """
-L{ClusterRegistration}: a broker's place in a cluster of today's protocol.
+L{ClusterRegistration}: a broker's place in a cluster of today's protocol. A module of its own, so
+that its rules stand beside those of 2011's registration (L{pylogbroker.broker.registration}).
 
 What must be true: while ZooKeeper answers, a broker that serves has an ephemeral node of the
 current session, and the metadata have a registration that was written with that node, in one

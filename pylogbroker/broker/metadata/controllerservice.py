@@ -1,6 +1,7 @@
 """
 L{ControllerService}: carries out what the controller of a cluster decides
-(L{pylogbroker.replication.controller}), on the one broker that is the controller.
+(L{pylogbroker.replication.controller}), on the one broker that is the controller. A module of its
+own, since a broker registers without it.
 
 The controller is the broker whose session owns
 L{pylogbroker.cluster.kafka.metadatalog.CONTROLLER}. A broker that becomes it increments the

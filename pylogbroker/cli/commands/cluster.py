@@ -10,6 +10,7 @@ from argparse import Namespace
 from pylogbroker.cli.arguments import (
     AT_BOOTSTRAP,
     AT_BROKER_OR_BOOTSTRAP,
+    IN_CLUSTER,
     IN_EITHER,
     INT_MAX,
     JSON,
@@ -191,6 +192,15 @@ _TOPIC_CONFIG = repeated(
     topics.setting,
 )
 
+
+async def moveMetadata(options: Namespace, streams: Streams) -> int:
+    """Move a broker's own metadata to ZooKeeper."""
+    # Other commands need nothing of a broker.
+    from pylogbroker.cli.kafka import metadata
+
+    return await metadata.moveMetadata(options, streams)
+
+
 COMMANDS = (
     Command(
         "topic list",
@@ -341,5 +351,23 @@ is 1 when a partition cannot be asked.
 """,
         prepareOffsets,
         current=brokers.listOffsets,
+    ),
+    Command(
+        "metadata move",
+        moveMetadata,
+        (
+            option("--log-dir DIRECTORY", "the log directory of the broker", required=True),
+            flag("--dry-run", "say what would be done, and change nothing"),
+            *IN_CLUSTER,
+        ),
+        """\
+examples:
+  pylogbroker metadata move --log-dir /var/lib/pylogbroker --zookeeper zk1:2181/kafka --dry-run
+  pylogbroker metadata move --log-dir /var/lib/pylogbroker --zookeeper zk1:2181/kafka
+
+Stop the broker first. Afterwards set metadata.store=zookeeper: with local it refuses to start.
+Where ZooKeeper has a cluster already, it takes the topics, unless names, rules, users, quotas,
+settings or producer ids contradict; then nothing is changed. Kafka 0.7's topics stay as they are.
+""",
     ),
 )

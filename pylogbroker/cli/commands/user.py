@@ -48,6 +48,7 @@ from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import checkCode
 from pylogbroker.protocol.kafka.requests import RequestHeader
 from pylogbroker.storage.files import RealFileSystem
+from pylogbroker.storage.kafka.checkpoints import META_PROPERTIES
 from pylogbroker.storage.logdirectory import APACHE_METADATA, LOCK_NAME
 from pylogbroker.storage.metadatastore import JOURNAL_NAME, MetadataStore
 
@@ -101,6 +102,11 @@ def _metadata(options: Namespace, streams: Streams) -> Iterator[Request]:
         hasJournal = fileSystem.status(f"{path}/{JOURNAL_NAME}") is not None
         if not hasJournal and fileSystem.status(f"{path}/{APACHE_METADATA}") is not None:
             raise CommandError(f"{path} is Apache Kafka's: start the broker on it once before")
+        if not hasJournal and fileSystem.status(f"{path}/{META_PROPERTIES}") is not None:
+            raise CommandError(
+                f"{path} has no {JOURNAL_NAME}: the metadata of its broker are in ZooKeeper, and "
+                "need --bootstrap-server"
+            )
         journal = MetadataJournal(MetadataStore(fileSystem, path), _SynchronousWorker())
         with closing(MetadataManager(journal, secrets.token_bytes)) as metadata:
             journal.open(metadata)
