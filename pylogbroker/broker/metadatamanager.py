@@ -119,7 +119,7 @@ class MetadataManager:
         Whether the broker may serve the partitions that C{image} says it leads. C{False}: it may
         have been replaced, and does not know.
         """
-        return self._log.isCurrent and self._refusal is None
+        return self._log.isCurrent
 
     def close(self) -> None:
         """Refuse further changes. To be called when no change is under way."""

@@ -25,7 +25,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogbroker.broker.metadata.snapshots import SNAPSHOT_COUNT, writeSnapshot
+from pylogbroker.broker.metadata.snapshots import isSnapshotDue, writeSnapshot
 from pylogbroker.broker.metadata.zookeeperlog import ZookeeperLog
 from pylogbroker.broker.metadatamanager import MetadataManager
 from pylogbroker.cluster.kafka.metadatalog import (
@@ -37,7 +37,7 @@ from pylogbroker.cluster.kafka.metadatalog import (
     decodeEpoch,
     encodeController,
 )
-from pylogbroker.cluster.metadataimage import MetadataImage, Record
+from pylogbroker.cluster.metadataimage import FenceBrokerRecord, MetadataImage, Record
 from pylogbroker.errors import (
     ClosingException,
     MetadataError,
@@ -134,7 +134,7 @@ class ControllerService:
 
     @property
     def _isSnapshotDue(self) -> bool:
-        return self._metadata.position - self._log.head.snapshot >= SNAPSHOT_COUNT
+        return isSnapshotDue(self._log, self._metadata)
 
     @asDeferred
     async def _run(self) -> None:
@@ -226,12 +226,18 @@ class ControllerService:
     async def _carryOut(self, listedAt: int, guard: Sequence[ZookeeperOperation]) -> None:
         present = self._present
 
-        def decide(image: MetadataImage) -> tuple[list[Record], bool]:
+        def decide(image: MetadataImage) -> tuple[list[Record], list[Record]]:
             records = beginningOf(fenceAbsent(image, present, listedAt) or settle(image))
-            return records, bool(records)
+            return records, records
 
-        while await self._metadata.change(decide, guard):
-            pass
+        while records := await self._metadata.change(decide, guard):
+            fenced = [each.brokerId for each in records if isinstance(each, FenceBrokerRecord)]
+            if fenced:
+                log.warn(
+                    "Fenced the brokers {brokers}, which are gone; what they led is led by others,"
+                    " or has no leader",
+                    brokers=", ".join(map(str, fenced)),
+                )
 
     async def _giveUp(self) -> None:
         try:

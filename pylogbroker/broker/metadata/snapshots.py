@@ -2,8 +2,9 @@
 Snapshots of the metadata log, as the controller writes them; a module of its own, since only this
 removes changes of the log.
 
-A snapshot is written beside the earlier one. The head points to it when all its pieces are there;
-then the earlier one is removed, and the changes that are L{KEPT_COUNT} and more behind it. A broker
+A snapshot is due after L{SNAPSHOT_COUNT} changes, or L{SNAPSHOT_SIZE} bytes of them. It is written
+beside the earlier one. The head points to it when all its pieces are there; then the earlier one is
+removed, and the changes that are L{KEPT_COUNT} or L{KEPT_SIZE} bytes and more behind it. A broker
 that reads the earlier one meanwhile finds a piece missing, and begins with the later one. What an
 interrupted controller has left is removed first.
 
@@ -37,10 +38,34 @@ SNAPSHOT_COUNT = 1_000
 KEPT_COUNT = 1_000
 """Changes that stay behind a snapshot, for brokers that are not far behind."""
 
+SNAPSHOT_SIZE = 10 << 20
+KEPT_SIZE = 10 << 20
+"""Bytes likewise: ZooKeeper has all nodes in memory."""
+
 DELETE_COUNT_MAX = 100
 """Nodes that one transaction removes."""
 
 log = Logger()
+
+
+def isSnapshotDue(metadataLog: ZookeeperLog, metadata: MetadataManager) -> bool:
+    """Whether the changes behind the latest snapshot are many or large."""
+    snapshot = metadataLog.head.snapshot
+    if metadata.position - snapshot >= SNAPSHOT_COUNT:
+        return True
+    size = sum(size for number, size in metadataLog.sizes.items() if number > snapshot)
+    return size >= SNAPSHOT_SIZE
+
+
+def oldestKept(metadataLog: ZookeeperLog, snapshot: int) -> int:
+    """The number of the first change that stays; those whose size is not known go."""
+    size, oldest = 0, snapshot + 1
+    while oldest > snapshot - KEPT_COUNT + 1 and oldest - 1 in metadataLog.sizes:
+        size += metadataLog.sizes[oldest - 1]
+        if size > KEPT_SIZE:
+            break
+        oldest -= 1
+    return oldest
 
 
 async def writeSnapshot(
@@ -68,7 +93,8 @@ async def writeSnapshot(
     await metadataLog.pointTo(number, guard)
     await _removeSnapshots(metadataLog, number, guard)
     names = await zookeeper.get_children(CHANGES)
-    old = [f"{CHANGES}/{each}" for each in names if int(each) <= number - KEPT_COUNT]
+    oldest = oldestKept(metadataLog, number)
+    old = [f"{CHANGES}/{each}" for each in names if int(each) < oldest]
     await _removeAll(metadataLog, old, guard)
     log.info(
         "Wrote a snapshot of the metadata up to change {number}, {size} bytes; removed {count} "

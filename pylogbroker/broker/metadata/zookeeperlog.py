@@ -96,6 +96,9 @@ LEASE_SHARE = 0.9
 BEAT_COUNT = 4
 """How often a session time-out the session is proved."""
 
+SIZE_COUNT_MAX = 3_000
+"""Changes whose size is remembered."""
+
 OPEN_TRY_COUNT = 5
 """How often the first reading may lose its connection."""
 
@@ -108,6 +111,7 @@ class ZookeeperLog:
 
     @ivar zookeeper: its client.
     @ivar head: as it was last seen.
+    @ivar sizes: bytes of the latest changes by number, of L{SIZE_COUNT_MAX} at the most.
     @ivar registeredSession: the session whose ephemeral node registers this broker; 0: none does.
     """
 
@@ -138,6 +142,7 @@ class ZookeeperLog:
         self._reading = DeferredLock()
         self.head = Head(0, 0)
         self._headVersion = -1
+        self.sizes: dict[int, int] = {}
         self._attempt = Change(-1, "", b"")
         self._attemptNumber = 0
         self._isOurs: bool | None = None
@@ -359,7 +364,14 @@ class ZookeeperLog:
         at = self._attemptNumber - first
         if 0 <= at < len(changes):
             self._isOurs = changes[at].writeId == self._attempt.writeId
+        for number, change in enumerate(changes, first):
+            self._remember(number, change)
         self._manager.receive(first, [each.records for each in changes])
+
+    def _remember(self, number: int, change: Change) -> None:
+        self.sizes[number] = len(change.records)
+        if len(self.sizes) > SIZE_COUNT_MAX:
+            del self.sizes[next(iter(self.sizes))]
 
     async def _restore(self, needed: int) -> bool:
         """
@@ -479,6 +491,7 @@ class ZookeeperLog:
             raise MetadataError(f"a change of the metadata: {error}") from error
         self._isSent = False
         self._know(head, results[0].version)
+        self._remember(number, change)
         return True
 
 

@@ -22,6 +22,8 @@ from pylogbroker.cluster.kafka.metadatalog import (
     decodeController,
 )
 from pylogbroker.cluster.metadataimage import (
+    GROUP,
+    ConfigRecord,
     Endpoint,
     MetadataImage,
     PartitionImage,
@@ -341,7 +343,7 @@ class SnapshotTests(ClusterCase):
     """The controller's snapshots."""
 
     def setUp(self) -> None:
-        self.patch(controllerservice, "SNAPSHOT_COUNT", 40)
+        self.patch(snapshots, "SNAPSHOT_COUNT", 40)
         self.patch(snapshots, "KEPT_COUNT", 10)
         self.patch(metadatalog, "CHUNK_SIZE", 500)
         super().setUp()
@@ -379,6 +381,23 @@ class SnapshotTests(ClusterCase):
         for each in (late, self.brokers[1]):
             self.assertEqual(sorted(map(repr, each.manager.image.records())), expected)
 
+    def test_large(self) -> None:
+        """Few changes that are large are a reason for a snapshot, too, and do not stay long."""
+        self.patch(snapshots, "SNAPSHOT_COUNT", 10_000)
+        self.patch(snapshots, "SNAPSHOT_SIZE", 20_000)
+        self.patch(snapshots, "KEPT_SIZE", 5_000)
+        record = ConfigRecord(GROUP, "g", "n", "x" * 3_000)
+        for _change in range(9):
+            change = self.brokers[2].manager.change(lambda image: ([record], None))
+            self.cluster.settle(change)
+        self.cluster.run(5)
+        head = self.cluster.head
+        self.assertGreater(head.snapshot, 6)
+        kept = [int(each) for each in self.server.children(CHANGES)]
+        self.assertEqual(kept, list(range(head.snapshot, head.last + 1)))
+        self.work(1)
+        Broker(self.cluster, 4).start()
+
     def test_interrupted(self) -> None:
         """What an interrupted controller has left is removed; the next one writes a snapshot."""
         for steps in range(1, 12):
@@ -407,7 +426,7 @@ class RandomTests(SynchronousTestCase):
         there is, whatever it knows of that. When all is quiet, one is the controller, who lives is
         registered, who is gone is fenced, and what has a living replica has a leader.
         """
-        self.patch(controllerservice, "SNAPSHOT_COUNT", 30)
+        self.patch(snapshots, "SNAPSHOT_COUNT", 30)
         self.patch(snapshots, "KEPT_COUNT", 10_000)
         self.currentCount = 0
         for seed in range(60):
