@@ -17,11 +17,13 @@ from pylogbroker.storage.kafka.checkpoints import (
     MetaProperties,
     decodeId,
     encodeId,
+    readBrokerEpoch,
     readMetaProperties,
     readOffsets,
     readSmallFile,
     readTopicId,
     replaceFile,
+    writeBrokerEpoch,
     writeMetaProperties,
     writeOffsets,
     writeTopicId,
@@ -185,6 +187,20 @@ class IdTests(FileCase):
                 "cleaner-offset-checkpoint",
             ),
         )
+
+
+class BrokerEpochTests(FileCase):
+    """The epoch of a broker's registration."""
+
+    def test_brokerEpoch(self) -> None:
+        """It is kept; without a file there is none, and another content is an error."""
+        self.assertEqual(readBrokerEpoch(self.files, "/d"), -1)
+        writeBrokerEpoch(self.files, "/d", 7)
+        writeBrokerEpoch(self.files, "/d", 12)
+        self.assertEqual(readBrokerEpoch(self.files, "/d"), 12)
+        for data in (b"0\n0\n", b"0\n1\n1 2\n", b"0\n1\nx\n"):
+            self.put("broker-epoch-checkpoint", data)
+            self.assertRaises(CorruptLogError, readBrokerEpoch, self.files, "/d")
 
 
 class LeaderEpochTests(FileCase):

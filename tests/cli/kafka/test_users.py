@@ -156,6 +156,14 @@ class DirectoryTests(CurrentCase):
             pass
         self.assertIn("start the broker on it once", self.failed("user", "list"))
 
+    def test_moved(self) -> None:
+        """Nor is one made anew whose metadata are in ZooKeeper."""
+        os.makedirs(self.directory)
+        with open(os.path.join(self.directory, "meta.properties"), "wb"):
+            pass
+        self.assertIn("are in ZooKeeper", self.failed("user", "list"))
+        self.assertEqual(sorted(os.listdir(self.directory)), [".lock", "meta.properties"])
+
     def test_notPossible(self) -> None:
         """Where no directory can be made, the reason is told."""
         with open(os.path.dirname(self.directory), "wb"):
