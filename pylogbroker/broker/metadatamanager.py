@@ -160,7 +160,10 @@ class MetadataManager:
         if not self._isWriting:
             self.latest = image
         for listener in list(self._listeners):
-            listener()
+            try:
+                listener()
+            except Exception:
+                log.failure("A listener of the metadata failed: this is a bug")
 
     def refuse(self, error: PylogbrokerError) -> None:
         """No change is possible any more, and the image does not change either."""

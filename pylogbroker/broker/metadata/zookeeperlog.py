@@ -184,9 +184,7 @@ class ZookeeperLog:
                 if not triesLeft:
                     raise
             await self.pause(READ_DELAYS.firstMs)
-        self._follow().addErrback(
-            lambda failure: log.failure("Following the metadata failed: this is a bug", failure)
-        )
+        self._follow().addErrback(self._failedUnexpectedly)
         self._prove()
         return True
 
@@ -263,6 +261,8 @@ class ZookeeperLog:
             self._isBehind = True
             self._leaseEnd = 0.0
             self.registeredSession = 0
+        elif event is SessionEvent.CONNECTED and self._beat.isRunning:
+            self._prove()
 
     # -- reading
 
@@ -290,6 +290,10 @@ class ZookeeperLog:
             except MetadataError as error:
                 self._fail(error)
                 return
+
+    def _failedUnexpectedly(self, failure: Failure) -> None:
+        log.failure("Following the metadata failed: this is a bug", failure)
+        self._fail(MetadataError(f"following the metadata failed: {failure.value!r}"))
 
     def _fail(self, error: MetadataError) -> None:
         self._beat.stop()

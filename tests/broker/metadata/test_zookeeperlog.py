@@ -306,6 +306,42 @@ class LogTests(SynchronousTestCase):
         first.log.registeredSession = first.client.session_id
         self.assertTrue(first.manager.isCurrent)
 
+    def test_provedAtOnce(self) -> None:
+        """A connection that is back proves its session at once."""
+        first, server = self.first, self.cluster.server
+        first.log.registeredSession = first.client.session_id
+        self.cluster.run(2)
+        server.disconnect(first.client)
+        self.cluster.run(SESSION_MS / 1000 * 0.95)
+        self.assertFalse(first.manager.isCurrent)
+        server.reconnect(first.client)
+        self.cluster.run(0.01, 0.001)
+        self.assertTrue(first.manager.isCurrent)
+
+    def test_bugs(self) -> None:
+        """
+        A listener that fails is logged, and the metadata are followed. If they are not, for a
+        reason that was not foreseen, the broker is not current.
+        """
+        manager = self.second.manager
+
+        def fails() -> None:
+            raise RuntimeError("a bug")
+
+        manager.listen(fails)
+        self.cluster.settle(self.first.manager.change(createTopic("a", 1)))
+        self.cluster.run(1)
+        self.assertIn("a", manager.image.topics)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        self.second.log.registeredSession = self.second.client.session_id
+        self.assertTrue(manager.isCurrent)
+        self.patch(manager, "receive", lambda first, changes: fails())
+        self.cluster.settle(self.first.manager.change(createTopic("b", 2)))
+        self.cluster.run(1)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        self.assertFalse(manager.isCurrent)
+        self.assertRaises(MetadataError, self.cluster.settle, manager.change(count))
+
     def test_close(self) -> None:
         """What was closed waits for nothing."""
         self.cluster.server.disconnect(self.second.client)
