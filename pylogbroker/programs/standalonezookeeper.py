@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.error import CannotListenError
@@ -104,6 +104,7 @@ class StandaloneZookeeper:
             self.port = self._listening.getHost().port
             await self.server.start()
         except BaseException:
+            self._removeTrigger()
             await self._stopListening()
             self._stopWorkers()
             raise
@@ -117,12 +118,18 @@ class StandaloneZookeeper:
     @asDeferred
     async def stop(self) -> None:
         """
-        @return: fires with L{None} when all files are closed. A second call does nothing.
+        @return: fires with L{None} when all files are closed. It does nothing to a server that has
+            not started, or has stopped.
         """
-        if self._trigger is None:
-            return
-        self._reactor.removeSystemEventTrigger(self._trigger)
-        await self._stopBeforeEnd()
+        if self._removeTrigger():
+            await self._stopBeforeEnd()
+
+    def _removeTrigger(self) -> bool:
+        """Returns whether it was there: whether the server runs."""
+        trigger, self._trigger = self._trigger, None
+        if trigger is not None:
+            self._reactor.removeSystemEventTrigger(trigger)
+        return trigger is not None
 
     @asDeferred
     async def _stopBeforeEnd(self) -> None:
@@ -142,7 +149,7 @@ class StandaloneZookeeper:
         self._logWorker.stop()
         self._snapshotWorker.stop()
 
-    def whenFailed(self) -> Deferred[None]:
+    def whenFailed(self) -> Deferred[NoReturn]:
         """
         @return: fails with L{pylogbroker.errors.ZookeeperError} when it has ended by itself.
         """

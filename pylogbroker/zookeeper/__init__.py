@@ -1,5 +1,5 @@
 """
-ZooKeeper: a client with Deferreds over kazoo, ephemeral nodes, and a server for tests.
+ZooKeeper: a client with Deferreds over kazoo, ephemeral nodes, and a server for development.
 
 This module also serves the client for threads: it imports kazoo, and no Twisted.
 """

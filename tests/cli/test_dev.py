@@ -1,5 +1,5 @@
 """
-Tests for C{dev} in L{pylogbroker.cli.commands.dev}, also with a real ZooKeeper.
+Tests for C{dev} in L{pylogbroker.cli.commands.dev}, also with a ZooKeeper.
 """
 
 from __future__ import annotations
@@ -11,17 +11,21 @@ import shlex
 import signal
 from typing import Any
 
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cli.commands.dev import brokerPage, page
 from pylogbroker.cli.main import prepare
 from pylogbroker.cli.streams import Streams
 from pylogbroker.client.syncproducer import SyncProducer
+from pylogbroker.programs import standalonezookeeper
 from pylogbroker.programs.brokertap import Options
 from pylogbroker.records.messageset import encodeSet
 from tests.broker.client import connect
 from tests.cli.commands import CommandCase, Process, reactor
-from tests.cli.test_zookeeper import ZookeeperCase, childOf
+from tests.cli.test_zookeeper import FailingFileSystem, ZookeeperCase
+from tests.contracts.zookeeperbench import freePort
 
 API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000007 ffff")
 """An ApiVersions request of today's protocol, without its client's name."""
@@ -123,14 +127,16 @@ class DevTests(ZookeeperCase):
         """
         A ZooKeeper that ends by itself ends the command with an error, and the broker in order.
         """
-        data = self.mktemp()
-        protocol, process = self.spawn(
-            *("dev", "--zookeeper", "--data", data, "--port", "0", "--zookeeper-port", "0")
-        )
-        await self.served(protocol)
-        os.kill(childOf(process.pid), signal.SIGKILL)
-        result = await protocol.ended
-        self.assertEqual((result.code, "ZooKeeper has ended by itself" in result.errors), (1, True))
+        self.patch(standalonezookeeper, "RealFileSystem", FailingFileSystem)
+        data, port = self.mktemp(), str(freePort())
+        arguments = ("dev", "--zookeeper", "--data", data, "--port", "0", "--zookeeper-port", port)
+        ended = Deferred.fromCoroutine(self.perform(*arguments))
+        client = await self.connected(f"127.0.0.1:{port}")
+        while await client.exists("/brokers/ids/0") is None:
+            await deferLater(reactor, 0.01)
+        await self.fillUp(f"127.0.0.1:{port}")
+        result = await ended
+        self.assertEqual((result.code, "server has ended" in result.errors), (1, True))
         self.assertIn(".kafka_cleanshutdown", os.listdir(os.path.join(data, "log")))
 
     async def test_wrong(self) -> None:

@@ -1,20 +1,23 @@
 """
-Tests for L{pylogbroker.cli.commands.demo}, with a real ZooKeeper.
+Tests for C{zookeeper} in L{pylogbroker.cli.commands.dev}.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
 from typing import Any
 
-from twisted.internet.task import deferLater
+from twisted.internet.defer import Deferred, DeferredList
 
+from pylogbroker.errors import StorageError
+from pylogbroker.programs import standalonezookeeper
+from pylogbroker.storage.files import RealFile, RealFileSystem
 from pylogbroker.zookeeper.client import ZookeeperClient
 from tests.cli.commands import CommandCase, Outcome, Process, reactor
-
-NEEDS = ("java", "zookeeper")
+from tests.contracts.zookeeperbench import freePort
 
 
 class ZookeeperCase(CommandCase):
@@ -40,6 +43,14 @@ class ZookeeperCase(CommandCase):
         result: Outcome = await protocol.ended
         return result
 
+    async def fillUp(self, servers: str) -> None:
+        """Write until the server of L{FailingFileSystem} fails."""
+        client = await self.connected(servers)
+        writes = [client.create(f"/{i}", bytes(1_000)) for i in range(50)]
+        await client.close()
+        results = await DeferredList(writes, consumeErrors=True)
+        self.assertFalse(all(isDone for isDone, _ in results))
+
 
 class CommandTests(ZookeeperCase):
     """C{pylogbroker zookeeper}."""
@@ -60,49 +71,58 @@ class CommandTests(ZookeeperCase):
             await client.close()
             result = await self.ended(protocol, process, signalled)
             self.assertEqual((result.code, result.errors), (0, ""))
-        self.assertIn("version-2", os.listdir(data))
+            self.assertIn(b"production wants an ensemble", protocol.output)
+        self.assertEqual(sorted(os.listdir(data)), ["log", "snapshots"])
 
     async def test_taken(self) -> None:
-        """A port that another one has is an error, and the other goes on."""
-        protocol, process = self.spawn("zookeeper", "--data", self.mktemp(), "--port", "0")
+        """A port or a directory that another one has is an error, and the other goes on."""
+        data = self.mktemp()
+        protocol, process = self.spawn("zookeeper", "--data", data, "--port", "0")
         servers = await self.served(protocol)
         result = await self.perform(
             "zookeeper", "--data", self.mktemp(), "--port", servers.rpartition(":")[2]
         )
-        self.assertEqual((result.code, "another ZooKeeper is there" in result.errors), (1, True))
+        self.assertEqual((result.code, "already in use" in result.errors), (1, True))
+        result = await self.perform("zookeeper", "--data", data, "--port", "0")
+        self.assertEqual((result.code, "another ZooKeeper has" in result.errors), (1, True))
         self.assertEqual((await self.ended(protocol, process)).code, 0)
 
     async def test_notADirectory(self) -> None:
         """Data that cannot be there is an error."""
         result = await self.perform("zookeeper", "--data", self.write(b"x"), "--port", "0")
         self.assertEqual(result.code, 1)
-        self.assertIn("ZooKeeper's data cannot be in", result.errors)
+        self.assertIn("Not a directory", result.errors)
 
-    async def test_killed(self) -> None:
-        """
-        A server that somebody else ends is an error; and when its parent is killed, it ends by
-        itself.
-        """
-        protocol, process = self.spawn("zookeeper", "--data", self.mktemp(), "--port", "0")
-        await self.served(protocol)
-        os.kill(childOf(process.pid), signal.SIGKILL)
-        result = await protocol.ended
-        self.assertEqual(
-            (result.code, result.errors), (1, "pylogbroker: ZooKeeper has ended by itself\n")
+    async def test_apaches(self) -> None:
+        """A directory with the data of Apache's ZooKeeper is an error that says what to do."""
+        data = self.mktemp()
+        os.makedirs(f"{data}/version-2")
+        result = await self.perform("zookeeper", "--data", data, "--port", "0")
+        self.assertEqual((result.code, "zkServer.sh" in result.errors), (1, True))
+
+    async def test_diskFails(self) -> None:
+        """A server whose disk fails ends, with an error."""
+        self.patch(standalonezookeeper, "RealFileSystem", FailingFileSystem)
+        port = freePort()
+        ended = Deferred.fromCoroutine(
+            self.perform("zookeeper", "--data", self.mktemp(), "--port", str(port))
         )
-        protocol, process = self.spawn("zookeeper", "--data", self.mktemp(), "--port", "0")
-        await self.served(protocol)
-        child = childOf(process.pid)
-        os.kill(process.pid, signal.SIGKILL)
-        for _look in range(500):
-            if not os.path.exists(f"/proc/{child}"):
-                break
-            await deferLater(reactor, 0.02)
-        else:
-            self.fail("it goes on")
+        await self.fillUp(f"127.0.0.1:{port}")
+        result = await ended
+        self.assertEqual((result.code, "server has ended" in result.errors), (1, True))
 
 
-def childOf(pid: int) -> int:
-    """The one child of a process."""
-    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
-        return int(file.read())
+class FailingFile(RealFile):
+    """A file whose disk fails when there is much to write."""
+
+    def sync(self) -> None:
+        """@raise StorageError: the file is large."""
+        if self.size() > 20_000:
+            raise StorageError(self.path, "fsync", "Input/output error", errno.EIO)
+        super().sync()
+
+
+class FailingFileSystem(RealFileSystem):
+    """Files whose disk fails."""
+
+    fileClass = FailingFile

@@ -5,6 +5,7 @@ through a proxy that can be cut.
 
 from __future__ import annotations
 
+import socket
 from itertools import count
 from typing import Any
 
@@ -19,6 +20,13 @@ from tests.contracts import zookeeper
 
 reactor: Any = _reactor
 _numbers = count()
+
+
+def freePort() -> int:
+    """A free port of the loopback interface."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 class _Line(ProxyServer):

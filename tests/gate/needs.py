@@ -84,7 +84,7 @@ NEEDS: Mapping[str, Need] = {
         lambda: Path(sysconfig.get_path("include"), "Python.h").exists(),
     ),
     "java": Need(
-        "Java, for ZooKeeper, Spark, and Kafka's tools",
+        "Java, for Spark, Kafka's tools, and Apache's ZooKeeper",
         ("default-jre-headless",),
         lambda: shutil.which("java") is not None,
     ),
@@ -93,7 +93,9 @@ NEEDS: Mapping[str, Need] = {
         ("maven",),
         lambda: shutil.which("mvn") is not None,
     ),
-    "zookeeper": Need("ZooKeeper, for clusters", ("zookeeper",), _hasZookeeper),
+    "zookeeper": Need(
+        "Apache's ZooKeeper, which ours is compared with", ("zookeeper",), _hasZookeeper
+    ),
     "systemd": Need(
         "systemd-analyze, for the units in etc/systemd",
         ("systemd",),

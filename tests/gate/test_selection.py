@@ -117,8 +117,8 @@ class NeedTests(SynchronousTestCase):
 
     def test_imported(self) -> None:
         """A module needs what the modules that it imports need, directly or through others."""
-        self.assertEqual(needsOf("tests.integration.zookeeperprocess"), {"java", "zookeeper"})
-        self.assertEqual(needsOf("tests.integration.test_spark"), {"java", "zookeeper", "spark"})
+        self.assertEqual(needsOf("tests.integration.test_zookeeper"), {"java", "zookeeper"})
+        self.assertEqual(needsOf("tests.integration.test_spark"), {"java", "spark"})
         self.assertEqual(needsOf("tests.test_errors"), frozenset())
 
     def test_words(self) -> None:

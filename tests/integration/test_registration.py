@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.protocol.kafka07.requests import encodeProduce
 from pylogbroker.records.messageset import encodeSet
-from pylogbroker.zookeeper.serverprocess import freePort
+from tests.contracts.zookeeperbench import freePort
 from tests.goldenfiles import GOLDEN
 from tests.integration.brokerprocess import BrokerProcess, until
 from tests.integration.zookeeperprocess import sharedZookeeper

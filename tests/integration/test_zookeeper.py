@@ -24,10 +24,10 @@ from pylogbroker.errors import (
 from pylogbroker.interfaces import EPHEMERAL, SessionEvent
 from pylogbroker.zookeeper import client as client_module
 from pylogbroker.zookeeper.client import ZookeeperClient
-from pylogbroker.zookeeper.serverprocess import ZookeeperServerProcess, freePort
 from tests.contracts import zookeeper
-from tests.contracts.zookeeperbench import RealBench
-from tests.integration.zookeeperprocess import TICK_MS, sharedZookeeper
+from tests.contracts.zookeeperbench import RealBench, freePort
+from tests.integration.apachezookeeper import ZookeeperServerProcess
+from tests.integration.zookeeperprocess import TICK_MS, sharedApacheZookeeper
 
 reactor: Any = _reactor
 
@@ -36,7 +36,7 @@ class ContractTests(zookeeper.ZookeeperContract):
     """The client keeps the promises of all clients."""
 
     def setUp(self) -> Any:
-        self.bench = RealBench(self, sharedZookeeper().port, TICK_MS)
+        self.bench = RealBench(self, sharedApacheZookeeper().port, TICK_MS)
         return self.bench.begin()
 
 
@@ -44,13 +44,16 @@ class FaultTests(zookeeper.ZookeeperCase):
     """What only a real server and real threads can show."""
 
     def setUp(self) -> Any:
-        self.bench = RealBench(self, sharedZookeeper().port, TICK_MS)
+        self.bench = RealBench(self, sharedApacheZookeeper().port, TICK_MS)
         return self.bench.begin()
 
     def client(self, session_timeout: int = 4_000, **keywords: Any) -> Any:
         """A client without a wire."""
         client = ZookeeperClient(
-            reactor, f"{sharedZookeeper().servers}{self.bench.root}", session_timeout, **keywords
+            reactor,
+            f"{sharedApacheZookeeper().servers}{self.bench.root}",
+            session_timeout,
+            **keywords,
         )
         self.addCleanup(client.close)
         return client
@@ -71,7 +74,7 @@ class FaultTests(zookeeper.ZookeeperCase):
         left: list[Any] = []
 
         def look() -> None:
-            other = KazooClient(f"{sharedZookeeper().servers}{self.bench.root}")
+            other = KazooClient(f"{sharedApacheZookeeper().servers}{self.bench.root}")
             other.start()
             for _look in range(6_000):
                 left[:] = [other.exists("/e")]

@@ -1,9 +1,9 @@
 """
-C{pylogbroker zookeeper} as a process, for tests: one for the whole run, since each test can have a
-chroot of its own, or one more for who must stop it.
+ZooKeeper servers as processes, for tests: C{pylogbroker zookeeper}, and Apache's. There is one of
+each for the whole run, since each test can have a chroot of its own; a test that must stop a server
+makes one for itself.
 
-It has a thread to read what it says, and no more than a second's ticks, so that sessions can be
-short.
+Ticks are a quarter of a second, so that sessions can be short.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-NEEDS = ("java", "zookeeper")
 TICK_MS = 250
 _SERVES = re.compile(r"ZooKeeper serves on ((\S+):(\d+))")
 
@@ -30,6 +29,8 @@ class ZookeeperProcess:
     @ivar port: where it listens, once C{start} has returned; it stays over restarts.
     @ivar servers: what clients are told.
     """
+
+    module = "pylogbroker"
 
     def __init__(self, directory: str, port: int = 0) -> None:
         self.directory = directory
@@ -47,9 +48,8 @@ class ZookeeperProcess:
             "PYTHONUNBUFFERED": "1",
             "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
         }
-        arguments = ["--data", self.directory, "--port", str(self.port), "--tick", str(TICK_MS)]
         self._process = process = subprocess.Popen(
-            [sys.executable, "-m", "pylogbroker", "zookeeper", *arguments],
+            [sys.executable, "-m", self.module, *self._arguments()],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -66,6 +66,17 @@ class ZookeeperProcess:
         self.port = int(found.group(3))
         return self
 
+    def _arguments(self) -> list[str]:
+        where = ["--data", self.directory, "--port", str(self.port)]
+        return ["zookeeper", *where, "--tick", str(TICK_MS)]
+
+    def kill(self) -> None:
+        """C{kill -9}; returns when it has ended."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate(timeout=300)
+
     def stop(self) -> int:
         """C{SIGTERM}; returns the exit status. It may have ended already."""
         process, self._process = self._process, None
@@ -76,18 +87,32 @@ class ZookeeperProcess:
         return process.returncode
 
 
-_shared: list[ZookeeperProcess] = []
+class ApacheZookeeperProcess(ZookeeperProcess):
+    """Apache's server. Only modules that import L{tests.integration.apachezookeeper} may use it."""
+
+    module = "tests.integration.apachezookeeper"
+
+    def _arguments(self) -> list[str]:
+        return [self.directory, str(self.port), str(TICK_MS)]
 
 
-def sharedZookeeper() -> ZookeeperProcess:
+_shared: dict[type[ZookeeperProcess], ZookeeperProcess] = {}
+
+
+def sharedZookeeper(kind: type[ZookeeperProcess] = ZookeeperProcess) -> ZookeeperProcess:
     """One for all tests of this process; it goes when the process ends."""
-    if not _shared:
+    if kind not in _shared:
         directory = tempfile.mkdtemp(prefix="pylogbroker-zookeeper-")
-        _shared.append(ZookeeperProcess(directory).start())
+        _shared[kind] = server = kind(directory).start()
 
         def end() -> None:
-            _shared[0].stop()
+            server.stop()
             shutil.rmtree(directory, ignore_errors=True)
 
         atexit.register(end)
-    return _shared[0]
+    return _shared[kind]
+
+
+def sharedApacheZookeeper() -> ZookeeperProcess:
+    """Apache's server for all tests of this process."""
+    return sharedZookeeper(ApacheZookeeperProcess)

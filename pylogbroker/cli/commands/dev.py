@@ -1,7 +1,8 @@
 """
 Brokers for development, in the foreground, on the loopback interface. C{dev} runs one broker; with
 C{--zookeeper}, a cluster of 2011: Ctrl-C then stops the broker first, which removes its
-registration, and then ZooKeeper. C{zookeeper} runs a ZooKeeper alone.
+registration, and then ZooKeeper. C{zookeeper} runs a ZooKeeper alone. It is our own server
+(L{pylogbroker.zookeeper.server}), in this process.
 
 What only one of them needs is imported when it runs: C{dev} is to answer at once.
 """
@@ -35,10 +36,12 @@ from pylogbroker.config.brokersettings import samplePath
 from pylogbroker.config.properties import readProperties
 from pylogbroker.net.deferreds import closeAll
 from pylogbroker.programs.embedded import EmbeddedBroker
-from pylogbroker.zookeeper.serverprocess import HOST, TICK_MS, ZookeeperServerProcess
+from pylogbroker.programs.standalonezookeeper import HOST, TICK_MS, StandaloneZookeeper
 
 ZOOKEEPER_PORT = 2181
 BROKER_PORT = int(DEFAULT_BROKER.rpartition(":")[2])
+
+ENSEMBLE = "production wants an ensemble of Apache ZooKeeper"
 
 DEV_DEFAULTS = (
     "log.flush.interval=1",
@@ -93,7 +96,7 @@ async def dev(options: Namespace, streams: Streams) -> int:
                 return await Deferred()  # until a signal cancels it
             finally:
                 await closeAll(broker.stop())
-        server = ZookeeperServerProcess(
+        server = StandaloneZookeeper(
             streams.reactor, os.path.join(directory, "zookeeper"), options.zookeeperPort
         )
         try:
@@ -108,12 +111,11 @@ async def dev(options: Namespace, streams: Streams) -> int:
                 brokerId = broker.settings.brokerId
                 text = page(server.servers, address, brokerId, directory, not isTemporary)
                 await streams.write(text.encode("utf-8", "surrogateescape"))
-                await server.whenEnded()
+                return await server.whenFailed()
             finally:
                 await closeAll(broker.stop())
         finally:
             await closeAll(server.stop())
-    raise CommandError("ZooKeeper has ended by itself")
 
 
 def brokerPage(address: str, directory: str, stays: bool) -> str:
@@ -162,7 +164,7 @@ def page(servers: str, address: str, brokerId: int, directory: str, stays: bool)
     return f"""\
 pylogbroker {__version__}
 
-zookeeper  {servers}
+zookeeper  {servers}, a single server for development; {ENSEMBLE}
 broker     {address}, number {brokerId}, registered there
 data       {directory}, which {"stays" if stays else "goes at the end"}
 
@@ -187,19 +189,16 @@ Applications connect with zk.connect={servers}, or to the broker's address. To a
 
 async def zookeeper(options: Namespace, streams: Streams) -> int:
     """Run ZooKeeper until a signal ends it."""
-    server = ZookeeperServerProcess(
-        streams.reactor, options.data, options.port, tickMs=options.tick
-    )
+    server = StandaloneZookeeper(streams.reactor, options.data, options.port, tickMs=options.tick)
     try:
         await server.start()
         await streams.write(
             f"ZooKeeper serves on {server.servers}, with its data in {options.data}; "
-            "Ctrl-C ends it\n".encode(),
+            f"Ctrl-C ends it\nIt is a single server for development; {ENSEMBLE}\n".encode(),
         )
-        await server.whenEnded()
+        return await server.whenFailed()
     finally:
         await closeAll(server.stop())
-    raise CommandError("ZooKeeper has ended by itself")
 
 
 def program(name: str) -> str:
@@ -228,7 +227,7 @@ COMMANDS = (
             flag(
                 "--zookeeper",
                 "run a ZooKeeper, too, and register the broker there, for producer and consumer "
-                "groups of Kafka 0.7; needs Java and ZooKeeper",
+                "groups of Kafka 0.7",
             ),
             portOption("--zookeeper-port", ZOOKEEPER_PORT, "ZooKeeper's port, with --zookeeper"),
             changesOption("a property of the broker"),
@@ -239,8 +238,7 @@ examples:
   pylogbroker dev --zookeeper --data ./cluster --port 0 --zookeeper-port 0
 
 The first serves clients of today's Kafka and of Kafka 0.7. The second keeps its data, and takes
-free ports; where Java or ZooKeeper is missing, it says what to install. Acknowledged records
-survive the end of the process, but not a power cut.
+free ports. Acknowledged records survive the end of the process, but not a power cut.
 """,
         isEndless=True,
     ),
@@ -262,8 +260,9 @@ examples:
   pylogbroker zookeeper --data /tmp/zookeeper
   pylogbroker zookeeper --data /tmp/zookeeper --port 0
 
-The second takes a free port, and prints it. A cluster that must survive the loss of a machine needs
-three or five servers, installed as ZooKeeper's own documentation says.
+The second takes a free port, and prints it. What was answered survives a power cut, but there is no
+ensemble: a cluster that must survive the loss of a machine needs three or five servers of Apache
+ZooKeeper, installed as its documentation says.
 """,
         isEndless=True,
     ),

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.protocol import Factory
@@ -149,7 +149,7 @@ class ZookeeperServer(Factory):
         self._ticking.clock = clock
         self._lastTick = self._lastContainerCheck = 0.0
         self._failure: Failure | None = None
-        self._failureWaiters: list[Deferred[None]] = []
+        self._failureWaiters: list[Deferred[NoReturn]] = []
 
     # -- life
 
@@ -184,11 +184,11 @@ class ZookeeperServer(Factory):
         for connection in list(self.connections):
             connection.close()
 
-    def whenFailed(self) -> Deferred[None]:
+    def whenFailed(self) -> Deferred[NoReturn]:
         """@return: fails with L{ZookeeperError} when the server has ended by itself."""
         if self._failure is not None:
             return fail(self._failure)
-        failed: Deferred[None] = Deferred()
+        failed: Deferred[NoReturn] = Deferred()
         self._failureWaiters.append(failed)
         return failed
 

@@ -1,5 +1,5 @@
 """
-Tests for L{pylogbroker.zookeeper.serverprocess}.
+Tests for L{tests.integration.apachezookeeper}.
 """
 
 from __future__ import annotations
@@ -13,18 +13,16 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pylogbroker.errors import ConfigurationError, ZookeeperError, ZookeeperTimeoutException
-from pylogbroker.zookeeper import serverprocess as module
 from pylogbroker.zookeeper.client import ZookeeperClient
-from pylogbroker.zookeeper.serverprocess import (
+from tests.contracts.zookeeperbench import freePort
+from tests.integration import apachezookeeper as module
+from tests.integration.apachezookeeper import (
     SPARKS_JARS,
     ZookeeperServerProcess,
     findJars,
     findJava,
-    freePort,
     isReady,
 )
-
-NEEDS = ("java", "zookeeper")
 
 reactor: Any = _reactor
 

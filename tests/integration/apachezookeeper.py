@@ -1,7 +1,6 @@
 """
-A real ZooKeeper server as a child process, for development and tests. It listens on the loopback
-interface and keeps its data in one directory. It is a module of its own, since the tests start it,
-too.
+Apache's ZooKeeper server as a child process. It listens on the loopback interface and keeps its
+data in one directory. C{python -m tests.integration.apachezookeeper} runs one until it is ended.
 
 It runs the jars of the PySpark wheel, or Debian's package C{zookeeper}; both need Java. The child
 has its own process group, so Ctrl-C does not reach it. Linux ends the child when its parent dies.
@@ -32,7 +31,9 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from pylogbroker.errors import ConfigurationError, ZookeeperError, ZookeeperTimeoutException
+from tests.contracts.zookeeperbench import freePort
 
+NEEDS = ("java", "zookeeper")
 HOST = "127.0.0.1"
 TICK_MS = 500
 SESSION_TIMEOUT_MS_MAX = 120_000
@@ -107,13 +108,6 @@ def findJars(sparks: str | None = None, debians: str = DEBIANS_JAR) -> str:
         "there is no ZooKeeper to run: install Debian's package zookeeper, or pyspark into this "
         "Python"
     )
-
-
-def freePort() -> int:
-    """A free port of the loopback interface."""
-    with socket.socket() as found:
-        found.bind((HOST, 0))
-        return int(found.getsockname()[1])
 
 
 class _Child(ProcessProtocol):
@@ -351,3 +345,18 @@ class ZookeeperServerProcess:
 
 def _said(child: _Child) -> str:
     return " / ".join(line.strip() for line in child.lines if line.strip()) or "nothing"
+
+
+async def _run(reactor: Any, directory: str, port: str, tickMs: str) -> None:
+    server = ZookeeperServerProcess(reactor, directory, int(port), tickMs=int(tickMs))
+    reactor.addSystemEventTrigger("before", "shutdown", server.stop)
+    await server.start()
+    sys.stdout.write(f"ZooKeeper serves on {server.servers}\n")
+    sys.stdout.flush()
+    await server.whenEnded()
+
+
+if __name__ == "__main__":
+    from twisted.internet.task import react
+
+    react(lambda reactor, *rest: Deferred.fromCoroutine(_run(reactor, *rest)), sys.argv[1:])
