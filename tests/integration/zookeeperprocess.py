@@ -33,7 +33,7 @@ class ZookeeperProcess:
     module = "pylogbroker"
 
     def __init__(self, directory: str, port: int = 0) -> None:
-        self.directory = directory
+        self.directory = os.path.abspath(directory)
         self.port = port
         self._process: subprocess.Popen[str] | None = None
 
@@ -66,6 +66,12 @@ class ZookeeperProcess:
         self.port = int(found.group(3))
         return self
 
+    @property
+    def pid(self) -> int:
+        """Of the process that serves."""
+        assert self._process is not None
+        return self._process.pid
+
     def _arguments(self) -> list[str]:
         where = ["--data", self.directory, "--port", str(self.port)]
         return ["zookeeper", *where, "--tick", str(TICK_MS)]
@@ -88,9 +94,16 @@ class ZookeeperProcess:
 
 
 class ApacheZookeeperProcess(ZookeeperProcess):
-    """Apache's server. Only modules that import L{tests.integration.apachezookeeper} may use it."""
+    """Apache's server. A module that uses it needs C{java} and C{zookeeper}."""
 
     module = "tests.integration.apachezookeeper"
+
+    @property
+    def pid(self) -> int:
+        """Of Java, the one child."""
+        launcher = super().pid
+        children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text(encoding="ascii")
+        return int(children)
 
     def _arguments(self) -> list[str]:
         return [self.directory, str(self.port), str(TICK_MS)]

@@ -2,9 +2,9 @@
 A client's connection: frames in, frames out, in order.
 
 B{What holds a connection back.} It takes no further request while too much waits for the disk (its
-own answers, or the transactions of all clients), while the client does not read, and, for a large
-frame, until the memory that all connections share has room for it. Then it does not read from the
-socket, and TCP holds the client back.
+own answers, or the transactions of all clients), while the client does not read, while the server
+stops, and, for a large frame, until the memory that all connections share has room for it. Then it
+does not read from the socket, and TCP holds the client back.
 
 B{An answer waits} until the transaction that it tells of is synced. Everything behind it waits,
 too, so that a client never sees an answer before an earlier one.
@@ -175,7 +175,8 @@ class ZookeeperConnection(Protocol):
     @property
     def _isHeldBack(self) -> bool:
         return (
-            self._isOutputFull
+            not self._server.isServing
+            or self._isOutputFull
             or len(self._held) >= HELD_COUNT_MAX
             or self._heldSize > HELD_SIZE_MAX
             or self._server.holdsBack(self)

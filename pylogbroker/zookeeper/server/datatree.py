@@ -155,9 +155,14 @@ class DataTree:
 
     def descendantCount(self, path: str) -> int:
         """How many nodes are below a node."""
-        names = self._children.get(path, ())
-        prefix = path if path == "/" else path + "/"
-        return sum(1 + self.descendantCount(prefix + name) for name in names)
+        count, left = 0, [path]
+        while left:
+            parent = left.pop()
+            prefix = parent if parent == "/" else parent + "/"
+            found = [prefix + name for name in self._children.get(parent, ())]
+            count += len(found)
+            left += found
+        return count
 
     def ephemeralCount(self) -> int:
         return sum(map(len, self._owned.values()))

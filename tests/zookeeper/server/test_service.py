@@ -10,6 +10,7 @@ import struct
 from typing import Any
 
 from kazoo.protocol import serialization as wire
+from twisted.internet.defer import Deferred
 from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -185,6 +186,20 @@ class SyncTests(ServerCase):
         bench.start()
         self.assertIn("/a", bench.server.tree.nodes)
         self.assertIn(client.sessionId, bench.server.tree.sessions)
+
+    def test_whileStopping(self) -> None:
+        """A request that comes while the server stops is not taken, and not answered."""
+        bench = self.bench
+        client = bench.client()
+        client.request(create("/a"))
+        stopped = Deferred.fromCoroutine(bench.server.stop())
+        client.request(create("/b"))
+        bench.settle()
+        self.successResultOf(stopped)
+        self.assertEqual(len(client.frames()), 1)
+        bench.make()
+        bench.start()
+        self.assertEqual(bench.server.tree.children("/"), ["zookeeper", "a"])
 
 
 class SessionTests(ServerCase):
