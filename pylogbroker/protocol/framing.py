@@ -81,8 +81,13 @@ class FrameDecoder:
         @raise FrameSizeError: its size is not positive, or over the limit; raised again by each
             later call.
         """
-        if self._pieces is not None and not self._gather(self._pieces):
-            return None
+        pieces = self._pieces
+        if pieces is not None:
+            isWhole = self._heldSize == self._neededSize > SIZE_FIELD_SIZE <= len(pieces[0])
+            if isWhole:  # and nothing behind it, as large responses come: one copy
+                return self._join(pieces)
+            if not self._gather(pieces):
+                return None
         position = self._position
         left = len(self._buffer) - position
         if left < SIZE_FIELD_SIZE:
@@ -98,6 +103,15 @@ class FrameDecoder:
             return None
         frame = self._buffer[start : start + size]
         self._advance(start + size)
+        return frame
+
+    def _join(self, pieces: list[bytes]) -> bytes:
+        """The frame that the pieces are, without its size field."""
+        pieces[0] = memoryview(pieces[0])[SIZE_FIELD_SIZE:]  # type: ignore[call-overload]
+        frame = b"".join(pieces)
+        self._pieces = None
+        self._heldSize = 0
+        self._neededSize = SIZE_FIELD_SIZE
         return frame
 
     def _advance(self, position: int) -> None:
