@@ -318,12 +318,16 @@ class ProduceRequests:
         partition = None
         try:
             partition = self._find(header, request, topic, part, state)
-            if request.transactionalId is not None and _isTransactional(part.records):
-                if not _isInTransaction(partition, part):
-                    isAdding = header.apiVersion >= ADDING_VERSION
-                    if isAdding or not self._transactions.isCoordinator(request.transactionalId):
-                        return None
-                admission = self._transactions.newAdmission()  # nobody needs to be asked
+            name = request.transactionalId
+            if (
+                name is not None
+                and _isTransactional(part.records)
+                and not _isInTransaction(partition, part)
+            ):
+                isAdding = header.apiVersion >= ADDING_VERSION
+                if isAdding or not self._transactions.isCoordinator(name):
+                    return None
+                admission = self._transactions.newAdmission()  # no other broker is asked
                 self._verify(header, request, partition, part, admission)
             # The frame's own bytes: the stamp of the log makes the one copy that is needed.
             result = self._broker.tryAppend(partition, part.records or b"")

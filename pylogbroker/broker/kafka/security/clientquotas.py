@@ -15,6 +15,8 @@ partitions that are created and deleted; connections of an address.
 Each user, client or address that has a quota has a rate, forgotten when it was idle for
 L{IDLE_MS}, or when there are L{RATE_COUNT_MAX} others that were used later. Long names are known by
 their digest. While there are no quotas, requests do not come here at all (L{withQuotas}).
+
+Brokers of the cluster that end or verify transactions are never held back: others wait for them.
 """
 
 from __future__ import annotations
@@ -88,6 +90,10 @@ class _ThrottledChannel:
 
 def _nothing() -> None:
     """No connection asks to be told."""
+
+
+_BROKERS_VERSION = 4
+"""From here on, AddPartitionsToTxn is a request of brokers."""
 
 
 class ClientQuotas:
@@ -264,11 +270,13 @@ class ClientQuotas:
 
     def withQuotas(self, key: ApiKey, handler: Handler) -> Handler:
         """A handler that measures, and holds back."""
-        return partial(self._handle, handler)
+        return handler if key is ApiKey.WRITE_TXN_MARKERS else partial(self._handle, handler)
 
     def _handle(
         self, handler: Handler, header: RequestHeader, body: Any, state: ConnectionState
     ) -> Any:
+        if header.apiKey is ApiKey.ADD_PARTITIONS_TO_TXN and header.apiVersion >= _BROKERS_VERSION:
+            return handler(header, body, state)
         throttleMs = 0
         self._follow()
         if header.apiKey is ApiKey.PRODUCE:

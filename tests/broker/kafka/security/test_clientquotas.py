@@ -276,6 +276,26 @@ class OtherQuotaTests(QuotaCase):
             self.peer = self.connect()
             self.assertEqual(self.ask(key, version, body).throttleTimeMs, 1000, key)
 
+    def test_brokers(self) -> None:
+        """Brokers that end or verify transactions are not held back; clients that add are."""
+        self.limit("request_percentage", 0.001)
+        quotas = self.lead.service.kafka.quotas
+        quotas._seconds = iter(n / 10 for n in range(10**6)).__next__
+        add = messages.AddPartitionsToTxnRequest(
+            v3AndBelowTransactionalId="x",
+            v3AndBelowProducerId=1,
+            v3AndBelowProducerEpoch=0,
+            v3AndBelowTopics=[],
+        )
+        for key, version, body, isHeld in (
+            (ApiKey.WRITE_TXN_MARKERS, 1, messages.WriteTxnMarkersRequest(), False),
+            (ApiKey.ADD_PARTITIONS_TO_TXN, 4, messages.AddPartitionsToTxnRequest(), False),
+            (ApiKey.ADD_PARTITIONS_TO_TXN, 3, add, True),
+        ):
+            self.peer = self.connect()
+            self.ask(key, version, body)
+            self.assertEqual(bool(quotas._throttled), isHeld, (key, version))
+
     def test_mutations(self) -> None:
         """Topics are refused beyond the quota; nothing is created, grown or deleted then."""
         self.limit("controller_mutation_rate", 1)
