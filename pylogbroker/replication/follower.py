@@ -12,6 +12,8 @@ What must be true:
  - What another leader, or an earlier epoch of this one, has answered is dropped.
  - The watermark is at most the leader's and at most the log's end. It goes back only with a
    truncation below it, which only an unclean election brings about.
+ - The log begins where the leader's does, or behind that, before its watermark moves. The leader
+   cannot compare what it has deleted, so records before its log start may be another leader's.
 
   ================= ============================== ============================== ==============
   state             on                             effect                         then
@@ -22,7 +24,7 @@ What must be true:
   fetching          records                        L{AppendRecords}                      writing
   fetching          no records                     L{SetHighWatermark}            ready
   fetching          the logs part                  L{Truncate}                    writing
-  fetching          behind the leader's start      L{StartOver}                   writing
+  fetching          out of the leader's range      L{StartOver}                   writing
   fetching          an error, no answer                                           delayed
   fetching          a leader in a new epoch                                       ready
   writing           written, to be flushed         L{Flush}                       flushing
@@ -43,8 +45,13 @@ from typing import NamedTuple
 
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.replication.elections import NO_LEADER
-from pylogbroker.replication.replicafetch import ReplicaFetch, ReplicaFetchAnswer
-from pylogbroker.storage.kafka.epochs import LeaderEpochs, truncationFor
+from pylogbroker.replication.replicafetch import (
+    UNDEFINED,
+    IReplicaLog,
+    ReplicaFetch,
+    ReplicaFetchAnswer,
+)
+from pylogbroker.storage.kafka.epochs import truncationFor
 
 
 class FetchState(Enum):
@@ -85,9 +92,15 @@ class StartOver(NamedTuple):
 
 
 class SetHighWatermark(NamedTuple):
-    """An effect: records before this offset are committed."""
+    """
+    An effect: records before an offset are committed.
+
+    @ivar logStartOffset: of the leader, not behind C{offset}: records before it are deleted here,
+        too, if there are any.
+    """
 
     offset: int
+    logStartOffset: int
 
 
 FollowerEffect = AppendRecords | Flush | Truncate | StartOver | SetHighWatermark
@@ -117,29 +130,27 @@ class FollowerReplica:
         self,
         brokerId: int,
         brokerEpoch: int,
-        epochs: LeaderEpochs,
-        logEndOffset: int,
-        flushedOffset: int,
+        log: IReplicaLog,
         highWatermark: int,
         settings: FollowerSettings,
     ) -> None:
         """
         @param brokerEpoch: of this broker's registration.
-        @param epochs: of the log; changes with it.
+        @param log: at rest.
         @param highWatermark: that was known before; what is behind the log's end does not count.
         """
         self._brokerId, self._brokerEpoch = brokerId, brokerEpoch
-        self._epochs = epochs
+        self._log = log
         self._settings = settings
-        self._flushedOffset = flushedOffset
+        self._flushedOffset = log.flushedOffset
         self._request: ReplicaFetch | None = None
         self._requestCount = 0
         self._retryMs = 0
-        self._leaderHighWatermark = -1
+        self._leaderHighWatermark = self._leaderLogStart = -1
         self.state = FetchState.IDLE
         self.leader, self.leaderEpoch = NO_LEADER, -1
-        self.logEndOffset = logEndOffset
-        self.highWatermark = min(highWatermark, logEndOffset)
+        self.logEndOffset = log.logEndOffset
+        self.highWatermark = min(highWatermark, log.logEndOffset)
 
     # -- events
 
@@ -152,7 +163,8 @@ class FollowerReplica:
         if leaderEpoch <= self.leaderEpoch or self.state is FetchState.FAILED:
             return []
         self.leader, self.leaderEpoch = leader, leaderEpoch
-        self._request, self._leaderHighWatermark = None, -1
+        self._request = None
+        self._leaderHighWatermark = self._leaderLogStart = -1
         if self.state in (FetchState.WRITING, FetchState.FLUSHING):
             return []
         return self._continue()
@@ -172,7 +184,7 @@ class FollowerReplica:
             self._brokerEpoch,
             self.leaderEpoch,
             self.logEndOffset,
-            self._epochs.lastOf(self.logEndOffset),
+            self._log.epochs.lastOf(self.logEndOffset),
             self._requestCount,
         )
         return self._request
@@ -187,15 +199,18 @@ class FollowerReplica:
         """
         if request != self._request:
             return []
-        if answer.error is ErrorCode.OFFSET_OUT_OF_RANGE:
-            if answer.logStartOffset > self.logEndOffset:
+        if answer.error is ErrorCode.OFFSET_OUT_OF_RANGE and answer.logStartOffset != UNDEFINED:
+            # An empty log may also begin behind the end of a leader that was elected uncleanly.
+            isEmpty = request.lastFetchedEpoch == UNDEFINED
+            if isEmpty or answer.logStartOffset > self.logEndOffset:
                 return self._write(StartOver(answer.logStartOffset))
         if answer.error is not ErrorCode.NONE:
             return self.unanswered(request, nowMs)
         if answer.diverging is not None:
-            offset = truncationFor(self._epochs, self.logEndOffset, answer.diverging).offset
+            offset = truncationFor(self._log.epochs, self.logEndOffset, answer.diverging).offset
             return self._write(Truncate(offset, offset < self.highWatermark))
         self._leaderHighWatermark = answer.highWatermark
+        self._leaderLogStart = answer.logStartOffset
         if hasRecords:
             return self._write(AppendRecords())
         self._request = None
@@ -227,8 +242,11 @@ class FollowerReplica:
         return self._continue()
 
     def startedOver(self, offset: int) -> list[FollowerEffect]:
-        """The log is empty, and begins at an offset, durably."""
-        self.logEndOffset = self._flushedOffset = offset
+        """
+        The log is empty, and begins at an offset, durably. What the leader has deleted before it
+        was committed.
+        """
+        self.logEndOffset = self._flushedOffset = self.highWatermark = offset
         return self._continue()
 
     def logFailed(self) -> list[FollowerEffect]:
@@ -256,7 +274,8 @@ class FollowerReplica:
         isFollowing = self.leader not in (NO_LEADER, self._brokerId)
         self.state = FetchState.READY if isFollowing else FetchState.IDLE
         watermark = min(self._leaderHighWatermark, self.logEndOffset)
-        if watermark <= self.highWatermark:
+        logStart = min(self._leaderLogStart, watermark)
+        if watermark <= self.highWatermark and logStart <= self._log.logStartOffset:
             return []
-        self.highWatermark = watermark
-        return [SetHighWatermark(watermark)]
+        self.highWatermark = max(self.highWatermark, watermark)
+        return [SetHighWatermark(self.highWatermark, logStart)]

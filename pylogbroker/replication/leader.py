@@ -39,10 +39,11 @@ from pylogbroker.replication.controller import AlterPartition, InSyncReplica
 from pylogbroker.replication.elections import effectiveMinInSync
 from pylogbroker.replication.replicafetch import (
     UNDEFINED,
+    IReplicaLog,
     ReplicaFetch,
     ReplicaFetchAnswer,
 )
-from pylogbroker.storage.kafka.epochs import EpochStart, LeaderEpochs, divergence
+from pylogbroker.storage.kafka.epochs import EpochStart, divergence
 
 ALTER_PARTITION_RETRY_MS = 1_000
 """How long to wait for the outcome of a request before it is sent again."""
@@ -150,27 +151,27 @@ class LeaderReplica:
         number: int,
         broker: BrokerImage,
         state: PartitionState,
-        epochs: LeaderEpochs,
-        log: LogEnd,
+        log: IReplicaLog,
+        end: LogEnd,
         highWatermark: int,
         settings: LeaderSettings,
         nowMs: int,
     ) -> None:
         """
         @param broker: this one, as it is registered.
-        @param epochs: of the log, in which this epoch has begun at the log's end.
-        @param log: its end.
+        @param log: in whose epochs this one has begun at the log's end.
+        @param end: that end.
         @param highWatermark: that the broker knew of before; not behind the log's end.
         """
         self._topicId, self._number = topicId, number
         self._broker = broker
         self._state = state
-        self._epochs = epochs
         self._log = log
+        self._end = end
         self._settings = settings
         self._askedMs = nowMs
         self.leaderEpoch = state.partition.leaderEpoch
-        self.epochStartOffset = log.logEndOffset
+        self.epochStartOffset = end.logEndOffset
         self.highWatermark = highWatermark
         self.pending: AlterPartition | None = None
         self.followers: dict[int, FollowerState] = {}
@@ -182,9 +183,9 @@ class LeaderReplica:
 
     # -- events
 
-    def logChanged(self, log: LogEnd, nowMs: int) -> list[LeaderEffect]:
+    def logChanged(self, end: LogEnd, nowMs: int) -> list[LeaderEffect]:
         """Records were appended, or flushed."""
-        self._log = log
+        self._end = end
         return self._advance(nowMs)
 
     def fetched(
@@ -198,7 +199,7 @@ class LeaderReplica:
         error, diverging = self._check(fetch, logStartOffset)
         effects: list[LeaderEffect] = []
         if error is ErrorCode.NONE and diverging is None:
-            self.followers[fetch.brokerId].update(fetch, self._log.logEndOffset, nowMs)
+            self.followers[fetch.brokerId].update(fetch, self._end.logEndOffset, nowMs)
             effects = [*self._expand(nowMs), *self._advance(nowMs)]
         return ReplicaFetchAnswer(error, self.highWatermark, logStartOffset, diverging), effects
 
@@ -212,10 +213,10 @@ class LeaderReplica:
         follower = self.followers.get(fetch.brokerId)
         if follower is None or fetch.brokerEpoch < follower.brokerEpoch:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, None
-        end, epoch = self._log.logEndOffset, fetch.lastFetchedEpoch
+        end, epoch = self._end.logEndOffset, fetch.lastFetchedEpoch
         if epoch != UNDEFINED:
             try:
-                found = divergence(self._epochs, end, fetch.offset, epoch)
+                found = divergence(self._log.epochs, end, fetch.offset, epoch)
             except OffsetOutOfRangeError:
                 return ErrorCode.OFFSET_OUT_OF_RANGE, None
             if found is not None:
@@ -299,7 +300,7 @@ class LeaderReplica:
             del self.followers[each]
 
     def _keeps(self, brokerId: int, nowMs: int) -> bool:
-        end, lagTimeMaxMs = self._log.logEndOffset, self._settings.lagTimeMaxMs
+        end, lagTimeMaxMs = self._end.logEndOffset, self._settings.lagTimeMaxMs
         return self.followers[brokerId].isCaughtUp(end, nowMs, lagTimeMaxMs)
 
     def _isEligible(self, brokerId: int) -> bool:
@@ -345,7 +346,7 @@ class LeaderReplica:
     def _advance(self, nowMs: int) -> list[LeaderEffect]:
         if not self.hasEnoughInSync:
             return []
-        counted = self._log.acknowledgeable
+        counted = self._end.acknowledgeable
         maximal = self.maximalInSync
         for each, follower in self.followers.items():
             isJoining = self._keeps(each, nowMs) and self._isEligible(each)

@@ -10,7 +10,7 @@ A replica whose log has failed does nothing until its broker registers anew.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from uuid import UUID
 
 from pylogbroker.replication.follower import (
@@ -25,29 +25,7 @@ from pylogbroker.replication.leader import (
     LogEnd,
     PartitionState,
 )
-from pylogbroker.storage.kafka.epochs import LeaderEpochs
-
-
-class IReplicaLog(Protocol):
-    """
-    What a replica asks its log.
-
-    @ivar epochs: change with the log.
-    @ivar flushedOffset: a power cut leaves the records before it.
-    """
-
-    @property
-    def epochs(self) -> LeaderEpochs: ...
-
-    @property
-    def logEndOffset(self) -> int: ...
-
-    @property
-    def flushedOffset(self) -> int: ...
-
-    def assignEpoch(self, epoch: int) -> None:
-        """This broker leads: an epoch begins at the log's end."""
-        ...
+from pylogbroker.replication.replicafetch import IReplicaLog
 
 
 class StopLeading(NamedTuple):
@@ -100,7 +78,7 @@ class PartitionReplica:
         self._brokerId, self._brokerEpoch = brokerId, brokerEpoch
         self._log = log
         self._settings = settings
-        self._highWatermark = min(highWatermark, log.logEndOffset)
+        self._highWatermark = max(min(highWatermark, log.logEndOffset), log.logStartOffset)
         self._hasFailed = False
         self.leader: LeaderReplica | None = None
         self.follower: FollowerReplica | None = None
@@ -132,12 +110,12 @@ class PartitionReplica:
             self.follower = FollowerReplica(
                 self._brokerId,
                 self._brokerEpoch,
-                self._log.epochs,
-                self._log.logEndOffset,
-                self._log.flushedOffset,
+                self._log,
                 self._highWatermark,
                 FollowerSettings(self._settings.isFlushed, self._settings.backOffMs),
             )
+        if partition.leaderEpoch > self.follower.leaderEpoch:
+            self._log.followEpoch(partition.leaderEpoch)
         return [*effects, *self.follower.leaderChanged(partition.leader, partition.leaderEpoch)]
 
     def resign(self) -> list[ReplicaEffect]:
@@ -171,7 +149,7 @@ class PartitionReplica:
             self._number,
             state.brokers[self._brokerId],
             state,
-            self._log.epochs,
+            self._log,
             self._logEnd(),
             self._highWatermark,
             LeaderSettings(self._settings.lagTimeMaxMs),

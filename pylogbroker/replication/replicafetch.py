@@ -1,17 +1,47 @@
 """
 What a follower asks of its leader and what it is answered: Kafka's Fetch of a replica, for one
-partition. The comparison of the two logs is that of L{pylogbroker.storage.kafka.epochs}, at each
-fetch (KIP-595's way of KIP-101); a follower needs no C{OffsetForLeaderEpoch}.
+partition; and what both ask their logs. The logs are compared, as
+L{pylogbroker.storage.kafka.epochs} says, at each fetch (KIP-595's way of KIP-101); a follower needs
+no C{OffsetForLeaderEpoch}.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
-from pylogbroker.storage.kafka.epochs import EpochStart
+from pylogbroker.storage.kafka.epochs import EpochStart, LeaderEpochs
 
 UNDEFINED = -1
+
+
+class IReplicaLog(Protocol):
+    """
+    What a replica asks its log.
+
+    @ivar epochs: those of the log as it is; after a truncation perhaps another object.
+    @ivar flushedOffset: a power cut leaves the records before it.
+    """
+
+    @property
+    def epochs(self) -> LeaderEpochs: ...
+
+    @property
+    def logStartOffset(self) -> int: ...
+
+    @property
+    def logEndOffset(self) -> int: ...
+
+    @property
+    def flushedOffset(self) -> int: ...
+
+    def assignEpoch(self, epoch: int) -> None:
+        """This broker leads: an epoch begins at the log's end."""
+        ...
+
+    def followEpoch(self, epoch: int) -> None:
+        """Another broker leads in an epoch."""
+        ...
 
 
 class ReplicaFetch(NamedTuple):

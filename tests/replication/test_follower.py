@@ -19,16 +19,18 @@ from pylogbroker.replication.follower import (
     Truncate,
 )
 from pylogbroker.replication.replicafetch import ReplicaFetch, ReplicaFetchAnswer
-from pylogbroker.storage.kafka.epochs import EpochStart, LeaderEpochs
+from pylogbroker.storage.kafka.epochs import EpochStart
+from tests.replication.manuallog import ManualLog
 
 
 class FollowerCase(SynchronousTestCase):
     """Broker 2, whose log has records 0 to 9 of epochs 1 and 3, and the watermark 6."""
 
     def follow(self, isFlushed: bool = True, flushedOffset: int = 10) -> None:
-        self.epochs = LeaderEpochs([EpochStart(1, 0), EpochStart(3, 7)])
+        self.log = ManualLog([EpochStart(1, 0), EpochStart(3, 7)])
+        self.log.flushedOffset, self.epochs = flushedOffset, self.log.epochs
         settings = FollowerSettings(isFlushed, 1_000)
-        self.follower = FollowerReplica(2, 20, self.epochs, 10, flushedOffset, 6, settings)
+        self.follower = FollowerReplica(2, 20, self.log, 6, settings)
         self.effects = self.follower.leaderChanged(1, 5)
 
     def ask(self, nowMs: int = 0) -> ReplicaFetch:
@@ -124,15 +126,28 @@ class AnswerTests(FollowerCase):
         self.assertIs(self.follower.state, FetchState.WRITING)
         self.assertEqual(self.follower.appended(12), [Flush()])
         self.assertIsNone(self.follower.nextFetch(0))
-        self.assertEqual(self.follower.flushed(12), [SetHighWatermark(11)])
+        self.assertEqual(self.follower.flushed(12), [SetHighWatermark(11, 0)])
         self.assertEqual(self.ask().offset, 12)
 
     def test_watermark(self) -> None:
         """The watermark is the leader's, but not behind the log's end, and does not go back."""
         self.follow()
-        self.assertEqual(self.answer(highWatermark=8), [SetHighWatermark(8)])
+        self.assertEqual(self.answer(highWatermark=8), [SetHighWatermark(8, 0)])
         self.assertEqual(self.answer(highWatermark=7), [])
-        self.assertEqual(self.answer(highWatermark=15), [SetHighWatermark(10)])
+        self.assertEqual(self.answer(highWatermark=15), [SetHighWatermark(10, 0)])
+
+    def test_logStart(self) -> None:
+        """
+        What the leader has deleted is deleted before the watermark moves: the leader cannot tell
+        whether these records are its own.
+        """
+        self.follow()
+        effects = self.answer(highWatermark=8, logStartOffset=3)
+        self.assertEqual(effects, [SetHighWatermark(8, 3)])
+        self.log.logStartOffset = 3
+        self.assertEqual(self.answer(highWatermark=8, logStartOffset=3), [])
+        effects = self.answer(highWatermark=8, logStartOffset=8)
+        self.assertEqual(effects, [SetHighWatermark(8, 8)])
 
     def test_leaderChangesMeanwhile(self) -> None:
         """A new leader is followed when the log is at rest; the old one's watermark is dropped."""
@@ -169,6 +184,14 @@ class AnswerTests(FollowerCase):
         self.epochs.entries = ()
         self.assertEqual(self.follower.startedOver(30), [])
         self.assertEqual(self.ask()[3:5], (30, -1))
+        self.assertEqual(self.follower.highWatermark, 30)
+
+    def test_emptyStartsOver(self) -> None:
+        """An empty log behind the end of a leader that was elected uncleanly begins anew, too."""
+        self.follow()
+        out = ErrorCode.OFFSET_OUT_OF_RANGE
+        self.epochs.entries = ()
+        self.assertEqual(self.answer(error=out, logStartOffset=2), [StartOver(2)])
 
     def test_outOfRange(self) -> None:
         """Otherwise an offset out of range is an error like others."""

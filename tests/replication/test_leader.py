@@ -22,7 +22,8 @@ from pylogbroker.replication.leader import (
     ProposeInSync,
 )
 from pylogbroker.replication.replicafetch import ReplicaFetch, ReplicaFetchAnswer
-from pylogbroker.storage.kafka.epochs import EpochStart, LeaderEpochs
+from pylogbroker.storage.kafka.epochs import EpochStart
+from tests.replication.manuallog import ManualLog
 
 TOPIC_ID = UUID(int=7)
 LAG_MS = 10_000
@@ -39,13 +40,12 @@ class LeaderCase(SynchronousTestCase):
         self.nowMs = 100_000
         self.brokers = {each: BrokerImage(each, 10 * each, (), None) for each in (1, 2, 3, 4)}
         self.partition, self.minInSync = partition, minInSync
-        epochs = LeaderEpochs([EpochStart(3, 0), EpochStart(5, 10)])
         self.leader = LeaderReplica(
             TOPIC_ID,
             0,
             self.brokers[1],
             self.state(),
-            epochs,
+            ManualLog([EpochStart(3, 0), EpochStart(5, 10)]),
             LogEnd(10, 10),
             highWatermark,
             LeaderSettings(LAG_MS),

@@ -18,28 +18,18 @@ from pylogbroker.replication.replica import (
     ReplicaSettings,
     StopLeading,
 )
-from pylogbroker.storage.kafka.epochs import EpochStart, LeaderEpochs
+from pylogbroker.storage.kafka.epochs import EpochStart
+from tests.replication.manuallog import ManualLog
 
 LEADER = PartitionImage(1, 5, 9, (1, 2), (1,))
 FOLLOWER = PartitionImage(2, 6, 10, (1, 2), (2,))
-
-
-class ManualLog:
-    """A log whose end is set by hand."""
-
-    def __init__(self) -> None:
-        self.epochs = LeaderEpochs([EpochStart(1, 0)])
-        self.logEndOffset = self.flushedOffset = 10
-
-    def assignEpoch(self, epoch: int) -> None:
-        self.epochs.assign(epoch, self.logEndOffset)
 
 
 class ReplicaTests(SynchronousTestCase):
     """The replica of broker 1, which has registered with epoch 10."""
 
     def setUp(self) -> None:
-        self.log = ManualLog()
+        self.log = ManualLog([EpochStart(1, 0)])
         self.replica = PartitionReplica(UUID(int=7), 0, 1, 10, self.log, 12, ReplicaSettings())
 
     def change(
@@ -77,6 +67,7 @@ class ReplicaTests(SynchronousTestCase):
         self.log.logEndOffset = 12
         self.assertEqual(self.change(FOLLOWER), [StopLeading(), Flush()])
         self.assertIsNone(self.replica.leader)
+        self.assertEqual(self.log.followedEpoch, 6)
         self.log.flushedOffset = 12
         self.assertEqual(self.replica.logChanged(0), [])
         assert self.replica.follower is not None

@@ -15,11 +15,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.simulation.coordinators.world import simulateCoordinator
 from tests.simulation.replication.planted import PLANTS, Plant
+from tests.simulation.replication.storedlog import StoredWorld
 from tests.simulation.replication.world import ReplicationWorld
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SEED_COUNT = 400
+SEED_COUNT = 300
 EACH_COUNT = 100
+STORED_SEED_COUNT = 150
+STORED_EACH_COUNT = 50
 REPEAT_COUNT = 10
 MUST_HAPPEN = (
     "all cut at once",
@@ -64,19 +67,22 @@ MUST_HAPPEN = (
 class ReplicationSeedTests(SynchronousTestCase):
     """What must hold of a replicated partition, holds (C{tests.simulation.replication.world})."""
 
-    def hold(self, seed: int) -> Counter[str]:
-        outcome = simulateCoordinator(ReplicationWorld, seed)
-        if outcome.faults:
-            story = "\n".join([*outcome.steps, *outcome.faults])
-            self.fail(f"python -m tests.simulation.replication --seed {seed}\n{story}")
-        return outcome.figures
+
+class StoredReplicationSeedTests(SynchronousTestCase):
+    """The same with logs on files that forget what was not synced."""
 
 
-def _seeds(seeds: range) -> Callable[[ReplicationSeedTests], None]:
-    def test(self: ReplicationSeedTests) -> None:
+def _seeds(
+    make: type[ReplicationWorld], seeds: range, option: str = ""
+) -> Callable[[SynchronousTestCase], None]:
+    def test(self: SynchronousTestCase) -> None:
         figures: Counter[str] = Counter()
         for seed in seeds:
-            figures.update(self.hold(seed))
+            outcome = simulateCoordinator(make, seed)
+            figures.update(outcome.figures)
+            if outcome.faults:
+                story = "\n".join([*outcome.steps, *outcome.faults])
+                self.fail(f"python -m tests.simulation.replication {option}--seed {seed}\n{story}")
         self.assertEqual([name for name in MUST_HAPPEN if not figures[name]], [])
 
     test.__doc__ = f"Seeds {seeds.start} to {seeds.stop - 1}; every kind of fault happens."
@@ -87,7 +93,13 @@ for _begin in range(0, SEED_COUNT, EACH_COUNT):
     setattr(
         ReplicationSeedTests,
         f"test_from{_begin:03}",
-        _seeds(range(_begin, _begin + EACH_COUNT)),
+        _seeds(ReplicationWorld, range(_begin, _begin + EACH_COUNT)),
+    )
+for _begin in range(0, STORED_SEED_COUNT, STORED_EACH_COUNT):
+    setattr(
+        StoredReplicationSeedTests,
+        f"test_from{_begin:03}",
+        _seeds(StoredWorld, range(_begin, _begin + STORED_EACH_COUNT), "--stored "),
     )
 
 
@@ -110,10 +122,9 @@ def _planted(name: str, plant: Plant) -> Callable[[PlantedReplicationTests], Non
 
 
 for _name, _plant in PLANTS.items():
-    _words = "".join(filter(str.isalpha, _name.title()))
-    setattr(
-        PlantedReplicationTests, f"test_{_words[0].lower()}{_words[1:]}", _planted(_name, _plant)
-    )
+    _first, *_rest = ("".join(filter(str.isalpha, word)) for word in _name.split())
+    _title = "".join([_first.lower(), *(word.capitalize() for word in _rest)])
+    setattr(PlantedReplicationTests, f"test_{_title}", _planted(_name, _plant))
 
 
 class ReplicationItselfTests(SynchronousTestCase):

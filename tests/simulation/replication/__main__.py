@@ -3,6 +3,7 @@ The replicated partition by hand::
 
     python -m tests.simulation.replication --seed 7                 one seed, step by step
     python -m tests.simulation.replication --seeds 0-99999 --jobs 2 many; those that fail are named
+    python -m tests.simulation.replication --stored --seeds 0-999   with logs on files
     python -m tests.simulation.replication --planted 2000           find each planted fault
 
 The exit status is 0 if all that must hold held, or if each planted fault was found.
@@ -19,6 +20,7 @@ from typing import TextIO
 from tests.simulation.__main__ import many, one, seedRange
 from tests.simulation.coordinators.world import simulateCoordinator
 from tests.simulation.replication.planted import PLANTS, Plant
+from tests.simulation.replication.storedlog import StoredWorld
 from tests.simulation.replication.world import ReplicationWorld
 
 
@@ -55,12 +57,14 @@ def main() -> int:
     which.add_argument("--seeds", type=seedRange, metavar="A-B", help="all from A to B")
     which.add_argument("--planted", type=int, metavar="N", help="planted faults, within N seeds")
     parser.add_argument("--jobs", type=int, default=1, help="processes to use (%(default)s)")
+    parser.add_argument("--stored", action="store_true", help="logs on files that forget")
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     if options.planted is not None:
         return searchAll(options.planted, sys.stdout)
     isTraced = options.seed is not None
-    simulateOne = partial(simulateCoordinator, ReplicationWorld, isTraced=isTraced)
+    make = StoredWorld if options.stored else ReplicationWorld
+    simulateOne = partial(simulateCoordinator, make, isTraced=isTraced)
     if isTraced:
         return one(options.seed, sys.stdout, simulateOne)
     return many(options.seeds, options.jobs, sys.stdout, simulateOne)

@@ -34,7 +34,7 @@ from pylogbroker.replication.replica import (
     StopLeading,
 )
 from pylogbroker.replication.replicafetch import ReplicaFetch, ReplicaFetchAnswer
-from tests.simulation.replication.modellog import ModelLog, ModelRecord
+from tests.simulation.replication.modellog import ModelRecord
 
 if TYPE_CHECKING:
     from tests.simulation.replication.world import ReplicationWorld
@@ -69,7 +69,7 @@ class SimulatedBroker:
     def __init__(self, world: ReplicationWorld, brokerId: int) -> None:
         self.world = world
         self.brokerId = brokerId
-        self.log = ModelLog()
+        self.log = world.makeLog()
         self.clockRate = 1.0
         self._clockSet = world.nowMs, world.nowMs
         self.isRunning = False
@@ -287,13 +287,16 @@ class SimulatedBroker:
             elif isinstance(effect, ProposeInSync):
                 self.world.ask(self, effect.request)
             elif isinstance(effect, SetHighWatermark):
+                if effect.logStartOffset > self.log.logStartOffset:
+                    self.world.counts["log starts followed"] += 1
+                    self.log.deleteBefore(effect.logStartOffset)
                 self.world.followed(self, effect.offset)
             elif isinstance(effect, StopLeading):
                 waiting, self.waiting = self.waiting, []
                 for each in waiting:
                     each.reply(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
             elif isinstance(effect, RemoveLog):
-                if self.log.logEndOffset or self.log.startOffset:
+                if self.log.logEndOffset or self.log.logStartOffset:
                     self.world.counts["logs removed"] += 1
                 self.log.startOver(0)
                 self.log.checkpoint = 0
@@ -348,7 +351,7 @@ class SimulatedBroker:
         leader = None if self.replica is None else self.replica.leader
         if leader is None:
             return ReplicaFetchAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER), []
-        answer, effects = leader.fetched(request, self.log.startOffset, self.nowMs)
+        answer, effects = leader.fetched(request, self.log.logStartOffset, self.nowMs)
         records: list[ModelRecord] = []
         if answer.error is ErrorCode.NONE and answer.diverging is None:
             records = self.log.read(request.offset, FETCH_COUNT_MAX)
@@ -405,7 +408,7 @@ class SimulatedBroker:
         if offset is None:
             offset = self.log.logEndOffset
             self.world.writes(self, leader.leaderEpoch)
-            self.log.append([ModelRecord(leader.leaderEpoch, producerId, sequence)])
+            self.log.lead(ModelRecord(leader.leaderEpoch, producerId, sequence))
         self.waiting.append(_Waiting(offset, reply))
         assert self.replica is not None
         self.perform(self.replica.logChanged(self.nowMs))

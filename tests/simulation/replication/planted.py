@@ -23,6 +23,7 @@ from pylogbroker.replication.controller import AlterPartition, LogState
 from pylogbroker.replication.follower import FetchState, FollowerReplica, Truncate
 from pylogbroker.replication.leader import LeaderReplica, LogEnd, MoveHighWatermark
 from pylogbroker.replication.replica import PartitionReplica
+from pylogbroker.replication.replicafetch import ReplicaFetchAnswer
 from pylogbroker.storage.kafka.epochs import EpochStart, LeaderEpochs, Truncation
 from tests.simulation.replication.brokers import SimulatedBroker
 from tests.simulation.replication.metadatalog import MetadataLog
@@ -99,6 +100,13 @@ def anyAnswer(self: FollowerReplica, request: Any, answer: Any, *rest: Any) -> A
     return _answered(self, request, answer, *rest)
 
 
+def keepDeleted(self: FollowerReplica, request: Any, answer: ReplicaFetchAnswer, *rest: Any) -> Any:
+    """A follower keeps what its leader has deleted, and cannot compare any more."""
+    if answer.error is ErrorCode.NONE:
+        answer = answer._replace(logStartOffset=-1)
+    return _answered(self, request, answer, *rest)
+
+
 def withoutPartitionEpoch(
     image: MetadataImage, partition: PartitionImage, request: AlterPartition
 ) -> ErrorCode:
@@ -130,9 +138,9 @@ def anyProcess(self: LeaderReplica, brokerId: int) -> bool:
 
 def acknowledgeAtOnce(self: LeaderReplica, nowMs: int) -> Any:
     """The watermark is the leader's end."""
-    if self._log.acknowledgeable <= self.highWatermark:
+    if self._end.acknowledgeable <= self.highWatermark:
         return []
-    self.highWatermark = self._log.acknowledgeable
+    self.highWatermark = self._end.acknowledgeable
     return [MoveHighWatermark(self.highWatermark)]
 
 
@@ -251,6 +259,7 @@ def decideOnOld(self: SimulatedBroker) -> MetadataImage:
 
 _TRUE = property(lambda self: True)
 _LOST = "is committed"
+_HERE = "found by this simulation"
 
 PLANTS = {
     "truncation by watermark": Plant(
@@ -338,10 +347,13 @@ PLANTS = {
         [(controller, "registerBroker", registerUnfenced)],
     ),
     "a registration between a fence and its elections": Plant(
-        "found by this simulation",
+        _HERE,
         "two write in epoch",
         614,
         [(controller, "registerBroker", registerUnsettled)],
+    ),
+    "records before the leader's log start": Plant(
+        _HERE, "below its watermark", 688, [(FollowerReplica, "answered", keepDeleted)]
     ),
     "the last replica is trusted": Plant(
         "KIP-966", _LOST, 29, [(SimulatedBroker, "logState", trustAll)]

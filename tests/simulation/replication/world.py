@@ -49,7 +49,7 @@ from tests.simulation.replication.brokers import (
     partitionOf,
 )
 from tests.simulation.replication.metadatalog import MetadataLog
-from tests.simulation.replication.modellog import ModelRecord
+from tests.simulation.replication.modellog import ModelLog, ModelRecord
 
 BROKER_COUNT = 4
 PRODUCER_COUNT = 6
@@ -145,7 +145,7 @@ class SimulatedConsumer:
         if found < self.end and not world.isTainted:
             raise BrokenPromiseError(f"the end of the partition went back: {self.end} to {found}")
         self.end = found
-        self.position = max(self.position, broker.log.startOffset)
+        self.position = max(self.position, broker.log.logStartOffset)
         for record in broker.log.read(self.position, min(found - self.position, 5)):
             world.requireCommitted(self.position, record, "a consumer read")
             self.position += 1
@@ -156,10 +156,13 @@ class ReplicationWorld:
     """
     One run.
 
+    @cvar makeLog: makes the log of a replica.
     @ivar ledger: the committed records, by offset.
     @ivar isTainted: a leader was elected that may lack committed records, as was allowed.
     @ivar cuts: pairs of brokers: messages of the first do not reach the second.
     """
+
+    makeLog: Callable[[], ModelLog] = ModelLog
 
     def __init__(self, seed: int, isTraced: bool = False) -> None:
         self.seed = seed
@@ -429,18 +432,16 @@ class ReplicationWorld:
         elif kind == "settings":
             self.changeMinInSync()
         elif kind == "retention" and broker.replica is not None and broker.replica.leader:
-            log = broker.log
-            most = min(log.lastOffsets(), default=log.startOffset)
-            offset = random.randint(
-                log.startOffset, max(log.startOffset, min(broker.replica.highWatermark, most))
-            )
-            self.counts["retention"] += offset > log.startOffset
-            log.deleteBefore(offset)
+            self.deleteOld(broker)
 
     def kill(self, broker: SimulatedBroker, isPowerCut: bool) -> None:
         self.counts["power cuts" if isPowerCut else "killed"] += 1
         broker.stop()
-        lost = broker.log.cutPower(self.random) if isPowerCut else 0
+        lost = 0
+        if isPowerCut:
+            lost = broker.log.cutPower(self.random)
+        else:
+            broker.log.kill()
         self.counts["records lost unflushed"] += lost
         self.say(lambda: f"{broker} dies, {lost} records are lost or come back")
 
@@ -469,11 +470,10 @@ class ReplicationWorld:
 
     def stopCleanly(self, broker: SimulatedBroker) -> None:
         if broker.isRunning:
-            broker.log.flush()
-            broker.log.isStoppedCleanly = True
             if broker.replica is not None:
                 broker.log.checkpoint = broker.replica.highWatermark
             broker.stop()
+            broker.log.stop()
             self.say(lambda: f"{broker} has stopped")
             self.after(self.random.choice((100, 3_000)), lambda: self.restart(broker))
 
@@ -506,6 +506,23 @@ class ReplicationWorld:
         elif error is not ErrorCode.NONE:
             self.counts[f"reassignment {error.name}"] += 1
 
+    def deleteOld(self, broker: SimulatedBroker) -> None:
+        """
+        Retention. It leaves the last records of idempotent producers, whose numbers a real broker
+        remembers.
+        """
+        assert broker.replica is not None
+        last = broker.log.lastOffsets()
+        kept = [
+            last[each.producerId]
+            for each in self.producers
+            if each.isIdempotent and each.producerId in last
+        ]
+        most, begin = min([*kept, broker.replica.highWatermark]), broker.log.logStartOffset
+        if most > begin:
+            self.counts["retention"] += 1
+            broker.log.deleteBefore(self.random.randint(begin + 1, most))
+
     def changeMinInSync(self) -> None:
         value = self.random.choice((1, 2, 3))
         record = ConfigRecord(TOPIC, str(self.topicId), controller.MIN_IN_SYNC, str(value))
@@ -529,7 +546,7 @@ class ReplicationWorld:
         log = broker.log
         assert broker.replica is not None and broker.replica.leader is not None
         self.ledgerEpoch = max(self.ledgerEpoch, broker.replica.leader.leaderEpoch)
-        begin = max(log.startOffset, len(self.ledger) - 20)
+        begin = max(log.logStartOffset, len(self.ledger) - 20)
         for at in range(begin, offset):
             record = log.at(at)
             if at < len(self.ledger):
@@ -542,7 +559,7 @@ class ReplicationWorld:
 
     def followed(self, broker: SimulatedBroker, offset: int) -> None:
         """A follower has moved its watermark."""
-        for at in range(max(broker.log.startOffset, offset - 20), offset):
+        for at in range(max(broker.log.logStartOffset, offset - 20), offset):
             self.requireCommitted(at, broker.log.at(at), f"below its watermark {broker} has")
 
     def elected(self, broker: SimulatedBroker) -> None:
@@ -554,7 +571,7 @@ class ReplicationWorld:
         )
         self.counts["led"] += 1
         if leader.leaderEpoch >= self.ledgerEpoch:
-            for at in range(broker.log.startOffset, len(self.ledger)):
+            for at in range(broker.log.logStartOffset, len(self.ledger)):
                 self.requireCommitted(at, broker.log.at(at), f"the new leader, {broker}, has")
 
     def writes(self, broker: SimulatedBroker, leaderEpoch: int) -> None:
@@ -571,7 +588,7 @@ class ReplicationWorld:
 
     def acknowledged(self, producer: SimulatedProducer, sequence: int, offset: int) -> None:
         found = self.ledger[offset] if offset < len(self.ledger) else None
-        if found is None or found[1:] != (producer.producerId, sequence):
+        if found is None or found[1:3] != (producer.producerId, sequence):
             self.fail(
                 f"record {sequence} of producer {producer.producerId} is acknowledged at {offset}"
             )
@@ -641,7 +658,7 @@ class ReplicationWorld:
         partition = partitionOf(self.metadata.image, self)
         replicas = [self.brokers[each] for each in partition.replicas]
         end = replicas[0].log.logEndOffset
-        begin = max(each.log.startOffset for each in replicas)
+        begin = max(each.log.logStartOffset for each in replicas)
         for at in range(begin, end):
             if len({each.log.at(at) for each in replicas}) != 1:
                 raise BrokenPromiseError(f"the replicas differ at {at}")
