@@ -315,6 +315,15 @@ class Endpoint(NamedTuple):
     protocol: str
 
 
+class ReachableBroker(NamedTuple):
+    """A broker, as clients of a listener reach it."""
+
+    nodeId: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
 class BrokerImage(NamedTuple):
     """
     A broker that has registered.
@@ -334,6 +343,13 @@ class BrokerImage(NamedTuple):
     @property
     def mayLead(self) -> bool:
         return not self.isFenced and not self.isShuttingDown
+
+    def node(self, listener: str) -> ReachableBroker | None:
+        """The broker for clients of a listener; L{None}: it has no listener of this name."""
+        for name, host, port, _protocol in self.endpoints:
+            if name == listener:
+                return ReachableBroker(self.brokerId, host, port, self.rack)
+        return None
 
 
 class PartitionImage(NamedTuple):
@@ -558,6 +574,11 @@ class MetadataImage:
             self.removingBrokers[topicId] = left
         else:
             del self.removing[topicId], self.removingBrokers[topicId]
+
+    def nodes(self, listener: str) -> dict[int, ReachableBroker]:
+        """The brokers that are there, for clients of a listener, by id."""
+        found = (each.node(listener) for each in self.brokers.values() if not each.isFenced)
+        return {each.nodeId: each for each in found if each is not None}
 
     def isTaken(self, name: str) -> bool:
         """Whether a name is that of a topic, or of one whose removal is to end first."""

@@ -56,7 +56,7 @@ from pylogbroker.broker.metadata.journal import MetadataJournal
 from pylogbroker.broker.metadatamanager import MetadataManager
 from pylogbroker.broker.server import Broker
 from pylogbroker.cluster.acls import AclOperation, AclResourceType
-from pylogbroker.cluster.metadataimage import Record, ScramCredential
+from pylogbroker.cluster.metadataimage import ReachableBroker, Record, ScramCredential
 from pylogbroker.config.brokersettings import BrokerSettings, kafkaValues
 from pylogbroker.config.listenersettings import Listener, interBrokerListener, readListeners
 from pylogbroker.config.topicconfigs import (
@@ -219,7 +219,10 @@ class KafkaBroker:
         if found is None:
             return None
         made = batchLogSettings(
-            EffectiveConfigs(found.configs, currentConfigs(image, self._serverConfigs)),
+            EffectiveConfigs(
+                found.configs,
+                currentConfigs(image, self._serverConfigs, self._settings.brokerId),
+            ),
             self._settings,
             self._random.random,
             lambda: int(self._clock.seconds() * 1000),
@@ -324,6 +327,7 @@ class KafkaBroker:
             self.purgatory,
             self._counters,
             sessions,
+            self.nodes,
             self.authorizer,
             self.quotas,
         )
@@ -342,8 +346,7 @@ class KafkaBroker:
             self.groups,
             self.transactions,
             self.topics,
-            self._settings.brokerId,
-            self.advertised,
+            self.nodes,
             None if self.authorizer is None else self._mayDescribe,
         )
         produce = ProduceRequests(
@@ -352,6 +355,7 @@ class KafkaBroker:
             logManager,
             self.purgatory,
             self.transactions,
+            self.nodes,
             self.authorizer,
         )
         settings, topics = self._settings, self.topics
@@ -373,7 +377,7 @@ class KafkaBroker:
         handlers: dict[ApiKey, Handler] = {
             ApiKey.PRODUCE: produce.produce,
             ApiKey.FETCH: fetch.fetch,
-            **MetadataRequests(topics, settings.brokerId, self.advertised, defaults).handlers,
+            **MetadataRequests(topics, self.nodes, defaults).handlers,
             **TopicRequests(topics, defaults, self.quotas).handlers,
             **ConfigRequests(topics, settings.brokerId, self._brokerConfigs()).handlers,
             **logs.handlers,
@@ -482,6 +486,14 @@ class KafkaBroker:
             listener.advertisedHost or settings.hostName or host or "localhost",
             listener.advertisedPort or port or settings.port,
         )
+
+    def nodes(self, state: ConnectionState) -> dict[int, ReachableBroker]:
+        """The brokers that are there, as clients of a connection's listener reach them, by id."""
+        image = self.metadata.image
+        if image.brokers:
+            return image.nodes(state.listener.name)
+        brokerId = self._settings.brokerId
+        return {brokerId: ReachableBroker(brokerId, *self.advertised(state))}
 
     def start(self) -> Deferred[None]:
         """

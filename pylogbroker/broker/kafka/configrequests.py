@@ -134,7 +134,7 @@ def configSource(
         found.append((name, configs[name], ConfigSource.DYNAMIC_TOPIC))
     key = TOPIC_CONFIGS[name].serverKey
     if key:
-        found += _serverSynonyms(topics.image, key, topics.staticValues, _DEFAULTS)
+        found += _serverSynonyms(topics, key, topics.staticValues, _DEFAULTS)
     if found:
         return found[0][2], found
     isFromOther = name in topics.staticConfigs  # from a key with another unit
@@ -142,15 +142,15 @@ def configSource(
 
 
 def _serverSynonyms(
-    image: MetadataImage, key: str, static: Mapping[str, str], defaults: Mapping[str, str | None]
+    topics: TopicManager, key: str, static: Mapping[str, str], defaults: Mapping[str, str | None]
 ) -> list[Synonym]:
     """
     The values of a key of the broker, and of those that mean the same; as Kafka, none of what comes
     before its own first one.
     """
-    configs = image.brokerConfigs
+    configs = topics.image.brokerConfigs
     sources: list[tuple[ConfigSource, Mapping[str, str | None]]] = [
-        *((ConfigSource.DYNAMIC_BROKER, configs[owner]) for owner in sorted(configs) if owner),
+        (ConfigSource.DYNAMIC_BROKER, configs.get(str(topics.brokerId), {})),
         (ConfigSource.DYNAMIC_DEFAULT_BROKER, configs.get("", {})),
         (ConfigSource.STATIC_BROKER, static),
         (ConfigSource.DEFAULT, defaults),
@@ -263,17 +263,16 @@ class ConfigRequests:
     def _groupConfig(self, group: str, name: str, request: Any) -> Any:
         image, config = self._topics.image, GROUP_CONFIGS[name]
         key, static = config.serverKey, self._topics.staticValues
-        synonyms = _serverSynonyms(image, key, static, {key: config.default})
+        synonyms = _serverSynonyms(self._topics, key, static, {key: config.default})
         configs = image.groupConfigs.get(group, {})
         if name in configs:
             synonyms = [(name, configs[name], ConfigSource.DYNAMIC_GROUP), *synonyms]
         return _result(name, synonyms[0][1], config.type, config.doc, synonyms, request)
 
     def _brokerConfig(self, name: str, request: Any, isOfBroker: bool) -> Any:
-        image = self._topics.image
         config = SERVER_CONFIGS.get(name)
         if config is not None:
-            synonyms = _serverSynonyms(image, name, self._topics.staticValues, _DEFAULTS)
+            synonyms = _serverSynonyms(self._topics, name, self._topics.staticValues, _DEFAULTS)
             if not isOfBroker:
                 synonyms = [
                     each for each in synonyms if each[2] is ConfigSource.DYNAMIC_DEFAULT_BROKER
@@ -284,7 +283,7 @@ class ConfigRequests:
         static = self._topics.staticValues
         if known.value is not None:
             static = {**static, name: known.value}
-        synonyms = _serverSynonyms(image, name, static, {**_DEFAULTS, name: known.default})
+        synonyms = _serverSynonyms(self._topics, name, static, {**_DEFAULTS, name: known.default})
         value = synonyms[0][1] if synonyms else None
         result = _result(name, value, known.type, known.doc, synonyms, request)
         result.readOnly = True

@@ -37,14 +37,16 @@ from pylogbroker.broker.kafka.protocol import ConnectionState
 from pylogbroker.broker.kafka.purgatory import Purgatory
 from pylogbroker.broker.kafka.security.authorizer import AclAuthorizer
 from pylogbroker.broker.kafka.security.clientquotas import ClientQuotas
-from pylogbroker.broker.kafka.topics import TopicManager, batchLog
+from pylogbroker.broker.kafka.topics import NotLeaderOrFollowerError, TopicManager, batchLog
 from pylogbroker.broker.logmanager import Partition
 from pylogbroker.broker.server import Broker
 from pylogbroker.cluster.acls import AclOperation, AclResourceType
+from pylogbroker.cluster.metadataimage import ReachableBroker
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.interfaces import EMPTY_SLICE, Slice
 from pylogbroker.metrics.counters import BrokerCounters
 from pylogbroker.net.sendfile import ResponsePart, releaseSlices
+from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.fetch import FetchPartition, FetchRequest, FetchResponseWriter
 from pylogbroker.protocol.kafka.requests import RequestHeader
@@ -55,6 +57,8 @@ from pylogbroker.storage.partitionlog import MarkKind
 
 WAIT_MS_MAX = 600_000
 UNREADABLE_WAIT_MS = 5_000
+LEADER_VERSION = 16
+"""The first version whose clients want to know who leads instead (KIP-951)."""
 RESPONSE_SIZE_MAX = 64 << 20
 """Bytes of records in a response; a client may ask for more."""
 
@@ -93,6 +97,12 @@ class _Read:
         return log is not None and self.end > log.highWatermark and not log.isOffline
 
     @property
+    def leader(self) -> tuple[int, int] | None:
+        """The broker that leads instead, and its epoch."""
+        error = self.error
+        return error.leader if isinstance(error, NotLeaderOrFollowerError) else None
+
+    @property
     def result(self) -> FetchResult:
         """What was read, and the partition's marks as of now."""
         if self.error is not None or self.partition is None:
@@ -109,6 +119,7 @@ class FetchRequests:
     The handler of Fetch requests.
 
     @ivar sessions: of the broker's clients.
+    @ivar nodes: see C{__init__}.
     @ivar authorizer: decides which topics a client may read.
     @ivar quotas: limit what a client may read.
     """
@@ -120,13 +131,16 @@ class FetchRequests:
         purgatory: Purgatory,
         counters: BrokerCounters,
         sessions: FetchSessionCache,
+        nodes: Callable[[ConnectionState], dict[int, ReachableBroker]],
         authorizer: AclAuthorizer | None = None,
         quotas: ClientQuotas | None = None,
     ) -> None:
         """
+        @param nodes: gives the brokers that clients of a connection's listener reach, by id.
         @param authorizer: L{None}: every client may read every topic.
         @param quotas: L{None}: there are none.
         """
+        self.nodes = nodes
         self.authorizer = authorizer
         self.quotas = quotas
         self._broker = broker
@@ -259,13 +273,13 @@ class _Fetch:
             found = self._topics.find(topic, index)
         read = _Read(fetched, found)
         if found is None:
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if fetched.name is None:
-                code = ErrorCode.UNKNOWN_TOPIC_ID
+                read.error = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
             elif isinstance(topic, bytes) and self._topics.find(fetched.name, index) is not None:
                 # A session has outlived its topic, which was created again.
-                code = ErrorCode.INCONSISTENT_TOPIC_ID
-            read.error = KafkaError(code)
+                read.error = KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID)
+            else:
+                read.error = self._unavailable(topic, index)
             return read
         log = batchLog(found)
         read.error = self._refusal(fetched.wanted, log)
@@ -276,6 +290,11 @@ class _Fetch:
             if not isWaiting or log.highWatermark < fetched.wanted.fetchOffset <= log.logEndOffset:
                 read.end = log.logEndOffset
         return read
+
+    def _unavailable(self, topic: str | bytes, index: int) -> KafkaError:
+        if isinstance(topic, bytes):
+            return self._topics.unavailable(self._topics.topicById(topic), index)
+        return self._topics.unavailable(self._topics.image.topics.get(topic), index)
 
     def _mayRead(self, name: str) -> bool:
         authorizer = self._owner.authorizer
@@ -346,7 +365,7 @@ class _Fetch:
         else:
             found = self._topics.find(topic, index)
         if found is not read.partition:
-            return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return self._unavailable(topic, index)
         return errorOf(error)
 
     def _readLater(self) -> None:
@@ -386,7 +405,11 @@ class _Fetch:
         if self._size >= min(self._request.minBytes, self._sizeMax):
             return True
         found = [read for read in self._reads if read.partition is not None]
-        return not found or any(read.error is not None for read in found)
+        return not found or any(
+            read.error is not None
+            and (read.partition is not None or isinstance(read.error, NotLeaderOrFollowerError))
+            for read in self._reads
+        )
 
     # -- waiting
 
@@ -498,13 +521,28 @@ class _Fetch:
             writer.topic(name, topicId, len(partitions))
             for read, result in partitions:
                 self._putPartition(writer, read, result)
-        return writer.finish()
+        return writer.finish(self._leaders([read for read, _ in sent]))
+
+    def _leaders(self, reads: list[_Read]) -> list[Any]:
+        """The brokers that lead instead, for clients that want to know (KIP-951)."""
+        found = {read.leader[0] for read in reads if read.leader is not None}
+        if not found or self._header.apiVersion < LEADER_VERSION:
+            return []
+        made = messages.FetchResponse.NodeEndpoint
+        nodes = self._owner.nodes(self._state)
+        return [made(**nodes[each]._asdict()) for each in sorted(found) if each in nodes]
 
     def _putPartition(self, writer: FetchResponseWriter, read: _Read, result: FetchResult) -> None:
         index = read.wanted.partition
         if result.errorCode or read.partition is None:
             aborted: list[tuple[int, int]] | None = [] if read.partition is None else None
-            writer.partition(index, errorCode=result.errorCode, abortedTransactions=aborted)
+            leader = read.leader if self._header.apiVersion >= LEADER_VERSION else None
+            writer.partition(
+                index,
+                errorCode=result.errorCode,
+                abortedTransactions=aborted,
+                currentLeader=leader,
+            )
             return
         if result.size:
             topic = read.partition.topicPartition.topic

@@ -104,7 +104,7 @@ class LogRequests:
         """@raise KafkaError: there is none in service."""
         found = self._topics.find(topic, index)
         if found is None or not isinstance(found.log, BatchLog):
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise self._topics.unavailable(self._topics.image.topics.get(topic), index)
         if found.log.isOffline:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
         return found, found.log
@@ -288,7 +288,7 @@ class LogRequests:
         for name, indexes in wanted.items():
             parts = []
             for index in dict.fromkeys(indexes):
-                partition = self._topics.find(name, index)
+                partition = self._topics.hosted(name, index)
                 if partition is not None and not partition.log.isOffline:
                     size = partition.log.size + partition.log.unflushedSize
                     parts.append(

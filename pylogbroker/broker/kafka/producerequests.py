@@ -27,10 +27,16 @@ from pylogbroker.broker.kafka.errors import KafkaError, errorOf
 from pylogbroker.broker.kafka.protocol import ConnectionState, Respond
 from pylogbroker.broker.kafka.purgatory import Purgatory
 from pylogbroker.broker.kafka.security.authorizer import AclAuthorizer
-from pylogbroker.broker.kafka.topics import INTERNAL_TOPICS, TopicManager, batchLog
+from pylogbroker.broker.kafka.topics import (
+    INTERNAL_TOPICS,
+    NotLeaderOrFollowerError,
+    TopicManager,
+    batchLog,
+)
 from pylogbroker.broker.logmanager import LogManager, Partition
 from pylogbroker.broker.server import Broker
 from pylogbroker.cluster.acls import AclOperation, AclResourceType
+from pylogbroker.cluster.metadataimage import ReachableBroker
 from pylogbroker.coordinator.effects import TransactionalProducer
 from pylogbroker.errors import (
     CorruptCompressionError,
@@ -43,6 +49,7 @@ from pylogbroker.errors import (
     UnknownCodecError,
 )
 from pylogbroker.interfaces import AppendResult
+from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.produce import (
     PartitionProduceData,
@@ -92,6 +99,9 @@ ABORTABLE_VERSION = 11
 ADDING_VERSION = 12
 """The first version whose clients leave it to the broker to add partitions to transactions."""
 
+LEADER_VERSION = 10
+"""The first version whose clients want to know who leads instead (KIP-951)."""
+
 TIMEOUT_MS_MAX = 3_600_000
 
 _new = tuple.__new__
@@ -123,12 +133,14 @@ class Appended(NamedTuple):
 
     @ivar response: without acknowledgement: what to answer, if nothing goes wrong.
     @ivar partition: to which something was appended, or L{None}.
+    @ivar leader: the broker that leads the partition instead, if the client is to be told.
     """
 
     topic: TopicProduceData
     response: PartitionProduceResponse
     partition: Partition | None = None
     result: AppendResult | None = None
+    leader: ReachableBroker | None = None
 
 
 class ProduceRequests:
@@ -141,9 +153,14 @@ class ProduceRequests:
         logManager: LogManager,
         purgatory: Purgatory,
         transactions: TransactionService,
+        nodes: Callable[[ConnectionState], dict[int, ReachableBroker]],
         authorizer: AclAuthorizer | None = None,
     ) -> None:
-        """@param authorizer: L{None}: every client may write to every topic."""
+        """
+        @param nodes: gives the brokers that clients of a connection's listener reach, by id.
+        @param authorizer: L{None}: every client may write to every topic.
+        """
+        self._nodes = nodes
         self._authorizer = authorizer
         self._broker = broker
         self._transactions = transactions
@@ -270,16 +287,18 @@ class ProduceRequests:
             raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
         if self._authorizer is not None:
             self._authorize(header, topic, state)
-        if header.apiVersion >= 13:
+        isById = header.apiVersion >= 13
+        if isById:
             found = self._topics.findById(topic.topicId, index)
-            unknown = ErrorCode.UNKNOWN_TOPIC_ID
-            if found is None and self._topics.topicById(topic.topicId) is not None:
-                unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
             found = self._topics.find(topic.name, index)
-            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if found is None:
-            raise KafkaError(unknown)
+            if not isById:
+                raise self._topics.unavailable(self._topics.image.topics.get(topic.name), index)
+            known = self._topics.topicById(topic.topicId)
+            if known is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+            raise self._topics.unavailable(known, index)
         if found.log.topicPartition.topic in INTERNAL_TOPICS and header.clientId != _ADMIN_CLIENT:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         _checkOneBatch(records)
@@ -332,7 +351,7 @@ class ProduceRequests:
             # The frame's own bytes: the stamp of the log makes the one copy that is needed.
             result = self._broker.tryAppend(partition, part.records or b"")
         except PylogbrokerError as error:
-            return Appended(topic, _refused(part.index, error, _startOf(partition)))
+            return self._refusal(header, state, topic, part.index, partition, error)
         return None if result is None else self._appended(topic, part.index, partition, result)
 
     async def _append(
@@ -355,8 +374,24 @@ class ProduceRequests:
 
             result = await self._broker.append(partition, bytes(part.records or b""), check)
         except PylogbrokerError as error:
-            return Appended(topic, _refused(part.index, error, _startOf(partition)))
+            return self._refusal(header, state, topic, part.index, partition, error)
         return self._appended(topic, part.index, partition, result)
+
+    def _refusal(
+        self,
+        header: RequestHeader,
+        state: ConnectionState,
+        topic: TopicProduceData,
+        index: int,
+        partition: Partition | None,
+        error: PylogbrokerError,
+    ) -> Appended:
+        response = _refused(index, error, _startOf(partition))
+        leader = None
+        if isinstance(error, NotLeaderOrFollowerError) and header.apiVersion >= LEADER_VERSION:
+            response = response._replace(currentLeader=error.leader)
+            leader = self._nodes(state).get(error.leader[0])
+        return Appended(topic, response, leader=leader)
 
     # -- transactions
 
@@ -425,7 +460,7 @@ class ProduceRequests:
             PartitionProduceResponse,
             (index, 0, result.baseOffset, timeMs, log.logStartOffset, (), None, None),
         )
-        return _new(Appended, (topic, response, partition, result))
+        return _new(Appended, (topic, response, partition, result, None))
 
     # -- acknowledging
 
@@ -457,7 +492,7 @@ class ProduceRequests:
             self._logManager.writePending()
             mark = MarkKind.WRITTEN
         wait = None
-        for at, (_, _, partition, result) in enumerate(done):
+        for at, (_, _, partition, result, _) in enumerate(done):
             if partition is not None and result is not None:
                 offset = result.lastOffset + 1
                 if mark is MarkKind.FLUSHED or offset > partition.log.writtenOffset:
@@ -515,7 +550,7 @@ class _UnansweredRun(_Unanswered):
 
     def answer(self) -> None:
         version = self.header.apiVersion
-        ((topic, response, partition, _),) = self.done
+        ((topic, response, partition, _, _),) = self.done
         if partition is not None:
             frames = frameProduceRun(
                 version, self.correlationIds, topic, response, self.baseOffsets
@@ -617,18 +652,24 @@ def _checkUnacknowledged(done: list[Appended]) -> None:
 
 def _response(header: RequestHeader, done: list[Appended]) -> list[bytes]:
     if len(done) == 1:
-        topic, response, _, _ = done[0]
+        topic, response, _, _, _ = done[0]
         frame = frameProduceResponse(header.apiVersion, header.correlationId, topic, response)
         if frame is not None:
             return [frame]
     topics: list[TopicProduceResponse] = []
     last: TopicProduceData | None = None
-    for topic, response, _, _ in done:
+    leaders: dict[int, ReachableBroker] = {}
+    for topic, response, _, _, leader in done:
         if topic is not last:
             topics.append(TopicProduceResponse(topic.name, topic.topicId, []))
             last = topic
         topics[-1].partitionResponses.append(response)
-    return [frameResponse(header, encodeProduceResponse(header.apiVersion, topics))]
+        if leader is not None:
+            leaders[leader.nodeId] = leader
+    made = messages.ProduceResponse.NodeEndpoint
+    endpoints = [made(**each._asdict()) for each in leaders.values()]
+    body = encodeProduceResponse(header.apiVersion, topics, nodeEndpoints=endpoints)
+    return [frameResponse(header, body)]
 
 
 def _withoutRepeats(parts: list[PartitionProduceData]) -> Iterable[PartitionProduceData]:

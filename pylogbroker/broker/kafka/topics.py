@@ -198,7 +198,9 @@ class TopicManager:
         self._working: dict[tuple[str, int], Waiters[None]] = {}
         self._queue: deque[tuple[str, int]] = deque()
         self._workCount = 0
+        self._watchers: dict[str, Callable[[int], object]] = {}
         self._isPumping = False
+        self._isShared = False  # with other brokers, which may take over what this one leads
         self._isStarted = self._isStopping = False
 
     # -- looking up
@@ -215,7 +217,7 @@ class TopicManager:
     @property
     def serverConfigs(self) -> Mapping[str, str]:
         """The broker's settings as of now, by the names of topic settings."""
-        return currentConfigs(self.image, self._serverConfigs)
+        return currentConfigs(self.image, self._serverConfigs, self.brokerId)
 
     def configs(self, topic: TopicImage) -> EffectiveConfigs:
         return EffectiveConfigs(topic.configs, self.serverConfigs)
@@ -224,10 +226,14 @@ class TopicManager:
         """
         A partition that this broker leads, and that is there. L{None}: L{unavailable} tells why.
         """
+        if self._isShared and not self.metadata.isCurrent:
+            return None
         return self._byName.get((name, index))
 
     def findById(self, topicId: bytes, index: int) -> Partition | None:
         """As L{find}, by the topic's id."""
+        if self._isShared and not self.metadata.isCurrent:
+            return None
         return self._byId.get((topicId, index))
 
     def hosted(self, name: str, index: int) -> Partition | None:
@@ -257,8 +263,18 @@ class TopicManager:
     def unavailable(self, topic: TopicImage | None, index: int) -> KafkaError:
         """Why L{find} does not find a partition: it does not exist, or not here."""
         if topic is not None and topic.partitions and 0 <= index < topic.partitionCount:
+            if not self.metadata.isCurrent:  # then it is not known who leads
+                return NotLeaderOrFollowerError(NO_LEADER, -1)
             return NotLeaderOrFollowerError(*self.leaderOf(topic, index))
         return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def watch(self, name: str, watcher: Callable[[int], object]) -> None:
+        """
+        Call a function with the number of a partition of a topic whenever this broker begins or
+        ceases to lead it, or leads it in another epoch; perhaps also when nothing has changed.
+        There is one such function for a topic.
+        """
+        self._watchers[name] = watcher
 
     # -- start and stop
 
@@ -344,6 +360,7 @@ class TopicManager:
             return
         image, seen = self.image, self._seen
         self._seen = image.topicsById
+        self._isShared = bool(image.brokers)
         for topicId, topic in seen.items():
             if topicId not in image.topicsById:
                 for index in range(topic.partitionCount):
@@ -401,12 +418,19 @@ class TopicManager:
         if leader == self.brokerId:
             self._byName[topic.name, index] = found
             self._byId[topic.topicId.bytes, index] = found
+            self._tell(topic, index)
         else:
             self._unlead(topic, index)
 
     def _unlead(self, topic: TopicImage, index: int) -> None:
         if self._byId.pop((topic.topicId.bytes, index), None) is not None:
             del self._byName[topic.name, index]
+            self._tell(topic, index)
+
+    def _tell(self, topic: TopicImage, index: int) -> None:
+        watcher = self._watchers.get(topic.name)
+        if watcher is not None:
+            watcher(index)
 
     def _drop(self, topic: TopicImage, index: int) -> None:
         """Serve a partition no more."""
@@ -443,30 +467,31 @@ class TopicManager:
         while self._queue and self._workCount < WORK_COUNT_MAX:
             self._workCount += 1
             place = self._queue.popleft()
-            Deferred.fromCoroutine(self._work(place)).addErrback(_bug)
+            working = Deferred.fromCoroutine(self._work(place)).addErrback(_bug)
+            working.addCallback(self._worked, place)
         self._isPumping = False
 
     async def _work(self, place: tuple[str, int]) -> None:
         failed = None
-        try:
-            # The image may change meanwhile. What has failed is tried again by the next change.
-            while (work := self._workAt(place)) not in (None, failed):
-                assert work is not None
-                try:
-                    await self._do(place, work)
-                except PylogbrokerError as error:
-                    log.error(
-                        "{topic}-{index} cannot be {done}: {error}",
-                        topic=place[0],
-                        index=place[1],
-                        done="removed" if work.topic is None else "created",
-                        error=error,
-                    )
-                    failed = work
-        finally:
-            self._workCount -= 1
-            self._working.pop(place).fire(None)
-            self._pump()
+        # The image may change meanwhile. What has failed is tried again by the next change.
+        while (work := self._workAt(place)) not in (None, failed):
+            assert work is not None
+            try:
+                await self._do(place, work)
+            except PylogbrokerError as error:
+                log.error(
+                    "{topic}-{index} cannot be {done}: {error}",
+                    topic=place[0],
+                    index=place[1],
+                    done="removed" if work.topic is None else "created",
+                    error=error,
+                )
+                failed = work
+
+    def _worked(self, _none: None, place: tuple[str, int]) -> None:
+        self._workCount -= 1
+        self._working.pop(place).fire(None)
+        self._pump()
 
     def _workAt(self, place: tuple[str, int]) -> _Work | None:
         """L{None}: there is nothing to do, or nothing that may be done."""
@@ -785,16 +810,19 @@ class TopicManager:
         return topic
 
 
-def currentConfigs(image: MetadataImage, static: Mapping[str, str]) -> Mapping[str, str]:
+def currentConfigs(
+    image: MetadataImage, static: Mapping[str, str], brokerId: int
+) -> Mapping[str, str]:
     """
-    The broker's settings, with those that were changed while it ran.
+    A broker's settings, with those that were changed while it ran.
 
     @param static: those at its start, by the names of topic settings.
     """
     if not image.brokerConfigs:
         return static
     made = dict(static)
-    for _owner, configs in sorted(image.brokerConfigs.items()):  # those of all brokers come first
+    for owner in ("", str(brokerId)):
+        configs = image.brokerConfigs.get(owner, {})
         for name, config in TOPIC_CONFIGS.items():
             if config.serverKey in configs:
                 made[name] = configs[config.serverKey]

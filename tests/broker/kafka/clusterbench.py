@@ -5,12 +5,16 @@ one image of the metadata, whose changes each of them is told of.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import struct
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
+from pylogbroker.broker.kafka.protocol import ConnectionState
 from pylogbroker.broker.metadata.journal import MetadataJournal
 from pylogbroker.broker.metadatamanager import MetadataManager
 from pylogbroker.cluster.metadataimage import (
@@ -21,27 +25,34 @@ from pylogbroker.cluster.metadataimage import (
     Record,
     RegisterBrokerRecord,
 )
+from pylogbroker.config.listenersettings import Listener
+from pylogbroker.interfaces import Slice
+from pylogbroker.net.sendfile import releaseSlices
+from pylogbroker.protocol.kafka.apikeys import ApiKey
+from pylogbroker.protocol.kafka.requests import decodeRequest
+from pylogbroker.protocol.kafka.responses import encodeResponse
 from pylogbroker.storage.metadatastore import MetadataStore
 from pylogbroker.testing.powercut import PowerCutFileSystem
 from pylogbroker.testing.worker import ManualWorker
+from tests.broker.kafka.groupcase import TRANSPORT
 from tests.broker.kafka.requestbench import RequestBench, resultOf
 
 
 class ClusterBench:
     """
-    Brokers 1, 2, ... and what they share.
+    Brokers 1, 2 and 3, and what they share.
 
     @ivar metadata: of the cluster.
     @ivar brokers: those that run, by id.
     """
 
-    def __init__(self, count: int = 3, seed: int = 3, **properties: str) -> None:
+    def __init__(self, properties: Mapping[str, str] = {}, seed: int = 3) -> None:
         files = PowerCutFileSystem(lambda: 0)
         files.makeDirectories("/metadata")
         self.worker = ManualWorker()
         journal = MetadataJournal(MetadataStore(files, "/metadata"), self.worker)
         self.metadata = MetadataManager(journal, Random(seed).randbytes)
-        brokerIds = range(1, count + 1)
+        brokerIds = (1, 2, 3)
         self._epoch = 0
         journal.open(
             self.metadata,
@@ -127,10 +138,59 @@ class ClusterBench:
 
         self.do(self.metadata.change(decide))
 
-    def onEach(self, make: Callable[[RequestBench], Any]) -> None:
-        """Give each broker's bench its handlers."""
-        for bench in self.brokers.values():
-            bench.handlers = make(bench)
+    def ask(
+        self, brokerId: int, key: ApiKey, version: int, body: Any, listener: str = "PLAINTEXT"
+    ) -> Any:
+        """A broker's response to a request that comes by one of its listeners."""
+        answers = self.begin(brokerId, key, version, body, listener)
+        self.settle()
+        (answer,) = answers
+        return answer
+
+    def begin(
+        self, brokerId: int, key: ApiKey, version: int, body: Any, listener: str = "PLAINTEXT"
+    ) -> list[Any]:
+        """Send a request. The list gets the response."""
+        isFlexible = version >= key.flexibleVersion
+        head = struct.pack(">hhih", key, version, 7, 1) + b"c" + b"\0" * isFlexible
+        handlers = self.brokers[brokerId].kafka._handlers
+        header, decoded = decodeRequest(head + body.encode(version), handlers)
+        state = ConnectionState(TRANSPORT, Listener(name=listener))
+        answers: list[Any] = []
+
+        def answered(response: Any) -> None:
+            if isinstance(response, Failure):
+                response.raiseException()
+            if isinstance(response, list):
+                data = b"".join(_bytesOf(each) for each in response)
+            else:
+                data = encodeResponse(header, response)
+            found, end = key.responseClass.decode(data, version, 8 + isFlexible)
+            assert end == len(data)
+            answers.append(found)
+
+        response = handlers[key](header, decoded, state)
+        if isinstance(response, Deferred):
+            response.addCallback(lambda found: _deliver(found, answered))
+        else:
+            _deliver(response, answered)
+        return answers
+
+
+def _deliver(response: Any, answered: Callable[[Any], None]) -> None:
+    if callable(response):
+        response(answered)
+    else:
+        answered(response)
+
+
+def _bytesOf(part: bytes | Slice) -> bytes:
+    if isinstance(part, bytes):
+        return part
+    assert part.file is not None
+    data = os.pread(part.file.fileno(), part.size, part.position)
+    releaseSlices((part,))
+    return data
 
 
 def _next(part: PartitionImage, leader: int) -> PartitionImage:

@@ -367,7 +367,7 @@ class ClusterTopicTests(SynchronousTestCase):
         )
         found = topics.morePartitions(image, topic, 4, [[2]])
         self.assertIsInstance(found[0], PartitionCountRecord)
-        self.bench = ClusterBench(max_partitions="2")
+        self.bench = ClusterBench({"max_partitions": "2"})
         self.create("a", 6)
         error = self.assertRaises(KafkaError, self.create, "b", 1)
         self.assertIn("would exceed max.partitions", str(error))

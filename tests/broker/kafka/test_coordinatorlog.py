@@ -118,6 +118,20 @@ class AppendTests(CoordinatorLogCase):
         self.lead.settle()
         self.assertEqual(self.outcomes[4], ErrorCode.NONE)
 
+    def test_closed(self) -> None:
+        """What waits when the broker ceases to lead is not appended, nor is anything later."""
+        self.append((b"a", b"1"))
+        self.lead.settle()
+        self.lead.logManager.roll(self.partition)
+        self.append((b"a", b"2"))
+        self.assertEqual(self.outcomes, [ErrorCode.NONE, None])
+        self.appender.close()
+        self.append((b"a", b"3"))
+        self.lead.settle()
+        refused = [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
+        self.assertEqual(self.outcomes, [ErrorCode.NONE, *refused])
+        self.assertEqual(self.partition.log.logEndOffset, 1)
+
 
 class LoadTests(CoordinatorLogCase):
     """L{Loader}."""

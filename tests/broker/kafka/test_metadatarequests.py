@@ -15,7 +15,12 @@ from pylogbroker.broker.kafka.metadatarequests import (
     MetadataRequests,
 )
 from pylogbroker.broker.kafka.topicrequests import TopicDefaults
-from pylogbroker.cluster.metadataimage import MetadataImage, Record, RemoveTopicRecord
+from pylogbroker.cluster.metadataimage import (
+    MetadataImage,
+    ReachableBroker,
+    Record,
+    RemoveTopicRecord,
+)
 from pylogbroker.errors import StorageError
 from pylogbroker.protocol.kafka import messages
 from pylogbroker.protocol.kafka.apikeys import ApiKey
@@ -41,7 +46,9 @@ class MetadataCase(SynchronousTestCase):
 
     def serve(self, **defaults: Any) -> None:
         requests = MetadataRequests(
-            self.bench.topics, 0, lambda state: ("broker.example", 9092), TopicDefaults(**defaults)
+            self.bench.topics,
+            lambda state: {0: ReachableBroker(0, "broker.example", 9092)},
+            TopicDefaults(**defaults),
         )
         self.bench.handlers = requests.handlers
 

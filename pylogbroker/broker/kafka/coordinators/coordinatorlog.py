@@ -91,7 +91,18 @@ class Appender:
         self._onFailed = onFailed
         self._waiting: deque[tuple[_MakeBatches, int, AppendOutcome]] = deque()
         self._waitingSize = 0
-        self._isWaiting = False
+        self._isWaiting = self._isClosed = False
+
+    def close(self) -> None:
+        """
+        Append nothing any more, since another broker may lead the partition, or this one in another
+        epoch. What waits fails.
+        """
+        self._isClosed = True
+        waiting, self._waiting = self._waiting, deque()
+        self._waitingSize = 0
+        for _make, _size, done in waiting:
+            done(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
     def append(
         self,
@@ -117,6 +128,9 @@ class Appender:
         self._append(lambda: batches, batches.size, done)
 
     def _append(self, make: _MakeBatches, size: int, done: AppendOutcome) -> None:
+        if self._isClosed:
+            done(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return
         if not self._waiting and self._tryAppend(make, done):
             return
         if self._waitingSize + size > QUEUED_SIZE_MAX:

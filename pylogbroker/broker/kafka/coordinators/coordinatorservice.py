@@ -5,10 +5,11 @@ module of its own, since every coordinator needs the same.
 B{The topic} of the coordinator is created when the first client looks for it. It gives the answer
 when the topic is there, so that the client need not ask again.
 
-B{Loading.} A start reads each partition from its beginning
-(L{pylogbroker.broker.kafka.coordinators.coordinatorlog}). Clients whose partition is being read are
-told so. A partition that cannot be read is not served: a coordinator that has missed a record would
-give answers of the past.
+B{Loading.} The leader of a partition of the topic coordinates what belongs there. It reads the
+partition from its beginning (L{pylogbroker.broker.kafka.coordinators.coordinatorlog}) when the
+broker starts or begins to lead it, and again in another leader epoch; and forgets what was there
+when another broker leads. Clients whose partition is being read are told so. A partition that
+cannot be read is not served: a coordinator that has missed a record would give answers of the past.
 
 B{The end.} L{CoordinatorService.stop} answers all that waits. Appends that are under way end with
 their log.
@@ -16,22 +17,25 @@ their log.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pylogbroker.broker.kafka.coordinators.coordinatorlog import Appender, Loaded, Loader
-from pylogbroker.broker.kafka.topics import TopicManager
+from pylogbroker.broker.kafka.topics import TopicManager, batchLog
+from pylogbroker.broker.logmanager import Partition
 from pylogbroker.cluster.metadataimage import TopicImage
 from pylogbroker.coordinator.effects import Appended, Record, TransactionalProducer
 from pylogbroker.errors import PylogbrokerError
-from pylogbroker.net.deferreds import Waiters, gatherInBatches
+from pylogbroker.net.deferreds import Waiters
 from pylogbroker.net.timer import Timer
 from pylogbroker.net.workers import IWorker
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
+from pylogbroker.replication.elections import NO_LEADER
 
 LOAD_COUNT_MAX = 4
 """Partitions that are read at the same time."""
@@ -53,6 +57,13 @@ class ICoordinator(Protocol):
 
     def advance(self) -> None:
         """Do what is due."""
+
+
+class _Served(NamedTuple):
+    """A partition, and the leader epoch in which this broker leads it."""
+
+    partition: Partition
+    leaderEpoch: int
 
 
 class CoordinatorService:
@@ -83,7 +94,11 @@ class CoordinatorService:
         self._isCreating = False
         self._created: Waiters[None] = Waiters()
         self._topic: TopicImage | None = None
+        self._served: dict[int, _Served] = {}  # also what has failed since
         self._appenders: dict[int, Appender] = {}
+        self._toLoad: deque[tuple[int, Appender]] = deque()
+        self._loadingCount = 0
+        self._loading: Waiters[None] = Waiters()
         self._newPartitionCount = self.partitionCount = partitionCount
 
     def nowMs(self) -> int:
@@ -118,35 +133,45 @@ class CoordinatorService:
         """
         self._isRunning = True
         self._topics.metadata.listen(self._onMetadata)
-        topic = self._topics.image.topics.get(self.topicName)
-        if topic is None:
-            return Deferred.fromCoroutine(_nothing())
-        return Deferred.fromCoroutine(self._load(topic))
+        self._topics.watch(self.topicName, self._onLeadership)
+        return Deferred.fromCoroutine(self._start())
+
+    async def _start(self) -> None:
+        self._follow()
+        if self._topic is not None:
+            self._findMissing(self._topic)
+            await self._loadingDone()
 
     def stop(self) -> None:
         """Serve nothing any more. What waits is answered with an error."""
         self._isRunning = False
         self._timer.stop()
-        self._unload()
+        self._unloadAll()
         self._created.fire(None)
 
     # -- the topic
 
-    async def findPartition(self, index: int) -> bool:
-        """Whether this broker serves a partition of the topic. Creates the topic if need be."""
-        await self.awaitTopic()
-        return index in self._appenders
+    async def leaderOf(self, index: int) -> int:
+        """
+        The broker that serves a partition of the topic; L{NO_LEADER}: none does now. Creates the
+        topic if need be.
+        """
+        isThere = await self.awaitTopic()
+        topic = self._topics.image.topics.get(self.topicName)
+        if not isThere or topic is None or index >= topic.partitionCount:
+            return NO_LEADER
+        leader, _ = self._topics.leaderOf(topic, index)
+        isUnserved = leader == self._topics.brokerId and index not in self._appenders
+        return NO_LEADER if isUnserved else leader
 
     async def awaitTopic(self) -> bool:
         """Create the topic if need be. Returns whether it is there."""
-        while self._isRunning and self._topic is None:
+        if self._isRunning and (self._isCreating or self._topic is None):
             waiting = self._created.wait()
             if not self._isCreating:
                 self._isCreating = True
                 Deferred.fromCoroutine(self._create()).addErrback(_bug)
             await waiting
-            if self._topic is None:
-                return False
         return self._topic is not None
 
     async def _create(self) -> None:
@@ -154,43 +179,96 @@ class CoordinatorService:
             topic = await self._topics.create(
                 self.topicName, self._newPartitionCount, self.topicConfigs
             )
+            self._follow()
             if self._isRunning:
-                await self._load(topic)
+                self._findMissing(topic)
+                await self._loadingDone()
         except PylogbrokerError as error:
             log.warn("{topic} cannot be created: {error}", topic=self.topicName, error=error)
         finally:
             self._isCreating = False
             self._created.fire(None)
 
-    def _onMetadata(self) -> None:
-        if self._topic is not None and self._topic.topicId not in self._topics.image.topicsById:
-            self._unload()
-
-    def _unload(self) -> None:
-        self._topic = None
-        appenders, self._appenders = self._appenders, {}
-        for index in appenders:
-            self.coordinator.unload(index)
-
-    # -- loading
-
-    async def _load(self, topic: TopicImage) -> None:
-        self._topic = topic
-        if topic.partitionCount != self.partitionCount:
-            self.partitionCount = topic.partitionCount
-            self._makeCoordinator()
+    def _findMissing(self, topic: TopicImage) -> None:
+        """Tell operators of partitions that this broker should serve, and has not."""
         for index in range(topic.partitionCount):
-            found = self._topics.find(self.topicName, index)
-            if found is None:
+            leader, _ = self._topics.leaderOf(topic, index)
+            if leader == self._topics.brokerId and index not in self._served:
                 log.error(
                     "The coordinator could not load {topic}-{index}: the partition is missing",
                     topic=self.topicName,
                     index=index,
                 )
-                continue
-            self._appenders[index] = Appender(found, self.nowMs, partial(self._failed, index))
+
+    def _onMetadata(self) -> None:
+        self._follow()
+
+    def _follow(self) -> None:
+        """Take the topic as the image has it: perhaps it is gone, or another one."""
+        topic = self._topics.image.topics.get(self.topicName) if self._isRunning else None
+        known = self._topic
+        if known is not None and (topic is None or topic.topicId != known.topicId):
+            self._unloadAll()
+        self._topic = topic
+        if topic is None or (known is not None and topic.topicId == known.topicId):
+            return
+        if topic.partitionCount != self.partitionCount:
+            self.partitionCount = topic.partitionCount
+            self._makeCoordinator()
+        for index in range(topic.partitionCount):
+            self._serve(index)
+
+    def _onLeadership(self, index: int) -> None:
+        self._follow()
+        if self._topic is not None:
+            self._serve(index)
+
+    def _unloadAll(self) -> None:
+        self._topic = None
+        for index in list(self._served):
+            self._unload(index)
+
+    # -- loading
+
+    def _serve(self, index: int) -> None:
+        """Load a partition that this broker leads; unload one that it does not, or not so."""
+        found = self._topics.find(self.topicName, index)
+        served = None if found is None else _Served(found, batchLog(found).leaderEpoch)
+        if self._served.get(index) == served or index >= self.partitionCount:
+            return
+        if index in self._served:
+            self._unload(index)
+        if served is not None:
+            self._served[index] = served
+            made = Appender(served.partition, self.nowMs, partial(self._failed, index))
+            self._appenders[index] = made
             self.coordinator.beginLoading(index)
-        await gatherInBatches(self._loadOne, list(self._appenders.items()), LOAD_COUNT_MAX)
+            self._toLoad.append((index, made))
+            self._loadNext()
+
+    def _unload(self, index: int) -> None:
+        del self._served[index]
+        appender = self._appenders.pop(index, None)
+        if appender is not None:
+            self.coordinator.unload(index)
+            appender.close()
+            self.schedule()
+
+    def _loadNext(self) -> None:
+        while self._toLoad and self._loadingCount < LOAD_COUNT_MAX:
+            self._loadingCount += 1
+            place = self._toLoad.popleft()
+            Deferred.fromCoroutine(self._loadOne(place)).addErrback(_bug).addBoth(self._loadEnded)
+
+    def _loadEnded(self, _none: object) -> None:
+        self._loadingCount -= 1
+        self._loadNext()
+        if not self._loadingCount:
+            self._loading.fire(None)
+
+    async def _loadingDone(self) -> None:
+        if self._loadingCount:
+            await self._loading.wait()
 
     async def _loadOne(self, place: tuple[int, Appender]) -> None:
         index, appender = place
@@ -206,6 +284,8 @@ class CoordinatorService:
                     return
                 self._replay(index, records)
         except PylogbrokerError as error:
+            if self._appenders.get(index) is not appender:
+                return
             log.critical(
                 "The coordinator could not load {topicPartition}: {error}",
                 topicPartition=appender.partition.topicPartition,
@@ -234,7 +314,7 @@ class CoordinatorService:
         self.schedule()
 
     def _failed(self, index: int) -> None:
-        """A partition cannot be read or written any more."""
+        """A partition cannot be read or written any more in this epoch."""
         if self._appenders.pop(index, None) is not None:
             self.coordinator.unload(index)
             self.schedule()
@@ -258,10 +338,6 @@ class CoordinatorService:
         self._dueMs = None
         self.coordinator.advance()
         self.schedule()
-
-
-async def _nothing() -> None:
-    """There is nothing to wait for."""
 
 
 def _bug(failure: Any) -> None:

@@ -22,6 +22,7 @@ from pylogbroker.broker.kafka.coordinators.groupservice import GroupService
 from pylogbroker.broker.kafka.coordinators.transactionservice import TransactionService
 from pylogbroker.broker.kafka.protocol import ConnectionState, Handler, RepeatLimit
 from pylogbroker.broker.kafka.topics import OFFSETS_TOPIC, TopicManager
+from pylogbroker.cluster.metadataimage import ReachableBroker
 from pylogbroker.coordinator.committedoffsets import commitFailed
 from pylogbroker.coordinator.groupmessages import (
     ClientContext,
@@ -46,6 +47,7 @@ from pylogbroker.protocol.kafka.apikeys import ApiKey
 from pylogbroker.protocol.kafka.errorcodes import ErrorCode
 from pylogbroker.protocol.kafka.requests import RequestHeader
 from pylogbroker.protocol.kafka.schemas import ZERO_UUID
+from pylogbroker.replication.elections import NO_LEADER
 from pylogbroker.types import TopicPartition
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
@@ -75,13 +77,11 @@ class GroupRequests:
         groups: GroupService,
         transactions: TransactionService,
         topics: TopicManager,
-        brokerId: int,
-        advertised: Callable[[ConnectionState], tuple[str, int]],
+        nodes: Callable[[ConnectionState], dict[int, ReachableBroker]],
         mayDescribe: Callable[[ConnectionState, str], bool] | None = None,
     ) -> None:
         """
-        @param advertised: gives the host and port at which clients of a connection's listener
-            reach this broker.
+        @param nodes: gives the brokers that clients of a connection's listener reach, by id.
         @param mayDescribe: whether a client may know of a topic, for patterns, which name none;
             L{None}: every client of every one.
         """
@@ -89,8 +89,7 @@ class GroupRequests:
         self._groups = groups
         self._transactions = transactions
         self._topics = topics
-        self._brokerId = brokerId
-        self._advertised = advertised
+        self._nodes = nodes
 
     @property
     def handlers(self) -> dict[ApiKey, Handler]:
@@ -135,14 +134,14 @@ class GroupRequests:
     async def _find(
         self, keyType: int, key: str, state: ConnectionState
     ) -> tuple[ErrorCode, dict[str, Any]]:
-        isServed = False
+        leader = NO_LEADER
         if keyType == GROUP:
-            isServed = await self._groups.findCoordinator(key)
+            leader = await self._groups.findCoordinator(key)
         elif keyType == TRANSACTION:
-            isServed = await self._transactions.findCoordinator(key)
-        if isServed:
-            host, port = self._advertised(state)
-            return ErrorCode.NONE, {"nodeId": self._brokerId, "host": host, "port": port}
+            leader = await self._transactions.findCoordinator(key)
+        node = self._nodes(state).get(leader)
+        if node is not None:
+            return ErrorCode.NONE, {"nodeId": node.nodeId, "host": node.host, "port": node.port}
         isKnown = keyType in (GROUP, TRANSACTION)
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE if isKnown else ErrorCode.INVALID_REQUEST
         return error, _NOWHERE

@@ -23,6 +23,7 @@ from pylogbroker.coordinator.grouptable import GroupSettings
 from pylogbroker.errors import PylogbrokerError
 from pylogbroker.interfaces import ValidatedBatches
 from pylogbroker.net.workers import IWorker
+from pylogbroker.replication.elections import NO_LEADER
 
 OFFSETS_TOPIC_CONFIGS: Mapping[str, str] = {
     "cleanup.policy": "compact",
@@ -93,10 +94,11 @@ class GroupService(CoordinatorService):
         self._known = self._topics.image.topicsById
         return super().start()
 
-    async def findCoordinator(self, groupId: str) -> bool:
-        """Whether this broker serves a group. Creates the topic if need be."""
-        isThere = await self.awaitTopic()
-        return isThere and await self.findPartition(self.coordinator.partitionOf(groupId))
+    async def findCoordinator(self, groupId: str) -> int:
+        """The broker that serves a group, or L{NO_LEADER}. Creates the topic if need be."""
+        if not await self.awaitTopic():
+            return NO_LEADER
+        return await self.leaderOf(self.coordinator.partitionOf(groupId))
 
     def _onMetadata(self) -> None:
         """Topics that are gone take their committed offsets along."""

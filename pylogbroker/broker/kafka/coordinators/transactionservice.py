@@ -126,10 +126,13 @@ class TransactionService(CoordinatorService):
     def _loaded(self, partition: int, appender: Appender) -> None:
         self.coordinator.loaded(partition, batchLog(appender.partition).leaderEpoch)
 
-    async def findCoordinator(self, transactionalId: str) -> bool:
-        """Whether this broker serves a transactional id. Creates the topic if need be."""
-        isThere = await self.awaitTopic()
-        return isThere and await self.findPartition(self.coordinator.partitionOf(transactionalId))
+    async def findCoordinator(self, transactionalId: str) -> int:
+        """
+        The broker that serves a transactional id, or L{NO_LEADER}. Creates the topic if need be.
+        """
+        if not await self.awaitTopic():
+            return NO_LEADER
+        return await self.leaderOf(self.coordinator.partitionOf(transactionalId))
 
     # -- what the coordinator asks for
 
