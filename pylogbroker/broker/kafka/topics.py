@@ -82,6 +82,8 @@ from pylogbroker.storage.segments import both, byRecordTime, bySize
 from pylogbroker.types import TopicPartition
 
 NAME_LENGTH_MAX = 249
+NEW_COUNT_MAX = 3_000
+"""Partitions that a topic of a cluster may get at once: one change of the metadata has them all."""
 WORK_COUNT_MAX = 100
 """Partitions that are created or removed at the same time."""
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -191,7 +193,7 @@ class TopicManager:
         # The topic whose partition a directory has, or would have if its creation had not failed.
         self._owners: dict[tuple[str, int], UUID] = {}
         self._owned: dict[UUID, set[int]] = {}
-        self._seen: Mapping[UUID, TopicImage] = {}
+        self._seen: Mapping[str, TopicImage] = {}
         self._seenConfigs: Mapping[str, Mapping[str, str]] = {}
         self._seenRemoved: Set[UUID] = frozenset()
         self._confirming: dict[UUID, Waiters[None]] = {}
@@ -359,22 +361,25 @@ class TopicManager:
         if not self._isStarted:
             return
         image, seen = self.image, self._seen
-        self._seen = image.topicsById
+        topics = self._seen = image.topics
         self._isShared = bool(image.brokers)
-        for topicId, topic in seen.items():
-            if topicId not in image.topicsById:
-                for index in range(topic.partitionCount):
-                    self._drop(topic, index)
+        # Thousands of topics are compared with each change: by name, since ids are slow to hash.
+        found = zip(topics.values(), map(seen.get, topics), strict=True)
+        changed = [(topic, before) for topic, before in found if topic is not before]
+        gone = [before for topic, before in changed if before and before.topicId != topic.topicId]
+        if len(seen) + sum(before is None for _, before in changed) != len(topics):
+            gone += [topic for name, topic in seen.items() if name not in topics]
+        for topic in gone:
+            for index in range(topic.partitionCount):
+                self._drop(topic, index)
         for topicId in image.removing.keys() - self._seenRemoved:
             self._remove(topicId)
         self._seenRemoved = image.removing.keys()
-        for topicId, topic in image.topicsById.items():
-            before = seen.get(topicId)
-            if before is not topic:
-                self._update(topic, before)
+        for topic, before in changed:
+            self._update(topic, None if before in gone else before)
         if image.brokerConfigs != self._seenConfigs:
-            for topic in image.topicsById.values():
-                self._directory.configure(topic.name)
+            for name in topics:
+                self._directory.configure(name)
         self._seenConfigs = image.brokerConfigs
         self._pump()
 
@@ -744,6 +749,12 @@ class TopicManager:
             assignment = placed
         if not image.brokers:
             return []
+        if count > NEW_COUNT_MAX:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{count} new partitions of a topic: in a cluster {NEW_COUNT_MAX} are possible at"
+                " a time. Create the topic with fewer, and add the others.",
+            )
         made: list[PartitionImage] = []
         for replicas in assignment:
             partition = newPartition(replicas, lambda each: brokers[each].mayLead)

@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.broker.kafka.errors import KafkaError
 from pylogbroker.broker.kafka.topics import NotLeaderOrFollowerError, batchLog
+from pylogbroker.cluster.kafka.metadatalog import RECORDS_SIZE_MAX
 from pylogbroker.cluster.metadataimage import (
     TOPIC,
     ConfigRecord,
@@ -20,6 +21,7 @@ from pylogbroker.cluster.metadataimage import (
     Record,
     RemoveTopicRecord,
     UnregisterBrokerRecord,
+    encodeRecords,
 )
 from pylogbroker.errors import (
     InvalidReplicaAssignmentError,
@@ -367,6 +369,10 @@ class ClusterTopicTests(SynchronousTestCase):
         )
         found = topics.morePartitions(image, topic, 4, [[2]])
         self.assertIsInstance(found[0], PartitionCountRecord)
+        error = self.assertRaises(KafkaError, topics.newTopic, image, "b", 3001, {})
+        self.assertIn("3000 are possible at a time", str(error))
+        size = len(encodeRecords(topics.newTopic(image, "b", 3000, {})))
+        self.assertLess(size, RECORDS_SIZE_MAX)
         self.bench = ClusterBench({"max_partitions": "2"})
         self.create("a", 6)
         error = self.assertRaises(KafkaError, self.create, "b", 1)
