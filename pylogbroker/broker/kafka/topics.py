@@ -238,8 +238,14 @@ class TopicManager:
             return None
         return self._byId.get((topicId, index))
 
+    def led(self, name: str, index: int) -> Partition | None:
+        """
+        A partition that this broker leads as far as it knows, though it may have been replaced.
+        """
+        return self._byName.get((name, index))
+
     def hosted(self, name: str, index: int) -> Partition | None:
-        """A partition that is on this broker, whoever leads it."""
+        """A partition that is on this broker, which may lead it or not."""
         return self._hosted.get((name, index))
 
     def topicById(self, topicId: bytes) -> TopicImage | None:

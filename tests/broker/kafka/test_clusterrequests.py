@@ -566,6 +566,17 @@ class CoordinatorTests(ClusterCase):
         self.bench.settle()
         self.assertEqual(self.committed(nodeId, "g"), 5)
 
+    def test_loadedBeforeItIsCurrent(self) -> None:
+        """A broker that does not know yet whether it is registered loads what it is to serve."""
+        nodeId = self.find("g", 1).nodeId
+        self.assertEqual(self.commit(nodeId, "g", 5), 0)
+        files = self.bench.kill(nodeId)
+        self.bench.metadata._log.isCurrent = False  # type: ignore[misc]
+        self.bench.run(nodeId, files)
+        self.bench.settle()
+        self.bench.metadata._log.isCurrent = True  # type: ignore[misc]
+        self.assertEqual(self.committed(nodeId, "g"), 5)
+
     def test_transactionalIds(self) -> None:
         """Likewise the coordinators of transactions."""
         for number in range(6):

@@ -232,7 +232,7 @@ class CoordinatorService:
 
     def _serve(self, index: int) -> None:
         """Load a partition that this broker leads; unload one that it does not, or not so."""
-        found = self._topics.find(self.topicName, index)
+        found = self._topics.led(self.topicName, index)
         served = None if found is None else _Served(found, batchLog(found).leaderEpoch)
         if self._served.get(index) == served or index >= self.partitionCount:
             return
