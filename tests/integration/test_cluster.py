@@ -44,7 +44,7 @@ class ClusterTests(ClientCase):
         """A topic, and a look at where its partitions are."""
         found = await self.admin().createTopics([NewTopic(topic, PARTITION_COUNT)])
         self.assertEqual(found[topic].numPartitions, PARTITION_COUNT)
-        partitions = self.cluster.metadata.image.topics[topic].partitions
+        partitions = self.cluster.images[0].topics[topic].partitions
         self.assertEqual({each.leader for each in partitions}, {1, 2, 3})
 
     async def send(self, topic: str = "t", **settings: str) -> set[bytes]:
@@ -80,7 +80,7 @@ class ClusterTests(ClientCase):
         self.assertEqual(sum(each.offset for each in offsets.values()), RECORD_COUNT)
         self.assertEqual(set(await admin.describeLogDirs()), {1, 2, 3})
         await admin.deleteTopics(["t"])
-        image = self.cluster.metadata.image
+        image = self.cluster.images[0]
         self.assertNotIn("t", image.topics)
         await self.create()
 
@@ -106,7 +106,7 @@ class ClusterTests(ClientCase):
         producer = self.producer()
         for brokerId in (2, 3):
             await self.cluster.stop(brokerId)
-            leaders = {each.leader for each in self.cluster.metadata.image.topics["t"].partitions}
+            leaders = {each.leader for each in self.cluster.images[0].topics["t"].partitions}
             self.assertNotIn(brokerId, leaders)
             later = [
                 producer.send("t", b"later %d" % index, None, partition=index) for index in range(6)
@@ -118,6 +118,24 @@ class ClusterTests(ClientCase):
         values = [record.value for records in found.values() for record in records]
         self.assertEqual(len(values), RECORD_COUNT + 2 * PARTITION_COUNT)
         self.assertTrue(sent < set(values))
+        offsets = await self.admin().listConsumerGroupOffsets("g")
+        self.assertEqual(sum(each.offset for each in offsets.values()), RECORD_COUNT)
+
+    async def test_sessionExpired(self) -> None:
+        """
+        A broker whose session has ended is fenced and serves nothing, until it has registered anew;
+        then it leads in another epoch, clients go on, and groups have their offsets.
+        """
+        await self.create()
+        sent = await self.send()
+        self.assertEqual(await self.received(), sent)
+        producer = self.producer()
+        for brokerId in (1, 2, 3):
+            await self.cluster.expire(brokerId)
+            for index in range(PARTITION_COUNT):
+                await producer.send("t", b"later", None, partition=index)
+        for part in self.cluster.images[0].topics["t"].partitions:
+            self.assertGreater(part.leaderEpoch, 0)
         offsets = await self.admin().listConsumerGroupOffsets("g")
         self.assertEqual(sum(each.offset for each in offsets.values()), RECORD_COUNT)
 
