@@ -13,6 +13,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
+from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import SynchronousTestCase
 
 from pylogbroker.cli.commands.dev import brokerPage, page
@@ -23,7 +24,7 @@ from pylogbroker.programs import standalonezookeeper
 from pylogbroker.programs.brokertap import Options
 from pylogbroker.records.messageset import encodeSet
 from tests.broker.client import connect
-from tests.cli.commands import CommandCase, Process, reactor
+from tests.cli.commands import CommandCase, Process, performAtOnce, reactor
 from tests.cli.test_zookeeper import FailingFileSystem, ZookeeperCase
 from tests.contracts.zookeeperbench import freePort
 
@@ -80,6 +81,63 @@ class BrokerTests(CommandCase):
         """What is wrong with the broker's properties is an error."""
         result = await self.perform("dev", "--port", "0", "--set", "num.partitions=none")
         self.assertEqual((result.code, "num.partitions=none" in result.errors), (1, True))
+
+
+class ClusterTests(CommandCase):
+    """C{dev} with C{--brokers}."""
+
+    timeout = 120
+
+    async def served(self, *options: str) -> tuple[Process, Any, dict[int, str]]:
+        """The command's process, and the addresses of the brokers by id."""
+        protocol, process = self.spawn(
+            *("dev", "--brokers", "2", "--port", "0", "--zookeeper-port", "0", *options)
+        )
+        await protocol.said(b"pylogbroker-console")
+        found = re.findall(r"broker (\d) +(127\.0\.0\.1:\d+)", protocol.output.decode())
+        self.assertEqual(len(found), 2, (protocol.output, protocol.errors))
+        return protocol, process, {int(number): address for number, address in found}
+
+    async def test_brokers(self) -> None:
+        """
+        The brokers are one cluster, in one process; Ctrl-C ends it with status 0, and the data
+        goes.
+        """
+        protocol, process, addresses = await self.served()
+        result = await deferToThread(
+            performAtOnce, "broker", "list", "--bootstrap-server", addresses[2], "--json"
+        )
+        self.assertEqual(result.code, 0, result.errors)
+        listed = {each["broker"]: each for each in result.document()["brokers"]}
+        self.assertEqual(
+            {number: f"{each['host']}:{each['port']}" for number, each in listed.items()}, addresses
+        )
+        self.assertTrue(all(each["answers"] for each in listed.values()))
+        found = re.search(r"data       (\S+), which goes", protocol.output.decode())
+        assert found is not None
+        self.assertEqual(sorted(os.listdir(found[1])), ["broker1", "broker2", "zookeeper"])
+        os.kill(process.pid, signal.SIGINT)
+        ended = await protocol.ended
+        self.assertEqual((ended.code, ended.errors), (0, ""))
+        self.assertFalse(os.path.exists(found[1]))
+
+    async def test_processes(self) -> None:
+        """
+        Each has a process. One that is killed is told, with how to start it again, and Ctrl-C ends
+        the others.
+        """
+        data = self.mktemp()
+        protocol, process, _ = await self.served("--processes", "--data", data)
+        first, second = map(int, re.findall(rb"process (\d+)\n", protocol.output))
+        os.kill(second, signal.SIGKILL)
+        await protocol.said(b"signal 9")
+        self.assertIn(b"broker 2", protocol.errors)
+        self.assertIn(os.path.join(data, "broker2.properties").encode(), protocol.errors)
+        os.kill(process.pid, signal.SIGINT)
+        self.assertEqual((await protocol.ended).code, 0)
+        self.assertRaises(ProcessLookupError, os.kill, first, 0)
+        log = os.path.join(data, "broker1")
+        self.assertIn(".kafka_cleanshutdown", os.listdir(log))
 
 
 class DevTests(ZookeeperCase):

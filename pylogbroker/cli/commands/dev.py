@@ -1,8 +1,8 @@
 """
 Brokers for development, in the foreground, on the loopback interface. C{dev} runs one broker; with
 C{--zookeeper}, a cluster of 2011: Ctrl-C then stops the broker first, which removes its
-registration, and then ZooKeeper. C{zookeeper} runs a ZooKeeper alone. It is our own server
-(L{pylogbroker.zookeeper.server}), in this process.
+registration, and then ZooKeeper; with C{--brokers}, a cluster of today's Kafka. C{zookeeper} runs a
+ZooKeeper alone. It is our own server (L{pylogbroker.zookeeper.server}), in this process.
 
 What only one of them needs is imported when it runs: C{dev} is to answer at once.
 """
@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 
 from twisted.internet.defer import Deferred
@@ -42,6 +42,9 @@ ZOOKEEPER_PORT = 2181
 BROKER_PORT = int(DEFAULT_BROKER.rpartition(":")[2])
 
 ENSEMBLE = "production wants an ensemble of Apache ZooKeeper"
+
+BROKER_COUNT_MAX = 20
+"""Brokers of a cluster on one machine."""
 
 DEV_DEFAULTS = (
     "log.flush.interval=1",
@@ -70,8 +73,11 @@ def temporaryDirectory(name: str) -> Iterator[str]:
 
 
 async def dev(options: Namespace, streams: Streams) -> int:
-    """Run a broker, or a broker and ZooKeeper, until a signal ends them."""
+    """Run a broker, a broker and ZooKeeper, or a cluster, until a signal ends them."""
     isTemporary = options.data is None
+    if options.brokers > 1 or options.processes:
+        with temporaryDirectory("dev") if isTemporary else nullcontext(options.data) as directory:
+            return await _cluster(options, streams, directory)
     with temporaryDirectory("dev") if isTemporary else nullcontext(options.data) as directory:
         config = readProperties(str(samplePath()), streams.warn).withOverrides(
             [
@@ -116,6 +122,46 @@ async def dev(options: Namespace, streams: Streams) -> int:
                 await closeAll(broker.stop())
         finally:
             await closeAll(server.stop())
+
+
+async def _cluster(options: Namespace, streams: Streams, directory: str) -> int:
+    # A broker alone needs none of it.
+    from pylogbroker.programs.localcluster import LocalCluster, ProcessCluster
+
+    config = readProperties(str(samplePath()), streams.warn).withOverrides(
+        [
+            *DEV_DEFAULTS,
+            f"offsets.topic.num.partitions={options.brokers}",
+            f"transaction.state.log.num.partitions={options.brokers}",
+            *options.changes,
+            "listeners=",
+        ]
+    )
+    arguments = (
+        streams.reactor, directory, options.brokers, config, options.port, options.zookeeperPort
+    )  # fmt: skip
+
+    def ended(number: int, pid: int, reason: str) -> None:
+        assert isinstance(made, ProcessCluster)
+        config = shlex.quote(shortest(made.configOf(number)))
+        streams.warn(
+            f"broker {number}, process {pid}, has ended with {reason}; the others go on. To start "
+            f"it again: {program('twistd')} -n --pidfile= pylogbroker --config {config}"
+        )
+
+    made: LocalCluster | ProcessCluster
+    if options.processes:
+        made = ProcessCluster(*arguments, brokerEnded=ended)
+    else:
+        made = LocalCluster(*arguments)
+    try:
+        await made.start()
+        pids = made.pids if isinstance(made, ProcessCluster) else {}
+        text = clusterPage(made.servers, made.addresses, pids, directory, options.data is not None)
+        await streams.write(text.encode("utf-8", "surrogateescape"))
+        return await made.whenFailed()
+    finally:
+        await closeAll(made.stop())
 
 
 def brokerPage(address: str, directory: str, stays: bool) -> str:
@@ -187,6 +233,54 @@ Applications connect with zk.connect={servers}, or to the broker's address. To a
 """
 
 
+def clusterPage(
+    servers: str, addresses: Mapping[int, str], pids: Mapping[int, int], directory: str, stays: bool
+) -> str:
+    """
+    The addresses of all, and commands to type next.
+
+    @param servers: ZooKeeper's.
+    @param addresses: of the brokers, by id.
+    @param pids: of their processes, by id; none: all are in this one.
+    @param stays: whether the data stays.
+    """
+    command = program("pylogbroker")
+    lines = [
+        f"broker {number:<3} {address}" + (f", process {pids[number]}" if pids else "")
+        for number, address in addresses.items()
+    ]
+    first = next(iter(addresses.values()))
+    option = f"--bootstrap-server {first}"
+    kill = ""
+    if pids:
+        number, pid = list(pids.items())[-1]
+        kill = f"""
+To see what clients notice of a lost machine, end broker {number}; this command tells of it:
+
+  kill -9 {pid}
+"""
+    return f"""\
+pylogbroker {__version__}
+
+zookeeper  {servers}, a single server for development; {ENSEMBLE}
+{chr(10).join(lines)}
+data       {directory}, which {"stays" if stays else "goes at the end"}
+
+Ctrl-C ends all of it. Clients of Kafka connect with bootstrap.servers={first},
+or to any of the brokers. In another terminal:
+
+  {command} broker list {option}
+  {command} topic create first --partitions {2 * len(addresses)} {option}
+  {command} produce /var/log/dpkg.log --topic first {option}
+  {command} consume --topic first --from-beginning --follow {option}
+  {command} topic describe first {option}
+
+A page that shows the cluster, at http://127.0.0.1:8067/:
+
+  {program("twistd")} -n --pidfile= pylogbroker-console {option}
+{kill}"""
+
+
 async def zookeeper(options: Namespace, streams: Streams) -> int:
     """Run ZooKeeper until a signal ends it."""
     server = StandaloneZookeeper(streams.reactor, options.data, options.port, tickMs=options.tick)
@@ -223,22 +317,41 @@ COMMANDS = (
             option(
                 "--data DIR", "the directory of all data, which stays; by default, a temporary one"
             ),
-            portOption("--port", BROKER_PORT, "the broker's port"),
+            portOption(
+                "--port", BROKER_PORT, "the broker's port; with --brokers, that of the first one"
+            ),
+            option(
+                "--brokers N",
+                "run a cluster of N brokers for today's Kafka, and its ZooKeeper (%(default)s)",
+                intRange(1, BROKER_COUNT_MAX),
+                1,
+            ),
+            flag("--processes", "with --brokers, run each of them in a process of its own"),
             flag(
                 "--zookeeper",
                 "run a ZooKeeper, too, and register the broker there, for producer and consumer "
                 "groups of Kafka 0.7",
             ),
-            portOption("--zookeeper-port", ZOOKEEPER_PORT, "ZooKeeper's port, with --zookeeper"),
+            portOption(
+                "--zookeeper-port",
+                ZOOKEEPER_PORT,
+                "ZooKeeper's port, with --zookeeper or --brokers",
+            ),
             changesOption("a property of the broker"),
         ),
         """\
 examples:
   pylogbroker dev
   pylogbroker dev --zookeeper --data ./cluster --port 0 --zookeeper-port 0
+  pylogbroker dev --brokers 3
+  pylogbroker dev --brokers 3 --processes
 
 The first serves clients of today's Kafka and of Kafka 0.7. The second keeps its data, and takes
 free ports. Acknowledged records survive the end of the process, but not a power cut.
+
+free ports; where Java or ZooKeeper is missing, it says what to install. Acknowledged records
+survive the end of the process, but not a power cut. The third runs a cluster of today's Kafka in
+this process; the fourth in four processes, of which any broker can be killed.
 """,
         isEndless=True,
     ),
