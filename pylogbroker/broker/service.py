@@ -535,6 +535,7 @@ class BrokerService(Service):
             await self._connectCluster()
             await self._flushWorker.submit(self._openDirectory)
         except Exception:  # not GeneratorExit: an abandoned start must not wait
+            self._flushWorker.stop()
             self.directory.close()  # a cancelled start may have opened it
             await self._abandon()
             raise
