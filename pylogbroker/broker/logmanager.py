@@ -58,7 +58,7 @@ from pylogbroker.net.timer import Timer
 from pylogbroker.net.workers import IWorker
 from pylogbroker.records.kafkaformat import LOG_RULES, KafkaFormat
 from pylogbroker.storage.events import StorageEvent
-from pylogbroker.storage.jobs import DeleteJob, Job, RollJob
+from pylogbroker.storage.jobs import DeleteJob, FindPositionJob, Job, RollJob
 from pylogbroker.storage.kafka.batchlog import BatchLog
 from pylogbroker.storage.kafka.checkpoints import CHECKPOINTS, LOG_START
 from pylogbroker.storage.logdirectory import LogDirectory
@@ -98,6 +98,7 @@ class Partition:
     @ivar rollWaiters: fire when the roll has ended, however it ended.
     @ivar topicCounters: of its topic, after the first message.
     @ivar replicaLock: held while a leader's batches are appended, or the log is truncated.
+    @ivar soughtWatermark: the high watermark whose byte a worker looks for; -1: none does.
     """
 
     log: PartitionLog
@@ -116,6 +117,7 @@ class Partition:
     rollWaiters: Waiters[None] = field(default_factory=Waiters)
     topicCounters: TopicCounters | None = None
     replicaLock: DeferredLock = field(default_factory=DeferredLock)
+    soughtWatermark: int = -1
 
     @property
     def topicPartition(self) -> TopicPartition:
@@ -166,6 +168,50 @@ class Partition:
         if not result.isDuplicate:
             manager.onAppend(self, batches.size)
         return result
+
+    def _whenAllReached(
+        self, marks: Sequence[MarkKind], offset: int, callback: OffsetCallback
+    ) -> Callable[[], object]:
+        """As C{whenReached}, for the last of several marks, or the first that fails."""
+        left = len(marks)
+        cancels: list[Callable[[], object]] = []
+
+        def cancel() -> None:
+            nonlocal left
+            left = 0
+            for each in cancels:
+                each()
+
+        def reached(error: StorageError | None) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0 or (error is not None and left > 0):
+                cancel()
+                callback(error)
+
+        for mark in marks:
+            if left > 0:
+                cancels.append(self.whenReached(mark, offset, reached))
+        return cancel
+
+    def setHighWatermark(self, offset: int) -> None:
+        """
+        Move the high watermark of a replicated partition (L{BatchLog.setHighWatermark}): at once,
+        or, if only the file tells where the offset is, when a worker has found it. A larger offset
+        that comes meanwhile takes its place.
+        """
+        log = self.log
+        assert isinstance(log, BatchLog)
+        if offset <= self.soughtWatermark:
+            return
+        search = log.setHighWatermark(offset)
+        if search is None:
+            self.soughtWatermark = -1
+            return
+        isUnderWay = self.soughtWatermark >= 0
+        self.soughtWatermark = offset
+        if not isUnderWay:
+            self._manager.seekWatermark(self, search)
 
     async def appendAsFollower(self, data: bytes) -> int:
         """
@@ -253,11 +299,15 @@ class Partition:
 
         @param result: of the append; a duplicate waits for the batch that it repeats.
         @param isByAll: whether the producer wants C{acks=all}: a flush, unless the setting
-            C{log.flush.acks.all} says otherwise. If not: the page cache.
+            C{log.flush.acks.all} says otherwise; and the high watermark, if the partition is
+            replicated. If not: the page cache.
         @param callback: as of C{whenReached}.
         @return: what cancels the call.
         """
         isFlushed = isByAll and self._manager.flushesAcksAll
+        if isByAll and self.log.isReplicated:
+            marks = (MarkKind.HIGH_WATERMARK, MarkKind.FLUSHED)[: 1 + isFlushed]
+            return self._whenAllReached(marks, result.lastOffset + 1, callback)
         mark = MarkKind.FLUSHED if isFlushed else MarkKind.WRITTEN
         return self.whenReached(mark, result.lastOffset + 1, callback)
 
@@ -824,6 +874,22 @@ class LogManager:
         if hasMoved:
             self._startRetention(partition)
         return log.logStartOffset
+
+    def seekWatermark(self, partition: Partition, search: FindPositionJob) -> None:
+        """Set a high watermark when a worker has found its byte, or a later one that is known."""
+
+        def found(error: StorageError | None) -> None:
+            log, offset = partition.log, partition.soughtWatermark
+            assert isinstance(log, BatchLog)
+            partition.soughtWatermark = -1
+            if error is not None or offset < 0:
+                return  # the next response or fetch of a replica tries again
+            following = log.setHighWatermark(offset, search)
+            if following is not None:
+                partition.soughtWatermark = offset
+                self.seekWatermark(partition, following)
+
+        self.runJob(search).addCallback(found).addErrback(self._failedUnexpectedly)
 
     async def truncate(self, partition: Partition, offset: int, isAnew: bool = False) -> int:
         """

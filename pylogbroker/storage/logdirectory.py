@@ -104,6 +104,8 @@ class LogSettings:
     @ivar forTopic: gives the settings of a topic's partitions; called once for each topic.
     @ivar forBatches: the same for topics of record batches; L{None} for one that nobody manages,
         whose log is a plain one. It is called again by C{configure}.
+    @ivar isReplicated: whether other brokers have a partition of record batches, too; asked when
+        it is loaded.
     @ivar partitionCount: gives the number of partitions of a topic (C{num.partitions}).
     @ivar topicLengthMax: UTF-16 code units (C{max.topic.name.length}).
     @ivar descriptorCountMax: segment files that may be open without need.
@@ -114,6 +116,7 @@ class LogSettings:
     topicLengthMax: int
     descriptorCountMax: int
     forBatches: Callable[[str], BatchLogSettings | None] = lambda topic: None
+    isReplicated: Callable[[TopicPartition], bool] = lambda topicPartition: False
 
 
 LoadedLog = LoadedPartition | LoadedBatches
@@ -247,6 +250,7 @@ class LogDirectory:
         self._formats = formats
         self._settingsFor = cache(settings.forTopic)
         self._forBatches = settings.forBatches
+        self._isReplicated = settings.isReplicated
         self._saved: dict[str, Mapping[TopicPartition, int]] = {name: {} for name in CHECKPOINTS}
         self._unlock: Callable[[], None] | None = None
         self.wasClosedCleanly = False
@@ -380,6 +384,9 @@ class LogDirectory:
             settings.producerExpirationMs,
             self._clock(),
             settings.topicId,
+            self._saved[HIGH_WATERMARK].get(topicPartition, 0)
+            if self._isReplicated(topicPartition)
+            else None,
         )
         return loadBatches(self.cache, path, settings.format or chosen, request, report)
 
@@ -392,7 +399,10 @@ class LogDirectory:
         log: PartitionLog
         if isinstance(loaded, LoadedBatches):
             assert batchSettings is not None
-            log = BatchLog(topicPartition, loaded, self.cache, batchSettings, self._clock)
+            isReplicated = self._isReplicated(topicPartition)
+            log = BatchLog(
+                topicPartition, loaded, self.cache, batchSettings, self._clock, isReplicated
+            )
             log.setCleaned(self._saved[CLEANER].get(topicPartition, 0))
         else:
             settings = self._settingsFor(topicPartition.topic)

@@ -175,6 +175,10 @@ class PartitionLog:
     One partition's log; the module states its rules.
 
     @ivar isReadWhenWritten: whether readers see what is not flushed.
+    @ivar isReplicated: whether other brokers have the partition, too: then the high watermark moves
+        only as it is told.
+    @ivar onFlushed: called when the flushed offset has moved, behind those who wait for it. Must
+        not raise.
     @ivar leaderEpoch: stamped on appended batches, in formats with epochs.
     @ivar logStartOffset: the oldest readable offset.
     @ivar highWatermark: where reading ends.
@@ -206,7 +210,8 @@ class PartitionLog:
         self.path, self.format = loaded.path, loaded.format
         self.settings = settings
         self.leaderEpoch = 0
-        self.isReadWhenWritten = False
+        self.isReadWhenWritten = self.isReplicated = False
+        self.onFlushed: Callable[[], object] = _ignore
         self._isStamped = loaded.format.isStamped
         self._stamp = self.format.stamp
         self._cache = cache
@@ -548,12 +553,15 @@ class PartitionLog:
         active = self._active
         self._unpinIfClean()
         self.unflushedSize = active.writtenSize - active.size + self.pendingSize
-        if position > self.flushed:
+        hasMoved = position > self.flushed
+        if hasMoved:
             self.flushed = position
             if position.offset > self.flushDueOffset:
                 self.flushDueOffset, _, self._flushDueByte = position
             self._waiters[MarkKind.FLUSHED].advance(position.offset)
         self.updateHighWatermark()
+        if hasMoved:
+            self.onFlushed()
 
     def _unpinIfClean(self) -> None:
         if self._active.size == self._active.writtenSize:
@@ -852,6 +860,10 @@ class PartitionLog:
         else:
             self._onSynced(job.segment, job.position)
             self._release()
+
+
+def _ignore() -> None:
+    """In the place of a listener."""
 
 
 def _endByte(segment: Segment, mark: LogPosition) -> int:

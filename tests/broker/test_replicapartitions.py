@@ -20,7 +20,7 @@ from pylogbroker.errors import (
     PartitionOfflineError,
     StorageError,
 )
-from pylogbroker.interfaces import Slice
+from pylogbroker.interfaces import AppendResult, Slice
 from pylogbroker.storage.kafka.checkpoints import readOffsets
 from pylogbroker.storage.partitionlog import MarkKind
 from pylogbroker.types import TopicPartition
@@ -147,6 +147,120 @@ class AppendTests(ReplicaPartitionCase):
         running = self.partition.appendAsFollower(stamped(batch(b"b"), 0, 0))
         self.assertRaises(PartitionOfflineError, self.bench.do, running)
         self.assertRaises(PartitionOfflineError, self.bench.do, self.partition.truncate(0))
+
+
+class AcknowledgeTests(ReplicaPartitionCase):
+    """When a producer to a replicated partition gets its answer."""
+
+    def setUp(self) -> None:
+        self.acks: list[StorageError | None] = []
+
+    def makeBench(self, **settings: Any) -> Bench:
+        bench = super().makeBench(isReplicated=True, **settings)
+        bench.send(batch(b"a"), self.acks)
+        bench.send(batch(b"b"), self.acks)
+        return bench
+
+    def test_both(self) -> None:
+        """C{acks=all} waits for the in-sync replicas and for the flush here, in any order."""
+        self.bench = self.makeBench()
+        self.bench.turn()
+        self.partition.setHighWatermark(1)
+        self.assertEqual((self.acks, len(self.bench.worker.jobs)), ([], 1))
+        self.bench.settle()
+        self.assertEqual(self.acks, [None])
+        self.partition.setHighWatermark(2)
+        self.assertEqual(self.acks, [None, None])
+
+    def test_withoutFlush(self) -> None:
+        """By setting, the replicas are enough."""
+        self.bench = self.makeBench(flushesAcks=False, isReadWhenFlushed=False)
+        self.bench.turn()
+        self.assertEqual((self.acks, len(self.bench.worker.jobs)), ([], 0))
+        self.partition.setHighWatermark(2)
+        self.assertEqual((self.acks, self.bench.log().flushedOffset), ([None, None], 0))
+
+    def test_one(self) -> None:
+        """C{acks=1} waits for neither."""
+        self.bench = self.makeBench()
+        acks: list[StorageError | None] = []
+        self.bench.send(batch(b"c"), acks, isByAll=False)
+        self.bench.turn()
+        self.assertEqual((acks, self.acks), ([None], []))
+
+    def test_cancel(self) -> None:
+        """A wait that is cancelled is not called, nor kept."""
+        self.bench = self.makeBench()
+        result = self.bench.send(batch(b"c"), [])
+        told: list[StorageError | None] = []
+        self.partition.whenAcknowledged(result, True, told.append)()
+        self.bench.settle()
+        self.partition.setHighWatermark(3)
+        self.assertEqual((told, self.acks), ([], [None, None]))
+
+    def test_failure(self) -> None:
+        """A failure of either is told once."""
+        self.bench = self.makeBench()
+        self.bench.site.double.fail("fsync", ".log", errno.EIO)
+        self.bench.settle()
+        self.assertEqual(len(self.acks), 2)
+        self.assertIsInstance(self.acks[0], PartitionOfflineError)
+        result = AppendResult(5, 5, 0)
+        self.partition.whenAcknowledged(result, True, self.acks.append)
+        self.assertEqual(len(self.acks), 3)
+
+    def test_truncated(self) -> None:
+        """The leader was replaced, and its batches are cut off: their producers are told, once."""
+        self.bench = self.makeBench()
+        self.bench.settle()
+        self.assertEqual(self.truncate(1), 1)
+        self.assertEqual(len(self.acks), 1)
+        self.assertIsInstance(self.acks[0], AppendTruncatedError)
+        self.partition.setHighWatermark(1)
+        self.assertEqual(self.acks[1:], [None])
+
+
+class WatermarkTests(ReplicaPartitionCase):
+    """The high watermark when only a file tells where it is."""
+
+    def setUp(self) -> None:
+        self.bench = self.makeBench(isReplicated=True, indexInterval=100)
+        self.data = b"".join(stamped(batch(b"%d" % offset), offset, 0) for offset in range(9))
+        self.follow(self.data)
+        self.bench.stop()
+        self.bench = Bench(self.bench.site)
+        self.partition = self.bench.partition()
+
+    def test_search(self) -> None:
+        """It moves when a worker has found the byte; the largest that was told counts."""
+        log = self.bench.log()
+        for offset in (3, 5, 4):
+            self.partition.setHighWatermark(offset)
+        self.assertEqual((log.highWatermark, len(self.bench.worker.jobs)), (0, 1))
+        self.bench.settle()
+        self.assertEqual((log.highWatermark, self.partition.soughtWatermark), (5, -1))
+        self.assertEqual(readAll(log), self.data[: len(self.data) // 9 * 5])
+
+    def test_known(self) -> None:
+        """A later one that is known does not wait for the search of an earlier one."""
+        log = self.bench.log()
+        self.partition.setHighWatermark(3)
+        self.partition.setHighWatermark(9)
+        self.assertEqual(log.highWatermark, 9)
+        self.bench.settle()
+        self.assertEqual((log.highWatermark, self.partition.soughtWatermark), (9, -1))
+
+    def test_truncatedMeanwhile(self) -> None:
+        """A search for what a truncation cuts off finds nothing."""
+        log = self.bench.log()
+        log.followEpoch(LATEST_EPOCH)
+        self.partition.setHighWatermark(7)
+        self.assertEqual(self.truncate(4), 4)
+        self.bench.settle()
+        self.assertLessEqual(log.highWatermark, 4)
+        self.follow(stamped(batch(b"another"), 4, 9))
+        self.bench.settle()
+        self.assertLessEqual(log.highWatermark, 4)
 
 
 class TruncateTests(ReplicaPartitionCase):

@@ -117,6 +117,7 @@ class BatchSite(Site):
             "indexInterval": 4096,
             "timeType": False,
             "compaction": None,
+            "isReplicated": False,
             **settings,
         }
         super().__init__()
@@ -125,7 +126,12 @@ class BatchSite(Site):
 
     def _new(self) -> LogDirectory:
         settings = LogSettings(
-            lambda topic: self.forBatches(topic), lambda topic: 1, 255, 512, self.forBatches
+            lambda topic: self.forBatches(topic),
+            lambda topic: 1,
+            255,
+            512,
+            self.forBatches,
+            lambda topicPartition: bool(self.batchSettings["isReplicated"]),
         )
         return LogDirectory(self.root, self.formats, self.files, settings, self.clock)
 

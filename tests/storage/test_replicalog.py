@@ -15,13 +15,14 @@ from twisted.trial.unittest import SynchronousTestCase
 from pylogbroker.errors import (
     AppendTruncatedError,
     LeaderBatchError,
+    OffsetOutOfRangeError,
     PartitionOfflineError,
     StorageError,
 )
 from pylogbroker.interfaces import BatchHeader
 from pylogbroker.records.recordbatch import controlBatch, readHeader, stampBatch
 from pylogbroker.storage.jobs import FindPositionJob
-from pylogbroker.storage.kafka.batchlog import BatchLog
+from pylogbroker.storage.kafka.batchlog import BatchLog, CompactionSettings
 from pylogbroker.storage.kafka.epochcheckpoint import readEpochs
 from pylogbroker.storage.kafka.epochs import EpochStart
 from pylogbroker.storage.kafka.producerstate import encodeSnapshot
@@ -542,6 +543,170 @@ class TruncateTests(ReplicaCase):
             file.writeAt(file.size() - 3, [b"?"])
         self.assertIsNotNone(truncate(log, 2))
         self.assertTrue(log.isOffline)
+
+
+class WatermarkTests(ReplicaCase):
+    """The high watermark of a replica moves as it is told, and everything ends there."""
+
+    def setUp(self) -> None:
+        self.data = readAll(self.leader(Random(3), 40))
+        self.offsets = [each.baseOffset for each in headersOf(self.data)]
+        self.end = headersOf(self.data)[-1].nextOffset
+
+    def replica(self, **settings: object) -> BatchLog:
+        return self.copyOf(self.data, isReplicated=True, **settings)
+
+    def tell(self, log: BatchLog, offset: int) -> None:
+        search = log.setHighWatermark(offset)
+        while search is not None:
+            search.run()
+            search = log.setHighWatermark(offset, search)
+
+    def test_told(self) -> None:
+        """
+        Neither a write nor a flush moves it; what is told does, up to the written end, and never
+        back. Readers get exactly what is below.
+        """
+        log = self.replica()
+        self.assertEqual((log.highWatermark, log.flushedOffset), (0, self.end))
+        self.assertEqual(readAll(log), b"")
+        for offset in self.offsets[::3]:
+            self.tell(log, offset)
+            self.assertEqual(log.highWatermark, offset)
+            self.assertEqual(readAll(log), self.prefix(self.data, offset))
+            self.assertLessEqual(log.lastStableOffset, offset)
+            self.tell(log, offset - 3)
+            self.assertEqual(log.highWatermark, offset)
+        self.tell(log, self.end + 100)
+        self.assertEqual(log.highWatermark, self.end)
+        follow(log, stamped(batch(b"x"), self.end, 99))
+        flush(log)
+        self.assertEqual(log.highWatermark, self.end)
+
+    def test_search(self) -> None:
+        """Where memory does not tell the byte, the file is searched."""
+        self.replica()
+        self.site.close()
+        log = self.site.reopen()
+        self.assertEqual(log.highWatermark, 0)
+        offset = log.segments[1].baseOffset - 1
+        search = log.setHighWatermark(offset)
+        assert search is not None
+        self.assertEqual(log.highWatermark, 0)
+        search.run()
+        self.assertIsNotNone(log.setHighWatermark(offset + 2, search))
+        self.assertIsNone(log.setHighWatermark(offset, search))
+        self.assertEqual(readAll(log), self.prefix(self.data, offset))
+
+    def test_waiters(self) -> None:
+        """Those who wait for it, or for the last stable offset, are called."""
+        log = self.replica()
+        told: list[str] = []
+        log.whenReached(MarkKind.HIGH_WATERMARK, 2, lambda error: told.append("high"))
+        log.whenReached(MarkKind.LAST_STABLE, 1, lambda error: told.append("stable"))
+        self.tell(log, 1)
+        self.tell(log, 4)
+        self.assertEqual(sorted(told), ["high", "stable"])
+
+    def test_restart(self) -> None:
+        """
+        After a start it is the checkpoint's, but not above the log end; and what producers had
+        ended above it is undecided again.
+        """
+        for offset in (0, 5, *self.offsets[10::4]):
+            log = self.replica()
+            self.tell(log, offset)
+            roll(log)
+            before = (log.highWatermark, log.lastStableOffset, log.stable)
+            undecided = dict(log.producers.undecided)
+            self.site.checkpoint()
+            for stop in (self.site.kill, self.site.close, self.site.kill):
+                stop()
+                log = self.site.reopen()
+                self.assertEqual((log.highWatermark, log.lastStableOffset, log.stable), before)
+                self.assertEqual(log.producers.undecided, undecided)
+                self.assertEqual(readAll(log), self.prefix(self.data, offset))
+
+    def test_lostEnd(self) -> None:
+        """A crash that shortens the log lowers the watermark to its end."""
+        self.replica()
+        self.site.write("replication-offset-checkpoint", b"0\n1\nt 0 %d\n" % (self.end + 5))
+        self.site.kill()
+        self.assertEqual(self.site.reopen().highWatermark, self.end)
+
+    def test_anotherReplica(self) -> None:
+        """A log gets, and loses, other replicas: its watermark stays, or follows its flushes."""
+        log = self.copyOf(self.data)
+        self.assertEqual(log.highWatermark, self.end)
+        log.setReplicated(True)
+        follow(log, stamped(batch(b"x"), self.end, 99))
+        flush(log)
+        self.assertEqual(log.highWatermark, self.end)
+        log.setReplicated(False)
+        self.assertEqual(log.highWatermark, self.end + 1)
+
+    def test_readWhenWritten(self) -> None:
+        """Where readers need no flush, a replica's watermark still moves only as it is told."""
+        log = self.follower(isReplicated=True, isReadWhenFlushed=False)
+        follow(log, self.data)
+        self.assertEqual(log.highWatermark, 0)
+        self.tell(log, self.end)
+        self.assertEqual(log.highWatermark, self.end)
+        self.assertLess(log.flushedOffset, self.end)
+
+    def test_truncate(self) -> None:
+        """A truncation above it leaves it; one below lowers it to the new end."""
+        for offset, cut in ((10, 20), (20, 20), (20, 10)):
+            log = self.replica()
+            self.tell(log, offset)
+            truncate(log, cut)
+            self.assertEqual(log.highWatermark, min(offset, log.logEndOffset))
+            self.assertEqual(readAll(log), self.prefix(self.data, min(offset, cut)))
+            more = stamped(batch(b"x"), log.logEndOffset, 99)
+            follow(log, more)
+            flush(log)
+            self.assertEqual(log.highWatermark, min(offset, log.logEndOffset - 1))
+            self.tell(log, log.logEndOffset)
+            self.assertEqual(readAll(log), self.prefix(self.data, cut) + more)
+
+    def test_retention(self) -> None:
+        """Nothing that is not below it is deleted, by whatever rule."""
+        log = self.replica(retentionSize=0)
+        self.assertEqual(log.expired(START_MS), ())
+        self.tell(log, log.segments[2].baseOffset + 1)
+        self.assertEqual(log.expired(START_MS), log.segments[:2])
+        self.assertRaises(OffsetOutOfRangeError, log.deleteRecords, self.end)
+
+    def test_compaction(self) -> None:
+        """Only what is below is compacted."""
+        log = self.replica(compaction=CompactionSettings())
+        self.assertIsNone(log.compactable(START_MS))
+        self.tell(log, log.segments[2].baseOffset + 1)
+        found = log.compactable(START_MS)
+        if found is not None:  # where a transaction is open
+            self.assertLessEqual(found.endOffset, log.lastStableOffset)
+        self.tell(log, self.end)
+        found = log.compactable(START_MS)
+        assert found is not None
+        self.assertLessEqual(found.endOffset, log.lastStableOffset)
+
+    def test_flushed(self) -> None:
+        """A listener is called when the flushed offset has moved, behind those who wait."""
+        log = self.follower(isReplicated=True)
+        told: list[object] = []
+        log.onFlushed = lambda: told.append(log.flushedOffset)
+        follow(log, stamped(batch(b"x"), 0, 0))
+        log.whenReached(MarkKind.FLUSHED, 1, told.append)
+        self.assertEqual(told, [])
+        flush(log)
+        self.assertEqual(told, [None, 1])
+        self.assertFalse(flush(log))
+        self.assertEqual(told, [None, 1])
+        follow(log, stamped(batch(b"x"), 1, 0))
+        roll(log)
+        self.assertEqual(told, [None, 1, 2])
+        truncate(log, 1)
+        self.assertEqual(told, [None, 1, 2, 1])
 
 
 class TruncatePowerCutTests(ReplicaCase):

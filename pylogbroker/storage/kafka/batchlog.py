@@ -23,7 +23,11 @@ which C{deleteRecords} moves. It never goes before all of it is below the high w
 B{Compaction} replaces closed segments (L{pylogbroker.storage.kafka.compaction}): C{compactable}
 says which, C{beginReplace} and C{finishReplace} exchange a group.
 
-B{Replicas.} A follower appends its leader's batches as they are (C{appendAsFollower}), with their
+B{Replicas.} The high watermark of a replicated partition is the least log end of the in-sync
+replicas. It moves only as the log is told (C{setHighWatermark}), on the leader and on followers,
+and begins with its checkpoint after a start. Everything that ends at the high watermark (reads, the
+last stable offset, retention, compaction) ends there for replicas as for a single log. A follower
+appends its leader's batches as they are (C{appendAsFollower}), with their
 offsets and epochs. It truncates its log where that is not the leader's
 (L{pylogbroker.storage.kafka.truncation}, L{pylogbroker.storage.kafka.epochs}).
 
@@ -81,6 +85,8 @@ from pylogbroker.storage.partitionlog import (
     MarkKind,
     PartitionLog,
     PartitionSettings,
+    WatermarkPolicy,
+    flushedWatermark,
     writtenWatermark,
 )
 from pylogbroker.storage.segments import Segment
@@ -173,6 +179,7 @@ class BatchLog(PartitionLog):
         cache: DescriptorCache,
         settings: BatchLogSettings,
         clock: Callable[[], int],
+        isReplicated: bool = False,
     ) -> None:
         """@param clock: milliseconds since the epoch."""
         super().__init__(topicPartition, loaded.partition, cache, settings, clock)
@@ -187,10 +194,16 @@ class BatchLog(PartitionLog):
             self._waiters[MarkKind.HIGH_WATERMARK].waiting,
             self._waiters[MarkKind.LAST_STABLE].waiting,
         )
-        self._onHighWatermark()
+        self._told = loaded.watermark
+        self._ownPolicy: WatermarkPolicy = flushedWatermark
         if not settings.isReadWhenFlushed:
-            self._watermarkPolicy = writtenWatermark
+            self._ownPolicy = writtenWatermark
             self.isReadWhenWritten = True
+        self.isReplicated = isReplicated
+        if isReplicated:
+            self.watermark, self.highWatermark = loaded.watermark, loaded.watermark.offset
+        self._watermarkPolicy = _toldWatermark if isReplicated else self._ownPolicy
+        self._onHighWatermark()
 
     def _takeState(self, loaded: LoadedBatches) -> None:
         self.producers = loaded.producers
@@ -295,6 +308,47 @@ class BatchLog(PartitionLog):
                 if ended is not None:
                     self._end(ended)
         return result
+
+    # -- the high watermark of replicas
+
+    def setReplicated(self, isReplicated: bool) -> None:
+        """
+        Other brokers have the partition, too, or no longer. The high watermark stays; then it moves
+        as it is told, or as this log is flushed or written.
+        """
+        self.isReplicated = isReplicated
+        self._told = self.watermark
+        self._watermarkPolicy = _toldWatermark if isReplicated else self._ownPolicy
+        self.updateHighWatermark()
+
+    def setHighWatermark(
+        self, offset: int, search: FindPositionJob | None = None
+    ) -> FindPositionJob | None:
+        """
+        Move the high watermark of a replicated partition: every in-sync replica has what is below.
+        It never goes back, since that stays true, and never passes what is written here: a
+        follower that is behind gives its leader's offset again with the next response.
+
+        @param offset: a batch that reaches across it is not read yet.
+        @param search: the job that an earlier call returned for this offset, after its run.
+        @return: L{None}: done; a job if only the file tells the offset's byte. Run it on a worker
+            and call again.
+        """
+        offset = min(offset, self.writtenOffset)
+        if offset <= self.highWatermark or self.isOffline or self._truncating:
+            return None
+        position = self.written
+        if offset < position.offset:
+            segment = self._list.segments[self._list.indexOf(offset)]
+            byte = segment.index.positionOf(offset)
+            if byte is None:
+                if search is None or search.segment is not segment or search.offset != offset:
+                    return FindPositionJob(segment, offset)
+                byte = search.position
+            position = LogPosition(offset, segment.baseOffset, byte)
+        self._told = position
+        self.updateHighWatermark()
+        return None
 
     # -- append as a follower
 
@@ -673,7 +727,8 @@ class BatchLog(PartitionLog):
         offset = offset if isAnew else min(offset, self.writtenOffset)
         index = 0 if isAnew else self._list.indexOf(offset)
         segment = self.segments[index]
-        if isAnew or self.highWatermark > offset:
+        highWatermark = self.highWatermark
+        if isAnew or highWatermark > offset:
             # Which byte it is, only the file tells; meanwhile readers get what is surely left.
             self.watermark = LogPosition(segment.baseOffset, segment.baseOffset, 0)
             self.highWatermark = segment.baseOffset
@@ -694,6 +749,7 @@ class BatchLog(PartitionLog):
                 self.settings.producerExpirationMs,
                 self._clock(),
                 self.topicId,
+                highWatermark if self.isReplicated else None,
             ),
         )
 
@@ -719,14 +775,14 @@ class BatchLog(PartitionLog):
         self.logStartOffset = job.loaded.logStartOffset
         self.cleanedOffset = min(self.cleanedOffset, end)
         self.blocked = None
-        if self.highWatermark >= end or self.highWatermark < self.logStartOffset:
-            self.watermark = self.written
-            self.highWatermark = end
-        self.updateHighWatermark()
+        self.watermark = self._told = job.loaded.watermark
+        self.highWatermark = self.watermark.offset
+        self._onHighWatermark()
         told = AppendTruncatedError(self.path, "keep what was appended to", f"it ends at {end} now")
         for waiters in self._waiters.values():
             waiters.failAbove(end, told)
         self._waiters[MarkKind.FLUSHED].advance(end)
+        self.onFlushed()
 
     # -- compaction
 
@@ -852,6 +908,12 @@ class BatchLog(PartitionLog):
         ):
             if fileSystem.status(path) is not None:
                 fileSystem.remove(path)
+
+
+def _toldWatermark(log: PartitionLog) -> LogPosition:
+    """The policy of a replica."""
+    assert isinstance(log, BatchLog)
+    return log._told
 
 
 def _timestampOf(batches: ValidatedBatches, nowMs: int) -> int:

@@ -14,6 +14,10 @@ deleted. Our rolls sync a segment before the next one has a name, so that only t
 Apache syncs in the background, so that in its directories several can be. The recovery point is a
 checkpoint, at most minutes old; without one all segments are scanned.
 
+B{The high watermark} of a replicated partition is that of its checkpoint, if the log is not
+shorter. Everything below was on every in-sync replica; what is above may have to be truncated.
+Without replicas it is the log end.
+
 B{Producers and transactions} begin with the latest snapshot up to the first segment that is
 scanned, and take in every batch behind it. If the small files are missing or broken, the scan
 begins earlier: at the first segment, if need be.
@@ -67,6 +71,7 @@ class LoadedBatches(NamedTuple):
 
     @ivar aborted: by the base offset of the segment; only of segments that have some.
     @ivar firstTimestampMs: of the last segment's first batch.
+    @ivar watermark: the high watermark.
     """
 
     partition: LoadedPartition
@@ -76,6 +81,7 @@ class LoadedBatches(NamedTuple):
     logStartOffset: int
     firstTimestampMs: int
     topicId: UUID | None
+    watermark: LogPosition
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,7 @@ class LoadRequest:
     @ivar logStartOffset: of the checkpoint.
     @ivar nowMs: milliseconds since the epoch.
     @ivar topicId: whose the directory must be, if it says so; L{None}: anyone's.
+    @ivar highWatermark: of the checkpoint, for a replicated partition; L{None}: the log end.
     """
 
     name: object
@@ -96,6 +103,7 @@ class LoadRequest:
     producerExpirationMs: int
     nowMs: int
     topicId: UUID | None = None
+    highWatermark: int | None = None
 
 
 def loadBatches(
@@ -137,6 +145,7 @@ def loadBatches(
         loading.startOffset,
         loading.firstTimestamp(),
         topicId,
+        loading.locate(loading.highWatermark),
     )
 
 
@@ -238,7 +247,10 @@ class _Loading:
 
     def _restore(self, offset: int) -> int:
         """Begin with the latest snapshot up to an offset. Returns from where on to scan."""
-        snapshot = loadLatestSnapshot(self._fileSystem, self._path, offset)
+        # Transactions that ended behind the high watermark are undecided; no snapshot has them.
+        known = self._request.highWatermark
+        offsetMax = offset if known is None else min(offset, known)
+        snapshot = loadLatestSnapshot(self._fileSystem, self._path, offset, offsetMax)
         if snapshot is None:
             first = self._found[0]
             self.producers.endOffset = first.baseOffset
@@ -352,6 +364,14 @@ class _Loading:
     # -- the end
 
     @property
+    def highWatermark(self) -> int:
+        """Not above the log end, which a crash may have moved back, nor below the start."""
+        known = self._request.highWatermark
+        return (
+            self.endOffset if known is None else max(min(known, self.endOffset), self.startOffset)
+        )
+
+    @property
     def startOffset(self) -> int:
         return max(self._request.logStartOffset, self.opened[0].baseOffset)
 
@@ -367,23 +387,29 @@ class _Loading:
         for segment in self.opened[:-1]:  # the last is recovered again after a crash
             if not self.aborted[segment.baseOffset].isSaved:
                 self.aborted[segment.baseOffset].save(self._fileSystem)
-        self.producers.onHighWatermark(end)
+        self.producers.onHighWatermark(self.highWatermark)
         self.producers.expire(self._request.nowMs)
         self._locateTransactions()
         self._removeStrays()
 
     def _locateTransactions(self) -> None:
         """Find the bytes of ongoing transactions that a snapshot knows by their offset only."""
-        bases = [segment.baseOffset for segment in self.opened]
         for offset, place in self.producers.ongoing.items():
             if place is None:
-                segment = self.opened[max(bisect_right(bases, offset) - 1, 0)]
-                segment.file.openPinned()
-                try:
-                    byte = segment.index.search(segment.file.file, offset)
-                finally:
-                    segment.file.unpin()
-                self.producers.ongoing[offset] = LogPosition(offset, segment.baseOffset, byte)
+                self.producers.ongoing[offset] = self.locate(offset)
+
+    def locate(self, offset: int) -> LogPosition:
+        """Find the byte of an offset."""
+        if offset >= self.endOffset:
+            return LogPosition(offset, self.opened[-1].baseOffset, self.opened[-1].size)
+        bases = [segment.baseOffset for segment in self.opened]
+        segment = self.opened[max(bisect_right(bases, offset) - 1, 0)]
+        segment.file.openPinned()
+        try:
+            byte = segment.index.search(segment.file.file, offset)
+        finally:
+            segment.file.unpin()
+        return LogPosition(offset, segment.baseOffset, byte)
 
     def _removeStrays(self) -> None:
         """

@@ -454,18 +454,21 @@ def parseSnapshotName(name: str) -> int | None:
 
 
 def loadLatestSnapshot(
-    fileSystem: IFileSystem, directory: str, endOffset: int
+    fileSystem: IFileSystem, directory: str, endOffset: int, offsetMax: int = 1 << 63
 ) -> tuple[int, list[ProducerEntry]] | None:
     """
-    The latest valid snapshot up to an offset. Later ones, which the log has lost the batches for,
-    and invalid ones are removed. Blocks.
+    The latest valid snapshot up to an offset. Invalid ones are removed. Blocks.
 
+    @param endOffset: snapshots behind it, which the log has lost the batches for, are removed.
+    @param offsetMax: of the snapshot.
     @return: (offset, entries); L{None}: there is none.
     @raise StorageError: a file cannot be read or removed.
     """
     offsets = {parseSnapshotName(name) for name in fileSystem.list(directory)} - {None}
     for offset in sorted((each for each in offsets if each is not None), reverse=True):
         path = snapshotPath(directory, offset)
+        if offsetMax < offset <= endOffset:
+            continue
         if offset <= endOffset:
             try:
                 return offset, decodeSnapshot(readSmallFile(fileSystem, path) or b"", path)
